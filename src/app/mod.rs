@@ -1,0 +1,4 @@
+//! SKELETON
+/// SKELETON
+#[derive(Debug)]
+pub struct App;

@@ -1,0 +1,96 @@
+//! Time, and the only place that asks the system for it.
+//!
+//! Three clocks, never mixed up: the wall clock (microseconds since 1970, what a store decides by), the monotonic clock (durations, deadlines) and
+//! a thread's CPU time (a guest's budget). A [`Clock`] may be virtual, so that a test moves time by hand. This room knows no other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The wall clock: the system's, or one that a test holds.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug, Default)]
+enum Source {
+    #[default]
+    System,
+    Virtual(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// The system's wall clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands at `unix_us` (microseconds since 1970) until [`Clock::set`] or [`Clock::step`] moves it. Clones share the time.
+    #[must_use]
+    pub fn virtual_at(unix_us: i64) -> Self {
+        Self(Source::Virtual(Arc::new(AtomicI64::new(unix_us))))
+    }
+
+    /// Microseconds since 1970; 0 for a system that believes itself to be earlier.
+    #[must_use]
+    pub fn wall_us(&self) -> i64 {
+        match &self.0 {
+            Source::System => {
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+            }
+            Source::Virtual(now) => now.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Moves a virtual clock to `unix_us`. The system's clock is left alone.
+    pub fn set(&self, unix_us: i64) {
+        if let Source::Virtual(now) = &self.0 {
+            now.store(unix_us, Ordering::SeqCst);
+        }
+    }
+
+    /// Moves a virtual clock by `us` microseconds, back where it is negative. The system's clock is left alone.
+    pub fn step(&self, us: i64) {
+        if let Source::Virtual(now) = &self.0 {
+            now.fetch_add(us, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The monotonic clock: for durations and deadlines, never for a decision about a limit.
+#[must_use]
+pub fn monotonic() -> Instant {
+    Instant::now()
+}
+
+/// CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(spent.tv_sec).unwrap_or(0), u32::try_from(spent.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_virtual_clock_moves_only_by_hand_and_for_all_its_clones() {
+        let clock = Clock::virtual_at(1_000);
+        let clone = clock.clone();
+        clock.step(-400);
+        assert_eq!(clone.wall_us(), 600);
+        clone.set(5);
+        assert_eq!(clock.wall_us(), 5);
+    }
+
+    #[test]
+    fn a_thread_that_works_spends_cpu_time() {
+        let before = thread_cpu();
+        let mut sum = 0_u64;
+        while thread_cpu() < before + Duration::from_millis(2) {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(sum > 0);
+    }
+}

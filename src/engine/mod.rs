@@ -1,0 +1,242 @@
+//! Runs algorithms on counters, atomically: on a Redis Cluster or in memory, the same Lua in both.
+//!
+//! This room knows keys, whole numbers and programs (a text and its digest). It knows no plan and no policy: what a number means is the
+//! business of `limit` and of the program. Programs are pure functions in `lua/`; the driver around them - read, decide, write only when all
+//! agreed - is generated in `driver` for Redis and done in Rust in `embedded`.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+/// An algorithm: a Lua chunk under `lua/`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Program {
+    /// `fixed_window`, `gcra`, ...
+    pub name: &'static str,
+    /// The chunk.
+    pub text: &'static str,
+}
+
+/// A counter's name, digested: callers can't steer its slot nor make it long.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Decides the slot: keys with one tag are decided together.
+    pub tag: u128,
+    /// Whose allowance.
+    pub key: u128,
+    /// `SCOPE/LIMIT/SHAPE`: what the counter belongs to and what its state means.
+    pub space: std::sync::Arc<Space>,
+}
+
+/// `SCOPE/LIMIT/SHAPE` with its digest.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Space {
+    /// As text, for Redis' keys.
+    pub text: String,
+    /// As a number, for the embedded map.
+    pub digest: u128,
+}
+
+/// One counter of a call.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Its algorithm.
+    pub program: &'static Program,
+    /// Its name.
+    pub key: Key,
+    /// Microseconds in its time unit: 1 or 1000.
+    pub unit_us: u32,
+    /// It is charged only when it fits and all enforced ones fit, and refuses nobody.
+    pub shadow: bool,
+    /// Units to take; 0 only looks. In a give-back: units to return.
+    pub cost: u64,
+    /// The algorithm's numbers: quota, period in time units, burst, and one more as its header says.
+    pub numbers: [u64; 4],
+}
+
+/// Cells under one tag, to be taken all or none.
+pub type Cells = SmallVec<[Cell; 2]>;
+
+/// What a take answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The store's time of the decision, in microseconds since 1970: names the take when it is given back.
+    pub at_us: u64,
+    /// All enforced cells fitted, and what had to be written was written.
+    pub admitted: bool,
+    /// One for each cell, in order.
+    pub cells: SmallVec<[CellReply; 2]>,
+}
+
+/// What one cell answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellReply {
+    /// Whether the cost (or 1, for a cost of 0) fitted.
+    pub fits: bool,
+    /// Units left if this take is written.
+    pub remaining: u64,
+    /// Time units until it would fit; `None` when it fits, or never can.
+    pub retry_units: Option<u64>,
+    /// Time units until the whole allowance is back.
+    pub reset_units: u64,
+}
+
+/// Why the store gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("the store failed: {cause:?}")]
+pub struct EngineError {
+    /// What went wrong.
+    pub cause: Cause,
+    /// Whether the script may have run all the same.
+    pub ran: Ran,
+}
+
+/// What went wrong, closed: a metric's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// No answer within the deadline.
+    Timeout,
+    /// No connection, or it was cut.
+    Connection,
+    /// Redis is out of memory (`OOM`).
+    OutOfMemory,
+    /// `NOREPLICAS`: too few replicas to write.
+    NoReplicas,
+    /// `BUSY`: another script holds the server.
+    Busy,
+    /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
+    NoPermission,
+    /// `MISCONF`: Redis refuses writes.
+    Misconfigured,
+    /// The cluster serves no such slot now, or kept moving it.
+    Cluster,
+    /// The embedded engine holds its maximum of keys.
+    Full,
+    /// A script's error, or a reply that makes no sense: a bug.
+    Script,
+}
+
+/// Whether a failed call may have run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ran {
+    /// Certainly not.
+    No,
+    /// Unknown: it may have been charged.
+    Unknown,
+}
+
+/// The `[store]` section, as far as it concerns the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settings {
+    /// In memory.
+    Embedded(EmbeddedSettings),
+    /// On Redis.
+    Redis(RedisSettings),
+}
+
+/// `[store.embedded]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddedSettings {
+    /// Keys held at once, at most.
+    pub keys_max: usize,
+}
+
+/// `[store.redis]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisSettings {
+    /// `host:port`, any of the cluster.
+    pub nodes: Vec<String>,
+    /// A cluster, or one server.
+    pub mode: RedisMode,
+    /// ACL user.
+    pub username: Option<String>,
+    /// Never shown.
+    pub password: Option<Secret>,
+    /// Before every key; without braces.
+    pub key_prefix: String,
+    /// Of one whole decision.
+    pub deadline: Duration,
+}
+
+/// A cluster, or one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedisMode {
+    /// Redis Cluster.
+    Cluster,
+    /// One server.
+    Single,
+}
+
+/// A password or key that no log line shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Secret(..)")
+    }
+}
+
+/// Where counters live: a closed set.
+#[derive(Debug)]
+pub enum Engine {
+    /// In this process.
+    Embedded(Embedded),
+    /// On Redis.
+    Redis(Redis),
+}
+
+/// SKELETON
+#[derive(Debug)]
+pub struct Embedded;
+/// SKELETON
+#[derive(Debug)]
+pub struct Redis;
+
+impl Engine {
+    /// Makes the engine. Connects to nothing yet: each worker opens its own connection when it first needs one.
+    ///
+    /// # Errors
+    /// Settings that can't work (an address that is none).
+    pub fn build(
+        _settings: &Settings,
+        _clock: crate::clock::Clock,
+        _metrics: &crate::telemetry::Metrics,
+    ) -> Result<Self, crate::telemetry::Mistake> {
+        todo!()
+    }
+
+    /// Takes all cells or none.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; a refusal is no error.
+    pub async fn take(&self, _cells: &Cells) -> Result<Taken, EngineError> {
+        todo!()
+    }
+
+    /// Gives back `cost` of each cell, taken at `taken_at_us`; only into the same window, never above full.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn give_back(&self, _cells: &Cells, _taken_at_us: u64) -> Result<(), EngineError> {
+        todo!()
+    }
+
+    /// Whether the store answers now: for `/ready`.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub async fn ping(&self) -> Result<(), EngineError> {
+        todo!()
+    }
+}
+
+impl Embedded {
+    /// Takes at once, on the calling thread.
+    ///
+    /// # Errors
+    /// [`Cause::Full`], [`Cause::Script`].
+    pub fn take(&self, _cells: &Cells) -> Result<Taken, EngineError> {
+        todo!()
+    }
+}

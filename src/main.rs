@@ -1,0 +1,2 @@
+//! The program; see `weir::cli`.
+fn main() {}

@@ -1,0 +1,45 @@
+//! What came of a plan, in the words that a reply's fields need.
+
+use super::Limit;
+
+/// What the limiter answered for a whole plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// All enforced limits fitted, and all were charged.
+    pub admitted: bool,
+    /// One for each limit, in the plan's order.
+    pub limits: Vec<LimitOutcome>,
+}
+
+/// What one limit answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitOutcome {
+    /// Whether the cost fitted.
+    pub fits: bool,
+    /// Units left after this request; what is there where nothing was charged.
+    pub remaining: u64,
+    /// Microseconds until the same request would fit, alone; `None` where it fits now, and where waiting cannot help.
+    pub retry_after_us: Option<u64>,
+    /// Microseconds until the whole allowance is back: spend no more than `remaining` within it.
+    pub reset_us: u64,
+    /// The counter could not be reached, and the request was let through uncounted: nothing above was measured.
+    pub degraded: bool,
+}
+
+impl Outcome {
+    /// The enforced limits which refused, with their outcomes.
+    pub fn violated<'a>(&'a self, limits: &'a [Limit]) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
+        use super::Enforcement::Enforce;
+        limits.iter().zip(&self.limits).filter(|(limit, outcome)| limit.enforcement == Enforce && !outcome.fits)
+    }
+
+    /// Microseconds after which all refusing limits would fit: the longest of them, `None` where one of them never will.
+    #[must_use]
+    pub fn retry_after_us(&self, limits: &[Limit]) -> Option<u64> {
+        let mut longest = None;
+        for (_, outcome) in self.violated(limits) {
+            longest = longest.max(Some(outcome.retry_after_us?));
+        }
+        longest
+    }
+}

@@ -1,0 +1,237 @@
+//! Counters that cost an uncontended add: each worker has its own slot on its own cache line, and a scrape sums them.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::histogram::Histogram;
+use super::names::{self, Name};
+
+/// Workers with a slot of their own; further threads share slots, which costs speed and no counts.
+pub const WORKERS_MAX: usize = 64;
+/// Label sets of one metric, at most; what comes after is counted under `other`.
+const SERIES_MAX: usize = 2_000;
+
+thread_local! {
+    static WORKER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives the calling thread the slots of worker `index`, counted from 0.
+pub fn enter_worker(index: usize) {
+    WORKER.with(|worker| worker.set(index % WORKERS_MAX));
+}
+
+pub(super) fn worker() -> usize {
+    WORKER.with(Cell::get)
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Slot(AtomicU64);
+
+/// One series of a counter. Cheap to clone and to increment from any thread; look it up once and keep it.
+#[derive(Clone)]
+pub struct Counter(Arc<[Slot]>);
+
+impl Counter {
+    fn new(workers: usize) -> Self {
+        Self((0..workers.clamp(1, WORKERS_MAX)).map(|_| Slot::default()).collect())
+    }
+
+    /// Adds one.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        if let Some(slot) = self.0.get(worker()).or_else(|| self.0.first()) {
+            slot.0.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    /// The sum over all workers.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(|slot| slot.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Counter({})", self.get())
+    }
+}
+
+/// A value that goes up and down, shared by all threads.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<AtomicI64>);
+
+impl Gauge {
+    /// Sets it.
+    pub fn set(&self, value: i64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds `n`, which may be negative.
+    pub fn add(&self, n: i64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Its value.
+    #[must_use]
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// All metrics of one running Weir. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Inner>);
+
+type Series = BTreeMap<Vec<String>, Counter>;
+
+#[derive(Debug)]
+struct Inner {
+    workers: usize,
+    counters: Mutex<BTreeMap<&'static str, (Name, Series)>>,
+    gauges: Mutex<BTreeMap<&'static str, (Name, Gauge)>>,
+    request_seconds: Histogram,
+    decision_seconds: Histogram,
+}
+
+impl Metrics {
+    /// Metrics for `workers` worker threads.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        let counters = names::ALL.iter().map(|name| (name.name, (*name, Series::new()))).collect();
+        let gauges = [names::CONNECTIONS_OPEN, names::EMBEDDED_KEYS, names::CONFIG_APPLIED];
+        Self(Arc::new(Inner {
+            workers,
+            counters: Mutex::new(counters),
+            gauges: Mutex::new(gauges.into_iter().map(|name| (name.name, (name, Gauge::default()))).collect()),
+            request_seconds: Histogram::new(workers),
+            decision_seconds: Histogram::new(workers),
+        }))
+    }
+
+    /// The series of `name` with these label values, in the order of the name's labels. Takes a lock: keep the answer where it is hot.
+    #[must_use]
+    pub fn counter(&self, name: Name, values: &[&str]) -> Counter {
+        debug_assert_eq!(name.labels.len(), values.len(), "{}", name.name);
+        let mut counters = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, series) = counters.entry(name.name).or_insert_with(|| (name, Series::new()));
+        let mut labels: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        if !series.contains_key(&labels) && series.len() >= SERIES_MAX {
+            labels.iter_mut().for_each(|label| "other".clone_into(label));
+        }
+        series.entry(labels).or_insert_with(|| Counter::new(self.0.workers)).clone()
+    }
+
+    /// Adds one to a series; for places that are not hot.
+    pub fn count(&self, name: Name, values: &[&str]) {
+        self.counter(name, values).inc();
+    }
+
+    /// The gauge of `name`.
+    #[must_use]
+    pub fn gauge(&self, name: Name) -> Gauge {
+        let mut gauges = self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner);
+        gauges.entry(name.name).or_insert_with(|| (name, Gauge::default())).1.clone()
+    }
+
+    /// Times of whole requests.
+    #[must_use]
+    pub fn request_seconds(&self) -> &Histogram {
+        &self.0.request_seconds
+    }
+
+    /// Times of decisions.
+    #[must_use]
+    pub fn decision_seconds(&self) -> &Histogram {
+        &self.0.decision_seconds
+    }
+
+    /// Everything in the OpenMetrics text format.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let mut text = String::new();
+        // Writing to a String can't fail; an encoder's error would leave the text cut, and the missing `# EOF` tells the scraper.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counters = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, series) in counters.values() {
+            let mut metric = encoder.encode_descriptor(name.name, name.help, None, MetricType::Counter)?;
+            if name.labels.is_empty() {
+                let total = series.values().map(Counter::get).sum::<u64>();
+                ConstCounter::new(total).encode(metric)?;
+                continue;
+            }
+            for (values, counter) in series {
+                let labels: Vec<(&str, &str)> = name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                let family = metric.encode_family(&labels)?;
+                ConstCounter::new(counter.get()).encode(family)?;
+            }
+        }
+        drop(counters);
+        let gauges = self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, gauge) in gauges.values() {
+            let metric = encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
+            ConstGauge::new(gauge.get()).encode(metric)?;
+        }
+        drop(gauges);
+        self.0.request_seconds.encode(names::REQUEST_SECONDS, &mut encoder)?;
+        self.0.decision_seconds.encode(names::DECISION_SECONDS, &mut encoder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_count_apart_and_a_scrape_sums_them() {
+        let metrics = Metrics::new(2);
+        let counter = metrics.counter(names::REQUESTS, &["api", "200"]);
+        let other = counter.clone();
+        let thread = std::thread::spawn(move || {
+            enter_worker(1);
+            other.add(2);
+        });
+        counter.inc();
+        thread.join().unwrap();
+        assert!(metrics.encode().contains("weir_requests_total{route=\"api\",code=\"200\"} 3"), "{}", metrics.encode());
+    }
+
+    #[test]
+    fn a_metric_without_labels_shows_from_the_start() {
+        let text = Metrics::new(1).encode();
+        assert!(text.contains("weir_takes_unknown_total 0"), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn a_label_set_beyond_the_maximum_is_counted_as_other() {
+        let metrics = Metrics::new(1);
+        for code in 0..SERIES_MAX + 5 {
+            metrics.count(names::STORE_ERRORS, &[&code.to_string()]);
+        }
+        assert!(metrics.encode().contains("weir_store_errors_total{cause=\"other\"} 5"));
+    }
+}

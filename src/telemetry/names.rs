@@ -1,0 +1,55 @@
+//! Every metric that Weir has: its name, its labels, its help text. `/metrics` adds `_total` to counters.
+
+/// A counter's name, help text and label names. A label's value comes from the configuration or from a closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// Without the `_total` that the exposition adds.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// In the order in which values are handed in.
+    pub labels: &'static [&'static str],
+}
+
+macro_rules! names {
+    ($($constant:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
+        $(#[doc = $help] pub const $constant: Name = Name { name: $name, help: $help, labels: &[$($label),*] };)*
+        /// All of them: `/metrics` shows each from the start, and the README's table is checked against it.
+        pub const ALL: &[Name] = &[$($constant),*];
+    };
+}
+
+names! {
+    REQUESTS "weir_requests" ["route", "code"] "Requests answered, by route and status code";
+    DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, unavailable, failed";
+    LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused";
+    LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
+    POLICY_ERRORS "weir_policy_errors" ["policy", "cause"] "Policy calls that failed: trap, time, memory, stack, answer, guest, overload";
+    STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
+    STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
+    TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: they stand until they expire";
+    SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge";
+    SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that the store did not answer: give_back, charge";
+    UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, timeout, cut, protocol, overload, body";
+    CONNECTIONS "weir_connections" [] "Client connections accepted";
+    CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, accept";
+    RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
+    EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";
+}
+
+/// A gauge's name and help text.
+pub const CONNECTIONS_OPEN: Name = Name { name: "weir_connections_open", help: "Client connections open now", labels: &[] };
+/// Keys that the embedded engine holds.
+pub const EMBEDDED_KEYS: Name = Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
+/// When the running configuration was applied.
+pub const CONFIG_APPLIED: Name = Name {
+    name: "weir_config_applied_timestamp_seconds",
+    help: "When the running configuration was applied, in Unix seconds",
+    labels: &[],
+};
+/// Time from the request's head to the reply's last byte.
+pub const REQUEST_SECONDS: Name =
+    Name { name: "weir_request_duration_seconds", help: "From the request's head to the reply's end, in seconds", labels: &[] };
+/// Time that deciding took: policy and limits.
+pub const DECISION_SECONDS: Name =
+    Name { name: "weir_decision_duration_seconds", help: "Deciding, policy and limits together, in seconds", labels: &[] };
