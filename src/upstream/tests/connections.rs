@@ -1,0 +1,225 @@
+//! Which connection a request takes: reuse, replacement, endpoints.
+
+use super::super::pool;
+use super::*;
+use crate::clock;
+
+#[tokio::test]
+async fn one_connection_serves_requests_that_follow_each_other() {
+    let scripted = Scripted::answering(OK).await;
+    let upstream = upstream(&scripted);
+    for _ in 0..50 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+    assert_eq!(scripted.accepted(), 1);
+}
+
+#[tokio::test]
+async fn every_kind_of_whole_reply_gives_its_connection_back() {
+    for reply in [
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
+    ] {
+        let scripted = Scripted::answering(reply).await;
+        let upstream = upstream(&scripted);
+        for _ in 0..3 {
+            let answer = in_time(upstream.send(get())).await.unwrap();
+            assert_eq!(answer.version(), http::Version::HTTP_11);
+            text(answer).await;
+        }
+        assert_eq!(scripted.accepted(), 1, "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before() {
+    for (head, pieces) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", ["ab", "cd"]),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", ["2\r\nab\r\n", "2\r\ncd\r\n0\r\n\r\n"]),
+    ] {
+        let scripted = Scripted::new(move |mut stream, _| async move {
+            while stream.head().await.is_some() {
+                stream.send(head).await;
+                for piece in pieces {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    stream.send(piece).await;
+                }
+            }
+        })
+        .await;
+        let upstream = upstream(&scripted);
+        let under_way = upstream.send(get()).await.unwrap();
+        // Its connection is taken: this one needs another.
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "abcd");
+        assert_eq!(scripted.accepted(), 2, "{head}");
+        assert_eq!(text(under_way).await, "abcd");
+        let (one, other) = tokio::join!(upstream.send(get()), upstream.send(get()));
+        assert_eq!((text(one.unwrap()).await, text(other.unwrap()).await), ("abcd".to_owned(), "abcd".to_owned()));
+        assert_eq!(scripted.accepted(), 2, "{head}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_dropped_early_closes_its_connection() {
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, number| {
+        let closed = closed.clone();
+        async move {
+            stream.head().await;
+            stream.send("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nbegun").await;
+            stream.closed().await;
+            closed.send(number).unwrap();
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    drop(upstream.send(get()).await.unwrap());
+    assert_eq!(in_time(was_closed.recv()).await, Some(0));
+    // So does a request that nobody waits for any more.
+    let silent = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.closed().await;
+    })
+    .await;
+    let waiting = super::upstream(&silent);
+    assert!(tokio::time::timeout(Duration::from_millis(50), waiting.send(get())).await.is_err());
+    until(|| silent.accepted() == 1).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
+    let scripted = Scripted::answering("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await;
+    let upstream = upstream(&scripted);
+    for requests in 1..=3 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+        assert_eq!(scripted.accepted(), requests);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_upstream_closed_costs_no_request() {
+    // Closes after each reply without having said so.
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send(OK).await;
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    for requests in 1..=30 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+        assert_eq!(scripted.accepted(), requests);
+        // Sometimes the close has been seen, sometimes it is noticed only when the request is handed over.
+        for _ in 0..requests % 7 {
+            tokio::task::yield_now().await;
+        }
+        until_closed_by(&scripted, requests).await;
+    }
+}
+
+/// Gives the upstream's task its turn to close, but not necessarily ours to notice.
+async fn until_closed_by(scripted: &Scripted, requests: usize) {
+    assert_eq!(scripted.accepted(), requests);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test]
+async fn a_request_that_an_upstream_closed_before_taking_is_sent_again_with_its_body() {
+    let scripted = Scripted::new(|mut stream, number| async move {
+        stream.head().await;
+        if number > 0 {
+            stream.read_to("payload").await;
+        }
+        stream.send(OK).await;
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    // The upstream's task closes while this task does not yield to the connection's: the pool still believes in it.
+    until(|| scripted.accepted() == 1).await;
+    let (_client, incoming) = crate::wire::tests::incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 7\r\n\r\npayload").await;
+    assert_eq!(text(in_time(upstream.send(post(Body::incoming(incoming)))).await.unwrap()).await, "ok");
+    assert_eq!(scripted.accepted(), 2);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_refuses_is_passed_over_and_the_others_take_turns() {
+    let (one, two) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
+    let upstream = Upstream::build(&settings(&[one.address, nobody().await, two.address]), &Metrics::new(1)).unwrap();
+    for _ in 0..9 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+    assert_eq!((one.accepted(), two.accepted()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_worker_keeps_no_more_idle_connections_than_it_may() {
+    let scripted = Scripted::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let upstream = Upstream::build(&Settings { pool_idle_per_worker: 2, ..settings(&[scripted.address]) }, &Metrics::new(1)).unwrap();
+    for round in 0..2 {
+        let replies = tokio::join!(upstream.send(get()), upstream.send(get()), upstream.send(get()), upstream.send(get()));
+        for reply in [replies.0, replies.1, replies.2, replies.3] {
+            assert_eq!(text(reply.unwrap()).await, "ok");
+        }
+        // Four the first time, of which two stayed; so two more the second time.
+        assert_eq!(scripted.accepted(), 4 + round * 2);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, _| {
+        let closed = closed.clone();
+        async move {
+            while stream.head().await.is_some() {
+                stream.send(OK).await;
+            }
+            closed.send(clock::monotonic()).unwrap();
+        }
+    })
+    .await;
+    let idle = Duration::from_millis(100);
+    let upstream = Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &Metrics::new(1)).unwrap();
+    let began = clock::monotonic();
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    assert!(in_time(was_closed.recv()).await.unwrap() - began >= idle);
+
+    // And an upstream that is gone keeps none, however young.
+    let upstream = super::upstream(&scripted);
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    let began = clock::monotonic();
+    drop(upstream);
+    assert!(in_time(was_closed.recv()).await.unwrap() - began < pool::SWEEP * 3);
+}
+
+#[tokio::test]
+async fn a_name_is_resolved_when_a_connection_is_made() {
+    let scripted = Scripted::answering(OK).await;
+    let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
+    let upstream = Upstream::build(&Settings { endpoints, ..settings(&[]) }, &Metrics::new(1)).unwrap();
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+}
+
+#[tokio::test]
+async fn a_worker_with_too_many_requests_sends_no_more() {
+    let metrics = Metrics::new(1);
+    let scripted = Scripted::answering(OK).await;
+    let upstream = Upstream::build(&settings(&[scripted.address]), &metrics).unwrap();
+    let mut seats = Vec::new();
+    while let Some(seat) = pool::admit(&upstream.0) {
+        seats.push(seat);
+    }
+    assert_eq!(seats.len(), pool::OUTSTANDING_PER_WORKER_MAX);
+    let error = upstream.send(get()).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Overload, false));
+    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"} 1"));
+    seats.pop();
+    // Its own place comes back when it is answered.
+    for _ in 0..2 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+}
