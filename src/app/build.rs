@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes, Route, RouteTarget, Source};
+use crate::config::{Config, Mistakes, Route, RouteTarget};
 use crate::engine::{self, Engine};
 use crate::limit::{Limiter, Scope};
 use crate::listen;
