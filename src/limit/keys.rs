@@ -142,6 +142,6 @@ mod tests {
         assert_ne!(long, longer);
     }
 
-    const PLAIN_K: u128 = 0;
+    const PLAIN_K: u128 = 0x9e6b_2364_5a7c_871a_b49d_2792_71d8_db3a;
     const KEYED_K: u128 = 0;
 }

@@ -15,11 +15,11 @@ async fn a_limit_admits_its_amount_and_says_what_remains_and_when_all_is_back() 
     rig.clock.step(15_000_000);
     let (first, _) = granted(rig.take(std::slice::from_ref(&limit)).await);
     assert_eq!((first.limits[0].remaining, first.limits[0].reset_us, first.limits[0].retry_after_us), (1, 45 * SECOND_US, None));
-    granted(rig.take(std::slice::from_ref(&limit)).await);
+    drop(granted(rig.take(std::slice::from_ref(&limit)).await));
     let third = refused(rig.take(std::slice::from_ref(&limit)).await);
     assert_eq!((third.limits[0].remaining, third.limits[0].retry_after_us), (0, Some(45 * SECOND_US)));
     rig.clock.step(45_000_000);
-    granted(rig.take(&[limit]).await);
+    drop(granted(rig.take(&[limit]).await));
     assert_eq!(rig.count(names::LIMIT_REFUSALS, &["public", "per-minute"]), 1);
 }
 
@@ -157,7 +157,7 @@ async fn a_shadow_counts_what_it_would_refuse_and_is_charged_only_with_all_other
     let rig = Rig::embedded();
     let (seen, open, full) = (shadow(daily("seen", "k", 2)), daily("open", "k", 9), daily("full", "k", 0));
     for _ in 0..3 {
-        granted(rig.take(&[seen.clone(), open.clone()]).await);
+        drop(granted(rig.take(&[seen.clone(), open.clone()]).await));
     }
     assert_eq!(rig.count(names::LIMIT_WOULD_REFUSE, &["public", "seen"]), 1);
     assert_eq!(rig.count(names::LIMIT_REFUSALS, &["public", "seen"]), 0);
@@ -231,7 +231,7 @@ async fn giving_back_after_a_refill_never_yields_a_second_burst() {
         let (_, grant) = granted(rig.take(std::slice::from_ref(&limit)).await);
         rig.clock.step(1_000_000);
         grant.settle(Ending::Unsent, &[]);
-        granted(rig.take(std::slice::from_ref(&limit)).await);
+        drop(granted(rig.take(std::slice::from_ref(&limit)).await));
         refused(rig.take(&[Limit { cost: 1, ..limit }]).await);
     }
 }
@@ -241,14 +241,14 @@ async fn a_period_edited_applies_at_once_and_an_amount_edited_keeps_the_counter(
     let rig = Rig::embedded();
     let limit = |amount, per_ms| Limit { cost: 100, ..Limit::new("l", "k", window(amount, per_ms)) };
     let hourly = limit(100, 3_600_000);
-    granted(rig.take(std::slice::from_ref(&hourly)).await);
+    drop(granted(rig.take(std::slice::from_ref(&hourly)).await));
     refused(rig.take(std::slice::from_ref(&hourly)).await);
-    granted(rig.take(&[limit(100, 1_000)]).await);
+    drop(granted(rig.take(&[limit(100, 1_000)]).await));
     rig.clock.step(1_000_000);
-    granted(rig.take(&[limit(100, 1_000)]).await);
+    drop(granted(rig.take(&[limit(100, 1_000)]).await));
     assert_eq!(rig.remaining(&limit(150, 3_600_000)).await, 50);
     refused(rig.take(&[limit(150, 3_600_000)]).await);
-    granted(rig.take(&[limit(200, 3_600_000)]).await);
+    drop(granted(rig.take(&[limit(200, 3_600_000)]).await));
 }
 
 #[tokio::test]
@@ -295,7 +295,7 @@ async fn the_limiter_is_ready_for_any_runtime() {
     }
     let rig = Rig::embedded();
     let plan = plan(&[daily("l", "k", 1)]);
-    granted(sent(rig.limiter.take(&rig.scope, &plan)).await);
+    drop(granted(sent(rig.limiter.take(&rig.scope, &plan)).await));
     sent(rig.limiter.drain(PATIENCE)).await;
 }
 
