@@ -22,7 +22,10 @@ use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
 /// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Bytes that are read ahead of a client which takes a reply slowly, at most, besides what the kernel keeps.
-const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+pub(super) const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Unused for less than this, a connection is taken to be open without a look: under load that is all of them, and no server's keep-alive is so short.
+pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 
 /// A connection. Boxed once when it is made, so that handing it around moves a pointer.
 pub(super) struct Link {
@@ -38,6 +41,7 @@ pub(super) struct Link {
 }
 
 /// What came of a request.
+#[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "all but one come once in a while, and the one must not be boxed on every request")]
 pub(super) enum Sent {
     /// The reply's head.
@@ -75,6 +79,15 @@ impl Link {
     /// Whether a request may be sent: the one before is over, and the upstream has not closed.
     pub(super) fn is_ready(&self) -> bool {
         self.sender.is_ready() && !self.sender.is_closed()
+    }
+
+    /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel, but the runtime may not have
+    /// looked: yielding makes it look, and lets the connection's task run before ours does.
+    pub(super) async fn is_still_open(&self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.idle_since) >= IDLE_TRUSTED {
+            tokio::task::yield_now().await;
+        }
+        self.is_ready()
     }
 
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.

@@ -55,7 +55,8 @@ async fn send_to(
         let reused = if attempt < REUSE_TRIES_MAX { pool::take(upstream, endpoint, now) } else { None };
         let fresh = reused.is_none();
         let mut link = match reused {
-            Some(link) => link,
+            Some(link) if link.is_still_open(now).await => link,
+            Some(_) => continue,
             None => match Link::connect(upstream, endpoint).await {
                 Ok(link) => {
                     now = clock::monotonic();

@@ -89,7 +89,6 @@ async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
     client.send(&"z".repeat(4 << 20)).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 429 ") && reply.ends_with("no"), "{reply}");
-    assert!(reply.contains("connection: close"), "{reply}");
 }
 
 #[tokio::test]

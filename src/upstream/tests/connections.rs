@@ -1,6 +1,6 @@
 //! Which connection a request takes: reuse, replacement, endpoints.
 
-use super::super::pool;
+use super::super::{link, outgoing, pool};
 use super::*;
 use crate::clock;
 
@@ -100,49 +100,76 @@ async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
     }
 }
 
-#[tokio::test]
-async fn an_idle_connection_that_the_upstream_closed_costs_no_request() {
-    // Closes after each reply without having said so.
-    let scripted = Scripted::new(|mut stream, _| async move {
-        stream.head().await;
-        stream.send(OK).await;
-    })
-    .await;
-    let upstream = upstream(&scripted);
-    for requests in 1..=30 {
-        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
-        assert_eq!(scripted.accepted(), requests);
-        // Sometimes the close has been seen, sometimes it is noticed only when the request is handed over.
-        for _ in 0..requests % 7 {
-            tokio::task::yield_now().await;
+/// An upstream on a thread of its own, so that it can close while this thread's runtime does not run: it answers one request of each connection,
+/// and closes when told.
+fn closing_on_demand() -> (SocketAddr, std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (close, told) = std::sync::mpsc::channel();
+    let (closed, was_closed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+                head.extend(byte);
+            }
+            stream.write_all(OK.as_bytes()).unwrap();
+            if told.recv().is_err() {
+                return;
+            }
+            drop(stream);
+            closed.send(()).unwrap();
         }
-        until_closed_by(&scripted, requests).await;
+    });
+    (address, close, was_closed)
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_was_closed_a_moment_ago_costs_no_request() {
+    let (address, close, was_closed) = closing_on_demand();
+    let upstream = Upstream::build(&settings(&[address]), &Metrics::new(1)).unwrap();
+    for _ in 0..5 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+        std::thread::sleep(link::IDLE_TRUSTED);
+        // The kernel knows of the close and this thread's runtime does not: there is no await from here to the request.
+        close.send(()).unwrap();
+        was_closed.recv().unwrap();
     }
 }
 
-/// Gives the upstream's task its turn to close, but not necessarily ours to notice.
-async fn until_closed_by(scripted: &Scripted, requests: usize) {
-    assert_eq!(scripted.accepted(), requests);
-    tokio::time::sleep(Duration::from_millis(1)).await;
-}
-
 #[tokio::test]
-async fn a_request_that_an_upstream_closed_before_taking_is_sent_again_with_its_body() {
-    let scripted = Scripted::new(|mut stream, number| async move {
-        stream.head().await;
-        if number > 0 {
-            stream.read_to("payload").await;
+async fn a_request_of_which_nothing_was_sent_comes_back_whole() {
+    let close = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&close);
+    let scripted = Scripted::new(move |stream, _| {
+        let told = Arc::clone(&told);
+        async move {
+            told.notified().await;
+            drop(stream);
         }
-        stream.send(OK).await;
     })
     .await;
     let upstream = upstream(&scripted);
-    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
-    // The upstream's task closes while this task does not yield to the connection's: the pool still believes in it.
-    until(|| scripted.accepted() == 1).await;
-    let (_client, incoming) = crate::wire::tests::incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 7\r\n\r\npayload").await;
-    assert_eq!(text(in_time(upstream.send(post(Body::incoming(incoming)))).await.unwrap()).await, "ok");
-    assert_eq!(scripted.accepted(), 2);
+    let mut link = link::Link::connect(&upstream.0, 0).await.unwrap_or_else(|cause| panic!("{cause:?}"));
+    until(|| link.is_ready()).await;
+    close.notify_one();
+    until(|| !link.is_ready()).await;
+    let request = post(Body::full(Bytes::from_static(b"payload"))).map(|body| outgoing::Outgoing::new(body).0);
+    let link::Sent::Unsent(request, Cause::Cut) = link.exchange(request, None, clock::monotonic()).await else { panic!("sent") };
+    assert_eq!(request.method(), "POST");
+    assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "payload");
+}
+
+#[tokio::test]
+async fn an_upstream_that_closes_whatever_it_accepts_is_not_tried_for_ever() {
+    let scripted = Scripted::new(|stream, _| async move { drop(stream) }).await;
+    let upstream = upstream(&scripted);
+    let error = in_time(upstream.send(get())).await.unwrap_err();
+    assert_eq!(error.cause, Cause::Cut);
+    assert_eq!(scripted.accepted(), 1);
 }
 
 #[tokio::test]
