@@ -94,7 +94,8 @@ impl Line {
 
     fn text(&mut self, key: &str, value: &str) {
         self.key(key);
-        let bare = !self.json && !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
+        let bare =
+            !self.json && !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
         if bare { self.out.extend_from_slice(value.as_bytes()) } else { json::string(&mut self.out, value) }
     }
 

@@ -6,30 +6,32 @@ use http::request::Parts;
 
 use super::facts::{Facts, Seen};
 use super::forward::{self, PolicyFields};
-use super::house::Decider;
+use super::house::{Decider, Route};
 use super::refusal::Refusal;
 use super::tally::Decided;
 use super::target::Target;
+use super::trie::Parameters;
 use super::visit::Visit;
 use crate::clock;
 use crate::limit::{Limiter, Take};
 use crate::plan::{Enforcement, Limit, Outcome};
 use crate::policy::{Decision, Verdict};
 
-/// What a decision wants set on the request to the upstream.
+/// What a decision wants set on the request to the upstream; nothing on a route without a policy.
 ///
 /// # Errors
 /// The policy denied, a limit refused, or one of the two could not answer and the route says deny.
 pub(super) async fn admit(
     limiter: &Limiter,
-    decider: &Decider,
+    route: &Route,
     head: &Parts,
     target: &Target,
-    parameters: &[&str],
+    parameters: Parameters<'_>,
     visit: &mut Visit,
 ) -> Result<PolicyFields, Refusal> {
+    let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
     let began = clock::monotonic();
-    let admitted = match ask(decider, head, target, parameters, visit) {
+    let admitted = match ask(decider, head, target, &parameters, visit) {
         Some((decision, upstream_fields)) => charge(limiter, decider, decision, visit).await.map(|()| upstream_fields),
         None => unasked(decider, visit),
     };

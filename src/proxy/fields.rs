@@ -214,7 +214,10 @@ mod tests {
             read(&headers, "ratelimit-policy"),
             [member("per-minute", &[("q", "100"), ("w", "60")]), member("x.y_z", &[("q", "5"), ("w", "2"), ("qu", "a \"b\\")])]
         );
-        assert_eq!(read(&headers, "ratelimit"), [member("per-minute", &[("r", "99"), ("t", "60")]), member("x.y_z", &[("r", "0"), ("t", "1")])]);
+        assert_eq!(
+            read(&headers, "ratelimit"),
+            [member("per-minute", &[("r", "99"), ("t", "60")]), member("x.y_z", &[("r", "0"), ("t", "1")])]
+        );
         assert_eq!(headers.len(), 2);
     }
 

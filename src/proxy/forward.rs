@@ -208,7 +208,8 @@ mod tests {
 
     #[test]
     fn a_policy_sets_no_framing_and_nothing_that_is_no_field() {
-        for (name, value) in [("host", "a"), ("Content-Length", "1"), ("connection", "x"), ("a b", "x"), ("x", "a\r\nb"), ("x", "\u{20ac}")] {
+        for (name, value) in [("host", "a"), ("Content-Length", "1"), ("connection", "x"), ("a b", "x"), ("x", "a\r\nb"), ("x", "\u{20ac}")]
+        {
             assert_eq!(policy_fields(&[(name.into(), value.into())]).map(|_| ()), Err(name));
         }
     }

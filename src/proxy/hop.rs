@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn connection_names_neither_framing_nor_what_proxies_say() {
-        let kept = [("host", "a"), ("content-length", "1"), ("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1"), ("x-request-id", "i")];
+        let kept =
+            [("host", "a"), ("content-length", "1"), ("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1"), ("x-request-id", "i")];
         let mut found = headers(&kept);
         found.insert(CONNECTION, "host, content-length, x-forwarded-for, forwarded, x-request-id".parse().unwrap());
         strip_request(&mut found).unwrap();

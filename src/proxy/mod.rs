@@ -48,10 +48,10 @@ use hyper::body::Incoming;
 use crate::listen::{Handler, Peer};
 use crate::wire::{Body, Request, Response};
 
-use forward::PolicyFields;
 use house::Answer;
 use live::Local;
 use refusal::Refusal;
+use trie::Match;
 use visit::Visit;
 
 pub use house::House;
@@ -99,8 +99,8 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     // Before the policy looks: it sees what the upstream will see.
     hop::strip_request(&mut head.headers)?;
 
-    let found = house.routes.find(target.authority.host(), target.path_and_query.path(), &head.method)?;
-    let route = visit.enter(local, house, found.route)?;
+    let Match { route, parameters } = house.routes.find(target.authority.host(), target.path_and_query.path(), &head.method)?;
+    let route = visit.enter(local, house, route)?;
 
     let body = body.limit(route.body_bytes_max).idle_timeout(house.settings.body_idle);
     // Before anything is charged for it.
@@ -108,10 +108,8 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
     }
 
-    let upstream_fields = match &route.decider {
-        Some(decider) => admit::admit(&house.limiter, decider, &head, &target, &found.parameters, visit).await?,
-        None => PolicyFields::new(),
-    };
+    // The policy (Wasm), then the limits that it named (Lua).
+    let upstream_fields = admit::admit(&house.limiter, route, &head, &target, parameters, visit).await?;
 
     match &route.answer {
         Answer::Upstream(upstream) => {

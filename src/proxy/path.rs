@@ -200,8 +200,25 @@ mod tests {
     #[test]
     fn what_two_servers_could_read_in_two_ways_is_refused() {
         let paths = [
-            "", "a", "*", "/..", "/../a", "//..", "/a/../..", "/%00", "/a%", "/a%4", "/a%zz", "/a\\b", "/a/..%2fb", "/..%5cb", "/a/x%2F..",
-            "/x%2f.%2fy", "/..;/a", "/a/.;x=1/b", "/%2e%2e;/a",
+            "",
+            "a",
+            "*",
+            "/..",
+            "/../a",
+            "//..",
+            "/a/../..",
+            "/%00",
+            "/a%",
+            "/a%4",
+            "/a%zz",
+            "/a\\b",
+            "/a/..%2fb",
+            "/..%5cb",
+            "/a/x%2F..",
+            "/x%2f.%2fy",
+            "/..;/a",
+            "/a/.;x=1/b",
+            "/%2e%2e;/a",
         ];
         for path in paths {
             assert!(normal(path).is_err(), "{path}: {:?}", normal(path));
@@ -219,7 +236,8 @@ mod tests {
         #[test]
         fn the_normal_form_is_stable_and_has_no_dot_segment(path in "/([a-c./;\\\\]|%2[eEfF]|%5[cC]|%00|%[0-9a-f]{2}|%|\u{e9}|\"){0,24}") {
             if let Ok(once) = normal(&path) {
-                prop_assert_eq!(normal(&once).as_deref(), Ok(&*once));
+                let twice = normal(&once);
+                prop_assert_eq!(twice.as_deref(), Ok(&*once));
                 prop_assert!(once.starts_with('/') && once.is_ascii() && !once.contains("//"));
                 let decoded = decode(once.as_bytes());
                 let dots = decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| matches!(segment, b"." | b".."));

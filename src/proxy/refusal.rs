@@ -75,7 +75,9 @@ impl Refusal {
             Self::UpstreamFailed => (StatusCode::BAD_GATEWAY, "The upstream can't be reached, or its answer can't be read.".into()),
             Self::UpstreamOverloaded => (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into()),
             Self::UpstreamTooSlow => (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into()),
-            Self::ClientGone => (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into()),
+            Self::ClientGone => {
+                (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into())
+            }
         }
     }
 

@@ -44,9 +44,8 @@ impl Routes {
     pub(super) fn add(&mut self, index: usize, host: Option<&str>, path: &str, methods: &[String]) -> Result<Vec<String>, Mistake> {
         let at = |setting: &str, found: &str, expected: &str| Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected);
         let pattern = pattern(path).map_err(|expected| at("path", path, expected))?;
-        let methods = self::methods(methods).map_err(|(place, expected)| {
-            at(&format!("methods[{place}]"), methods.get(place).map_or("", String::as_str), expected)
-        })?;
+        let methods = self::methods(methods)
+            .map_err(|(place, expected)| at(&format!("methods[{place}]"), methods.get(place).map_or("", String::as_str), expected))?;
         let trie = match host {
             None => &mut self.any,
             Some(host) => {
@@ -63,7 +62,11 @@ impl Routes {
         trie.insert(&pattern, methods, index).map_err(|other| {
             at("path", path, &format!("a host, path or methods that differ from those of routes[{other}]: neither is more specific"))
         })?;
-        Ok(pattern.segments.into_iter().filter_map(|segment| if let Segment::Parameter(name) = segment { Some(name) } else { None }).collect())
+        Ok(pattern
+            .segments
+            .into_iter()
+            .filter_map(|segment| if let Segment::Parameter(name) = segment { Some(name) } else { None })
+            .collect())
     }
 
     /// The most specific route. `host` is in lower case, without port and final dot, and empty where the request named none.
@@ -285,7 +288,8 @@ mod tests {
 
     #[test]
     fn what_can_not_stand_in_a_route_is_a_mistake_at_its_setting() {
-        for path in ["", "v1", "/v1*", "/*/a", "/a//b", "//*", "/{}", "/{a}b", "/{a b}", "/{a}/{a}", "/a/../b", "/.", "/a?b", "/%", "/a\\"] {
+        for path in ["", "v1", "/v1*", "/*/a", "/a//b", "//*", "/{}", "/{a}b", "/{a b}", "/{a}/{a}", "/a/../b", "/.", "/a?b", "/%", "/a\\"]
+        {
             assert_eq!(built(&[(None, path, &[])]).unwrap_err().setting, "routes[0].path", "{path}");
         }
         for host in ["", "*", "*a", "*.", "A.com", "a:80", "a..b", ".a", "a/b", "*.*.a", "[::0]", "[x]"] {

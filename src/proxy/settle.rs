@@ -61,7 +61,9 @@ fn view(visit: &Visit, policy: &Policy, ending: Ending, bytes: u64, took: Durati
     let mut facts = visit.reply_facts.clone();
     for name in policy.response_facts() {
         let value = match name.as_str() {
-            "request.bytes" => visit.request_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != BYTES_UNKNOWN),
+            "request.bytes" => {
+                visit.request_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != BYTES_UNKNOWN)
+            }
             "response.bytes" => Some(bytes),
             "duration-ms" => u64::try_from(took.as_millis()).ok(),
             _ => None,

@@ -28,8 +28,7 @@ pub(super) enum Decided {
 }
 
 impl Decided {
-    const ALL: [Self; 7] =
-        [Self::Admitted, Self::Refused, Self::Bypassed, Self::Denied, Self::Degraded, Self::Unavailable, Self::Failed];
+    const ALL: [Self; 7] = [Self::Admitted, Self::Refused, Self::Bypassed, Self::Denied, Self::Degraded, Self::Unavailable, Self::Failed];
 
     pub(super) fn label(self) -> &'static str {
         match self {
@@ -60,7 +59,8 @@ struct Inner {
 
 impl Tally {
     pub(super) fn new(metrics: &Metrics, route: &str, policy: Option<&str>) -> Self {
-        let decisions = policy.map(|policy| Decided::ALL.map(|decided| metrics.counter(names::DECISIONS, &[policy, decided.label()])).to_vec());
+        let decisions =
+            policy.map(|policy| Decided::ALL.map(|decided| metrics.counter(names::DECISIONS, &[policy, decided.label()])).to_vec());
         Self(Arc::new(Inner {
             route: route.to_owned(),
             metrics: metrics.clone(),

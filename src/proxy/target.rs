@@ -113,7 +113,8 @@ impl Authority {
         let (host, port) = raw.split_at_checked(host_bytes).ok_or(REFUSED)?;
         let bracketed = host.first() == Some(&b'[');
         let fits = if bracketed {
-            host.get(1..host.len() - 1).is_some_and(|inner| inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')))
+            host.get(1..host.len() - 1)
+                .is_some_and(|inner| inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')))
         } else {
             host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
         };
@@ -194,7 +195,21 @@ mod tests {
 
     #[test]
     fn one_host_and_only_a_host() {
-        for hosts in [&[][..], &["a", "a"], &["a b"], &["a,b"], &["a/b"], &["u@a"], &["a:"], &["a:x"], &["a:123456"], &[":80"], &["[::1"], &["[g]"], &["a%00"]] {
+        for hosts in [
+            &[][..],
+            &["a", "a"],
+            &["a b"],
+            &["a,b"],
+            &["a/b"],
+            &["u@a"],
+            &["a:"],
+            &["a:x"],
+            &["a:123456"],
+            &[":80"],
+            &["[::1"],
+            &["[g]"],
+            &["a%00"],
+        ] {
             let asked = get("/", hosts);
             if hosts == ["a:"] {
                 assert_eq!(asked.unwrap().authority.as_str(), "a", "an empty port is allowed (RFC 3986, 3.2.3)");
