@@ -1,1 +1,71 @@
+//! What a Weir policy's author needs: one trait, one macro, typed configuration, the shared way to write limits.
+//!
+//! A policy is a WebAssembly module. The proxy shows it facts about a request, and it answers whose allowance is to be charged, by which
+//! algorithm, how much. This crate knows the contract (`wit/policy.wit`) and nothing of the proxy. A whole policy, which counts by API key and,
+//! where there is none, by address:
+//!
+//! ```
+//! use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
+//!
+//! #[derive(serde::Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct ApiKey {
+//!     limits: Limits,
+//! }
+//!
+//! impl Policy for ApiKey {
+//!     type Config = Self;
+//!
+//!     fn new(config: Self) -> Result<Self, Mistakes> {
+//!         Ok(config)
+//!     }
+//!
+//!     fn manifest(&self) -> Manifest {
+//!         Manifest::reads(["header.x-api-key", "client-ip"]).and(self.limits.facts()).pure()
+//!     }
+//!
+//!     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+//!         let key = match facts.get("header.x-api-key") {
+//!             Some(key) => format!("key:{key}"),
+//!             None => format!("ip:{}", facts.get("client-ip").ok_or("no client address")?),
+//!         };
+//!         Ok(self.limits.check(&key, facts))
+//!     }
+//! }
+//!
+//! weir_policy::export!(ApiKey);
+//! # use weir_policy::testing::Instance;
+//! # let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#;
+//! # let policy = Instance::<ApiKey>::new(config).unwrap();
+//! # assert_eq!(policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().limits()[0].key, "ip:192.0.2.1");
+//! ```
+//!
+//! Read next: [`Policy`], [`Limits`], and [`testing`] for tests that run on the host.
 
+mod answer;
+#[doc(hidden)]
+pub mod bindings;
+mod config;
+mod facts;
+#[doc(hidden)]
+pub mod guest;
+mod host;
+mod limits;
+mod mistakes;
+mod policy;
+pub mod testing;
+
+pub use bindings::weir::policy::types::{
+    Adjustment, Algorithm, Alignment, Calendar, Decision, Denial, Enforcement, Fallback, Limit, LimitResult, Manifest, Mistake, Outcome,
+    Rate, Refund, ResponseView, Verdict,
+};
+pub use facts::Facts;
+pub use host::{Level, log, now_ms};
+pub use limits::Limits;
+pub use mistakes::Mistakes;
+pub use policy::Policy;
+
+/// Bytes of a limit's key, at most: what the proxy takes.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// Limits in one decision, at most.
+pub const LIMITS_MAX: usize = 16;

@@ -1,0 +1,143 @@
+//! A policy that behaves until the fact `query` tells it how to fail, in the ways that real ones do.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use weir_policy::{
+    Adjustment, Algorithm, Decision, Denial, Facts, Level, Limit, Manifest, Mistakes, Policy, Rate, ResponseView, log, now_ms,
+};
+
+/// What the manifest says, so that a test can write any.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Misbehaving {
+    #[serde(default)]
+    facts: Vec<String>,
+    #[serde(default)]
+    response_facts: Vec<String>,
+    #[serde(default)]
+    pure: bool,
+    #[serde(default)]
+    loops_in_configure: bool,
+    #[serde(skip)]
+    calls: std::cell::Cell<u64>,
+}
+
+impl Policy for Misbehaving {
+    type Config = Self;
+
+    fn new(config: Self) -> Result<Self, Mistakes> {
+        while config.loops_in_configure {
+            black_box(());
+        }
+        Ok(config)
+    }
+
+    fn manifest(&self) -> Manifest {
+        let manifest = Manifest::reads(["query"]).and(self.facts.clone()).and_of_response(self.response_facts.clone());
+        if self.pure { manifest.pure() } else { manifest }
+    }
+
+    fn decide(&self, facts: &Facts) -> Result<Decision, String> {
+        self.calls.set(self.calls.get() + 1);
+        let how = facts.get("query").unwrap_or("");
+        let one = |name: &str, key: &str| Decision::check([limit(name, key)]);
+        Ok(match how {
+            "" | "well" => one("a", "k"),
+            "calls" => one("a", &self.calls.get().to_string()),
+            "now" => one(
+                "a",
+                &format!("{} {}", now_ms(), {
+                    work(3);
+                    now_ms()
+                }),
+            ),
+            "bypass" => Decision::bypass(),
+            "no-limits" => Decision::check([]),
+            "deny" => Decision::deny(Denial::new(403, "not you").retry_after(Duration::from_secs(5)).header("x-why", "because")),
+            "decorated" => {
+                one("a", "k").upstream_header("X-Plan", "gold").response_header("x-plan", "gold").label("plan", "gold").settle_with("memo")
+            }
+            "loop" => loop {
+                black_box(());
+            },
+            "work" => {
+                work(3_000_000);
+                one("a", "k")
+            }
+            "memory" => one("a", &hog()),
+            "recursion" => one("a", &deep(1).to_string()),
+            "panic" => panics(),
+            "error" => return Err("I would rather not".repeat(100)),
+            "log" => {
+                (0..1_000).for_each(|line| log(Level::Info, &format!("line {line}\n{}", "x".repeat(5_000))));
+                one("a", "k")
+            }
+            "big-key" => one("a", &"k".repeat(8 << 20)),
+            "long-key" => one("a", &"k".repeat(4_097)),
+            "bad-name" => one("{x}", "k"),
+            "two-names" => Decision::check([limit("a", "k"), limit("a", "l")]),
+            "17-limits" => Decision::check((0..17).map(|index| limit(&format!("l{index}"), "k"))),
+            "million-limits" => Decision::check((0..100_000).map(|_| limit("a", "k"))),
+            "log-algorithm" => Decision::check([Limit::new("a", "k", Algorithm::SlidingWindowLog(Rate { amount: 1, per_ms: 1 }))]),
+            "period-0" => Decision::check([Limit::new("a", "k", Algorithm::fixed_window(1, Duration::ZERO))]),
+            "cost" => Decision::check([limit("a", "k").cost(u64::MAX)]),
+            "status-200" => Decision::deny(Denial::new(200, "")),
+            "framing" => one("a", "k").upstream_header("Transfer-Encoding", "chunked"),
+            "host" => one("a", "k").upstream_header("host", "elsewhere"),
+            "smuggle" => one("a", "k").upstream_header("x-a", "b\r\nx-c: d"),
+            "header-name" => one("a", "k").response_header("x a", "b"),
+            "wide-value" => one("a", "k").response_header("x-a", "\u{20ac}"),
+            "33-headers" => (0..33).fold(one("a", "k"), |decision, index| decision.upstream_header(format!("x-{index}"), "v")),
+            "memo" => one("a", "k").settle_with("m".repeat(5_000)),
+            "label" => one("a", "k").label("a b", "c"),
+            other => return Err(format!("unknown: {other}")),
+        })
+    }
+
+    fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+        let limit = response.limits.first().map_or_else(|| "a".to_owned(), |limit| limit.name.clone());
+        match memo {
+            "loop" => loop {
+                black_box(());
+            },
+            "huge" => Ok(vec![Adjustment { limit, units: i64::MIN }]),
+            "many" => Ok((0..17).map(|_| Adjustment { limit: limit.clone(), units: 1 }).collect()),
+            _ => Ok(vec![Adjustment { limit, units: i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0) }]),
+        }
+    }
+}
+
+fn limit(name: &str, key: &str) -> Limit {
+    Limit::new(name, key, Algorithm::gcra(10, Duration::from_secs(1), 10))
+}
+
+fn work(rounds: u64) {
+    for round in 0..rounds {
+        black_box(round);
+    }
+}
+
+fn hog() -> String {
+    let mut held = Vec::new();
+    loop {
+        held.push(vec![1_u8; 1 << 20]);
+        if black_box(held.len()) == usize::MAX {
+            return String::new();
+        }
+    }
+}
+
+/// Not a tail call: each level keeps a frame of its own.
+fn deep(level: u64) -> u64 {
+    let frame = black_box([level; 64]);
+    let below = deep(black_box(level + 1));
+    frame.iter().fold(below, |sum, word| sum.wrapping_add(*word))
+}
+
+fn panics() -> Decision {
+    let nothing: &[u64] = black_box(&[]);
+    Decision::check([limit(&nothing.iter().map(|_| 'a').collect::<String>(), "k").cost(1 / black_box(nothing.len() as u64))])
+}
+
+weir_policy::export!(Misbehaving);

@@ -1,0 +1,203 @@
+//! Short ways to write what a policy answers. The types are the contract's own; what is not set here has the contract's plain default.
+
+use std::time::Duration;
+
+use crate::bindings::weir::policy::types::{Bucket, FixedWindow};
+use crate::{Algorithm, Alignment, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Rate, Refund, Verdict};
+
+impl Decision {
+    fn of(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            upstream_headers: Vec::new(),
+            response_headers: Vec::new(),
+            balance_key: None,
+            labels: Vec::new(),
+            settle_with: None,
+        }
+    }
+
+    /// Through, and nothing is counted.
+    #[must_use]
+    pub fn bypass() -> Self {
+        Self::of(Verdict::Bypass)
+    }
+
+    /// Every limit is charged, or none.
+    #[must_use]
+    pub fn check(limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self::of(Verdict::Check(limits.into_iter().collect()))
+    }
+
+    /// Refused without asking any limit.
+    #[must_use]
+    pub fn deny(denial: Denial) -> Self {
+        Self::of(Verdict::Deny(denial))
+    }
+
+    /// Sets a field on the request to the upstream. Framing, hop-by-hop fields and Host are refused.
+    #[must_use]
+    pub fn upstream_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.upstream_headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets a field on the reply. Framing and hop-by-hop fields are refused.
+    #[must_use]
+    pub fn response_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.response_headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Adds a label to the access log.
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.push((name.into(), value.into()));
+        self
+    }
+
+    /// Asks for [`Policy::settle`](crate::Policy::settle) at the response's end, with this memo.
+    #[must_use]
+    pub fn settle_with(mut self, memo: impl Into<String>) -> Self {
+        self.settle_with = Some(memo.into());
+        self
+    }
+
+    /// The limits to be charged: none where the request is let through or refused outright.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        match &self.verdict {
+            Verdict::Check(limits) => limits,
+            Verdict::Bypass | Verdict::Deny(_) => &[],
+        }
+    }
+}
+
+impl Denial {
+    /// A refusal with a status of 400 to 599.
+    #[must_use]
+    pub fn new(status: u16, reason: impl Into<String>) -> Self {
+        Self { status, reason: reason.into(), retry_after_ms: None, headers: Vec::new() }
+    }
+
+    /// Says when to come again.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after_ms = Some(milliseconds(wait));
+        self
+    }
+
+    /// Sets a field on the reply.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+}
+
+impl Limit {
+    /// A limit of cost 1 that is enforced and never given back.
+    #[must_use]
+    pub fn new(name: impl Into<String>, key: impl Into<String>, algorithm: Algorithm) -> Self {
+        Self {
+            name: name.into(),
+            key: key.into(),
+            tag: None,
+            algorithm,
+            cost: 1,
+            unit: None,
+            enforcement: Enforcement::Enforce,
+            refund: Refund::Never,
+            on_store_error: Fallback::RouteDefault,
+        }
+    }
+
+    /// The tag under which limits are decided in one atomic script.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    /// How many units this request takes.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// Count and report, never refuse.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.enforcement = Enforcement::Shadow;
+        self
+    }
+
+    /// When what was taken is given back.
+    #[must_use]
+    pub fn refund(mut self, refund: Refund) -> Self {
+        self.refund = refund;
+        self
+    }
+}
+
+impl Algorithm {
+    /// At most `quota` in each window of `period`, which begins with its first request.
+    #[must_use]
+    pub fn fixed_window(quota: u64, period: Duration) -> Self {
+        Self::FixedWindow(FixedWindow { rate: rate(quota, period), alignment: Alignment::FirstRequest })
+    }
+
+    /// `quota` each `period` on average, and at most `burst` at once.
+    #[must_use]
+    pub fn token_bucket(quota: u64, period: Duration, burst: u64) -> Self {
+        Self::TokenBucket(Bucket { burst, rate: rate(quota, period) })
+    }
+
+    /// The same promise, kept as one instant.
+    #[must_use]
+    pub fn gcra(quota: u64, period: Duration, burst: u64) -> Self {
+        Self::Gcra(Bucket { burst, rate: rate(quota, period) })
+    }
+}
+
+impl Manifest {
+    /// A policy that reads these facts.
+    #[must_use]
+    pub fn reads<S: Into<String>>(facts: impl IntoIterator<Item = S>) -> Self {
+        Self { request_facts: Vec::new(), response_facts: Vec::new(), pure: false }.and(facts)
+    }
+
+    /// And these; what it reads already stays once.
+    #[must_use]
+    pub fn and<S: Into<String>>(mut self, facts: impl IntoIterator<Item = S>) -> Self {
+        for fact in facts.into_iter().map(Into::into) {
+            if !self.request_facts.contains(&fact) {
+                self.request_facts.push(fact);
+            }
+        }
+        self
+    }
+
+    /// Facts of the response that [`Policy::settle`](crate::Policy::settle) reads.
+    #[must_use]
+    pub fn and_of_response<S: Into<String>>(mut self, facts: impl IntoIterator<Item = S>) -> Self {
+        self.response_facts.extend(facts.into_iter().map(Into::into));
+        self
+    }
+
+    /// Same facts, same decision, always: the proxy may remember it.
+    #[must_use]
+    pub fn pure(mut self) -> Self {
+        self.pure = true;
+        self
+    }
+}
+
+fn rate(amount: u64, period: Duration) -> Rate {
+    Rate { amount, per_ms: milliseconds(period) }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,55 @@
+//! What is known about a request: names and values, as the proxy shows them.
+
+/// What the proxy shows of a request: the facts that the manifest named, and only where they exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    shown: &'a [(String, String)],
+    over: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Facts<'a> {
+    /// Facts from names and values.
+    #[must_use]
+    pub fn new(shown: &'a [(String, String)]) -> Self {
+        Self { shown, over: None }
+    }
+
+    /// The same facts, but for one that has this value instead, whether it was shown or not: an address masked to its network, say.
+    #[must_use]
+    pub fn with<'b>(&self, name: &'b str, value: &'b str) -> Facts<'b>
+    where
+        'a: 'b,
+    {
+        Facts { shown: self.shown, over: Some((name, value)) }
+    }
+
+    /// The first value of a fact; `None` where it wasn't shown.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.all(name).next()
+    }
+
+    /// All values of a fact, in order: a repeated header field is a repeated fact.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        let over = self.over.filter(|(over, _)| *over == name);
+        let shown = if over.is_some() { &[] } else { self.shown };
+        over.map(|(_, value)| value)
+            .into_iter()
+            .chain(shown.iter().filter(move |(shown, _)| shown == name).map(|(_, value)| value.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fact_that_is_laid_over_hides_all_values_that_were_shown() {
+        let shown = [("header.a", "1"), ("header.a", "2"), ("path", "/")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let facts = Facts::new(&shown);
+        assert_eq!(facts.all("header.a").collect::<Vec<_>>(), ["1", "2"]);
+        let over = facts.with("header.a", "3");
+        assert_eq!(over.all("header.a").collect::<Vec<_>>(), ["3"]);
+        assert_eq!((over.get("path"), over.get("query")), (Some("/"), None));
+    }
+}

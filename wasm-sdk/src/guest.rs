@@ -1,0 +1,78 @@
+//! What stands behind the exported functions: the one configured policy of an instance. Called by [`export!`](crate::export), not by authors.
+
+use std::cell::RefCell;
+
+use crate::{Adjustment, Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, config, host};
+
+const NOT_CONFIGURED: &str = "the policy was asked before it was configured";
+
+/// The policy of this instance, once it is configured.
+#[derive(Debug)]
+pub struct Slot<P>(RefCell<Option<P>>);
+
+impl<P> Slot<P> {
+    /// Nothing is configured yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(RefCell::new(None))
+    }
+}
+
+impl<P> Default for Slot<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Policy> Slot<P> {
+    /// Reads the configuration, makes the policy, and says what it reads.
+    ///
+    /// # Errors
+    /// All mistakes found.
+    pub fn configure(&self, config: &str) -> Result<Manifest, Vec<Mistake>> {
+        // A panic ends the instance with nothing but a trap: this tells the operator where it was.
+        std::panic::set_hook(Box::new(|panic| host::log(Level::Error, &panic.to_string())));
+        let policy = make::<P>(config)?;
+        let manifest = policy.manifest();
+        *self.0.borrow_mut() = Some(policy);
+        Ok(manifest)
+    }
+
+    /// Asks the policy.
+    ///
+    /// # Errors
+    /// The policy's own.
+    pub fn decide(&self, facts: &[(String, String)]) -> Result<Decision, String> {
+        self.0.borrow().as_ref().ok_or(NOT_CONFIGURED)?.decide(&Facts::new(facts))
+    }
+
+    /// Tells the policy how a request ended.
+    ///
+    /// # Errors
+    /// The policy's own.
+    pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+        self.0.borrow().as_ref().ok_or(NOT_CONFIGURED)?.settle(memo, response)
+    }
+}
+
+/// Configuration text to policy: what doesn't fit the type and what the policy itself refuses, in one list.
+pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
+    let (config, mut mistakes) = config::read::<P::Config>(config);
+    let Some(config) = config else { return Err(mistakes) };
+    match P::new(config) {
+        Ok(policy) if mistakes.is_empty() => Ok(policy),
+        Ok(_) => Err(mistakes),
+        Err(own) => {
+            // Where something was already reported, the policy saw a stand-in: its complaint there would be about nothing that is written.
+            let news = own.into_vec().into_iter().filter(|own| !mistakes.iter().any(|known| is_within(&own.path, &known.path)));
+            let news: Vec<Mistake> = news.collect();
+            mistakes.extend(news);
+            Err(mistakes)
+        }
+    }
+}
+
+/// Whether a path is another one, or leads to something inside it.
+fn is_within(path: &str, outer: &str) -> bool {
+    path.strip_prefix(outer).is_some_and(|rest| outer.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
+}

@@ -1,0 +1,39 @@
+//! What the proxy offers a policy: its log, and the time. On the host, where tests run, stand-ins.
+
+/// How much a line in the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the log level of that name")]
+pub enum Level {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// Writes a line to the proxy's log. Few a call, each shortened: the rest is counted, not written.
+pub fn log(level: Level, message: &str) {
+    #[cfg(target_arch = "wasm32")]
+    {
+        use crate::bindings::weir::policy::host;
+        let level = match level {
+            Level::Debug => host::Level::Debug,
+            Level::Info => host::Level::Info,
+            Level::Warn => host::Level::Warn,
+            Level::Error => host::Level::Error,
+        };
+        host::log(level, message);
+    }
+    #[cfg(not(target_arch = "wasm32"))]
+    eprintln!("{level:?}: {message}");
+}
+
+/// Milliseconds since 1970, the same all through one call: for choosing (office hours), never for counting.
+///
+/// On the host it is what [`testing::set_now_ms`](crate::testing::set_now_ms) said, and 0 before.
+#[must_use]
+pub fn now_ms() -> u64 {
+    #[cfg(target_arch = "wasm32")]
+    return crate::bindings::weir::policy::host::now_ms();
+    #[cfg(not(target_arch = "wasm32"))]
+    return crate::testing::now_ms();
+}

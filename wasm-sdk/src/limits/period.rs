@@ -1,0 +1,68 @@
+//! Durations as an operator writes them: "250ms", "10s", "1m", "1h30m", "7d". Small, because it is in every policy's module.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::mistakes::message;
+
+const EXPECTED: &str = "a duration such as \"250ms\", \"10s\", \"1m\", \"1h30m\" or \"7d\"";
+
+/// A duration, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Period {
+    pub(super) ms: u64,
+}
+
+impl Period {
+    fn parse(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let mut ms: u64 = 0;
+        let mut smallest = u64::MAX;
+        while !rest.is_empty() {
+            let (digits, after) = rest.split_at(rest.find(|next: char| !next.is_ascii_digit())?);
+            let (unit, after) = after.split_at(after.find(|next: char| next.is_ascii_digit()).unwrap_or(after.len()));
+            let unit = match unit.trim() {
+                "ms" => 1,
+                "s" => 1_000,
+                "m" | "min" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            // "30m1h" and "1s1s" are slips of the pen rather than durations.
+            if unit >= smallest {
+                return None;
+            }
+            smallest = unit;
+            ms = ms.checked_add(digits.parse::<u64>().ok()?.checked_mul(unit)?)?;
+            rest = after;
+        }
+        (!text.is_empty()).then_some(Self { ms })
+    }
+}
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom(message(format_args!("{text:?}"), EXPECTED)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        for (text, ms) in [("250ms", 250), ("10s", 10_000), ("1m", 60_000), ("1h30m", 5_400_000), ("1d 12h", 129_600_000), ("0s", 0)] {
+            assert_eq!(Period::parse(text), Some(Period { ms }), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused() {
+        for text in ["", "1", "s", "1x", "-1s", "1.5s", "30m1h", "1s1s", " 1s", "99999999999999999999s", "999999999999999d"] {
+            assert_eq!(Period::parse(text), None, "{text}");
+        }
+    }
+}

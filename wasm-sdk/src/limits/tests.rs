@@ -1,0 +1,145 @@
+//! The limits table as operators write it: what is read, and what each mistake says and where.
+
+use super::*;
+use crate::{Algorithm, Alignment, Enforcement, Fallback, Refund};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "some are read only for their mistakes")]
+struct Config {
+    limits: Limits,
+    #[serde(default)]
+    other: u8,
+    plans: Option<std::collections::BTreeMap<String, Limits>>,
+}
+
+fn read(text: &str) -> Limits {
+    let (config, mistakes) = crate::config::read::<Config>(text);
+    assert!(mistakes.is_empty(), "{mistakes:?}");
+    config.unwrap().limits
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    let (_, mistakes) = crate::config::read::<Config>(text);
+    let mut mistakes: Vec<String> = mistakes.into_iter().map(|mistake| format!("{}: {}", mistake.path, mistake.message)).collect();
+    mistakes.sort();
+    mistakes
+}
+
+fn one(fields: &str) -> String {
+    format!(r#"{{"limits": [{{"name": "a", {fields}}}]}}"#)
+}
+
+#[test]
+fn a_limit_is_read_with_its_defaults() {
+    let limits = read(&one(r#""algorithm": "fixed_window", "quota": 100, "period": "1m""#));
+    let charged = limits.charge("me", &Facts::new(&[]));
+    assert_eq!(charged.len(), 1);
+    let limit = &charged[0];
+    assert_eq!((limit.name.as_str(), limit.key.as_str(), limit.cost), ("a", "me", 1));
+    assert_eq!((limit.enforcement, limit.refund, limit.on_store_error), (Enforcement::Enforce, Refund::Never, Fallback::RouteDefault));
+    let Algorithm::FixedWindow(window) = limit.algorithm else { panic!("{limit:?}") };
+    assert_eq!((window.rate.amount, window.rate.per_ms, window.alignment), (100, 60_000, Alignment::FirstRequest));
+}
+
+#[test]
+fn burst_is_the_quota_unless_it_is_written() {
+    for (burst, expected) in [("", 10), (r#", "burst": 20"#, 20)] {
+        let limits = read(&one(&format!(r#""algorithm": "gcra", "quota": 10, "period": "1s"{burst}"#)));
+        let Algorithm::Gcra(bucket) = limits.charge("", &Facts::new(&[]))[0].algorithm else { panic!() };
+        assert_eq!(bucket.burst, expected);
+    }
+}
+
+#[test]
+fn everything_else_that_may_be_written_is_read() {
+    let limits = read(&one(
+        r#""algorithm": "fixed_window", "quota": 1, "period": "1s", "alignment": "clock", "cost": 5, "shadow": true, "refund": "upstream_error",
+           "on_store_error": "allow", "unit": "content-bytes", "key": "{path}""#,
+    ));
+    let shown = [("path".to_owned(), "/x".to_owned())];
+    let limit = &limits.charge("me", &Facts::new(&shown))[0];
+    assert_eq!((limit.key.as_str(), limit.cost, limit.unit.as_deref()), ("/x", 5, Some("content-bytes")));
+    assert_eq!((limit.enforcement, limit.refund, limit.on_store_error), (Enforcement::Shadow, Refund::UpstreamError, Fallback::Allow));
+    assert_eq!(limits.facts().collect::<Vec<_>>(), ["path"]);
+}
+
+#[test]
+fn every_algorithm_of_the_contract_can_be_written() {
+    for (fields, expected) in [
+        (r#""algorithm": "sliding_window_counter", "quota": 1, "period": "1s""#, "SlidingWindowCounter"),
+        (r#""algorithm": "sliding_window_log", "quota": 1, "period": "1s""#, "SlidingWindowLog"),
+        (r#""algorithm": "sliding_window_buckets", "quota": 1, "period": "1s", "buckets": 10"#, "SlidingWindowBuckets"),
+        (r#""algorithm": "token_bucket", "quota": 1, "period": "1s""#, "TokenBucket"),
+        (r#""algorithm": "leaky_bucket", "quota": 1, "period": "1s", "max_delay": "1s""#, "LeakyBucket"),
+        (r#""algorithm": "concurrency", "quota": 1"#, "Concurrency"),
+        (r#""algorithm": "quota", "quota": 1, "calendar": "month", "anchor_day": 31"#, "Quota"),
+    ] {
+        let limits = read(&one(fields));
+        let shown = format!("{:?}", limits.charge("", &Facts::new(&[]))[0].algorithm);
+        assert!(shown.contains(expected), "{shown}");
+    }
+}
+
+#[test]
+fn each_number_out_of_range_is_named() {
+    for (fields, expected) in [
+        (r#""algorithm": "gcra", "quota": 2147483649, "period": "1ms""#, "limits[0].quota: found 2147483649, expected 0 to 2147483648"),
+        (r#""algorithm": "gcra", "quota": 1, "burst": 2147483649, "period": "1ms""#, "limits[0].burst: found 2147483649, expected 0 to"),
+        (r#""algorithm": "gcra", "quota": 1, "period": "0s""#, "limits[0].period: found 0 ms, expected 1ms to 400d"),
+        (r#""algorithm": "gcra", "quota": 1, "period": "401d""#, "limits[0].period: found 34646400000 ms, expected 1ms to 400d"),
+        (r#""algorithm": "gcra", "quota": 2000000000, "period": "1h""#, "limits[0].quota: found 2000000000 in 3600000000 microseconds"),
+        (r#""algorithm": "gcra", "quota": 1, "burst": 2000000000, "period": "1d""#, "limits[0].burst: found 2000000000 in 86400000 millis"),
+        (r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 2147483649"#, "limits[0].cost: found 2147483649, expected 0 to"),
+        (r#""algorithm": "sliding_window_log", "quota": 10001, "period": "1m""#, "limits[0].quota: found 10001, expected 0 to 10000"),
+        (r#""algorithm": "fixed_window", "quota": 1, "period": "1m", "burst": 2"#, "limits[0].burst: found it, expected a burst only with"),
+        (r#""algorithm": "gcra", "quota": 1"#, "limits[0]: found no `period`, expected one"),
+        (r#""algorithm": "gcra", "quota": 1, "period": "1x""#, "limits[0].period: found \"1x\", expected a duration such as"),
+        (r#""algorithm": "gcra", "quota": -1, "period": "1s""#, "limits[0].quota: found integer `-1`, expected a whole number, 0 or more"),
+        (r#""algorithm": "gcra", "quota": 1, "period": "1s", "key": "{ip}""#, "limits[0].key: found `{ip}`, expected one of {client_ip}"),
+    ] {
+        let found = mistakes(&one(fields));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{fields}: {found:#?}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_all_tables_come_at_once() {
+    let found = mistakes(
+        r#"{"other": "x",
+            "limits": [{"name": "A!", "algorithm": "gcar", "qouta": 1, "quota": 1, "period": "1s"},
+                       {"name": "b", "algorithm": "gcra", "quota": 9999999999, "period": "500d"},
+                       {"name": "b", "algorithm": "gcra", "quota": 1, "period": "1s"}],
+            "plans": {"free": [], "gold": [{"name": "x", "algorithm": "gcra", "quota": 1}]}}"#,
+    );
+    let paths: Vec<&str> = found.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
+    let expected = [
+        "limits[0].algorithm",
+        "limits[0].qouta",
+        "limits[1].period",
+        "limits[1].quota",
+        "limits[2].name",
+        "other",
+        "plans.free",
+        "plans.gold[0]",
+    ];
+    assert_eq!(paths, expected, "{found:#?}");
+    assert!(found[0].contains("`gcra` is near") && found[1].contains("`quota` is near"), "{found:#?}");
+}
+
+#[test]
+fn a_table_that_is_no_list_is_a_mistake() {
+    assert_eq!(mistakes(r#"{"limits": 3}"#), ["limits: found a number, expected a list of limits"]);
+    assert_eq!(mistakes(r#"{"limits": []}"#), ["limits: found 0 limits, expected 1 to 16"]);
+    assert_eq!(mistakes("{}"), [": found no `limits`, expected one"]);
+}
+
+#[test]
+fn a_key_above_the_bound_becomes_its_digest() {
+    let limits = read(&one(r#""algorithm": "gcra", "quota": 1, "period": "1s""#));
+    let key = |key: &str| limits.charge(key, &Facts::new(&[]))[0].key.clone();
+    assert_eq!(key(&"k".repeat(KEY_BYTES_MAX)).len(), KEY_BYTES_MAX);
+    let long = key(&"k".repeat(KEY_BYTES_MAX + 1));
+    assert_eq!(long.len(), 66);
+    assert_ne!(long, key(&format!("{}j", "k".repeat(KEY_BYTES_MAX))));
+}

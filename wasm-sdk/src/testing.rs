@@ -1,0 +1,82 @@
+//! For a policy's own tests, on the host: make it from its configuration, show it facts, look at its answer. No WebAssembly is needed.
+//!
+//! ```
+//! # use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
+//! # #[derive(serde::Deserialize)]
+//! # struct Mine { limits: Limits }
+//! # impl Policy for Mine {
+//! #     type Config = Self;
+//! #     fn new(config: Self) -> Result<Self, Mistakes> { Ok(config) }
+//! #     fn manifest(&self) -> Manifest { Manifest::reads(["client-ip"]) }
+//! #     fn decide(&self, facts: &Facts) -> Result<Decision, String> { Ok(self.limits.check(facts.get("client-ip").unwrap_or(""), facts)) }
+//! # }
+//! use weir_policy::testing::Instance;
+//!
+//! let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#;
+//! let policy = Instance::<Mine>::new(config).unwrap();
+//! assert_eq!(policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().limits()[0].key, "192.0.2.1");
+//!
+//! let mistakes = Instance::<Mine>::new(&config.replace("gcra", "gcar")).unwrap_err();
+//! assert_eq!(mistakes[0].path, "limits[0].algorithm");
+//! ```
+
+use std::cell::Cell;
+use std::fmt;
+
+use crate::{Adjustment, Decision, Facts, Manifest, Mistake, Policy, ResponseView, guest};
+
+thread_local! {
+    static NOW_MS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What [`now_ms`](crate::now_ms) says from now on, in this thread.
+pub fn set_now_ms(now_ms: u64) {
+    NOW_MS.with(|now| now.set(now_ms));
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn now_ms() -> u64 {
+    NOW_MS.with(Cell::get)
+}
+
+/// A policy as the proxy would hold it: configured from JSON.
+pub struct Instance<P>(P);
+
+impl<P> fmt::Debug for Instance<P> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Instance").finish_non_exhaustive()
+    }
+}
+
+impl<P: Policy> Instance<P> {
+    /// Configures it as the proxy does.
+    ///
+    /// # Errors
+    /// The mistakes that the proxy would show.
+    pub fn new(config_json: &str) -> Result<Self, Vec<Mistake>> {
+        guest::make(config_json).map(Self)
+    }
+
+    /// What the policy reads.
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
+        self.0.manifest()
+    }
+
+    /// Shows it facts.
+    ///
+    /// # Errors
+    /// The policy's own.
+    pub fn decide(&self, facts: &[(&str, &str)]) -> Result<Decision, String> {
+        let facts: Vec<(String, String)> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.0.decide(&Facts::new(&facts))
+    }
+
+    /// Tells it how a request ended.
+    ///
+    /// # Errors
+    /// The policy's own.
+    pub fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
+        self.0.settle(memo, response)
+    }
+}
