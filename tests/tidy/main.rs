@@ -2,7 +2,14 @@
 //!
 //! `rules` are the tables, to be read beside ARCHITECTURE.md; `source` walks Rust with `syn`; `words` looks at what is not Rust. Each rule is shown to
 //! fire on a bad sample (`samples`), so that silence means that the house is tidy.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test's helpers may fail the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "a test's helpers may fail the test"
+)]
 
 mod rules;
 mod samples;
