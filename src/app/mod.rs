@@ -86,6 +86,7 @@ impl App {
         let (workers, clock) = (config.workers.max(1), Clock::system());
         let metrics = Metrics::new(workers);
         let builder = Builder::new(metrics.clone(), clock.clone(), &config)?;
+        warn(&config);
         let (built, house) = builder.build(config, None)?;
         let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
         let admin = built.admin.map(|address| bind_one(address, 1)).transpose()?;
@@ -104,7 +105,7 @@ impl App {
             clock,
             drain: Drain::new(),
         });
-        running.applied();
+        running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
         let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers)?;
         Ok(Self { house: running, workers, addresses, admin: admin_address, grace })
     }
@@ -162,6 +163,7 @@ impl Reloader {
     /// What the rooms found when they were built; nothing has changed then.
     pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
         let running = &self.0;
+        warn(&config);
         // One reload at a time: a second one waits here, and then compares with what the first has built.
         let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (built, house) = running.builder.build(config, Some(&current))?;
@@ -173,8 +175,6 @@ impl Reloader {
         let watched = built.watched.clone();
         running.views.applied(&built);
         *current = built;
-        drop(current);
-        running.applied();
         Ok(watched)
     }
 
@@ -185,9 +185,9 @@ impl Reloader {
     }
 }
 
-impl Running {
-    fn applied(&self) {
-        self.metrics.gauge(names::CONFIG_APPLIED).set(self.clock.wall_us() / 1_000_000);
+fn warn(config: &Config) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
     }
 }
 

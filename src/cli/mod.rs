@@ -87,7 +87,8 @@ impl Run {
 }
 
 fn check(path: &std::path::Path) -> ExitCode {
-    match Config::load(path).and_then(app::check) {
+    let loaded = Config::load(path).inspect(|config| config.warnings.iter().for_each(|warning| eprintln!("{warning}")));
+    match loaded.and_then(app::check) {
         Ok(()) => {
             println!("{}: no mistakes", path.display());
             ExitCode::SUCCESS
