@@ -59,7 +59,7 @@ impl Timed {
     pub(super) fn embedded() -> Self {
         let clock = Clock::virtual_at(START_US as i64);
         let settings = EmbeddedSettings { keys_max: 1_000_000 };
-        let embedded = Embedded::new(&settings, clock.clone(), &Metrics::new(1));
+        let embedded = Embedded::new(&settings, clock.clone(), &Metrics::new(1)).remembering();
         Self { store: Store::Embedded(Box::new(embedded), clock), now_us: START_US }
     }
 
@@ -252,7 +252,9 @@ impl Cluster {
         let id: String = first.run("CLUSTER MYID").unwrap();
         for node in &nodes[3..] {
             wait_until("a replica's knowing its master", || node.run::<String>(&format!("CLUSTER REPLICATE {id}")).is_ok());
-            wait_until("a replica's link", || node.run::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up")));
+            wait_until("a replica's link", || {
+                node.run::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up"))
+            });
         }
         Self { nodes }
     }
