@@ -51,7 +51,11 @@ pub fn build(root: &Path, packages: &[&str], target_dir: &Path) -> Result<Vec<Pa
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let ours = name.starts_with("CARGO") && !KEPT.iter().any(|kept| name.starts_with(kept));
-        if ours || name.contains("RUSTFLAGS") || name.starts_with("RUSTC") || ["MAKEFLAGS", "MFLAGS", "TARGET", "HOST", "PROFILE"].contains(&&*name) {
+        if ours
+            || name.contains("RUSTFLAGS")
+            || name.starts_with("RUSTC")
+            || ["MAKEFLAGS", "MFLAGS", "TARGET", "HOST", "PROFILE"].contains(&&*name)
+        {
             command.env_remove(&name);
         }
     }

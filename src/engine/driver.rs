@@ -130,10 +130,7 @@ fn decide(text: &mut String, i: usize, stored: String, program: &str) {
     line(text, format_args!("local unit, shadow, cost, n1, n2, n3, n4 = unpack('<ddddddd', ARGV[{i}])"));
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = ms end\n");
     line(text, format_args!("if {stored} then s1, s2, s3 = unpack('<ddd', {stored}) end"));
-    line(
-        text,
-        format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {program}(s1, s2, s3, now, cost, n1, n2, n3, n4)"),
-    );
+    line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {program}(s1, s2, s3, now, cost, n1, n2, n3, n4)"));
     line(text, format_args!("if f{i} == 0 then\nif shadow == 0 then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
     expiry(text, &format!("e{i}"));
     text.push_str("end\nend\n");

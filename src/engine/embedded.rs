@@ -183,7 +183,11 @@ impl Embedded {
         }
         self.gauge.set(keys as i64);
         if keys * 5 >= self.keys_max * 4 && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(keys, max_keys = self.keys_max, "the embedded engine is 80 % full; when it is full, new keys follow on_store_error");
+            tracing::warn!(
+                keys,
+                max_keys = self.keys_max,
+                "the embedded engine is 80 % full; when it is full, new keys follow on_store_error"
+            );
         }
         true
     }

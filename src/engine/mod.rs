@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub use embedded::Embedded;
 pub use self::redis::Redis;
+pub use embedded::Embedded;
 
 use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake};

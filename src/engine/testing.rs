@@ -252,7 +252,9 @@ impl Cluster {
         let id: String = first.run("CLUSTER MYID").unwrap();
         for node in &nodes[3..] {
             wait_until("a replica's knowing its master", || node.run::<String>(&format!("CLUSTER REPLICATE {id}")).is_ok());
-            wait_until("a replica's link", || node.run::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up")));
+            wait_until("a replica's link", || {
+                node.run::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up"))
+            });
         }
         Self { nodes }
     }

@@ -33,7 +33,9 @@ impl<'a> Facts<'a> {
     pub fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
         let over = self.over.filter(|(over, _)| *over == name);
         let shown = if over.is_some() { &[] } else { self.shown };
-        over.map(|(_, value)| value).into_iter().chain(shown.iter().filter(move |(shown, _)| shown == name).map(|(_, value)| value.as_str()))
+        over.map(|(_, value)| value)
+            .into_iter()
+            .chain(shown.iter().filter(move |(shown, _)| shown == name).map(|(_, value)| value.as_str()))
     }
 }
 

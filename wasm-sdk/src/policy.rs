@@ -51,7 +51,9 @@ macro_rules! export {
             }
 
             impl handler::Guest for Guest {
-                fn configure(config: ::std::string::String) -> ::core::result::Result<handler::Manifest, ::std::vec::Vec<handler::Mistake>> {
+                fn configure(
+                    config: ::std::string::String,
+                ) -> ::core::result::Result<handler::Manifest, ::std::vec::Vec<handler::Mistake>> {
                     POLICY.with(|slot| slot.configure(&config))
                 }
 
@@ -65,7 +67,7 @@ macro_rules! export {
                 ) -> ::core::result::Result<::std::vec::Vec<handler::Adjustment>, ::std::string::String> {
                     POLICY.with(|slot| slot.settle(&memo, &response))
                 }
-            }
+    }
 
             $crate::bindings::__export_policy!(Guest with_types_in $crate::bindings);
         };

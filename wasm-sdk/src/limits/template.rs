@@ -84,7 +84,10 @@ impl Template {
             } else {
                 let inner = from.strip_prefix('{').and_then(|inner| inner.split_once('}'));
                 let Some((name, after)) = inner.filter(|(name, _)| !name.contains('{')) else {
-                    return Err(message(format_args!("a single brace in {text:?}"), "pairs of braces, or `{{` and `}}` for braces themselves"));
+                    return Err(message(
+                        format_args!("a single brace in {text:?}"),
+                        "pairs of braces, or `{{` and `}}` for braces themselves",
+                    ));
                 };
                 if !literal.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut literal)));

@@ -114,7 +114,14 @@ fn all_mistakes_of_all_tables_come_at_once() {
     );
     let paths: Vec<&str> = found.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
     let expected = [
-        "limits[0].algorithm", "limits[0].qouta", "limits[1].period", "limits[1].quota", "limits[2].name", "other", "plans.free", "plans.gold[0]",
+        "limits[0].algorithm",
+        "limits[0].qouta",
+        "limits[1].period",
+        "limits[1].quota",
+        "limits[2].name",
+        "other",
+        "plans.free",
+        "plans.gold[0]",
     ];
     assert_eq!(paths, expected, "{found:#?}");
     assert!(found[0].contains("`gcra` is near") && found[1].contains("`quota` is near"), "{found:#?}");

@@ -45,20 +45,34 @@ impl Policy for Misbehaving {
         Ok(match how {
             "" | "well" => one("a", "k"),
             "calls" => one("a", &self.calls.get().to_string()),
-            "now" => one("a", &format!("{} {}", now_ms(), { work(3); now_ms() })),
+            "now" => one(
+                "a",
+                &format!("{} {}", now_ms(), {
+                    work(3);
+                    now_ms()
+                }),
+            ),
             "bypass" => Decision::bypass(),
             "no-limits" => Decision::check([]),
             "deny" => Decision::deny(Denial::new(403, "not you").retry_after(Duration::from_secs(5)).header("x-why", "because")),
-            "decorated" => one("a", "k").upstream_header("X-Plan", "gold").response_header("x-plan", "gold").label("plan", "gold").settle_with("memo"),
+            "decorated" => {
+                one("a", "k").upstream_header("X-Plan", "gold").response_header("x-plan", "gold").label("plan", "gold").settle_with("memo")
+            }
             "loop" => loop {
                 black_box(());
             },
-            "work" => { work(3_000_000); one("a", "k") }
+            "work" => {
+                work(3_000_000);
+                one("a", "k")
+            }
             "memory" => one("a", &hog()),
             "recursion" => one("a", &deep(1).to_string()),
             "panic" => panics(),
             "error" => return Err("I would rather not".repeat(100)),
-            "log" => { (0..1_000).for_each(|line| log(Level::Info, &format!("line {line}\n{}", "x".repeat(5_000)))); one("a", "k") }
+            "log" => {
+                (0..1_000).for_each(|line| log(Level::Info, &format!("line {line}\n{}", "x".repeat(5_000))));
+                one("a", "k")
+            }
             "big-key" => one("a", &"k".repeat(8 << 20)),
             "long-key" => one("a", &"k".repeat(4_097)),
             "bad-name" => one("{x}", "k"),
