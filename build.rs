@@ -34,7 +34,9 @@ fn ship() -> Result<(), String> {
         let _ = writeln!(text, "    ({name:?}, include_bytes!({path:?})),");
     }
     text.push_str("];\n/// Their names.\npub(super) const NAMES: &[&str] = &[\n");
-    names.iter().for_each(|name| drop(writeln!(text, "    {name:?},")));
+    for name in &names {
+        let _ = writeln!(text, "    {name:?},");
+    }
     text.push_str("];\n");
     fs::write(out.join("shipped.rs"), text).map_err(|error| format!("shipped.rs: {error}"))
 }

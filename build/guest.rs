@@ -17,7 +17,8 @@ const MAGIC: &[u8] = b"\0asm\x01\0\0\0";
 const KEPT: [&str; 6] = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
 
 /// Environment variables that choose the toolchain.
-pub const VARIABLES: [&str; 3] = ["WEIR_WASM_DEBIAN", "WEIR_WASM_CARGO", "WEIR_WASM_RUSTC"];
+#[allow(dead_code, reason = "only the build script watches them")]
+pub(crate) const VARIABLES: [&str; 3] = ["WEIR_WASM_DEBIAN", "WEIR_WASM_CARGO", "WEIR_WASM_RUSTC"];
 
 struct Toolchain {
     cargo: String,
@@ -42,7 +43,7 @@ fn toolchain() -> Toolchain {
 ///
 /// # Errors
 /// A sentence that says what to do.
-pub fn build(root: &Path, packages: &[&str], target_dir: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn build(root: &Path, packages: &[&str], target_dir: &Path) -> Result<Vec<PathBuf>, String> {
     let toolchain = toolchain();
     if !toolchain.builds_std {
         check_std(&toolchain.rustc)?;
@@ -61,7 +62,9 @@ pub fn build(root: &Path, packages: &[&str], target_dir: &Path) -> Result<Vec<Pa
     }
     command.current_dir(root).env("RUSTC", &toolchain.rustc);
     command.args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"]).arg(target_dir);
-    packages.iter().for_each(|package| drop(command.args(["--package", package])));
+    for package in packages {
+        command.args(["--package", package]);
+    }
     if toolchain.builds_std {
         command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "wasm-ld").arg("-Zbuild-std=std,panic_abort");
     }

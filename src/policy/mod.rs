@@ -1,13 +1,36 @@
 //! Runs a policy: a WebAssembly guest that is shown facts about a request and answers with a plan.
 //!
 //! The only room that knows wasmtime. A guest can cost its own request, never the process: CPU time, memory, stack and the size of what it
-//! answers are all bounded, and an instance that failed is thrown away.
+//! answers are all bounded, and an instance that failed is thrown away. `build` makes a policy, `instance` holds the bounds, `answer` judges what
+//! comes back. Nothing here knows HTTP, a store, or what becomes of a plan.
 
+mod abi;
+mod answer;
+mod build;
+mod component;
+mod error;
+mod fact;
+mod instance;
+mod remember;
+mod runtime;
+mod workers;
+
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wasmtime::component::InstancePre;
+
 use crate::plan::Plan;
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{Counter, Metrics, Mistake};
+use error::Failure;
+use instance::{Bounds, Instance, State, Unready};
+use workers::Token;
+
+pub use build::shipped;
+pub use error::{Cause, PolicyError};
+pub use fact::{FactKind, FactName};
+pub use runtime::Runtime;
 
 /// One `[policies.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,52 +63,20 @@ pub enum Module {
     },
 }
 
-/// The names of the policies that ship inside the binary.
-#[must_use]
-pub fn shipped() -> &'static [&'static str] {
-    &["client-ip"]
-}
-
-/// What all policies of a process share: the wasmtime engine and its epoch thread.
-#[derive(Debug)]
-pub struct Runtime;
-
-/// A compiled, configured guest. Shared by all workers; each keeps instances of its own.
-#[derive(Debug)]
-pub struct Policy;
-
-/// Something that a policy may ask to see.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FactName {
-    /// As the manifest wrote it: the name under which the fact is shown.
-    pub text: String,
-    /// What it means.
-    pub kind: FactKind,
-}
-
-/// Each known fact of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each variant is the fact's name in policy.wit")]
-pub enum FactKind {
-    Method,
-    Scheme,
-    Authority,
-    Path,
-    Query,
-    ClientIp,
-    Route,
-    Header(http_name::Lower),
-    Cookie(String),
-    QueryParameter(String),
-    PathParameter(String),
-    RequestLength,
-    HttpVersion,
-}
-
-/// A header's name without the http crate: this room knows no HTTP.
-pub mod http_name {
-    /// Lower case.
-    pub type Lower = String;
+/// A compiled, configured guest. Shared by all workers; each keeps an instance of its own.
+pub struct Policy {
+    /// The clock thread lives as long as the runtime.
+    _runtime: Arc<Runtime>,
+    token: Arc<Token>,
+    pre: InstancePre<State>,
+    bounds: Bounds,
+    config_json: Arc<str>,
+    isolated: bool,
+    remembers: bool,
+    request_facts: Vec<FactName>,
+    response_facts: Vec<String>,
+    /// By cause.
+    errors: Box<[Counter]>,
 }
 
 /// What a policy decided.
@@ -93,9 +84,9 @@ pub mod http_name {
 pub struct Decision {
     /// What becomes of the request.
     pub verdict: Verdict,
-    /// Set on the request to the upstream.
+    /// Set on the request to the upstream. Names in lower case; each character of a value stands for one byte (Latin-1).
     pub upstream_headers: Vec<(String, String)>,
-    /// Set on the reply.
+    /// Set on the reply, in the same shape.
     pub response_headers: Vec<(String, String)>,
     /// For the access log.
     pub labels: Vec<(String, String)>,
@@ -123,7 +114,7 @@ pub struct Denial {
     pub reason: String,
     /// `Retry-After`, where waiting helps.
     pub retry_after_ms: Option<u64>,
-    /// Set on the reply.
+    /// Set on the reply, in the shape of [`Decision::upstream_headers`].
     pub headers: Vec<(String, String)>,
 }
 
@@ -152,44 +143,9 @@ pub enum ResponseOutcome {
 /// A change of what a limit took, as `settle` asked: the limit's name and units, below zero to give back.
 pub type Adjustment = (String, i64);
 
-/// Why a guest gave no decision.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("policy {policy}: {cause:?}: {message}")]
-pub struct PolicyError {
-    /// The policy's name.
-    pub policy: String,
-    /// What went wrong.
-    pub cause: Cause,
-    /// For the log, bounded.
-    pub message: String,
-}
-
-/// What went wrong in a guest, closed: a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// It trapped or panicked.
-    Trap,
-    /// It used up its CPU time.
-    Time,
-    /// It wanted more memory than it may have.
-    Memory,
-    /// It recursed too deep.
-    Stack,
-    /// It answered something outside the contract, or too much.
-    Answer,
-    /// It returned an error of its own.
-    Guest,
-    /// All instances are in use.
-    Overload,
-}
-
-impl Runtime {
-    /// Starts the engine and its clock thread.
-    ///
-    /// # Errors
-    /// When this machine can't run wasmtime.
-    pub fn new() -> Result<Arc<Self>, Mistake> {
-        todo!()
+impl fmt::Debug for Policy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Policy").field("name", &self.bounds.policy).finish_non_exhaustive()
     }
 }
 
@@ -197,37 +153,116 @@ impl Policy {
     /// Compiles, instantiates and configures a guest; off the request path.
     ///
     /// # Errors
-    /// All mistakes found: in the module (setting `policies.NAME.wasm`), or in its configuration as the guest's `configure` reports them
+    /// All mistakes found: in the module (setting `policies.NAME.wasm` or `.use`), or in its configuration as the guest's `configure` reports them
     /// (setting `policies.NAME.config.limits[0].quota`).
-    pub fn build(_runtime: &Arc<Runtime>, _settings: &Settings, _metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        todo!()
+    pub fn build(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
+        build::policy(runtime, settings, metrics)
     }
 
-    /// The request facts that the guest reads.
+    /// The request facts that the guest reads, each once. Only these are to be shown to it, and only where they exist.
     #[must_use]
     pub fn request_facts(&self) -> &[FactName] {
-        todo!()
+        &self.request_facts
     }
 
     /// The names of the response facts that `settle` reads.
     #[must_use]
     pub fn response_facts(&self) -> &[String] {
-        todo!()
+        &self.response_facts
     }
 
-    /// Asks the guest. Runs on the calling thread, for at most the policy's CPU time.
+    /// Asks the guest. Runs on the calling thread, whose stack must be at least 2 MiB, for at most the policy's CPU time and two milliseconds.
     ///
     /// # Errors
     /// See [`Cause`].
-    pub fn decide(&self, _facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
-        todo!()
+    pub fn decide(&self, facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
+        if self.remembers
+            && let Some(decision) = workers::recall(&self.token, facts)
+        {
+            return Ok(decision);
+        }
+        let answer = |answer: Result<abi::types::Decision, Failure>| {
+            answer.and_then(|answer| answer::decision(answer).map_err(|message| Failure::new(Cause::Answer, &message)))
+        };
+        let decision = Arc::new(self.ask(|instance| answer(instance.decide(facts)))?);
+        if self.remembers {
+            workers::remember(&self.token, facts, &decision);
+        }
+        Ok(decision)
     }
 
     /// Tells the guest how a request ended; it may adjust what its limits took.
     ///
     /// # Errors
     /// See [`Cause`].
-    pub fn settle(&self, _memo: &str, _view: &ResponseView) -> Result<Vec<Adjustment>, PolicyError> {
-        todo!()
+    pub fn settle(&self, memo: &str, view: &ResponseView) -> Result<Vec<Adjustment>, PolicyError> {
+        let view = shown(view);
+        self.ask(|instance| {
+            let adjustments = instance.settle(memo, &view)?;
+            answer::adjustments(adjustments).map_err(|message| Failure::new(Cause::Answer, &message))
+        })
+    }
+
+    /// One call in this thread's instance, or in a fresh one.
+    fn ask<R>(&self, call: impl FnOnce(&mut Instance) -> Result<R, Failure>) -> Result<R, PolicyError> {
+        let kept = if self.isolated { None } else { workers::take(&self.token) };
+        let mut instance = match kept {
+            Some(instance) => instance,
+            None => self.start().map_err(|failure| self.failed(failure))?,
+        };
+        let answer = call(&mut instance);
+        // A guest that returned an error of its own is sound. What trapped, or broke the contract, is thrown away: its memory may be in any state.
+        let sound = match &answer {
+            Ok(_) => true,
+            Err(failure) => failure.cause == Cause::Guest,
+        };
+        if sound && !self.isolated {
+            workers::put(&self.token, instance);
+        }
+        answer.map_err(|failure| self.failed(failure))
+    }
+
+    fn start(&self) -> Result<Instance, Failure> {
+        let start = || Instance::start(&self.pre, &self.bounds, &self.config_json).map(|(instance, _)| instance);
+        let started = match start() {
+            Err(Unready::Failed(failure)) if failure.cause == Cause::Overload => {
+                workers::release();
+                start()
+            }
+            started => started,
+        };
+        started.map_err(|unready| match unready {
+            Unready::Failed(failure) => failure,
+            Unready::Refused(_) => Failure::new(Cause::Guest, "the guest refused the configuration that it accepted before"),
+        })
+    }
+
+    #[cold]
+    fn failed(&self, failure: Failure) -> PolicyError {
+        if let Some(counter) = self.errors.get(failure.cause as usize) {
+            counter.inc();
+        }
+        PolicyError { policy: self.bounds.policy.to_string(), cause: failure.cause, message: failure.message }
     }
 }
+
+fn shown(view: &ResponseView) -> abi::types::ResponseView {
+    use abi::types;
+    types::ResponseView {
+        outcome: match view.outcome {
+            ResponseOutcome::Completed => types::Outcome::Completed,
+            ResponseOutcome::UpstreamFailed => types::Outcome::UpstreamFailed,
+            ResponseOutcome::ClientGone => types::Outcome::ClientGone,
+        },
+        status: view.status,
+        facts: view.facts.clone(),
+        limits: view
+            .limits
+            .iter()
+            .map(|(name, fits, remaining)| types::LimitResult { name: name.clone(), fits: *fits, remaining: *remaining })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

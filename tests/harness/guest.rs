@@ -7,7 +7,8 @@ mod build;
 
 /// `examples/policies/api-key`, as the module that an operator would name in `wasm = "..."`.
 #[must_use]
-pub fn api_key() -> PathBuf {
+#[allow(dead_code, reason = "each user of this file needs other guests")]
+pub(crate) fn api_key() -> PathBuf {
     module("api-key")
 }
 
@@ -17,4 +18,11 @@ fn module(package: &str) -> PathBuf {
     let target_dir = Path::new(env!("OUT_DIR")).join("guests");
     let modules = build::build(root, &[package], &target_dir).unwrap_or_else(|error| panic!("{error}"));
     modules.into_iter().next().expect("one module for one package")
+}
+
+/// `tests/guests/misbehaving`, which fails in the way that the fact `query` names.
+#[must_use]
+#[allow(dead_code, reason = "each user of this file needs other guests")]
+pub(crate) fn misbehaving() -> PathBuf {
+    module("misbehaving")
 }

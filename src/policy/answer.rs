@@ -1,0 +1,231 @@
+//! What a guest answered, checked before anyone sees it: every count, size, name and number. A breach is an error that names the field.
+
+use std::sync::Arc;
+
+use super::abi::types;
+use super::fact::is_token;
+use super::{Adjustment, Decision, Denial, Verdict};
+use crate::plan::{self, AMOUNT_MAX, Algorithm, Limit, Plan, Rate};
+
+/// Header fields that a decision may set on a message.
+const HEADERS_MAX: usize = 32;
+const HEADER_NAME_BYTES_MAX: usize = 128;
+const HEADER_VALUE_CHARS_MAX: usize = 4_096;
+const LABELS_MAX: usize = 16;
+const LABEL_BYTES_MAX: usize = 256;
+const NAME_BYTES_MAX: usize = plan::NAME_BYTES_MAX;
+const MEMO_BYTES_MAX: usize = 4_096;
+const REASON_BYTES_MAX: usize = 1_024;
+const BALANCE_KEY_BYTES_MAX: usize = 4_096;
+const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
+
+/// Fields that frame a message or belong to one connection (RFC 9110, section 7.6.1; RFC 9113, section 8.2.2), and Host, by which others route.
+const REFUSED_FIELDS: [&str; 11] = [
+    "connection",
+    "content-length",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+type Pairs = Vec<(String, String)>;
+
+/// A guest's decision as the house's own.
+pub(super) fn decision(answer: types::Decision) -> Result<Decision, String> {
+    let verdict = match answer.verdict {
+        types::Verdict::Bypass => Verdict::Bypass,
+        types::Verdict::Check(limits) if limits.is_empty() => Verdict::Bypass,
+        types::Verdict::Check(limits) => Verdict::Check(Arc::new(plan(limits)?)),
+        types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
+    };
+    // No upstream balances by a policy's key yet: it is held to its bound and has no effect.
+    bounded("balance-key", answer.balance_key.as_deref(), BALANCE_KEY_BYTES_MAX)?;
+    bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
+    Ok(Decision {
+        verdict,
+        upstream_headers: headers("upstream-headers", answer.upstream_headers)?,
+        response_headers: headers("response-headers", answer.response_headers)?,
+        labels: labels(answer.labels)?,
+        settle_with: answer.settle_with,
+    })
+}
+
+/// What a guest wants changed of what its limits took.
+pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustment>, String> {
+    if answer.len() > plan::LIMITS_MAX {
+        return Err(format!("adjustments: {} of them, at most {}", answer.len(), plan::LIMITS_MAX));
+    }
+    let check = |(index, adjustment): (usize, types::Adjustment)| {
+        if adjustment.units.unsigned_abs() > AMOUNT_MAX {
+            return Err(format!("adjustments[{index}].units: {}, at most 2^31 either way", adjustment.units));
+        }
+        if adjustment.limit.len() > NAME_BYTES_MAX {
+            return Err(format!("adjustments[{index}].limit: longer than {NAME_BYTES_MAX} bytes"));
+        }
+        Ok((adjustment.limit, adjustment.units))
+    };
+    answer.into_iter().enumerate().map(check).collect()
+}
+
+fn plan(limits: Vec<types::Limit>) -> Result<Plan, String> {
+    if limits.len() > plan::LIMITS_MAX {
+        return Err(format!("limits: {} of them, at most {}", limits.len(), plan::LIMITS_MAX));
+    }
+    let limits = limits.into_iter().enumerate().map(|(index, answered)| limit(index, answered)).collect::<Result<_, _>>()?;
+    Plan::new(limits).map_err(|invalid| invalid.to_string())
+}
+
+fn limit(index: usize, answered: types::Limit) -> Result<Limit, String> {
+    let algorithm = algorithm(&answered.algorithm).map_err(|name| format!("limits[{index}].algorithm: `{name}` is not built yet"))?;
+    if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {
+        return Err(format!("limits[{index}].unit: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
+    }
+    Ok(Limit {
+        name: answered.name,
+        key: answered.key,
+        tag: answered.tag,
+        algorithm,
+        cost: answered.cost,
+        unit: answered.unit,
+        enforcement: match answered.enforcement {
+            types::Enforcement::Enforce => plan::Enforcement::Enforce,
+            types::Enforcement::Shadow => plan::Enforcement::Shadow,
+        },
+        refund: match answered.refund {
+            types::Refund::Never => plan::Refund::Never,
+            types::Refund::Unsent => plan::Refund::Unsent,
+            types::Refund::UpstreamError => plan::Refund::UpstreamError,
+            types::Refund::BySettle => plan::Refund::BySettle,
+        },
+        on_store_error: match answered.on_store_error {
+            types::Fallback::RouteDefault => None,
+            types::Fallback::Allow => Some(plan::Fallback::Allow),
+            types::Fallback::Local => Some(plan::Fallback::Local),
+            types::Fallback::Deny => Some(plan::Fallback::Deny),
+        },
+    })
+}
+
+/// The algorithm, or the name of one that the contract has and this proxy not yet.
+fn algorithm(answered: &types::Algorithm) -> Result<Algorithm, &'static str> {
+    let rate = |rate: &types::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
+    match answered {
+        types::Algorithm::FixedWindow(window) => Ok(Algorithm::FixedWindow {
+            rate: rate(&window.rate),
+            alignment: match window.alignment {
+                types::Alignment::FirstRequest => plan::Alignment::FirstRequest,
+                types::Alignment::Clock => plan::Alignment::Clock,
+            },
+        }),
+        types::Algorithm::TokenBucket(bucket) => Ok(Algorithm::TokenBucket { burst: bucket.burst, rate: rate(&bucket.rate) }),
+        types::Algorithm::Gcra(bucket) => Ok(Algorithm::Gcra { burst: bucket.burst, rate: rate(&bucket.rate) }),
+        types::Algorithm::SlidingWindowCounter(_) => Err("sliding-window-counter"),
+        types::Algorithm::SlidingWindowLog(_) => Err("sliding-window-log"),
+        types::Algorithm::SlidingWindowBuckets(_) => Err("sliding-window-buckets"),
+        types::Algorithm::LeakyBucket(_) => Err("leaky-bucket"),
+        types::Algorithm::Concurrency(_) => Err("concurrency"),
+        types::Algorithm::Quota(_) => Err("quota"),
+        types::Algorithm::Script(_) => Err("script"),
+    }
+}
+
+fn deny(denial: types::Denial) -> Result<Denial, String> {
+    if !(400..=599).contains(&denial.status) {
+        return Err(format!("denial.status: {}, not 400 to 599", denial.status));
+    }
+    bounded("denial.reason", Some(&denial.reason), REASON_BYTES_MAX)?;
+    if denial.retry_after_ms.is_some_and(|wait| wait > RETRY_AFTER_MS_MAX) {
+        return Err("denial.retry-after-ms: more than 400 days".into());
+    }
+    Ok(Denial {
+        status: denial.status,
+        reason: denial.reason,
+        retry_after_ms: denial.retry_after_ms,
+        headers: headers("denial.headers", denial.headers)?,
+    })
+}
+
+/// Names in lower case, and values that are one field value each: what is let through here is written onto the wire.
+fn headers(place: &str, mut fields: Pairs) -> Result<Pairs, String> {
+    if fields.len() > HEADERS_MAX {
+        return Err(format!("{place}: {} fields, at most {HEADERS_MAX}", fields.len()));
+    }
+    for (index, (name, value)) in fields.iter_mut().enumerate() {
+        if name.len() > HEADER_NAME_BYTES_MAX || !is_token(name) {
+            return Err(format!("{place}[{index}]: its name is none, or longer than {HEADER_NAME_BYTES_MAX} bytes"));
+        }
+        name.make_ascii_lowercase();
+        if REFUSED_FIELDS.contains(&name.as_str()) {
+            return Err(format!("{place}[{index}]: `{name}` may not be set by a policy"));
+        }
+        if !is_field_value(value) {
+            return Err(format!("{place}[{index}]: the value of `{name}` is none, or longer than {HEADER_VALUE_CHARS_MAX} characters"));
+        }
+    }
+    Ok(fields)
+}
+
+/// RFC 9110, section 5.5, each character above 0x7F standing for one byte: no control characters but the tab, no space at either end.
+fn is_field_value(value: &str) -> bool {
+    let plain = |next: char| next == '\t' || (' '..='~').contains(&next) || ('\u{80}'..='\u{ff}').contains(&next);
+    let inner = value.trim_matches([' ', '\t']);
+    inner.len() == value.len() && value.chars().all(plain) && value.chars().count() <= HEADER_VALUE_CHARS_MAX
+}
+
+fn labels(labels: Pairs) -> Result<Pairs, String> {
+    if labels.len() > LABELS_MAX {
+        return Err(format!("labels: {} of them, at most {LABELS_MAX}", labels.len()));
+    }
+    for (index, (name, value)) in labels.iter().enumerate() {
+        if !is_name(name) {
+            return Err(format!("labels[{index}]: its name is not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
+        }
+        if value.len() > LABEL_BYTES_MAX || value.chars().any(char::is_control) {
+            return Err(format!("labels[{index}]: longer than {LABEL_BYTES_MAX} bytes, or with control characters"));
+        }
+    }
+    Ok(labels)
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain)
+}
+
+fn bounded(field: &str, text: Option<&str>, bytes_max: usize) -> Result<(), String> {
+    match text {
+        Some(text) if text.len() > bytes_max => Err(format!("{field}: {} bytes, at most {bytes_max}", text.len())),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_value_is_one() {
+        for value in ["", "a", "a b", "a\tb", "\u{e9}", "\u{ff}"] {
+            assert!(is_field_value(value), "{value:?}");
+        }
+        for value in [" a", "a ", "a\r\nb", "a\0", "\u{7f}", "\u{20ac}", "\t"] {
+            assert!(!is_field_value(value), "{value:?}");
+        }
+        assert!(!is_field_value(&"x".repeat(HEADER_VALUE_CHARS_MAX + 1)));
+    }
+
+    #[test]
+    fn no_field_that_frames_a_message_may_be_set() {
+        for name in REFUSED_FIELDS {
+            assert!(headers("h", vec![(name.to_ascii_uppercase(), "x".into())]).is_err(), "{name}");
+        }
+        assert!(headers("h", vec![(":path".into(), "/".into())]).is_err());
+        assert_eq!(headers("h", vec![("X-Plan".into(), "gold".into())]).unwrap(), [("x-plan".to_owned(), "gold".to_owned())]);
+    }
+}

@@ -1,0 +1,102 @@
+//! A policy is made: its module compiled, one instance started and configured, and everything it said checked. Off the request path.
+
+use std::sync::Arc;
+
+use super::abi::types;
+use super::component;
+use super::error::{Cause, one_line};
+use super::fact;
+use super::instance::{Bounds, Instance, Unready};
+use super::runtime::{MEMORY_BYTES_MAX, Runtime};
+use super::workers::Token;
+use super::{Module, Policy, Settings};
+use crate::telemetry::{Counter, Metrics, Mistake, names};
+
+include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
+
+/// Mistakes of one guest that are reported.
+const MISTAKES_MAX: usize = 64;
+
+/// The names of the policies that ship inside the binary.
+#[must_use]
+pub fn shipped() -> &'static [&'static str] {
+    NAMES
+}
+
+pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metrics) -> Result<Policy, Vec<Mistake>> {
+    let at = |key: &str| format!("policies.{}.{key}", settings.name);
+    let (source, bytes) = source(settings).map_err(|mistake| vec![mistake])?;
+    if settings.memory_bytes > MEMORY_BYTES_MAX {
+        let found = format!("{} bytes", settings.memory_bytes);
+        return Err(vec![Mistake::new(at("memory"), found, format!("at most {MEMORY_BYTES_MAX} bytes"))]);
+    }
+    let unfit = |(found, expected): (String, String)| Mistake::new(at(source), found, expected);
+    let pre = component::load(runtime.engine(), runtime.linker(), bytes).map_err(|mistake| vec![unfit(mistake)])?;
+    let bounds = Bounds { policy: settings.name.as_str().into(), cpu_time: settings.cpu_time, memory_bytes: settings.memory_bytes };
+    let (_, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
+        Unready::Refused(mistakes) => refused(&at("config"), &mistakes),
+        Unready::Failed(failure) => {
+            let setting = if failure.cause == Cause::Memory { "memory" } else { source };
+            let found = format!("a guest that failed when it was configured ({}: {})", failure.cause.label(), failure.message);
+            vec![Mistake::new(at(setting), found, "one that starts and answers within its bounds")]
+        }
+    })?;
+    let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
+    let request_facts = fact::of_request(&manifest.request_facts);
+    let response_facts = fact::of_response(&manifest.response_facts);
+    let (request_facts, response_facts) = match (request_facts, response_facts) {
+        (Ok(request), Ok(response)) => (request, response),
+        (request, response) => {
+            let all = request.err().into_iter().chain(response.err()).flatten();
+            return Err(facts(all.take(MISTAKES_MAX).collect()));
+        }
+    };
+    Ok(Policy {
+        _runtime: runtime.clone(),
+        token: Token::new(),
+        pre,
+        bounds,
+        config_json: settings.config_json.as_str().into(),
+        isolated: settings.isolated,
+        remembers: manifest.pure && !settings.isolated,
+        request_facts,
+        response_facts,
+        errors: counters(metrics, &settings.name),
+    })
+}
+
+/// The setting that named the module, and the module.
+fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
+    match &settings.module {
+        Module::File { bytes, .. } => Ok(("wasm", bytes)),
+        Module::Shipped(name) => match SHIPPED.iter().find(|(known, _)| known == name) {
+            Some((_, bytes)) => Ok(("use", bytes)),
+            None => {
+                let nearest = NAMES.iter().min_by_key(|known| strsim::damerau_levenshtein(name, known));
+                let nearest = nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
+                let expected = format!("one of `{}`{nearest}", NAMES.join("`, `"));
+                Err(Mistake::new(format!("policies.{}.use", settings.name), format!("`{}`", one_line(name)), expected))
+            }
+        },
+    }
+}
+
+/// A guest's mistakes, with the whole path of each setting. The SDK writes "found X, expected Y"; others may write what they like.
+fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
+    if mistakes.is_empty() {
+        return vec![Mistake::new(config, "a configuration that the policy refused without saying why", "one that it accepts")];
+    }
+    let whole = |mistake: &types::Mistake| {
+        let path = one_line(&mistake.path);
+        let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
+        let message = one_line(&mistake.message);
+        let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
+        let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
+        Mistake::new(format!("{config}{dot}{path}"), found, expected)
+    };
+    mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
+}
+
+fn counters(metrics: &Metrics, policy: &str) -> Box<[Counter]> {
+    Cause::ALL.iter().map(|cause| metrics.counter(names::POLICY_ERRORS, &[policy, cause.label()])).collect()
+}

@@ -1,0 +1,113 @@
+//! Why a guest gave no decision, and how wasmtime's errors are read. Whose fault it is: always the guest's, but for [`Cause::Overload`].
+
+use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
+
+/// Characters of a message, at most: a guest writes some of them.
+const MESSAGE_CHARS_MAX: usize = 300;
+
+/// Why a guest gave no decision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("policy {policy}: {}: {message}", cause.label())]
+pub struct PolicyError {
+    /// The policy's name.
+    pub policy: String,
+    /// What went wrong.
+    pub cause: Cause,
+    /// For the log, bounded, on one line.
+    pub message: String,
+}
+
+/// What went wrong in a guest, closed: a metric's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// It trapped or panicked.
+    Trap,
+    /// It used up its CPU time.
+    Time,
+    /// It wanted more memory than it may have.
+    Memory,
+    /// It recursed too deep, or reached outside its memory: a Rust guest's stack lies below its data, so that the one looks like the other.
+    Stack,
+    /// It answered something outside the contract, or too much.
+    Answer,
+    /// It returned an error of its own.
+    Guest,
+    /// All instances are in use.
+    Overload,
+}
+
+impl Cause {
+    /// Every cause, in the order of its discriminant.
+    pub const ALL: [Self; 7] = [Self::Trap, Self::Time, Self::Memory, Self::Stack, Self::Answer, Self::Guest, Self::Overload];
+
+    /// The metric's label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Trap => "trap",
+            Self::Time => "time",
+            Self::Memory => "memory",
+            Self::Stack => "stack",
+            Self::Answer => "answer",
+            Self::Guest => "guest",
+            Self::Overload => "overload",
+        }
+    }
+}
+
+/// A failed call, before the policy's name is known to it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) cause: Cause,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(cause: Cause, message: &str) -> Self {
+        Self { cause, message: one_line(message) }
+    }
+}
+
+/// More memory, tables or elements than an instance may have. Raised by its limiter, so that the cause has a name.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the guest wanted more {what} than it may have")]
+pub(super) struct OverLimit {
+    pub(super) what: &'static str,
+}
+
+impl From<wasmtime::Error> for Failure {
+    fn from(error: wasmtime::Error) -> Self {
+        if let Some(over) = error.downcast_ref::<OverLimit>() {
+            return Self::new(Cause::Memory, &over.to_string());
+        }
+        if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
+            return Self::new(Cause::Overload, &full.to_string());
+        }
+        if let Some(trap) = error.downcast_ref::<Trap>() {
+            let cause = match trap {
+                Trap::Interrupt | Trap::OutOfFuel => Cause::Time,
+                Trap::StackOverflow | Trap::MemoryOutOfBounds => Cause::Stack,
+                Trap::AllocationTooLarge => Cause::Memory,
+                _ => Cause::Trap,
+            };
+            return Self::new(cause, &trap.to_string());
+        }
+        // Raised while the guest ran: a host function refused. Otherwise what it handed back could not be read.
+        let cause = if error.downcast_ref::<WasmBacktrace>().is_some() { Cause::Trap } else { Cause::Answer };
+        Self::new(cause, &error.root_cause().to_string())
+    }
+}
+
+/// A foreign text for a log line: shortened, and without what would begin a line of its own or move a terminal's cursor.
+pub(super) fn one_line(text: &str) -> String {
+    bounded(text, MESSAGE_CHARS_MAX)
+}
+
+/// The same with another bound.
+pub(super) fn bounded(text: &str, chars_max: usize) -> String {
+    let mut shown: String = text.chars().take(chars_max).map(|next| if next.is_control() { ' ' } else { next }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push_str(" ...");
+    }
+    shown
+}

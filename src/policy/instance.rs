@@ -1,0 +1,194 @@
+//! One running guest and its bounds: CPU time, memory, stack, what it may log and hand over. It is configured before it is asked anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::component::{Instance as Running, InstancePre};
+use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
+
+use super::abi::{Configure, Decide, HANDLER, Settle, host, types};
+use super::error::{Cause, Failure, OverLimit, bounded};
+use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
+use crate::clock::{Clock, thread_cpu};
+
+/// Bytes that a guest may hand over in one call, about.
+const HANDED_OVER_BYTES_MAX: usize = 64 << 10;
+/// Resource handles that live at once in one instance: the contract has none, a component's own parts may.
+const HANDLES_MAX: usize = 1_000;
+/// CPU time to start an instance and configure it, at most.
+const START_CPU: Duration = Duration::from_millis(250);
+/// Lines that a guest may log in one call; the rest is counted.
+const LOG_LINES_MAX: u32 = 8;
+/// Characters of a logged line, at most.
+const LOG_CHARS_MAX: usize = 1_000;
+
+/// What all instances of a policy are made with.
+#[derive(Clone, Debug)]
+pub(super) struct Bounds {
+    pub(super) policy: Arc<str>,
+    pub(super) cpu_time: Duration,
+    pub(super) memory_bytes: usize,
+}
+
+/// What the host keeps for one instance.
+pub(super) struct State {
+    bounds: Bounds,
+    /// CPU time of the call under way.
+    budget: Duration,
+    /// The thread's CPU time at the call's first tick; asking earlier would cost a system call in each of them.
+    ticked: Option<Duration>,
+    memory_bytes: usize,
+    now_ms: Option<u64>,
+    lines: u32,
+}
+
+/// A configured guest.
+pub(super) struct Instance {
+    store: Store<State>,
+    decide: Decide,
+    settle: Settle,
+}
+
+/// Why there is no instance.
+#[derive(Debug)]
+pub(super) enum Unready {
+    Failed(Failure),
+    /// The guest refused its configuration.
+    Refused(Vec<types::Mistake>),
+}
+
+impl<E: Into<Failure>> From<E> for Unready {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Instance {
+    /// Starts a guest and configures it.
+    pub(super) fn start(pre: &InstancePre<State>, bounds: &Bounds, config: &str) -> Result<(Self, types::Manifest), Unready> {
+        let state = State { bounds: bounds.clone(), budget: START_CPU, ticked: None, memory_bytes: 0, now_ms: None, lines: 0 };
+        let mut store = Store::new(pre.engine(), state);
+        store.limiter(|state| state);
+        store.set_hostcall_fuel(HANDED_OVER_BYTES_MAX);
+        store.set_max_component_handles(HANDLES_MAX);
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().tick()));
+        // A start function can loop too: the deadline stands before anything of the guest runs.
+        begin(&mut store, START_CPU);
+        let running = pre.instantiate(&mut store)?;
+        let configure: Configure = typed(&running, &mut store, "configure")?;
+        let decide: Decide = typed(&running, &mut store, "decide")?;
+        let settle: Settle = typed(&running, &mut store, "settle")?;
+        let answer = call(&mut store, START_CPU, |store| configure.call(store, (config,)))?;
+        let manifest = answer.0.map_err(Unready::Refused)?;
+        Ok((Self { store, decide, settle }, manifest))
+    }
+
+    /// Asks for a decision. After an error that is not [`Cause::Guest`] the instance must not be used again.
+    pub(super) fn decide(&mut self, facts: &[(&str, &str)]) -> Result<types::Decision, Failure> {
+        let budget = self.store.data().bounds.cpu_time;
+        let decide = &self.decide;
+        let (answer,) = call(&mut self.store, budget, |store| decide.call(store, (facts,)))?;
+        answer.map_err(|error| Failure::new(Cause::Guest, &error))
+    }
+
+    /// Tells how a request ended. After an error that is not [`Cause::Guest`] the instance must not be used again.
+    pub(super) fn settle(&mut self, memo: &str, view: &types::ResponseView) -> Result<Vec<types::Adjustment>, Failure> {
+        let budget = self.store.data().bounds.cpu_time;
+        let settle = &self.settle;
+        let (answer,) = call(&mut self.store, budget, |store| settle.call(store, (memo, view)))?;
+        answer.map_err(|error| Failure::new(Cause::Guest, &error))
+    }
+}
+
+fn typed<P, R>(running: &Running, store: &mut Store<State>, name: &str) -> Result<wasmtime::component::TypedFunc<P, R>, Failure>
+where
+    P: wasmtime::component::ComponentNamedList + wasmtime::component::Lower,
+    R: wasmtime::component::ComponentNamedList + wasmtime::component::Lift,
+{
+    let missing = || Failure::new(Cause::Answer, &format!("no export `{HANDLER}` `{name}`"));
+    let (_, handler) = running.get_export(&mut *store, None, HANDLER).ok_or_else(missing)?;
+    let (_, function) = running.get_export(&mut *store, Some(&handler), name).ok_or_else(missing)?;
+    Ok(running.get_typed_func(store, function)?)
+}
+
+fn begin(store: &mut Store<State>, budget: Duration) {
+    let state = store.data_mut();
+    state.budget = budget;
+    state.ticked = None;
+    state.now_ms = None;
+    state.lines = 0;
+    store.set_epoch_deadline(1);
+}
+
+fn call<R>(store: &mut Store<State>, budget: Duration, run: impl FnOnce(&mut Store<State>) -> wasmtime::Result<R>) -> Result<R, Failure> {
+    begin(store, budget);
+    let answer = run(store);
+    let state = store.data();
+    if state.lines > LOG_LINES_MAX {
+        let more = state.lines - LOG_LINES_MAX;
+        tracing::warn!(policy = &*state.bounds.policy, "the policy logged {more} more lines in one call; they are not shown");
+    }
+    Ok(answer?)
+}
+
+impl State {
+    /// A tick of the clock thread met the guest running: on while there is CPU time left. What it ran before its first tick, at most 1 ms, is
+    /// not counted.
+    fn tick(&mut self) -> UpdateDeadline {
+        let now = thread_cpu();
+        let since = *self.ticked.get_or_insert(now);
+        if now.saturating_sub(since) >= self.budget { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) }
+    }
+}
+
+impl ResourceLimiter for State {
+    // Errors instead of `false`: a guest that is told "no" aborts with a trap that names no cause.
+    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        // Counted over all memories: a component can have several.
+        let all = self.memory_bytes.saturating_add(desired.saturating_sub(current));
+        if all > self.bounds.memory_bytes {
+            return Err(OverLimit { what: "memory" }.into());
+        }
+        self.memory_bytes = all;
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if desired > TABLE_ELEMENTS_MAX { Err(OverLimit { what: "table elements" }.into()) } else { Ok(true) }
+    }
+
+    fn instances(&self) -> usize {
+        CORE_INSTANCES_MAX as usize
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_MAX as usize
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_MAX as usize
+    }
+}
+
+impl types::Host for State {}
+
+impl host::Host for State {
+    fn log(&mut self, level: host::Level, message: String) {
+        self.lines = self.lines.saturating_add(1);
+        if self.lines > LOG_LINES_MAX {
+            return;
+        }
+        let message = bounded(&message, LOG_CHARS_MAX);
+        let policy = &*self.bounds.policy;
+        match level {
+            host::Level::Debug => tracing::debug!(policy, "{message}"),
+            host::Level::Info => tracing::info!(policy, "{message}"),
+            host::Level::Warn => tracing::warn!(policy, "{message}"),
+            host::Level::Error => tracing::error!(policy, "{message}"),
+        }
+    }
+
+    fn now_ms(&mut self) -> u64 {
+        *self.now_ms.get_or_insert_with(|| u64::try_from(Clock::system().wall_us() / 1_000).unwrap_or(0))
+    }
+}

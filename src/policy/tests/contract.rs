@@ -1,0 +1,140 @@
+//! Facts in, plan out: what a well-behaved guest sees and what comes back.
+
+use super::*;
+use crate::plan::{Algorithm, Alignment, Rate};
+
+#[test]
+fn the_shipped_policy_charges_the_clients_address() {
+    let policy = client_ip();
+    assert_eq!(policy.request_facts(), [FactName { text: "client-ip".into(), kind: FactKind::ClientIp }]);
+    let decision = policy.decide(&[("client-ip", "2001:db8::1")]).unwrap();
+    let limits = plan(&decision).limits();
+    assert_eq!(limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["per-minute", "burst"]);
+    assert!(limits.iter().all(|limit| limit.key == "2001:db8::/64" && limit.cost == 1));
+    let window = Algorithm::FixedWindow { rate: Rate { amount: 100, per_ms: 60_000 }, alignment: Alignment::FirstRequest };
+    assert_eq!(limits[0].algorithm, window);
+    assert_eq!(limits[1].algorithm, Algorithm::Gcra { burst: 20, rate: Rate { amount: 10, per_ms: 1_000 } });
+}
+
+#[test]
+fn a_policy_from_a_file_is_loaded_as_cargo_built_it() {
+    let policy = build(&settings(file(&guest::api_key()), LIMITS)).unwrap();
+    let facts: Vec<&str> = policy.request_facts().iter().map(|fact| fact.text.as_str()).collect();
+    assert_eq!(facts, ["header.x-api-key", "client-ip"]);
+    let decision = policy.decide(&[("header.x-api-key", "k\u{e9}y"), ("client-ip", "192.0.2.1")]).unwrap();
+    assert_eq!(plan(&decision).limits()[0].key, "key:k\u{e9}y");
+}
+
+#[test]
+fn a_component_is_accepted_as_it_is() {
+    // What a plain module becomes inside is a component: handed in from outside, it must serve the same.
+    let module = std::fs::read(guest::api_key()).unwrap();
+    let component = super::super::component::encode(&module).unwrap();
+    let policy = build(&settings(bytes(component), LIMITS)).unwrap();
+    assert_eq!(plan(&policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()).limits()[0].key, "ip:192.0.2.1");
+}
+
+#[test]
+fn each_verdict_arrives() {
+    let policy = build(&settings(misbehaving(), "{}")).unwrap();
+    let decide = |how: &str| policy.decide(&[("query", how)]).unwrap();
+    assert_eq!(decide("bypass").verdict, Verdict::Bypass);
+    assert_eq!(decide("no-limits").verdict, Verdict::Bypass);
+    let Verdict::Deny(denial) = &decide("deny").verdict else { panic!() };
+    assert_eq!((denial.status, denial.reason.as_str(), denial.retry_after_ms), (403, "not you", Some(5_000)));
+    assert_eq!(denial.headers, [("x-why".to_owned(), "because".to_owned())]);
+    let decorated = decide("decorated");
+    assert_eq!(decorated.upstream_headers, [("x-plan".to_owned(), "gold".to_owned())]);
+    assert_eq!(decorated.response_headers, decorated.upstream_headers);
+    assert_eq!(decorated.labels, [("plan".to_owned(), "gold".to_owned())]);
+    assert_eq!(decorated.settle_with.as_deref(), Some("memo"));
+}
+
+#[test]
+fn settle_gets_its_memo_and_adjusts() {
+    let policy = build(&settings(misbehaving(), r#"{"response_facts": ["header.x-cost", "response.bytes"]}"#)).unwrap();
+    assert_eq!(policy.response_facts(), ["header.x-cost", "response.bytes"]);
+    let view = ResponseView { outcome: ResponseOutcome::Completed, status: 201, facts: vec![], limits: vec![("tokens".into(), true, 3)] };
+    assert_eq!(policy.settle("memo", &view).unwrap(), [("tokens".to_owned(), 5)]);
+    assert_eq!(policy.settle("huge", &view).unwrap_err().cause, Cause::Answer);
+    assert_eq!(policy.settle("many", &view).unwrap_err().cause, Cause::Answer);
+    assert_eq!(policy.settle("loop", &view).unwrap_err().cause, Cause::Time);
+    assert_eq!(policy.settle("memo", &view).unwrap(), [("tokens".to_owned(), 5)]);
+}
+
+#[test]
+fn time_stands_still_during_a_call() {
+    let policy = build(&settings(misbehaving(), "{}")).unwrap();
+    let decision = policy.decide(&[("query", "now")]).unwrap();
+    let (before, after) = plan(&decision).limits()[0].key.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    assert_eq!(before, after);
+    assert!(before.parse::<u64>().unwrap() > 1_700_000_000_000);
+}
+
+#[test]
+fn an_instance_is_reused_unless_it_is_isolated() {
+    let calls = |policy: &Policy| plan(&policy.decide(&[("query", "calls")]).unwrap()).limits()[0].key.clone();
+    let mut settings = settings(misbehaving(), "{}");
+    let reused = build(&settings).unwrap();
+    assert_eq!([calls(&reused), calls(&reused), calls(&reused)], ["1", "2", "3"]);
+    settings.isolated = true;
+    let isolated = build(&settings).unwrap();
+    assert_eq!([calls(&isolated), calls(&isolated)], ["1", "1"]);
+}
+
+#[test]
+fn a_pure_policy_is_remembered_and_a_new_one_is_asked_afresh() {
+    let settings = settings(misbehaving(), r#"{"pure": true}"#);
+    let calls = |policy: &Policy, path: &str| plan(&policy.decide(&[("query", "calls"), ("path", path)]).unwrap()).limits()[0].key.clone();
+    let policy = build(&settings).unwrap();
+    assert_eq!([calls(&policy, "/a"), calls(&policy, "/a"), calls(&policy, "/b"), calls(&policy, "/a")], ["1", "1", "2", "1"]);
+    drop(policy);
+    let replaced = build(&settings).unwrap();
+    assert_eq!([calls(&replaced, "/b"), calls(&replaced, "/a")], ["1", "2"]);
+}
+
+#[test]
+fn a_thread_drops_the_instances_of_policies_that_are_gone() {
+    let held = build(&settings(misbehaving(), "{}")).unwrap();
+    let ask = |policy: &Policy| drop(policy.decide(&[("query", "well")]).unwrap());
+    ask(&held);
+    for _ in 0..10 {
+        ask(&build(&settings(misbehaving(), "{}")).unwrap());
+    }
+    ask(&held);
+    assert_eq!(workers::kept(), 1);
+}
+
+#[test]
+fn what_a_guest_logs_is_bounded() {
+    let policy = build(&settings(misbehaving(), "{}")).unwrap();
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, || policy.decide(&[("query", "log")]).unwrap());
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 9, "{text}");
+    assert!(text.lines().all(|line| line.len() < 1_200), "{text}");
+    assert!(text.contains("line 7 xxx") && text.contains("992 more lines"), "{text}");
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}

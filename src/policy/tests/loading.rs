@@ -1,0 +1,121 @@
+//! What a bad module or configuration does to its loading: a mistake with its setting, never more.
+
+use super::*;
+
+fn mistakes(module: Module, config: &str) -> Vec<Mistake> {
+    build(&settings(module, config)).unwrap_err()
+}
+
+#[test]
+fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
+    let config =
+        r#"{"ipv6_prefix": 129, "bypass": ["x"], "limits": [{"name": "a", "algorithm": "gcra", "qouta": 1, "quota": 1, "period": "1s"}]}"#;
+    let mut found = mistakes(shipped("client-ip"), config);
+    found.sort_by(|a, b| a.setting.cmp(&b.setting));
+    let settings: Vec<&str> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
+    assert_eq!(
+        settings,
+        ["policies.public.config.bypass[0]", "policies.public.config.ipv6_prefix", "policies.public.config.limits[0].qouta"]
+    );
+    assert_eq!((found[1].found.as_str(), found[1].expected.as_str()), ("129", "0 to 128"));
+    assert!(found[2].expected.ends_with("`quota` is near"), "{found:?}");
+}
+
+#[test]
+fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
+    let found = mistakes(shipped("client-ip"), "{}");
+    assert_eq!((found.len(), found[0].setting.as_str(), found[0].found.as_str()), (1, "policies.public.config", "no `limits`"));
+}
+
+#[test]
+fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
+    let found = mistakes(shipped("client_ip"), LIMITS);
+    assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.use"));
+    assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
+    assert_eq!(super::super::shipped(), ["client-ip"]);
+}
+
+#[test]
+fn unknown_facts_refuse_the_configuration() {
+    let found = mistakes(misbehaving(), r#"{"facts": ["client_ip", "tls.sni"], "response_facts": ["bytes"]}"#);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().all(|mistake| mistake.setting == "policies.public.wasm"));
+    assert!(found[0].found.contains("`client_ip`") && found[0].expected.ends_with("nearest is `client-ip`"), "{found:?}");
+    assert!(found[1].expected.contains("not built yet"), "{found:?}");
+}
+
+#[test]
+fn what_is_no_policy_is_refused() {
+    for (module, part) in [
+        (wat("wrong_world.wat"), "weir:policy/handler@0.1.0"),
+        (wat("foreign_import.wat"), "other:store/keys@1.0.0"),
+        (bytes(b"not wasm at all".to_vec()), "valid WebAssembly"),
+        (bytes(Vec::new()), "valid WebAssembly"),
+        (bytes(b"\0asm\x01\0\0\0".to_vec()), "weir:policy/handler@0.1.0"),
+        (bytes(wat::parse_str("(component)").unwrap()), "weir:policy/handler@0.1.0"),
+        (bytes(wat::parse_str(r#"(module (import "env" "f" (func)))"#).unwrap()), "env"),
+    ] {
+        let found = mistakes(module, "{}");
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.wasm"));
+        assert!(found[0].to_string().contains(part) && found[0].to_string().len() < 800, "{part}: {found:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_fails_before_it_is_configured_is_refused() {
+    for (module, part) in [(wat("looping_start.wat"), "time: "), (wat("outside_memory.wat"), "answer: ")] {
+        let found = mistakes(module, "{}");
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.wasm"));
+        assert!(found[0].found.contains(part), "{found:?}");
+    }
+    assert!(mistakes(misbehaving(), r#"{"loops_in_configure": true}"#)[0].found.contains("time: "));
+    let mut small = settings(misbehaving(), "{}");
+    small.memory_bytes = 64 << 10;
+    assert_eq!(build(&small).unwrap_err()[0].setting, "policies.public.memory");
+    small.memory_bytes = usize::MAX;
+    assert_eq!(build(&small).unwrap_err()[0].setting, "policies.public.memory");
+    assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
+}
+
+#[test]
+fn a_damaged_description_of_types_is_never_read() {
+    // The custom section from which the toolchain would learn the guest's types: any two bytes of it flipped must not matter.
+    let module = std::fs::read(guest::api_key()).unwrap();
+    let at = module.windows(14).position(|window| window == b"component-type").unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20 {
+        let mut damaged = module.clone();
+        for _ in 0..2 {
+            damaged[at + 14 + random.usize(..1_500)] ^= 1 << random.u8(..8);
+        }
+        let policy = build(&settings(bytes(damaged), LIMITS)).unwrap();
+        assert!(policy.decide(&[("client-ip", "192.0.2.1")]).is_ok());
+    }
+}
+
+#[test]
+fn damaged_modules_cost_at_most_their_loading() {
+    let module = std::fs::read(guest::api_key()).unwrap();
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut refused = 0;
+    for round in 0..300 {
+        let mut damaged = module.clone();
+        if round % 10 == 0 {
+            damaged.truncate(random.usize(..module.len()));
+        }
+        for _ in 0..1 + round % 8 {
+            let at = random.usize(..damaged.len());
+            damaged[at] ^= 1 << random.u8(..8);
+        }
+        match build(&settings(bytes(damaged), LIMITS)) {
+            // Some flips change code that is still valid: whatever it then does is bounded like any guest.
+            Ok(policy) => drop(policy.decide(&[("client-ip", "192.0.2.1")])),
+            Err(mistakes) => {
+                refused += 1;
+                assert!(mistakes.iter().all(|mistake| mistake.to_string().len() < 1_500), "{mistakes:?}");
+            }
+        }
+    }
+    assert!(refused > 100, "{refused}");
+    assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
+}

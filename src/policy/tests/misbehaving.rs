@@ -1,0 +1,125 @@
+//! What a bad guest costs: its own call. After each, the same policy serves the next request as if nothing had been.
+
+use super::*;
+use crate::clock::thread_cpu;
+
+fn policy(metrics: &Metrics) -> Policy {
+    Policy::build(&runtime(), &settings(misbehaving(), "{}"), metrics).unwrap()
+}
+
+#[test]
+fn each_breach_costs_one_call_and_has_its_cause() {
+    let metrics = Metrics::new(1);
+    let policy = policy(&metrics);
+    let breaches = [
+        ("loop", Cause::Time, "interrupt"),
+        ("memory", Cause::Memory, "memory"),
+        ("recursion", Cause::Stack, ""),
+        ("panic", Cause::Trap, "unreachable"),
+        ("error", Cause::Guest, "I would rather not"),
+        ("big-key", Cause::Answer, ""),
+        ("million-limits", Cause::Answer, ""),
+        ("long-key", Cause::Answer, "limits[0].key"),
+        ("bad-name", Cause::Answer, "limits[0].name"),
+        ("two-names", Cause::Answer, "limits[1].name"),
+        ("17-limits", Cause::Answer, "limits: 17"),
+        ("log-algorithm", Cause::Answer, "limits[0].algorithm: `sliding-window-log` is not built yet"),
+        ("period-0", Cause::Answer, "limits[0].algorithm.rate.per-ms"),
+        ("cost", Cause::Answer, "limits[0].cost"),
+        ("status-200", Cause::Answer, "denial.status: 200"),
+        ("framing", Cause::Answer, "upstream-headers[0]: `transfer-encoding` may not be set"),
+        ("host", Cause::Answer, "upstream-headers[0]: `host` may not be set"),
+        ("smuggle", Cause::Answer, "upstream-headers[0]: the value of `x-a`"),
+        ("header-name", Cause::Answer, "response-headers[0]: its name"),
+        ("wide-value", Cause::Answer, "response-headers[0]: the value"),
+        ("33-headers", Cause::Answer, "upstream-headers: 33 fields"),
+        ("memo", Cause::Answer, "settle-with: 5000 bytes"),
+        ("label", Cause::Answer, "labels[0]"),
+    ];
+    for (how, cause, message) in breaches {
+        let error = policy.decide(&[("query", how)]).unwrap_err();
+        assert_eq!(error.cause, cause, "{how}: {error}");
+        assert!(error.message.contains(message) && error.message.len() < 400, "{how}: {error}");
+        assert_eq!(error.policy, "public");
+        let next = policy.decide(&[("query", "well")]).unwrap_or_else(|error| panic!("after {how}: {error}"));
+        assert_eq!(plan(&next).limits()[0].key, "k");
+    }
+    for cause in Cause::ALL {
+        let expected = breaches.iter().filter(|(_, each, _)| *each == cause).count() as u64;
+        assert_eq!(metrics.counter(names::POLICY_ERRORS, &["public", cause.label()]).get(), expected, "{cause:?}");
+    }
+}
+
+#[test]
+fn what_failed_is_thrown_away_and_what_returned_an_error_is_kept() {
+    let policy = policy(&Metrics::new(1));
+    let ask = |how: &str| policy.decide(&[("query", how)]);
+    let calls = || plan(&ask("calls").unwrap()).limits()[0].key.clone();
+    assert_eq!(calls(), "1");
+    assert!(ask("error").is_err());
+    assert_eq!(calls(), "3");
+    assert!(ask("panic").is_err());
+    assert_eq!(calls(), "1");
+    assert!(ask("long-key").is_err());
+    assert_eq!(calls(), "1");
+}
+
+#[test]
+fn a_loop_is_stopped_after_its_cpu_time_and_work_within_it_is_not() {
+    let mut settings = settings(misbehaving(), "{}");
+    settings.cpu_time = Duration::from_millis(20);
+    let policy = build(&settings).unwrap();
+    let before = thread_cpu();
+    assert_eq!(policy.decide(&[("query", "loop")]).unwrap_err().cause, Cause::Time);
+    let spent = thread_cpu() - before;
+    // The budget, the uncounted time before the first tick, the one tick of grain, and an instance to start.
+    assert!((Duration::from_millis(20)..Duration::from_millis(60)).contains(&spent), "{spent:?}");
+    settings.cpu_time = Duration::from_secs(5);
+    assert!(build(&settings).unwrap().decide(&[("query", "work")]).is_ok());
+}
+
+#[test]
+fn an_isolated_guest_is_held_to_the_same_bounds() {
+    let mut settings = settings(misbehaving(), "{}");
+    settings.isolated = true;
+    let policy = build(&settings).unwrap();
+    for (how, cause) in [("loop", Cause::Time), ("memory", Cause::Memory), ("recursion", Cause::Stack), ("big-key", Cause::Answer)] {
+        assert_eq!(policy.decide(&[("query", how)]).unwrap_err().cause, cause);
+        assert!(policy.decide(&[("query", "well")]).is_ok());
+    }
+}
+
+#[test]
+fn threads_fail_apart() {
+    let policy = policy(&Metrics::new(4));
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let policy = &policy;
+            scope.spawn(move || {
+                for round in 0..5 {
+                    let how = ["loop", "memory", "panic", "well"][(worker + round) % 4];
+                    assert_eq!(policy.decide(&[("query", how)]).is_ok(), how == "well");
+                    assert!(policy.decide(&[("query", "well")]).is_ok());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_full_pool_is_overload_and_passes() {
+    // More idle instances than the pool holds can't be had from one thread: take them all by hand.
+    let policy = policy(&Metrics::new(1));
+    let mut held = Vec::new();
+    let full = loop {
+        match Instance::start(&policy.pre, &policy.bounds, "{}") {
+            Ok((instance, _)) => held.push(instance),
+            Err(unready) => break unready,
+        }
+        assert!(held.len() <= 1_000);
+    };
+    assert!(matches!(full, Unready::Failed(Failure { cause: Cause::Overload, .. })), "{full:?}");
+    assert_eq!(policy.decide(&[("query", "well")]).unwrap_err().cause, Cause::Overload);
+    drop(held);
+    assert!(policy.decide(&[("query", "well")]).is_ok());
+}

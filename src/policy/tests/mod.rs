@@ -1,0 +1,67 @@
+//! The room as others use it: real guests, real calls. `misbehaving` shows what a bad guest costs, `loading` what a bad module does.
+
+mod contract;
+mod loading;
+mod misbehaving;
+mod speed;
+
+use super::*;
+use crate::telemetry::names;
+
+#[path = "../../../tests/harness/guest.rs"]
+mod guest;
+
+const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_window", "quota": 100, "period": "1m"},
+    {"name": "burst", "algorithm": "gcra", "quota": 10, "period": "1s", "burst": 20}]}"#;
+
+/// One for all tests: an engine reserves address space for a thousand instances.
+fn runtime() -> Arc<Runtime> {
+    static RUNTIME: std::sync::OnceLock<Arc<Runtime>> = std::sync::OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new().unwrap()).clone()
+}
+
+fn settings(module: Module, config: &str) -> Settings {
+    Settings {
+        name: "public".into(),
+        module,
+        cpu_time: Duration::from_millis(10),
+        memory_bytes: 64 << 20,
+        isolated: false,
+        config_json: config.into(),
+    }
+}
+
+fn shipped(name: &str) -> Module {
+    Module::Shipped(name.into())
+}
+
+fn file(path: &std::path::Path) -> Module {
+    Module::File { path: path.into(), bytes: std::fs::read(path).unwrap().into() }
+}
+
+fn bytes(bytes: Vec<u8>) -> Module {
+    Module::File { path: "guest.wasm".into(), bytes: bytes.into() }
+}
+
+fn wat(name: &str) -> Module {
+    bytes(wat::parse_file(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name)).unwrap())
+}
+
+fn misbehaving() -> Module {
+    file(&guest::misbehaving())
+}
+
+fn build(settings: &Settings) -> Result<Policy, Vec<Mistake>> {
+    Policy::build(&runtime(), settings, &Metrics::new(1))
+}
+
+fn client_ip() -> Policy {
+    build(&settings(shipped("client-ip"), LIMITS)).unwrap()
+}
+
+fn plan(decision: &Decision) -> &Plan {
+    match &decision.verdict {
+        Verdict::Check(plan) => plan,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,109 @@
+//! Each thread's own instances, one a policy, and what it remembers of pure ones. Nothing here is shared between threads.
+//!
+//! An instance is taken out for its call and put back after it: what failed is simply not put back, and nothing is borrowed while a guest runs.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::Decision;
+use super::instance::Instance;
+use super::remember::Remembered;
+
+/// Policies that one thread keeps an instance of; the one that came first gives way.
+const POLICIES_PER_THREAD_MAX: usize = 64;
+
+/// Policies that are gone, counted: a thread that sees it move looks which of its instances have no owner left.
+static GONE: AtomicU64 = AtomicU64::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static WORKER: RefCell<Worker> = const { RefCell::new(Worker { slots: Vec::new(), gone: 0 }) };
+}
+
+struct Worker {
+    slots: Vec<Slot>,
+    gone: u64,
+}
+
+struct Slot {
+    id: u64,
+    owner: Weak<Token>,
+    instance: Option<Instance>,
+    remembered: Remembered,
+}
+
+/// A policy's right to instances: held by the policy, watched by each thread.
+#[derive(Debug)]
+pub(super) struct Token {
+    id: u64,
+}
+
+impl Token {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed) })
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        GONE.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Worker {
+    fn slot(&mut self, token: &Arc<Token>) -> Option<&mut Slot> {
+        let gone = GONE.load(Ordering::Relaxed);
+        if gone != self.gone {
+            self.gone = gone;
+            self.slots.retain(|slot| slot.owner.strong_count() > 0);
+        }
+        let known = self.slots.iter().position(|slot| slot.id == token.id);
+        let at = known.unwrap_or_else(|| {
+            if self.slots.len() >= POLICIES_PER_THREAD_MAX {
+                self.slots.remove(0);
+            }
+            self.slots.push(Slot { id: token.id, owner: Arc::downgrade(token), instance: None, remembered: Remembered::default() });
+            self.slots.len() - 1
+        });
+        self.slots.get_mut(at)
+    }
+}
+
+/// This thread's idle instance of a policy.
+pub(super) fn take(token: &Arc<Token>) -> Option<Instance> {
+    WORKER.with_borrow_mut(|worker| worker.slot(token)?.instance.take())
+}
+
+/// Keeps an instance for this thread's next call.
+pub(super) fn put(token: &Arc<Token>, instance: Instance) {
+    WORKER.with_borrow_mut(|worker| {
+        if let Some(slot) = worker.slot(token) {
+            slot.instance = Some(instance);
+        }
+    });
+}
+
+/// Gives back all idle instances of this thread: the pool is full.
+pub(super) fn release() {
+    WORKER.with_borrow_mut(|worker| worker.slots.iter_mut().for_each(|slot| slot.instance = None));
+}
+
+/// The decision that this thread remembers for the same facts.
+pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
+    WORKER.with_borrow_mut(|worker| worker.slot(token)?.remembered.get(facts))
+}
+
+/// Remembers a pure policy's decision.
+pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
+    WORKER.with_borrow_mut(|worker| {
+        if let Some(slot) = worker.slot(token) {
+            slot.remembered.put(facts, decision);
+        }
+    });
+}
+
+#[cfg(test)]
+pub(super) fn kept() -> usize {
+    WORKER.with_borrow(|worker| worker.slots.len())
+}

@@ -1,0 +1,9 @@
+;; A guest of the right shape whose start function never ends: instantiating it must be bounded too.
+(module
+  (memory (export "memory") 1)
+  (func $start (loop $again (br $again)))
+  (start $start)
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (unreachable))
+  (func (export "weir:policy/handler@0.1.0#configure") (param i32 i32) (result i32) (unreachable))
+  (func (export "weir:policy/handler@0.1.0#decide") (param i32 i32) (result i32) (unreachable))
+  (func (export "weir:policy/handler@0.1.0#settle") (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32) (unreachable)))
