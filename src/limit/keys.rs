@@ -143,5 +143,5 @@ mod tests {
     }
 
     const PLAIN_K: u128 = 0x9e6b_2364_5a7c_871a_b49d_2792_71d8_db3a;
-    const KEYED_K: u128 = 0;
+    const KEYED_K: u128 = 0x85ae_cca4_f9f6_915d_761c_7c58_34fa_21ce;
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 use super::super::{Adjustment, Ending, local, queue};
 use super::redis_server::{Server, free_port};
 use super::*;
+use crate::clock::monotonic;
 
 /// Runs the take until its call waits in Redis, then leaves it to `then`.
 async fn in_mid_take<'a>(server: &mut Server, rig: &'a Rig, limits: &[Limit]) -> Pin<Box<dyn Future<Output = Take> + Send + 'a>> {
@@ -16,7 +17,9 @@ async fn in_mid_take<'a>(server: &mut Server, rig: &'a Rig, limits: &[Limit]) ->
     server.hold();
     let plan = plan(limits);
     let mut take: Pin<Box<dyn Future<Output = Take> + Send>> = Box::pin(async move { rig.limiter.take(&rig.scope, &plan).await });
+    let began = monotonic();
     while server.held() == 0 {
+        assert!(began.elapsed() < PATIENCE, "the take was never sent");
         assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -72,6 +75,44 @@ async fn a_roll_back_is_whole_though_its_request_is_gone() {
         server.release();
         rig.limiter.drain(PATIENCE).await;
         assert_eq!(rig.remaining(&open).await, 5, "{one} {other}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
+    let server = Server::start();
+    let rig = Arc::new(Rig::redis(server.port));
+    // The second limit, the smaller one, makes some refuse and roll back.
+    let limits = [("a", 400), ("b", 100)].map(|(key, amount)| refunded(daily(key, key, amount), Refund::Unsent));
+    let (mut kept, mut dropped) = (0, 0);
+    for _ in 0..40 {
+        let requests: Vec<_> =
+            (0..16).map(|request| tokio::spawn(perhaps_dropped(Arc::clone(&rig), limits.clone(), request % 2 == 0))).collect();
+        for request in requests {
+            match request.await.unwrap() {
+                Some(Take::Granted(..)) => kept += 1,
+                Some(_) => {}
+                None => dropped += 1,
+            }
+        }
+    }
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!([rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await], [400 - kept, 100 - kept]);
+    assert!(kept > 0 && dropped > 0, "{kept} kept, {dropped} dropped");
+    assert!(rig.count(names::LIMIT_REFUSALS, &["public", "b"]) > 0);
+}
+
+/// A take that runs to its end, or whose request goes away after some of the runtime's turns.
+async fn perhaps_dropped(rig: Arc<Rig>, limits: [Limit; 2], patient: bool) -> Option<Take> {
+    let turns = if patient { usize::MAX } else { fastrand::usize(1..60) };
+    let gone = async {
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        take = rig.take(&limits) => Some(take),
+        () = gone => None,
     }
 }
 
