@@ -52,7 +52,7 @@ pub(super) struct Server {
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
     let Some(written) = root.take("listeners") else { return vec![listen::Settings { address: LISTENER_DEFAULT }] };
     let items = written.list(LISTENERS_MAX);
-    if items.is_empty() {
+    if items.is_empty() && written.value.is_array() {
         written.found("no listener", "one `[[listeners]]` or more", None);
     }
     let mut seen = HashSet::new();

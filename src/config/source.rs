@@ -103,7 +103,9 @@ impl Source {
 
     fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
         let Mistake { setting, found, expected } = &finding.mistake;
-        let found = if found.is_empty() || setting.is_empty() { plain(found) } else { format!("found {}", plain(found)) };
+        // Where there is no `expected`, `found` is a whole sentence: TOML's own, or a guest's.
+        let sentence = setting.is_empty() || expected.is_empty() || found.is_empty();
+        let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
         let mut title = [plain(setting), found].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
         let expected = if expected.is_empty() { String::new() } else { format!("expected {}", plain(expected)) };
         let mut group = match place {
