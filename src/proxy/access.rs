@@ -28,7 +28,7 @@ pub(super) fn log(visit: &Visit, bytes: u64, took: Duration) {
     }
 }
 
-fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_json: bool) -> Vec<u8> {
+pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_json: bool) -> Vec<u8> {
     let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json };
     line.open(wall_us);
     line.text("request_id", visit.id.to_str().unwrap_or_default());
@@ -42,7 +42,7 @@ fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_json: bool) 
     if let Some(decided) = visit.decided {
         line.text("decision", decided.label());
     }
-    if let Some((policy, _)) = &visit.tail.policy {
+    if let Some(policy) = visit.tail.policy() {
         line.text("policy", policy);
     }
     if let Some((limits, outcome)) = visit.limits() {

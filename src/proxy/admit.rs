@@ -32,7 +32,7 @@ pub(super) async fn admit(
     let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
     let began = clock::monotonic();
     let admitted = match ask(decider, head, target, &parameters, visit) {
-        Some((decision, upstream_fields)) => charge(limiter, decider, decision, visit).await.map(|()| upstream_fields),
+        Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
         None => unasked(decider, visit),
     };
     visit.tail.tally.metrics().decision_seconds().observe(clock::monotonic().saturating_duration_since(began));
@@ -53,7 +53,7 @@ fn ask(decider: &Decider, head: &Parts, target: &Target, parameters: &[&str], vi
             Some((decision, upstream))
         }
         Err(name) => {
-            let policy = &decider.scope.policy;
+            let policy = visit.tail.policy().unwrap_or_default();
             failed(&format_args!("policy {policy}: the field {:?} can't be set", name.chars().take(64).collect::<String>()));
             visit.tail.tally.policy_error(policy);
             None
@@ -80,7 +80,7 @@ fn unasked(decider: &Decider, visit: &mut Visit) -> Result<PolicyFields, Refusal
 }
 
 /// Does as the verdict says.
-async fn charge(limiter: &Limiter, decider: &Decider, decision: Arc<Decision>, visit: &mut Visit) -> Result<(), Refusal> {
+pub(super) async fn charge(limiter: &Limiter, decision: Arc<Decision>, visit: &mut Visit) -> Result<(), Refusal> {
     // The record needs the decision whatever comes of it; the take needs it alive.
     visit.decision = Some(Arc::clone(&decision));
     let plan = match &decision.verdict {
@@ -94,7 +94,8 @@ async fn charge(limiter: &Limiter, decider: &Decider, decision: Arc<Decision>, v
             return Err(Refusal::Denied);
         }
     };
-    match limiter.take(&decider.scope, plan).await {
+    let Some(scope) = visit.tail.charge.as_ref().map(|charge| Arc::clone(&charge.scope)) else { return Ok(()) };
+    match limiter.take(&scope, plan).await {
         Take::Granted(outcome, grant) => {
             let degraded = is_degraded(plan.limits(), &outcome);
             visit.degraded = degraded.then_some("store");

@@ -46,7 +46,6 @@ pub(super) enum Answer {
 #[derive(Debug)]
 pub(super) struct Decider {
     pub(super) policy: Arc<Policy>,
-    pub(super) scope: Arc<Scope>,
     pub(super) allow_on_error: bool,
     /// What the policy asks to see.
     pub(super) questions: Vec<Question>,
@@ -57,12 +56,18 @@ pub(super) struct Decider {
 pub(super) struct Tail {
     pub(super) route: String,
     pub(super) fields: FieldStyle,
-    /// With the policy's name.
-    pub(super) policy: Option<(String, Arc<Policy>)>,
+    pub(super) charge: Option<Charge>,
     pub(super) tally: Tally,
     pub(super) access: Access,
     pub(super) access_json: bool,
     pub(super) clock: Clock,
+}
+
+/// Whom a route's requests are charged to, and who is told how they ended.
+#[derive(Clone, Debug)]
+pub(super) struct Charge {
+    pub(super) policy: Arc<Policy>,
+    pub(super) scope: Arc<Scope>,
 }
 
 impl House {
@@ -116,8 +121,8 @@ impl Route {
                 Answer::Respond(known.ok_or_else(at)?, Bytes::from(body))
             }
         };
-        let named = written.policy.as_ref().map(|policy| (policy.scope.policy.clone(), Arc::clone(&policy.policy)));
-        let tail = Tail::new(written.name, written.fields, named, settings, metrics);
+        let charge = written.policy.as_ref().map(|policy| Charge { policy: Arc::clone(&policy.policy), scope: Arc::clone(&policy.scope) });
+        let tail = Tail::new(written.name, written.fields, charge, settings, metrics);
         let decider = written.policy.map(|policy| Decider::new(policy, parameters));
         Ok(Self { answer, decider, body_bytes_max: written.body_bytes_max, tail })
     }
@@ -126,14 +131,29 @@ impl Route {
 impl Decider {
     fn new(policy: RoutePolicy, parameters: &[String]) -> Self {
         let questions = policy.policy.request_facts().iter().filter_map(|fact| Question::new(fact, parameters)).collect();
-        Self { policy: policy.policy, scope: policy.scope, allow_on_error: policy.allow_on_error, questions }
+        Self { policy: policy.policy, allow_on_error: policy.allow_on_error, questions }
     }
 }
 
 impl Tail {
-    fn new(route: String, fields: FieldStyle, policy: Option<(String, Arc<Policy>)>, settings: &Settings, metrics: &Metrics) -> Self {
-        let tally = Tally::new(metrics, &route, policy.as_ref().map(|(name, _)| name.as_str()));
+    fn new(route: String, fields: FieldStyle, charge: Option<Charge>, settings: &Settings, metrics: &Metrics) -> Self {
+        let tally = Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
-        Self { route, fields, policy, tally, access, access_json, clock: Clock::system() }
+        Self { route, fields, charge, tally, access, access_json, clock: Clock::system() }
+    }
+
+    /// The same for one worker: what a request counts its holds on is not shared with another.
+    pub(super) fn of_worker(&self) -> Arc<Self> {
+        let own = |Charge { policy, scope }: &Charge| {
+            let Scope { name, policy: named, on_store_error, limit_decides } = &**scope;
+            let scope = Scope { name: name.clone(), policy: named.clone(), on_store_error: *on_store_error, limit_decides: *limit_decides };
+            Charge { policy: Arc::clone(policy), scope: Arc::new(scope) }
+        };
+        Arc::new(Self { charge: self.charge.as_ref().map(own), ..self.clone() })
+    }
+
+    /// The policy's name, where there is one.
+    pub(super) fn policy(&self) -> Option<&str> {
+        self.charge.as_ref().map(|charge| charge.scope.policy.as_str())
     }
 }

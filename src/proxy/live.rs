@@ -70,8 +70,8 @@ impl Live {
 
 impl Local {
     pub(super) fn new(stamp: u64, house: Arc<House>) -> Self {
-        let tails = house.tails().map(|tail| Arc::new(tail.clone())).collect();
-        let nowhere = Arc::new(house.nowhere().clone());
+        let tails = house.tails().map(Tail::of_worker).collect();
+        let nowhere = house.nowhere().of_worker();
         Self { stamp, house, tails, nowhere }
     }
 

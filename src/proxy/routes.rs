@@ -105,11 +105,11 @@ fn pattern(text: &str) -> Result<Pattern, &'static str> {
     let open = rest == "*" || rest.ends_with("/*");
     if open {
         rest = rest.strip_suffix('*').unwrap_or(rest);
-        rest = rest.strip_suffix('/').unwrap_or(rest);
     }
     let mut segments = Vec::new();
     if !(open && rest.is_empty()) {
-        let mut parts = rest.split('/').peekable();
+        // The slash before the `*`.
+        let mut parts = if open { rest.strip_suffix('/').unwrap_or(rest) } else { rest }.split('/').peekable();
         while let Some(part) = parts.next() {
             if part.is_empty() && (open || parts.peek().is_some()) {
                 return Err("a path without doubled slashes, since a request's are merged");

@@ -44,7 +44,7 @@ fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
         return None;
     }
     let memo = visit.decision.as_ref()?.settle_with.as_deref()?;
-    Some((&visit.tail.policy.as_ref()?.1, memo))
+    Some((&visit.tail.charge.as_ref()?.policy, memo))
 }
 
 fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<Adjustment> {

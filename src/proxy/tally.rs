@@ -115,7 +115,7 @@ mod tests {
         for status in [200, 200, 429, 599, 100, 600, 999] {
             tally.answered(status);
         }
-        Decided::ALL.map(|decided| tally.decided(decided));
+        Decided::ALL.into_iter().for_each(|decided| tally.decided(decided));
         tally.decided(Decided::Failed);
         let text = metrics.encode();
         for (code, count) in [("200", 2), ("429", 1), ("599", 1), ("100", 1), ("other", 2)] {

@@ -1,0 +1,161 @@
+//! What happens when a request is over, however it ends.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::access;
+use super::super::tally::Decided;
+use super::*;
+use crate::plan::Refund;
+use crate::upstream::{Cause, UpstreamError};
+
+fn rig() -> Rig {
+    Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }])
+}
+
+fn refunded(refund: Refund) -> Arc<Decision> {
+    check(vec![Limit { refund, ..window("one", 1) }])
+}
+
+/// A request that took the only unit.
+async fn admitted(rig: &Rig, refund: Refund) -> Box<Visit> {
+    let mut visit = rig.visit(0);
+    admit::charge(&rig.limiter, refunded(refund), &mut visit).await.unwrap();
+    visit
+}
+
+/// Whether the only unit is there again.
+async fn is_back(rig: &Rig) -> bool {
+    let mut visit = rig.visit(0);
+    let admitted = admit::charge(&rig.limiter, refunded(Refund::Unsent), &mut visit).await.is_ok();
+    assert_eq!(visit.decided, Some(if admitted { Decided::Admitted } else { Decided::Refused }));
+    admitted
+}
+
+fn reply(status: u16) -> Response {
+    let mut reply = Response::new(crate::wire::full(Bytes::from_static(b"body")));
+    *reply.status_mut() = StatusCode::from_u16(status).unwrap();
+    reply
+}
+
+#[tokio::test]
+async fn a_client_that_goes_before_anything_was_sent_gets_its_unit_back() {
+    let rig = rig();
+    drop(admitted(&rig, Refund::Unsent).await);
+    assert!(is_back(&rig).await);
+    rig.counted("weir_requests_total{route=\"\",code=\"499\"}", 2);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_after_it_was_sent_does_not() {
+    let rig = rig();
+    let mut visit = admitted(&rig, Refund::UpstreamError).await;
+    visit.sending(Body::empty());
+    drop(visit);
+    assert!(!is_back(&rig).await);
+}
+
+#[tokio::test]
+async fn a_reply_that_was_read_whole_ends_by_its_status() {
+    for (status, back) in [(200, false), (404, false), (500, true), (503, true)] {
+        let rig = rig();
+        let mut visit = admitted(&rig, Refund::UpstreamError).await;
+        visit.sending(Body::empty());
+        let answered = Answered::read(visit.stream(reply(status))).await;
+        assert_eq!(answered.status, status);
+        assert_eq!(is_back(&rig).await, back, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_was_left_unread_refunds_nothing() {
+    let rig = rig();
+    let mut visit = admitted(&rig, Refund::UpstreamError).await;
+    visit.sending(Body::empty());
+    drop(visit.stream(reply(500)));
+    assert!(!is_back(&rig).await);
+}
+
+#[tokio::test]
+async fn an_upstream_that_gives_no_reply_refunds_as_far_as_it_was_reached() {
+    for (sent, refund, back) in
+        [(false, Refund::Unsent, true), (true, Refund::Unsent, false), (true, Refund::UpstreamError, true), (true, Refund::Never, false)]
+    {
+        let rig = rig();
+        let mut visit = admitted(&rig, refund).await;
+        visit.sending(Body::empty());
+        let refusal = visit.not_replied(&UpstreamError { cause: Cause::Connect, sent, body: None });
+        Answered::read(visit.refuse(&refusal)).await.problem(502);
+        assert_eq!(is_back(&rig).await, back, "{sent} {refund:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_own_body_failed_is_the_clients_doing() {
+    let rig = rig();
+    let mut visit = admitted(&rig, Refund::UpstreamError).await;
+    visit.sending(Body::empty());
+    let body = Some(crate::wire::BodyError::TooLarge { limit_bytes: 7 });
+    let refusal = visit.not_replied(&UpstreamError { cause: Cause::Body, sent: true, body });
+    Answered::read(visit.refuse(&refusal)).await.problem(413);
+    assert!(!is_back(&rig).await);
+}
+
+#[tokio::test]
+async fn each_failure_of_an_upstream_has_its_status() {
+    let rig = rig();
+    for (cause, status) in [(Cause::Connect, 502), (Cause::Cut, 502), (Cause::Protocol, 502), (Cause::Overload, 503), (Cause::Timeout, 504)]
+    {
+        let mut visit = rig.visit(0);
+        let refusal = visit.not_replied(&UpstreamError { cause, sent: false, body: None });
+        Answered::read(visit.refuse(&refusal)).await.problem(status);
+    }
+}
+
+#[tokio::test]
+async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
+    let rig = rig();
+    let mut visit = admitted(&rig, Refund::Never).await;
+    visit.degraded = Some("store");
+    let mut reply = reply(200);
+    for (name, value) in
+        [("connection", "x-hop"), ("x-hop", "1"), ("x-request-id", "theirs"), ("ratelimit", "\"up\";r=3;t=1"), ("trailer", "x-sum")]
+    {
+        reply.headers_mut().append(name, value.parse().unwrap());
+    }
+    *reply.version_mut() = http::Version::HTTP_10;
+    let reply = visit.stream(reply);
+    assert_eq!(reply.version(), http::Version::HTTP_11);
+    let answered = Answered::read(reply).await;
+    assert_eq!((answered.field("connection"), answered.field("x-hop"), answered.field("trailer")), (None, None, Some("x-sum")));
+    assert_eq!(answered.field("weir-degraded"), Some("store"));
+    assert_eq!(answered.headers.get_all("x-request-id").iter().count(), 1);
+    let members: Vec<&[u8]> = answered.headers.get_all("ratelimit").iter().map(HeaderValue::as_bytes).collect();
+    assert_eq!(members, [b"\"up\";r=3;t=1".as_slice(), b"\"one\";r=0;t=60"]);
+}
+
+#[tokio::test]
+async fn a_log_line_is_one_json_object_without_the_query() {
+    let rig = rig();
+    let mut visit = rig.visit(0);
+    let denied = Decision { labels: vec![("plan".into(), "g\"1".into())], ..(*check(vec![window("a", 0), window("b", 1)])).clone() };
+    admit::charge(&rig.limiter, Arc::new(denied), &mut visit).await.unwrap_err();
+    visit.status = 429;
+    let line = access::line(&visit, 17, Duration::from_micros(1_234), START_US, true);
+    let text = String::from_utf8(line).unwrap();
+    assert!(text.ends_with("}\n") && !text.contains("secret"), "{text}");
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let expected = serde_json::json!({
+        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": visit.id.to_str().unwrap(),
+        "client": "192.0.2.1", "method": "GET", "path": "/x", "route": "", "status": 429, "bytes": 17, "duration_ms": 1.234,
+        "decision": "refused", "policy": "public", "refused_by": ["a"], "labels": { "plan": "g\"1" },
+    });
+    assert_eq!(line, expected);
+    let text = String::from_utf8(access::line(&visit, 17, Duration::ZERO, START_US, false)).unwrap();
+    assert!(text.starts_with("2024-10-04T00:00:00.000Z  INFO request request_id="), "{text}");
+    assert!(
+        text.contains(" client=192.0.2.1 method=GET path=/x route=\"\" status=429 bytes=17 duration_ms=0.000 decision=refused"),
+        "{text}"
+    );
+}

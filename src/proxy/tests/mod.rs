@@ -1,0 +1,160 @@
+//! The room through its door: a real limiter on the embedded engine, the policy that ships, and real sockets where a body streams.
+
+mod endings;
+mod replies;
+mod sockets;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use http_body_util::BodyExt;
+
+use super::house::House;
+use super::live::Local;
+use super::visit::Visit;
+use super::*;
+use crate::clock::Clock;
+use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
+use crate::limit::{Limiter, Scope};
+use crate::plan::{Algorithm, Alignment, Fallback, Limit, Plan, Rate};
+use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
+use crate::telemetry::{Access, Metrics};
+
+/// Long enough that no test ends because a machine was busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A whole day since 1970, so that windows by the clock begin here.
+const START_US: i64 = 86_400_000_000 * 20_000;
+
+/// A house, and what a test looks at.
+struct Rig {
+    house: Arc<House>,
+    local: Arc<Local>,
+    limiter: Arc<Limiter>,
+    metrics: Metrics,
+}
+
+/// A route that answers by itself.
+fn respond(path: &str) -> RouteSettings {
+    RouteSettings {
+        name: path.trim_matches(['/', '*']).to_owned(),
+        host: None,
+        path: path.to_owned(),
+        methods: Vec::new(),
+        target: Target::Respond { status: 200, body: "ok\n".into() },
+        policy: None,
+        fields: FieldStyle::Draft,
+        body_bytes_max: 1_000,
+    }
+}
+
+/// The policy `client-ip` with these limits, as JSON.
+fn client_ip(limits: &str) -> RoutePolicy {
+    let settings = crate::policy::Settings {
+        name: "public".into(),
+        module: Module::Shipped("client-ip".into()),
+        cpu_time: Duration::from_secs(1),
+        memory_bytes: 16 << 20,
+        isolated: false,
+        config_json: format!("{{\"limits\":[{limits}]}}"),
+    };
+    let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
+    let scope = Scope { name: "public".into(), policy: "public".into(), on_store_error: Fallback::Deny, limit_decides: false };
+    RoutePolicy { policy: Arc::new(policy), scope: Arc::new(scope), allow_on_error: false }
+}
+
+const TWO_A_MINUTE: &str = r#"{"name":"per-minute","algorithm":"fixed_window","quota":2,"period":"1m"}"#;
+
+fn settings() -> Settings {
+    Settings { trusted_proxies: Vec::new(), uri_bytes_max: 200, body_idle: PATIENCE, access: Access::Off, access_json: true }
+}
+
+fn limiter(metrics: &Metrics) -> Arc<Limiter> {
+    let engine = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1_000 });
+    let engine = Engine::build(&engine, Clock::virtual_at(START_US), metrics).unwrap();
+    Arc::new(Limiter::new(crate::limit::Settings { deadline: PATIENCE, key_secret: None }, Arc::new(engine), metrics.clone()))
+}
+
+impl Rig {
+    fn new(routes: Vec<RouteSettings>) -> Self {
+        let metrics = Metrics::new(1);
+        let limiter = limiter(&metrics);
+        let house = Arc::new(House::build(settings(), routes, Arc::clone(&limiter), &metrics).unwrap());
+        Self { local: Arc::new(Local::new(0, Arc::clone(&house))), house, limiter, metrics }
+    }
+
+    async fn ask(&self, method: &str, uri: &str, fields: &[(&str, &str)]) -> Answered {
+        let mut request = http::Request::builder().method(method).uri(uri).header("host", "api.example");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        Answered::read(handle(&self.local, request.body(Body::empty()).unwrap(), &peer()).await).await
+    }
+
+    async fn get(&self, uri: &str) -> Answered {
+        self.ask("GET", uri, &[]).await
+    }
+
+    /// A request on route `index`, as far as its decision.
+    fn visit(&self, index: usize) -> Box<Visit> {
+        let (head, ()) = http::Request::builder().uri("/x?secret=1").body(()).unwrap().into_parts();
+        let mut visit = Visit::begin(&self.local, &head, &peer());
+        visit.enter(&self.local, &self.house, index).unwrap();
+        visit
+    }
+
+    #[track_caller]
+    fn counted(&self, series: &str, count: u64) {
+        let text = self.metrics.encode();
+        assert!(text.contains(&format!("{series} {count}\n")), "{series} {count}: {text}");
+    }
+}
+
+fn peer() -> Peer {
+    Peer { address: "192.0.2.1:5".parse().unwrap(), local: "192.0.2.9:80".parse().unwrap(), tls: false }
+}
+
+/// A reply, read to its end.
+#[derive(Debug)]
+struct Answered {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Answered {
+    async fn read(reply: Response) -> Self {
+        let (head, body) = reply.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self { status: head.status, headers: head.headers, body: String::from_utf8(body.to_vec()).unwrap() }
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The problem document, its status and its request id compared with the reply's.
+    #[track_caller]
+    fn problem(&self, status: u16) -> serde_json::Value {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.field("content-type"), Some("application/problem+json"));
+        assert_eq!(self.field("cache-control"), Some("no-store"));
+        let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!(problem["status"], status);
+        assert_eq!(problem["request_id"].as_str(), self.field("x-request-id"));
+        problem
+    }
+}
+
+/// A decision without wishes.
+fn decision(verdict: Verdict) -> Decision {
+    Decision { verdict, upstream_headers: Vec::new(), response_headers: Vec::new(), labels: Vec::new(), settle_with: None }
+}
+
+fn window(name: &str, amount: u64) -> Limit {
+    Limit::new(name, "k", Algorithm::FixedWindow { rate: Rate { amount, per_ms: 60_000 }, alignment: Alignment::Clock })
+}
+
+fn check(limits: Vec<Limit>) -> Arc<Decision> {
+    Arc::new(decision(Verdict::Check(Arc::new(Plan::new(limits).unwrap()))))
+}
