@@ -1,10 +1,22 @@
 //! The operator's own listener: `/metrics`, `/live`, `/ready`, `/status`. What they show is handed in.
 
+use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
+
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method, StatusCode};
 
 use crate::listen::{Handler, Peer};
 use crate::telemetry::Metrics;
-use crate::wire::Response;
+use crate::wire::{self, Response};
+
+#[cfg(test)]
+mod tests;
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
 
 /// What the admin pages show.
 pub trait Views: Send + Sync + 'static {
@@ -18,24 +30,61 @@ pub trait Views: Send + Sync + 'static {
 }
 
 /// Answers the admin's requests.
-#[derive(Debug)]
-pub struct Admin<V>(#[allow(dead_code)] Arc<V>, #[allow(dead_code)] Metrics);
+pub struct Admin<V> {
+    views: Arc<V>,
+    metrics: Metrics,
+}
 
 impl<V> Clone for Admin<V> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0), self.1.clone())
+        Self { views: Arc::clone(&self.views), metrics: self.metrics.clone() }
+    }
+}
+
+impl<V> fmt::Debug for Admin<V> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Admin").finish_non_exhaustive()
     }
 }
 
 impl<V: Views> Admin<V> {
     /// Admin pages over `views`.
     pub fn new(views: Arc<V>, metrics: Metrics) -> Self {
-        Self(views, metrics)
+        Self { views, metrics }
+    }
+
+    async fn page(&self, path: &str) -> Response {
+        match path {
+            "/metrics" => reply(StatusCode::OK, OPENMETRICS, self.metrics.encode()),
+            // Whoever can answer is alive; whether it is of use is `/ready`'s question.
+            "/live" => reply(StatusCode::OK, TEXT, "live\n"),
+            "/ready" => match self.views.ready().await {
+                Ok(()) => reply(StatusCode::OK, TEXT, "ready\n"),
+                Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
+            },
+            "/status" => reply(StatusCode::OK, JSON, self.views.status()),
+            _ => reply(StatusCode::NOT_FOUND, TEXT, "There are /metrics, /live, /ready and /status.\n"),
+        }
     }
 }
 
 impl<V: Views> Handler for Admin<V> {
-    async fn call(&self, _request: http::Request<hyper::body::Incoming>, _peer: &Arc<Peer>) -> Response {
-        todo!()
+    async fn call(&self, request: http::Request<hyper::body::Incoming>, _peer: &Arc<Peer>) -> Response {
+        let page = self.page(request.uri().path()).await;
+        // hyper leaves out the body of a reply to HEAD.
+        if page.status() == StatusCode::NOT_FOUND || matches!(*request.method(), Method::GET | Method::HEAD) {
+            return page;
+        }
+        let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Only GET and HEAD.\n");
+        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        refused
     }
+}
+
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response {
+    let mut reply = http::Response::new(wire::full(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    reply
 }

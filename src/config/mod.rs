@@ -1,14 +1,41 @@
 //! `proxy.toml` as written, checked, and turned into each room's settings. The only room that knows TOML and where in the file a setting stands.
+//!
+//! The way through it: [`Config::load`] reads the text, `toml` makes a tree with spans of it, the files named after sections walk that tree with
+//! the help of `reader` (which notes every mistake and goes on), and `source` draws all mistakes into one text. Mistakes that show only when
+//! a room is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`] and are drawn the same way.
 
+mod files;
+mod policies;
+mod quick;
+mod reader;
+mod routes;
+mod server;
+mod source;
+mod store;
+#[cfg(test)]
+mod tests;
+mod units;
+mod upstreams;
+
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plan::Fallback;
+use toml::de::DeTable;
+
+use crate::plan::{Fallback, NAME_BYTES_MAX};
 use crate::proxy::FieldStyle;
+use crate::reload::Watch;
 use crate::telemetry::Mistake;
 use crate::{engine, limit, listen, policy, proxy, telemetry, upstream};
+use reader::{Finding, Item, Notes, Place, Table};
+
+pub use quick::quick;
+
+/// Upstreams, and policies, at most.
+const NAMED_MAX: usize = 1_024;
 
 /// A configuration without mistakes, as far as this room can tell.
 #[derive(Debug)]
@@ -37,8 +64,10 @@ pub struct Config {
     pub policies: Vec<policy::Settings>,
     /// `[[routes]]`, in the file's order.
     pub routes: Vec<Route>,
-    /// What to watch: the file itself and every file that it names.
-    pub watched: Vec<PathBuf>,
+    /// What to watch: the file itself and every file that it names, with what was read there.
+    pub watched: Vec<Watch>,
+    /// What is allowed and yet probably not meant, a sentence each with file and line: a policy that no route names.
+    pub warnings: Vec<String>,
     /// Where each setting stands.
     pub source: Arc<Source>,
 }
@@ -87,8 +116,14 @@ pub enum RouteTarget {
 }
 
 /// The file's text and where in it each setting stands.
-#[derive(Debug)]
-pub struct Source;
+#[derive(Default)]
+pub struct Source {
+    name: String,
+    /// Secrets blotted out.
+    text: String,
+    spans: HashMap<String, source::Span>,
+    watched: Vec<Watch>,
+}
 
 /// All mistakes of a file, as one text with the places marked.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +134,7 @@ pub struct Mistakes {
     /// For a person: each with file, line, the text marked, what was expected, the nearest known key.
     pub text: String,
     /// What was read all the same: the watcher goes on watching these.
-    pub watched: Vec<PathBuf>,
+    pub watched: Vec<Watch>,
 }
 
 impl Config {
@@ -107,23 +142,134 @@ impl Config {
     ///
     /// # Errors
     /// All mistakes at once.
-    pub fn load(_path: &Path) -> Result<Self, Mistakes> {
-        todo!()
+    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let unread = |cause: String| {
+            let text = format!("error: {}: cannot be read: {cause}", path.display());
+            Mistakes { count: 1, text, watched: vec![Watch::absent(path)] }
+        };
+        let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
+        // What was read from a pipe is gone: there is nothing to watch.
+        let watch = files::is_plain(path).then(|| Watch::read(path, &bytes));
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => read(text, path, watch),
+            Err(error) => {
+                let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
+                let text = format!("error: {}:{line}: found bytes that are not UTF-8, expected TOML", path.display());
+                Err(Mistakes { count: 1, text, watched: watch.into_iter().collect() })
+            }
+        }
     }
 
     /// Checks a text as if it stood in the file `path`.
     ///
     /// # Errors
     /// All mistakes at once.
-    pub fn parse(_text: &str, _path: &Path) -> Result<Self, Mistakes> {
-        todo!()
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Mistakes> {
+        read(text, path, Some(Watch::read(path, text.as_bytes())))
     }
 }
 
-impl Source {
-    /// Mistakes that other rooms found when they were built, with file and line.
-    #[must_use]
-    pub fn locate(&self, _mistakes: &[Mistake]) -> Mistakes {
-        todo!()
+fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistakes> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let source = Source::new(path, text, root.get_ref());
+    let notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
+    let config = walk(&notes, root.get_ref());
+    drop_flat(root.into_inner());
+    let (mut findings, watched) = notes.into_parts();
+    let source = source.watching(watched.clone());
+    // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be none.
+    if errors.iter().any(|error| error.message() != "duplicate key") {
+        findings.clear();
+    }
+    findings.extend(errors.iter().map(syntax));
+    if !findings.is_empty() {
+        return Err(source.report(findings));
+    }
+    let warnings = warnings(&config, &source);
+    Ok(Config { watched, warnings, source: Arc::new(source), ..config })
+}
+
+/// Each section in the order in which others depend on it. What was wrong is in `notes`, and a default stands in its place.
+fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
+    let mut root = Table::new(notes, "", Some(root));
+    let listeners = server::listeners(&mut root);
+    let server = server::server(&mut root);
+    let admin = server::admin(&mut root, &listeners);
+    let log = server::log(&mut root);
+    let store = store::store(notes, &mut root);
+    let upstreams = upstreams::upstreams(&mut root);
+    let policies = policies::policies(notes, &mut root);
+    let above = routes::Above {
+        upstreams: names_in(&root, "upstreams"),
+        policies: names_in(&root, "policies"),
+        on_store_error: store.on_store_error,
+        body_bytes_max: server.body_bytes_max,
+    };
+    let routes = routes::routes(&mut root, &above);
+    root.finish();
+    Config {
+        listeners,
+        workers: server.workers,
+        shutdown_grace: server.shutdown_grace,
+        requests: server::requests(&server, &log),
+        connections: server.connections,
+        admin,
+        log,
+        engine: store.engine,
+        limiter: store.limiter,
+        upstreams,
+        policies,
+        routes,
+        watched: Vec::new(),
+        warnings: Vec::new(),
+        source: Arc::default(),
+    }
+}
+
+/// Also of those that have mistakes: a route that names one of them is right.
+fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
+    root.below(key).into_iter().map(|(name, _)| name).collect()
+}
+
+fn syntax(error: &toml::de::Error) -> Finding {
+    let (found, expected) = error.message().split_once(", expected ").unwrap_or((error.message(), ""));
+    let place = error.span().map_or(Place::Value, Place::At);
+    Finding { mistake: Mistake::new("", format!("TOML: {found}"), expected), place, help: None }
+}
+
+fn warnings(config: &Config, source: &Source) -> Vec<String> {
+    let upstreams = config
+        .upstreams
+        .iter()
+        .map(|upstream| ("upstreams", &upstream.name))
+        .filter(|(_, name)| !config.routes.iter().any(|route| matches!(&route.target, RouteTarget::Upstream(used) if used == *name)));
+    let policies = config.policies.iter().map(|policy| ("policies", &policy.name));
+    let policies = policies.filter(|(_, name)| !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name)));
+    let warning =
+        |(section, name): (&str, &String)| format!("{}: no route names {section}.{name}", source.line_of(&format!("{section}.{name}")));
+    upstreams.chain(policies).map(warning).collect()
+}
+
+/// The names of upstreams, policies and routes: safe in metrics, logs and keys.
+fn is_name(name: &str) -> bool {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    plain && (1..=NAME_BYTES_MAX).contains(&name.len())
+}
+
+fn check_name(name: &str, item: &Item<'_>) {
+    if !is_name(name) {
+        item.wrong_key(name, format!("a name of 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -"));
+    }
+}
+
+/// Takes a tree apart level by level: dropped in one go, a file of dotted keys nested in each other could exhaust the stack.
+fn drop_flat(root: DeTable<'_>) {
+    let mut waiting = vec![toml::de::DeValue::Table(root)];
+    while let Some(value) = waiting.pop() {
+        match value {
+            toml::de::DeValue::Table(table) => waiting.extend(table.into_iter().map(|(_, value)| value.into_inner())),
+            toml::de::DeValue::Array(array) => waiting.extend(array.into_iter().map(toml::Spanned::into_inner)),
+            _ => {}
+        }
     }
 }

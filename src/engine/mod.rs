@@ -4,9 +4,32 @@
 //! business of `limit` and of the program. Programs are pure functions in `lua/`; the driver around them - read, decide, write only when all
 //! agreed - is generated in `driver` for Redis and done in Rust in `embedded`.
 
+mod driver;
+mod embedded;
+mod failures;
+mod key;
+mod lua;
+mod redis;
+mod shard;
+
+#[cfg(test)]
+mod behaviours;
+#[cfg(test)]
+mod equality;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod testing;
+
 use std::time::Duration;
 
 use smallvec::SmallVec;
+
+pub use self::redis::Redis;
+pub use embedded::Embedded;
+
+use crate::clock::Clock;
+use crate::telemetry::{Metrics, Mistake};
 
 /// An algorithm: a Lua chunk under `lua/`.
 #[derive(Debug, PartialEq, Eq)]
@@ -186,40 +209,53 @@ pub enum Engine {
     Redis(Redis),
 }
 
-/// SKELETON
-#[derive(Debug)]
-pub struct Embedded;
-/// SKELETON
-#[derive(Debug)]
-pub struct Redis;
-
 impl Engine {
     /// Makes the engine. Connects to nothing yet: each worker opens its own connection when it first needs one.
     ///
     /// # Errors
     /// Settings that can't work (an address that is none).
-    pub fn build(
-        _settings: &Settings,
-        _clock: crate::clock::Clock,
-        _metrics: &crate::telemetry::Metrics,
-    ) -> Result<Self, crate::telemetry::Mistake> {
-        todo!()
+    pub fn build(settings: &Settings, clock: Clock, metrics: &Metrics) -> Result<Self, Mistake> {
+        match settings {
+            Settings::Embedded(settings) => Ok(Self::Embedded(Embedded::new(settings, clock, metrics))),
+            // Redis tells the time itself.
+            Settings::Redis(settings) => Ok(Self::Redis(Redis::new(settings, metrics)?)),
+        }
     }
 
-    /// Takes all cells or none.
+    /// Takes all cells or none. The cells share a tag.
     ///
     /// # Errors
     /// See [`EngineError`]; a refusal is no error.
-    pub async fn take(&self, _cells: &Cells) -> Result<Taken, EngineError> {
-        todo!()
+    pub async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+        match self {
+            Self::Embedded(embedded) => embedded.take(cells),
+            Self::Redis(redis) => redis.take(cells).await,
+        }
     }
 
-    /// Gives back `cost` of each cell, taken at `taken_at_us`; only into the same window, never above full.
+    /// Gives back `cost` of each cell, taken at `taken_at_us`; only into the same window, never above full. The cells share a tag.
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn give_back(&self, _cells: &Cells, _taken_at_us: u64) -> Result<(), EngineError> {
-        todo!()
+    pub async fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
+        match self {
+            Self::Embedded(embedded) => embedded.give_back(cells, taken_at_us),
+            Self::Redis(redis) => redis.give_back(cells, taken_at_us).await,
+        }
+    }
+
+    /// Forgets a counter: its whole allowance is back.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn reset(&self, key: &Key) -> Result<(), EngineError> {
+        match self {
+            Self::Embedded(embedded) => {
+                embedded.reset(key);
+                Ok(())
+            }
+            Self::Redis(redis) => redis.reset(key).await,
+        }
     }
 
     /// Whether the store answers now: for `/ready`.
@@ -227,16 +263,9 @@ impl Engine {
     /// # Errors
     /// Why it does not.
     pub async fn ping(&self) -> Result<(), EngineError> {
-        todo!()
-    }
-}
-
-impl Embedded {
-    /// Takes at once, on the calling thread.
-    ///
-    /// # Errors
-    /// [`Cause::Full`], [`Cause::Script`].
-    pub fn take(&self, _cells: &Cells) -> Result<Taken, EngineError> {
-        todo!()
+        match self {
+            Self::Embedded(_) => Ok(()),
+            Self::Redis(redis) => redis.ping().await,
+        }
     }
 }

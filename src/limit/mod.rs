@@ -2,11 +2,26 @@
 //!
 //! Turns a [`Plan`] into engine calls (keys, tags, order), replies into an [`Outcome`], and store failures into what the configuration says.
 //! Knows nothing of HTTP, Wasm or Redis' protocol.
+//!
+//! In the order of a plan's way: `take` builds and runs its round, `round` says who is asked next and what is given back, `programs` and `keys`
+//! say what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what happens at the end. `local` is each
+//! worker's memory, `shared` what they have in common.
+
+mod failure;
+mod keys;
+mod local;
+mod programs;
+mod queue;
+mod round;
+mod settle;
+mod shared;
+mod take;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Clock;
 use crate::engine::{Engine, Secret};
 use crate::plan::{Fallback, Outcome, Plan};
 use crate::telemetry::Metrics;
@@ -20,18 +35,22 @@ pub struct Settings {
     pub key_secret: Option<Secret>,
 }
 
-/// Charges plans. Shared by all workers.
+/// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so nothing here is contended.
+///
+/// Build one for as long as its engine lives: a grant and the queue of settling calls belong to the limiter that made them.
 #[derive(Debug)]
-pub struct Limiter;
+pub struct Limiter {
+    shared: Arc<shared::Shared>,
+}
 
 /// Whose counters: a policy as configured, or that policy on one route. Made once for each route when the house is built.
 #[derive(Debug)]
 pub struct Scope {
-    /// `POLICY` or `POLICY@ROUTE`.
+    /// `POLICY` or `POLICY@ROUTE`, as [`Scope::name_of`] makes it.
     pub name: String,
     /// For metrics.
     pub policy: String,
-    /// What to do when a counter can't be reached and the limit itself says nothing.
+    /// What to do when a counter can't be reached and the limit itself says nothing. `Local` is not built yet and means `Deny`.
     pub on_store_error: Fallback,
     /// Whether a limit may be looser than `on_store_error`.
     pub limit_decides: bool,
@@ -42,15 +61,24 @@ pub struct Scope {
 pub enum Take {
     /// All enforced limits fitted and are charged (or were let through uncounted, which `outcome` says for each).
     Granted(Outcome, Grant),
-    /// One or more refused; nothing is charged.
+    /// One or more refused; nothing is charged. Each limit was evaluated all the same, so the longest `Retry-After` is known, except where an
+    /// enforced limit has an amount or a burst of 0: then no counter was asked, and the others show their whole allowance.
     Refused(Outcome),
     /// A counter could not be reached, and the configuration denies then.
     Unavailable,
 }
 
-/// What a request holds: settled once at its end, or by itself when it is dropped.
+/// What a request holds: settled once at its end.
+///
+/// Dropped without [`Grant::settle`] it is the same as [`Ending::ClientGone`]: nothing is given back.
 #[derive(Debug)]
-pub struct Grant;
+#[must_use = "a grant that is not settled gives nothing back"]
+pub struct Grant {
+    shared: Arc<shared::Shared>,
+    scope: Arc<Scope>,
+    plan: Arc<Plan>,
+    charged: round::Charged,
+}
 
 /// How a request ended, as far as its limits care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,31 +102,42 @@ pub struct Adjustment {
     pub units: i64,
 }
 
+impl Scope {
+    /// A scope's name: the policy's, or that policy on one route. `@` inside either is escaped, so that no two scopes share counters by their
+    /// names.
+    #[must_use]
+    pub fn name_of(policy: &str, route: Option<&str>) -> String {
+        let plain = |name: &str| name.replace('%', "%25").replace('@', "%40");
+        route.map_or_else(|| plain(policy), |route| format!("{}@{}", plain(policy), plain(route)))
+    }
+}
+
 impl Limiter {
     /// A limiter on `engine`.
     #[must_use]
-    pub fn new(_settings: Settings, _engine: Arc<Engine>, _metrics: Metrics) -> Self {
-        todo!()
+    pub fn new(settings: Settings, engine: Arc<Engine>, metrics: Metrics) -> Self {
+        Self { shared: Arc::new(shared::Shared::new(settings, engine, metrics)) }
     }
 
-    /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a charge.
-    pub async fn take(&self, _scope: &Arc<Scope>, _plan: &Arc<Plan>) -> Take {
-        todo!()
+    /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a charge: on Redis it must run inside a tokio
+    /// runtime, where what was sent is seen through to its end and then settled as [`Ending::Unsent`].
+    pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
+        take::take(&self.shared, scope, plan).await
     }
 
-    /// Waits until every settling call so far is done, at most `grace`.
-    pub async fn drain(&self, _grace: Duration) {
-        todo!()
+    /// Waits until every take and settling call so far is done, on all workers, at most `grace`. Their runtimes must still run.
+    pub async fn drain(&self, grace: Duration) {
+        if tokio::time::timeout(grace, self.shared.drained()).await.is_err() {
+            tracing::warn!(calls = self.shared.pending(), "settling calls were not done within the grace period");
+        }
     }
 }
 
 impl Grant {
-    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's own words for limits that are settled so.
-    /// Returns at once: the work is queued.
-    pub fn settle(self, _ending: Ending, _adjustments: &[Adjustment]) {
-        todo!()
+    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's own words: below zero for limits that are
+    /// settled so (at most what was taken), above zero for any (best effort: what does not fit any more is not charged, and counted).
+    /// Returns at once: on Redis the work is queued.
+    pub fn settle(self, ending: Ending, adjustments: &[Adjustment]) {
+        settle::settle(&self, ending, adjustments);
     }
 }
-
-#[allow(dead_code)]
-fn skeleton(_: Clock) {}

@@ -1,12 +1,27 @@
 //! Accepts connections and serves requests on them, until told to drain. Knows no route and no limit: its handler is handed in.
+//!
+//! Read on in `accept` (a worker's loop), `connection` (one connection), `head_timer` (its two waits), `stream` (what hyper reads and writes).
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+
 use crate::telemetry::Metrics;
 use crate::wire::Response;
+
+mod accept;
+mod bind;
+mod connection;
+mod drain;
+mod head_timer;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use drain::Drain;
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +33,7 @@ pub struct Settings {
 /// `[server.limits]` and `[server.timeouts]`, as far as connections care. They may change on reload: new connections see the new ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionSettings {
-    /// Connections at once over all workers, at most.
+    /// Connections at once over all workers, at most: over all listeners that are served with these very settings.
     pub connections_max: usize,
     /// Bytes of a request's head, at most: above, 431.
     pub header_bytes_max: usize,
@@ -31,7 +46,7 @@ pub struct ConnectionSettings {
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The socket's own far end.
+    /// The socket's own far end. An IPv4 client of an IPv6 socket is shown as IPv4.
     pub address: SocketAddr,
     /// The near end.
     pub local: SocketAddr,
@@ -47,54 +62,39 @@ pub trait Handler: Clone + Send + Sync + 'static {
 
 /// A bound address: every worker accepts on a socket of its own (`SO_REUSEPORT`).
 #[derive(Debug)]
-pub struct Listener;
-
-/// Stops the accepting and waits for what is under way.
-#[derive(Clone, Debug)]
-pub struct Drain;
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
 
 impl Listener {
     /// Binds one socket for each of `workers`. Port 0 takes a free one, the same for all.
     ///
     /// # Errors
     /// The address is taken, or not ours.
-    pub fn bind(_settings: &Settings, _workers: usize) -> std::io::Result<Vec<Self>> {
-        todo!()
+    pub fn bind(settings: &Settings, workers: usize) -> std::io::Result<Vec<Self>> {
+        bind::bind(settings.address, workers)
+    }
+
+    /// Serves on a socket that the caller has bound and on which it listens.
+    ///
+    /// # Errors
+    /// The socket has no address, or can't be made non-blocking.
+    pub fn from_std(socket: TcpListener) -> std::io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        Ok(Self { socket, address })
     }
 
     /// Where it is bound.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        todo!()
+        self.address
     }
 
-    /// Accepts and serves until `drain` says so, then until the last connection is done. Runs on a worker's own runtime.
-    pub async fn serve<H: Handler>(
-        self,
-        _handler: H,
-        _settings: Arc<arc_swap::ArcSwap<ConnectionSettings>>,
-        _drain: Drain,
-        _metrics: Metrics,
-    ) {
-        todo!()
-    }
-}
-
-impl Drain {
-    /// One for a whole process.
-    #[must_use]
-    pub fn new() -> Self {
-        todo!()
-    }
-
-    /// Says it: accepting stops, idle connections close, busy ones finish what they do.
-    pub fn start(&self) {
-        todo!()
-    }
-
-    /// Whether it was said.
-    #[must_use]
-    pub fn started(&self) -> bool {
-        todo!()
+    /// Accepts and serves until `drain` says so, then until the last connection is done. Runs on a worker's own runtime. Dropping it ends its
+    /// connections at once: so a caller bounds the drain by its grace.
+    pub async fn serve<H: Handler>(self, handler: H, settings: Arc<ArcSwap<ConnectionSettings>>, drain: Drain, metrics: Metrics) {
+        accept::serve(self.socket, handler, settings, drain, metrics).await;
     }
 }

@@ -1,129 +1,66 @@
-//! The path of one request. Read [`handle`] first.
+//! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of this room.
+//!
+//! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop` (what concerns only the connection), `routes`
+//! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` (the request as the upstream gets it), `refusal`, `reply` and `fields`
+//! (what the client is told), `visit` with `settle`, `tally` and `access` (what is left to do at the end). `house` is what all of it is built from,
+//! `live` how it is swapped under load.
 
-use std::net::SocketAddr;
+mod settings;
+
+mod house;
+mod live;
+
+mod client;
+mod hop;
+mod path;
+mod target;
+
+mod routes;
+mod trie;
+
+mod admit;
+mod facts;
+
+mod forward;
+
+mod fields;
+mod refusal;
+mod reply;
+
+mod access;
+mod id;
+mod settle;
+mod tally;
+mod visit;
+
+mod json;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
-use crate::limit::Limiter;
-use crate::listen::Peer;
-use crate::policy::Policy;
-use crate::telemetry::{Access, Metrics, Mistake};
-use crate::upstream::Upstream;
-use crate::wire::Response;
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use hyper::body::Incoming;
 
-/// One `[[routes]]`, with the rooms' things that it names already built.
-#[derive(Clone, Debug)]
-pub struct RouteSettings {
-    /// For metrics and logs.
-    pub name: String,
-    /// Exact host or `*.host`; any where there is none.
-    pub host: Option<String>,
-    /// `/v1/*`, `/users/{id}`.
-    pub path: String,
-    /// Any where empty.
-    pub methods: Vec<String>,
-    /// What answers.
-    pub target: Target,
-    /// Who decides; nobody where there is none.
-    pub policy: Option<RoutePolicy>,
-    /// Which fields tell of limits.
-    pub fields: FieldStyle,
-    /// Bytes of a request's body, at most: above, 413.
-    pub body_bytes_max: u64,
-}
+use crate::listen::{Handler, Peer};
+use crate::wire::{Body, Request, Response};
 
-/// What answers on a route.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// An upstream.
-    Upstream(Arc<Upstream>),
-    /// Weir itself.
-    Respond {
-        /// The status.
-        status: u16,
-        /// The body, text/plain.
-        body: String,
-    },
-}
+use house::Answer;
+use live::Local;
+use refusal::Refusal;
+use trie::Match;
+use visit::Visit;
 
-/// A route's policy and whose counters it charges.
-#[derive(Clone, Debug)]
-pub struct RoutePolicy {
-    /// The guest.
-    pub policy: Arc<Policy>,
-    /// Whose counters.
-    pub scope: Arc<crate::limit::Scope>,
-    /// When the policy fails: let it through (and say so), or 503.
-    pub allow_on_error: bool,
-}
-
-/// `ratelimit_fields`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FieldStyle {
-    /// `RateLimit` and `RateLimit-Policy` of the IETF draft.
-    #[default]
-    Draft,
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
-    Legacy,
-    /// Both.
-    Both,
-    /// None; Retry-After stays.
-    Off,
-}
-
-/// What of `[server]` and `[log]` concerns requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Only they are believed in `X-Forwarded-For`.
-    pub trusted_proxies: Vec<ipnet::IpNet>,
-    /// Bytes of a request's target, at most: above, 414.
-    pub uri_bytes_max: usize,
-    /// Time between two pieces of a request's body.
-    pub body_idle: std::time::Duration,
-    /// Which requests are logged.
-    pub access: Access,
-    /// JSON lines, or text.
-    pub access_json: bool,
-}
-
-/// Everything that one request needs, built whole from one configuration and never changed: a snapshot.
-#[derive(Debug)]
-pub struct House;
-
-/// The house that serves now. Swapped on reload; a request keeps the one it began with until its headers are out.
-#[derive(Debug)]
-pub struct Live;
+pub use house::House;
+pub use live::Live;
+pub use settings::{FieldStyle, RoutePolicy, RouteSettings, Settings, Target};
 
 /// What listeners call.
 #[derive(Clone, Debug)]
-pub struct Proxy(#[allow(dead_code)] Arc<Live>);
-
-impl House {
-    /// Builds the routes.
-    ///
-    /// # Errors
-    /// Paths, hosts or methods that are none, and routes of which none is more specific (settings `routes[0].path` ...).
-    pub fn build(
-        _settings: Settings,
-        _routes: Vec<RouteSettings>,
-        _limiter: Arc<Limiter>,
-        _metrics: &Metrics,
-    ) -> Result<Self, Vec<Mistake>> {
-        todo!()
-    }
-}
-
-impl Live {
-    /// Begins with `house`.
-    #[must_use]
-    pub fn new(_house: House) -> Arc<Self> {
-        todo!()
-    }
-
-    /// From now on, new requests see `house`.
-    pub fn swap(&self, _house: House) {
-        todo!()
-    }
-}
+pub struct Proxy(Arc<Live>);
 
 impl Proxy {
     /// A handler for listeners.
@@ -133,9 +70,56 @@ impl Proxy {
     }
 }
 
-impl crate::listen::Handler for Proxy {
-    async fn call(&self, _request: http::Request<hyper::body::Incoming>, peer: &Arc<Peer>) -> Response {
-        let _: SocketAddr = peer.address;
-        todo!()
+impl Handler for Proxy {
+    async fn call(&self, request: http::Request<Incoming>, peer: &Arc<Peer>) -> Response {
+        // One snapshot until the headers are out.
+        let local = self.0.load();
+        handle(&local, request.map(Body::incoming), peer).await
+    }
+}
+
+/// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte, or when the client goes away.
+async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
+    let (head, body) = request.into_parts();
+    let mut visit = Visit::begin(local, &head, peer);
+    match serve(local, Request::from_parts(head, body), peer, &mut visit).await {
+        Ok(reply) => visit.stream(reply),
+        Err(refusal) => visit.refuse(&refusal),
+    }
+}
+
+/// A request's way to its reply's head, or to why there is none.
+async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) -> Result<Response, Refusal> {
+    let house = local.house();
+    let (mut head, body) = request.into_parts();
+
+    // One authority and one path, in the one form that is matched, shown to the policy and forwarded.
+    let target = target::read(&mut head, visit.client.https, peer, house.settings.uri_bytes_max)?;
+    visit.asked = Some(target.path_and_query.clone());
+    // Before the policy looks: it sees what the upstream will see.
+    hop::strip_request(&mut head.headers)?;
+
+    let Match { route, parameters } = house.routes.find(target.authority.host(), target.path_and_query.path(), &head.method)?;
+    let route = visit.enter(local, house, route)?;
+
+    let body = body.limit(route.body_bytes_max).idle_timeout(house.settings.body_idle);
+    // Before anything is charged for it.
+    if body.is_declared_too_large() {
+        return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
+    }
+
+    // The policy (Wasm), then the limits that it named (Lua).
+    let upstream_fields = admit::admit(&house.limiter, route, &head, &target, parameters, visit).await?;
+
+    match &route.answer {
+        Answer::Upstream(upstream) => {
+            forward::prepare(&mut head, target, &visit.client, peer, &visit.id, &upstream_fields);
+            let request = Request::from_parts(head, visit.sending(body));
+            upstream.send(request).await.map_err(|error| visit.not_replied(&error))
+        }
+        Answer::Respond(status, text) => {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))]);
+            Ok(reply::whole(&head.method, *status, headers, text.clone()))
+        }
     }
 }

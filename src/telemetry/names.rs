@@ -29,7 +29,7 @@ names! {
     STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: they stand until they expire";
     SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge";
-    SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that the store did not answer: give_back, charge";
+    SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back and charge had no answer, charge_refused did not fit any more";
     UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, timeout, cut, protocol, overload, body";
     CONNECTIONS "weir_connections" [] "Client connections accepted";
     CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, accept";

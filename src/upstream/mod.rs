@@ -1,9 +1,21 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
+//!
+//! Read on in `send` (a request's way), `link` (one connection), `pool` (a worker's idle ones), `endpoint` (addresses), `outgoing` (a request's body).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{Counter, Metrics, Mistake, names};
 use crate::wire::{Request, Response};
+
+mod endpoint;
+mod link;
+mod outgoing;
+mod pool;
+mod send;
+#[cfg(test)]
+mod tests;
 
 /// One `[upstreams.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,15 +28,15 @@ pub struct Settings {
     pub connect: Duration,
     /// Time from the request's end to the reply's head.
     pub response_header: Duration,
-    /// Time between two pieces of a body.
+    /// Time between two pieces of a body; also how long an unused connection is kept.
     pub idle: Duration,
     /// Idle connections that each worker keeps.
     pub pool_idle_per_worker: usize,
 }
 
-/// An upstream and, in each worker, its connections.
+/// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a second or two; replies under way go on.
 #[derive(Debug)]
-pub struct Upstream;
+pub struct Upstream(Arc<Inner>);
 
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +61,42 @@ pub enum Cause {
     Cut,
     /// The reply was not HTTP.
     Protocol,
+    /// This worker has too many requests at the upstream already; nothing was sent.
+    Overload,
     /// The request's own body failed.
     Body,
+}
+
+impl Cause {
+    const ALL: [Self; 6] = [Self::Connect, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Body];
+
+    /// The metric's label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Cut => "cut",
+            Self::Protocol => "protocol",
+            Self::Overload => "overload",
+            Self::Body => "body",
+        }
+    }
+}
+
+/// What the upstream's connections share with it.
+#[derive(Debug)]
+struct Inner {
+    /// Tells this one from all others of the process, past ones included: the workers' pools are keyed by it.
+    id: u64,
+    endpoints: Vec<endpoint::Endpoint>,
+    connect: Duration,
+    response_header: Duration,
+    idle: Duration,
+    pool_idle_per_worker: usize,
+    errors: Vec<(Cause, Counter)>,
+    /// The upstream itself is gone: connections are no longer kept.
+    closed: AtomicBool,
 }
 
 impl Upstream {
@@ -58,16 +104,63 @@ impl Upstream {
     ///
     /// # Errors
     /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`).
-    pub fn build(_settings: &Settings, _metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        todo!()
+    pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints)?;
+        let count = |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[&settings.name, cause.label()]));
+        Ok(Self(Arc::new(Inner {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            endpoints,
+            connect: settings.connect,
+            response_header: settings.response_header,
+            idle: settings.idle,
+            pool_idle_per_worker: settings.pool_idle_per_worker,
+            errors: Cause::ALL.map(count).into(),
+            closed: AtomicBool::new(false),
+        })))
     }
 
     /// Sends `request` (its URI in origin form, its `Host` set by the caller, hop-by-hop fields already stripped) and returns the reply's head
     /// with its body streaming. The connection goes back to the pool when that body has ended.
     ///
+    /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
+    /// endpoint; one of which anything may have been sent never is.
+    ///
     /// # Errors
     /// See [`UpstreamError`].
-    pub async fn send(&self, _request: Request) -> Result<Response, UpstreamError> {
-        todo!()
+    pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
+        let reply = send::send(&self.0, request).await;
+        if let Err(error) = &reply {
+            self.0.count(error.cause);
+        }
+        reply
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    fn count(&self, cause: Cause) {
+        if let Some((_, counter)) = self.errors.iter().find(|(of, _)| *of == cause) {
+            counter.inc();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
+
+impl UpstreamError {
+    fn unsent(cause: Cause) -> Self {
+        Self { cause, sent: false, body: None }
+    }
+
+    fn sent(cause: Cause) -> Self {
+        Self { cause, sent: true, body: None }
     }
 }

@@ -1,16 +1,47 @@
-//! SKELETON
-use bytes::Bytes;
+//! The body that passes through the proxy: nothing, a whole one, or a stream from a peer under a size limit and an idle timeout. Knows neither
+//! which side it came from nor where it goes.
+//!
+//! No allocation of its own: a stream's timer is made when the peer first lets us wait, which a body that came with its head never does.
+
+use std::fmt;
+use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-/// A streaming body. SKELETON
-#[derive(Debug)]
-pub struct Body(Option<Bytes>);
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use smallvec::SmallVec;
+
+use super::{Alarm, End, Ending, Failure, OnEnd};
+use crate::clock;
+
+/// A request's or a reply's body.
+pub struct Body {
+    kind: Kind,
+    bytes: u64,
+    bytes_max: u64,
+    idle: Option<Duration>,
+    alarm: Alarm,
+    on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
+}
+
+enum Kind {
+    Empty,
+    Full(Bytes),
+    Stream(Incoming),
+    /// An error was given out: it is over, and yet it is not complete.
+    Failed,
+}
+
 /// Why a body ended early.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum BodyError {
     /// The other side's connection failed, or its framing was wrong.
     #[error("the peer's body ended early: {0}")]
-    Cut(#[source] hyper::Error),
+    Cut(#[source] Arc<hyper::Error>),
     /// Nothing came for the idle timeout.
     #[error("the body stood still")]
     Idle,
@@ -21,22 +52,208 @@ pub enum BodyError {
         limit_bytes: u64,
     },
 }
+
+impl BodyError {
+    /// The same without its details.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Cut(_) => Failure::Cut,
+            Self::Idle => Failure::Idle,
+            Self::TooLarge { .. } => Failure::TooLarge,
+        }
+    }
+}
+
 impl Body {
     /// No body.
     #[must_use]
     pub fn empty() -> Self {
-        Self(None)
+        Self::of(Kind::Empty)
     }
+
     /// A whole body.
     #[must_use]
     pub fn full(bytes: Bytes) -> Self {
-        Self(Some(bytes))
+        Self::of(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
+    }
+
+    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and [`idle_timeout`](Self::idle_timeout) set them.
+    #[must_use]
+    pub fn incoming(incoming: Incoming) -> Self {
+        Self::of(if incoming.is_end_stream() { Kind::Empty } else { Kind::Stream(incoming) })
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, bytes: 0, bytes_max: u64::MAX, idle: None, alarm: Alarm::default(), on_end: SmallVec::new() }
+    }
+
+    /// Fails with [`BodyError::TooLarge`] when more than `bytes_max` bytes of a stream come; at once when its declared length is larger.
+    #[must_use]
+    pub fn limit(mut self, bytes_max: u64) -> Self {
+        self.bytes_max = bytes_max;
+        self
+    }
+
+    /// Fails with [`BodyError::Idle`] when whoever reads a stream waits longer than `idle` for its next piece. Time during which nobody reads
+    /// does not count: that is the reader's slowness, not the peer's.
+    #[must_use]
+    pub fn idle_timeout(mut self, idle: Duration) -> Self {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// Tells `hook` how the body ended, once: when its last byte was read, when it failed, or when it is dropped. Several hooks are told in the
+    /// order in which they were added.
+    #[must_use]
+    pub fn on_end(self, hook: impl OnEnd + 'static) -> Self {
+        self.on_end_boxed(Box::new(hook))
+    }
+
+    /// [`on_end`](Self::on_end) for a hook that is boxed already.
+    #[must_use]
+    pub fn on_end_boxed(mut self, hook: Box<dyn OnEnd>) -> Self {
+        self.on_end.push(hook);
+        self
+    }
+
+    /// Whether it comes from a peer, so that it may be late or fail.
+    #[must_use]
+    pub fn is_streaming(&self) -> bool {
+        matches!(self.kind, Kind::Stream(_))
+    }
+
+    /// Whether the peer declared a length above the limit: it can be refused before anything of it is read.
+    #[must_use]
+    pub fn is_declared_too_large(&self) -> bool {
+        matches!(&self.kind, Kind::Stream(incoming) if incoming.size_hint().lower().saturating_add(self.bytes) > self.bytes_max)
+    }
+
+    fn tell(&mut self, ending: Ending, trailers: bool) {
+        if self.on_end.is_empty() {
+            return;
+        }
+        let end = End { ending, bytes: self.bytes, trailers };
+        for hook in mem::take(&mut self.on_end) {
+            hook.on_end(&end);
+        }
+    }
+
+    fn complete(&mut self, trailers: bool) {
+        self.kind = Kind::Empty;
+        self.tell(Ending::Complete, trailers);
+    }
+
+    fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        // Dropping the stream tells hyper that nobody wants the rest.
+        self.kind = Kind::Failed;
+        self.tell(Ending::Failed(error.failure()), false);
+        Poll::Ready(Some(Err(error)))
+    }
+
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(idle) = self.idle else { return Poll::Pending };
+        if !self.alarm.is_armed() {
+            self.alarm.arm(clock::monotonic() + idle);
+        }
+        ready!(self.alarm.poll(cx));
+        self.fail(BodyError::Idle)
+    }
+
+    fn pass(&mut self, item: Option<Result<Frame<Bytes>, hyper::Error>>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.alarm.disarm();
+        let frame = match item {
+            None => {
+                self.complete(false);
+                return Poll::Ready(None);
+            }
+            Some(Err(error)) => return self.fail(BodyError::Cut(Arc::new(error))),
+            Some(Ok(frame)) => frame,
+        };
+        if let Some(data) = frame.data_ref() {
+            let bytes = self.bytes.saturating_add(data.len() as u64);
+            if bytes > self.bytes_max {
+                return self.fail(BodyError::TooLarge { limit_bytes: self.bytes_max });
+            }
+            self.bytes = bytes;
+            // A length that was declared is known to have been reached: the reader will not ask again.
+            if self.is_end_stream() {
+                self.complete(false);
+            }
+        } else if frame.is_trailers() {
+            self.complete(true);
+        }
+        Poll::Ready(Some(Ok(frame)))
     }
 }
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BodyError;
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
-        todo!()
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.bytes == 0 && self.is_declared_too_large() {
+            let limit_bytes = self.bytes_max;
+            return self.fail(BodyError::TooLarge { limit_bytes });
+        }
+        match &mut self.kind {
+            Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
+                Poll::Pending => self.poll_idle(cx),
+                Poll::Ready(item) => self.pass(item),
+            },
+            Kind::Full(bytes) => {
+                let bytes = mem::take(bytes);
+                self.bytes = bytes.len() as u64;
+                self.complete(false);
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Kind::Empty => {
+                self.complete(false);
+                Poll::Ready(None)
+            }
+            Kind::Failed => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Empty => true,
+            Kind::Full(_) | Kind::Failed => false,
+            Kind::Stream(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Empty | Kind::Failed => SizeHint::with_exact(0),
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Stream(incoming) => incoming.size_hint(),
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        // hyper drops an empty body unread, and one whose declared length it has seen: both are whole.
+        let ending = if self.is_end_stream() { Ending::Complete } else { Ending::Dropped };
+        self.tell(ending, false);
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.kind {
+            Kind::Empty => "empty",
+            Kind::Full(_) => "full",
+            Kind::Stream(_) => "stream",
+            Kind::Failed => "failed",
+        };
+        out.debug_struct("Body").field("kind", &kind).field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }

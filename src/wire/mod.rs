@@ -1,10 +1,17 @@
-//! What both ends of the proxy share: the body type that streams through it, and its errors.
+//! What both ends of the proxy share: the body that streams through it, how a body ends, and a timer that is cheap to move. Knows no route, no
+//! limit and no upstream.
 
 use bytes::Bytes;
 
+mod alarm;
 mod body;
+mod end;
+#[cfg(test)]
+pub(crate) mod tests;
 
+pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError};
+pub use end::{End, Ending, Failure, OnEnd};
 
 /// A request on its way through.
 pub type Request = http::Request<Body>;

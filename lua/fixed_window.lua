@@ -1,0 +1,58 @@
+-- fixed_window: at most `quota` units in each window of `period`.
+--
+-- Promises   Exact: a window admits `quota` units, never one more. Up to 2 x quota may pass around the border of two windows, as with
+--            every fixed window. A window is set once, by its first unit or by the clock; later hits never extend it.
+-- Numbers    quota (units), period (time units), burst (not used), alignment (0: a window begins at the first request after the last
+--            one's end; 1: at whole multiples of the period since 1970).
+-- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0. No count is no window.
+--            The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock stepped
+--            back: the window starts again from now.
+-- Lifetime   One period beyond the window's end.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
+--            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten.
+--            Cost 0 is decided as 1 and counts nothing. A cost above the quota never fits.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
+--            forgotten. Only into the window that was charged, never below zero.
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's id in the value.
+--
+-- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
+-- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+
+local function take(s1, s2, _, now, cost, quota, period, _, alignment)
+  local start, count = now, 0
+  if alignment == 1 then
+    start = now - now % period
+    if s1 == start then count = s2 end
+  elseif s2 > 0 and s1 <= now and now - s1 < period then
+    start, count = s1, s2
+  end
+  local ends = start + period
+  local ask = cost
+  if ask == 0 then ask = 1 end
+
+  if count + ask > quota then
+    local left, retry, reset = quota - count, -1, 0
+    if left < 0 then left = 0 end -- the quota was edited to less
+    if ask <= quota then retry = ends - now end
+    if count > 0 then reset = ends - now end
+    return 0, start, count, 0, left, retry, reset, ends + period
+  end
+  count = count + cost
+  local reset = 0
+  if count > 0 then reset = ends - now end
+  return 1, start, count, 0, quota - count, -1, reset, ends + period
+end
+
+local function give_back(s1, s2, s3, now, units, taken_at, _, period)
+  local ends = s1 + period
+  local charged = s1 <= taken_at and taken_at <= now and now < ends
+  if not charged or s2 == 0 or units == 0 then
+    return s1, s2, s3, 0, ends + period
+  end
+  local count = s2 - units
+  if count < 0 then count = 0 end
+  return s1, count, 0, 1, ends + period
+end
+
+return { take = take, give_back = give_back }

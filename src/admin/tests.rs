@@ -1,0 +1,72 @@
+//! The pages over a real socket.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::listen::{ConnectionSettings, Drain, Listener, Settings};
+
+#[derive(Default)]
+struct Shown {
+    broken: AtomicBool,
+}
+
+impl Views for Shown {
+    async fn ready(&self) -> Result<(), String> {
+        if self.broken.load(Ordering::SeqCst) { Err("the store does not answer".to_owned()) } else { Ok(()) }
+    }
+
+    fn status(&self) -> String {
+        "{\"version\":\"1\"}".to_owned()
+    }
+}
+
+async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    reply
+}
+
+#[tokio::test]
+async fn each_page_shows_what_it_is_handed() {
+    let views = Arc::new(Shown::default());
+    let metrics = Metrics::new(1);
+    let listener = Listener::bind(&Settings { address: ([127, 0, 0, 1], 0).into() }, 1).unwrap().remove(0);
+    let address = listener.address();
+    let settings = ConnectionSettings {
+        connections_max: 10,
+        header_bytes_max: 8 << 10,
+        request_header: Duration::from_secs(5),
+        keep_alive: Duration::from_secs(5),
+    };
+    let admin = Admin::new(Arc::clone(&views), metrics.clone());
+    let serving = tokio::spawn(listener.serve(admin, Arc::new(ArcSwap::from_pointee(settings)), Drain::new(), metrics));
+
+    let reply = ask(address, "GET", "/metrics").await;
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+    assert!(reply.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"), "{reply}");
+    assert!(reply.contains("weir_connections_total 1\n") && reply.ends_with("# EOF\n"), "{reply}");
+
+    assert!(ask(address, "GET", "/live").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(ask(address, "GET", "/ready").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    views.broken.store(true, Ordering::SeqCst);
+    let reply = ask(address, "GET", "/ready").await;
+    assert!(reply.starts_with("HTTP/1.1 503 ") && reply.ends_with("\r\n\r\nthe store does not answer\n"), "{reply}");
+
+    let reply = ask(address, "GET", "/status?x").await;
+    assert!(reply.contains("content-type: application/json\r\n") && reply.ends_with("{\"version\":\"1\"}"), "{reply}");
+    let head = ask(address, "HEAD", "/status").await;
+    assert!(head.contains("content-length: 15\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+
+    assert!(ask(address, "GET", "/other").await.starts_with("HTTP/1.1 404 "));
+    assert!(ask(address, "POST", "/other").await.starts_with("HTTP/1.1 404 "));
+    let reply = ask(address, "DELETE", "/status").await;
+    assert!(reply.starts_with("HTTP/1.1 405 ") && reply.contains("allow: GET, HEAD\r\n"), "{reply}");
+    serving.abort();
+}

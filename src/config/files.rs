@@ -1,0 +1,92 @@
+//! Files that the configuration names: modules and secrets. Each is bounded, and noted with what was read, so that it can be watched.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::reader::{Item, Notes, Table};
+use crate::engine::Secret;
+use crate::reload::Watch;
+
+/// `proxy.toml` itself, at most.
+pub(super) const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// A `.wasm` file, at most: a Python guest is some 18 MB.
+pub(super) const WASM_BYTES_MAX: u64 = 64 << 20;
+/// A secret's file, at most.
+const SECRET_BYTES_MAX: u64 = 4 << 10;
+
+/// Reads a file whole, or says in one sentence why not.
+pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let file = File::open(path).map_err(|error| cause(&error))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| cause(&error))?;
+    if bytes.len() as u64 > bytes_max { Err(format!("it has more than {bytes_max} bytes")) } else { Ok(bytes) }
+}
+
+/// Without the number that `io::Error` adds for programmers.
+fn cause(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// Whether opening it can't wait for somebody else, as a pipe would.
+pub(super) fn is_plain(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+impl Notes {
+    /// Reads a file that `item` names, relative to the configuration's folder.
+    pub(super) fn named_file(&self, item: &Item<'_>, what: &str, bytes_max: u64) -> Option<(PathBuf, Vec<u8>)> {
+        let expected = format!("the path of {what}");
+        let path = self.folder.join(item.text(&expected)?);
+        let read = match fs::metadata(&path) {
+            Ok(metadata) if !metadata.is_file() => Err("it is not a file".to_owned()),
+            _ => read(&path, bytes_max),
+        };
+        match read {
+            Ok(bytes) => {
+                self.watched.borrow_mut().push(Watch::read(&path, &bytes));
+                Some((path, bytes))
+            }
+            Err(cause) => {
+                self.watched.borrow_mut().push(Watch::now(&path));
+                item.found(format!("{} ({cause})", path.display()), format!("{expected} of at most {bytes_max} bytes"), None);
+                None
+            }
+        }
+    }
+}
+
+/// A secret from the file or the environment variable that a setting names. Its text is in no message.
+pub(super) fn secret(notes: &Notes, table: &mut Table<'_>, file_key: &'static str, env_key: &'static str) -> Option<Secret> {
+    let (file, env) = (table.take(file_key), table.take(env_key));
+    if let (Some(_), Some(env)) = (&file, &env) {
+        env.found(format!("both `{file_key}` and `{env_key}`"), "one of the two", None);
+        return None;
+    }
+    let (item, text) = match (file, env) {
+        (Some(item), _) => {
+            let (_, bytes) = notes.named_file(&item, "a file that holds the secret", SECRET_BYTES_MAX)?;
+            let text = String::from_utf8(bytes).ok();
+            if text.is_none() {
+                item.found("a file that is not UTF-8", "a secret in UTF-8", None);
+            }
+            (item, text?)
+        }
+        (None, Some(item)) => {
+            let name = item.text("the name of an environment variable")?;
+            let value = if name.is_empty() || name.contains(['=', '\0']) { None } else { std::env::var(name).ok() };
+            if value.is_none() {
+                item.wrong("the name of an environment variable that is set, in UTF-8");
+            }
+            (item, value?)
+        }
+        (None, None) => return None,
+    };
+    let secret = text.trim_end_matches(['\r', '\n']);
+    if secret.is_empty() {
+        item.found("an empty secret", "a secret of one character or more", None);
+        return None;
+    }
+    Some(Secret(secret.to_owned()))
+}

@@ -1,0 +1,108 @@
+//! `[policies.*]`: a module, its bounds, and its own configuration, which goes to the guest as JSON as it stands.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Number, Value};
+use toml::de::DeValue;
+
+use super::files::WASM_BYTES_MAX;
+use super::reader::{Item, Notes, Table, integer};
+use super::server::bytes;
+use super::{NAMED_MAX, check_name};
+use crate::policy::{self, Module};
+
+const CPU_TIME_DEFAULT: Duration = Duration::from_millis(10);
+const CPU_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
+const MEMORY_BYTES_DEFAULT: u64 = 16 << 20;
+const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
+/// Whole numbers that every guest's JSON reads exactly (policy.wit).
+const JSON_WHOLE_MAX: i128 = 1 << 53;
+/// Levels of a policy's own configuration.
+const JSON_DEPTH_MAX: usize = 32;
+
+pub(super) fn policies(notes: &Notes, root: &mut Table<'_>) -> Vec<policy::Settings> {
+    let table = root.section("policies");
+    let named = table.named();
+    if named.len() > NAMED_MAX {
+        table.found(format!("{} policies", named.len()), format!("at most {NAMED_MAX}"));
+    }
+    named.into_iter().take(NAMED_MAX).filter_map(|(name, item)| policy(notes, name, &item)).collect()
+}
+
+fn policy(notes: &Notes, name: String, item: &Item<'_>) -> Option<policy::Settings> {
+    check_name(&name, item);
+    let mut table = item.table()?;
+    let module = module(notes, &mut table);
+    let cpu_time = table.duration("cpu_time", CPU_TIME, CPU_TIME_DEFAULT);
+    let memory_bytes = bytes(table.size("memory", MEMORY_BYTES, MEMORY_BYTES_DEFAULT));
+    let isolations = [("reuse", false), ("request", true)];
+    let isolated = table.take("isolation").and_then(|item| item.choice(&isolations, &[])).unwrap_or(false);
+    let config = table.take("config").and_then(|item| {
+        item.table()?;
+        json(&item, 0)
+    });
+    table.finish();
+    let config_json = config.unwrap_or_else(|| Value::Object(Map::new())).to_string();
+    Some(policy::Settings { name, module: module?, cpu_time, memory_bytes, isolated, config_json })
+}
+
+fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
+    match (table.take("use"), table.take("wasm")) {
+        (Some(shipped), None) => {
+            let words: Vec<(&str, String)> = policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();
+            let not_yet = ["plans"];
+            shipped.choice(&words, &not_yet).map(Module::Shipped)
+        }
+        (None, Some(file)) => {
+            let (path, bytes) = notes.named_file(&file, "a .wasm file", WASM_BYTES_MAX)?;
+            Some(Module::File { path, bytes: Arc::from(bytes) })
+        }
+        (None, None) => {
+            table.missing("use", "`use = \"client-ip\"` for a policy that ships, or `wasm = \"my_policy.wasm\"` for a file");
+            None
+        }
+        (Some(_), Some(file)) => {
+            file.found("both `use` and `wasm`", "one of the two", None);
+            None
+        }
+    }
+}
+
+/// The value as JSON; what JSON can't hold exactly is a mistake, and all such mistakes are noted.
+fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
+    if depth > JSON_DEPTH_MAX {
+        item.found("a deeper level", format!("at most {JSON_DEPTH_MAX} levels in a policy's config"), None);
+        return None;
+    }
+    match item.value {
+        DeValue::String(text) => Some(Value::String(text.to_string())),
+        DeValue::Boolean(boolean) => Some(Value::Bool(*boolean)),
+        DeValue::Datetime(datetime) => Some(Value::String(datetime.to_string())),
+        DeValue::Integer(_) => {
+            let exact = |number: &i128| (-JSON_WHOLE_MAX..=JSON_WHOLE_MAX).contains(number);
+            let number = integer(item.value).filter(exact).and_then(Number::from_i128);
+            if number.is_none() {
+                item.wrong("a whole number from -2^53 to 2^53");
+            }
+            number.map(Value::Number)
+        }
+        DeValue::Float(float) => {
+            let number = float.as_str().parse().ok().and_then(Number::from_f64);
+            if number.is_none() {
+                item.wrong("a finite number");
+            }
+            number.map(Value::Number)
+        }
+        DeValue::Array(array) => {
+            let read: Vec<Option<Value>> = item.list(array.len()).iter().map(|element| json(element, depth + 1)).collect();
+            read.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
+        }
+        DeValue::Table(_) => {
+            let entries = item.table()?.named();
+            let read: Vec<_> = entries.into_iter().map(|(key, element)| json(&element, depth + 1).map(|value| (key, value))).collect();
+            read.into_iter().collect::<Option<Map<_, _>>>().map(Value::Object)
+        }
+    }
+}

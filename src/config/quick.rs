@@ -1,0 +1,43 @@
+//! `weir run --to URL --limit 100/1m`: the same configuration as a file would give, from two words and no file.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::{Config, Mistakes, units};
+use crate::plan::{AMOUNT_MAX, PERIOD_MS_MAX};
+use crate::telemetry::Mistake;
+
+/// What stands in a message where a file's name would.
+const NAME: &str = "<command line>";
+
+/// The configuration that forwards everything to `to` and lets each client address through `limit` (`100/1m`, `10/1s`) times; it listens on
+/// `listen`, or where a file without listeners would.
+///
+/// # Errors
+/// A `limit` that is none, or whatever is wrong with `to`.
+pub fn quick(to: &str, limit: &str, listen: Option<SocketAddr>) -> Result<Config, Mistakes> {
+    let (quota, period) = rate(limit).ok_or_else(|| {
+        let expected = format!("a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s");
+        let text = format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
+        Mistakes { count: 1, text, watched: Vec::new() }
+    })?;
+    let url = if to.contains("://") { to.to_owned() } else { format!("http://{to}") };
+    // As a TOML string: whatever the shell handed over stays one value.
+    let url = toml::Value::from(url.trim_end_matches('/')).to_string();
+    let listener = listen.map_or_else(String::new, |address| format!("[[listeners]]\naddress = \"{address}\"\n\n"));
+    let text = format!(
+        "{listener}[upstreams.to]\nendpoints = [{url}]\n\n\
+         [policies.limit]\nuse = \"client-ip\"\n\n\
+         [[policies.limit.config.limits]]\nname = \"limit\"\nalgorithm = \"fixed_window\"\nquota = {quota}\nperiod = \"{period}\"\n\n\
+         [[routes]]\nname = \"all\"\npath = \"/*\"\nupstream = \"to\"\npolicy = \"limit\"\n"
+    );
+    super::read(&text, Path::new(NAME), None)
+}
+
+fn rate(limit: &str) -> Option<(u64, &str)> {
+    let (quota, period) = limit.split_once('/')?;
+    let digits = !quota.is_empty() && quota.bytes().all(|byte| byte.is_ascii_digit());
+    let quota = quota.parse::<u64>().ok().filter(|quota| digits && *quota <= AMOUNT_MAX)?;
+    let period_ms = units::duration(period)?.as_millis();
+    (1..=u128::from(PERIOD_MS_MAX)).contains(&period_ms).then_some((quota, period))
+}

@@ -1,0 +1,341 @@
+//! Walks the TOML tree: takes known keys, turns values into types, and notes every mistake instead of stopping at the first.
+//!
+//! Knows no section: those are in the files beside this one. Where a setting stands is the business of [`super::source`]; here a setting is
+//! its path, `server.limits.connections`.
+
+use std::cell::RefCell;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::units;
+use crate::reload::Watch;
+use crate::telemetry::Mistake;
+
+/// Characters of a found text that a message repeats, at most.
+const FOUND_CHARS_MAX: usize = 60;
+/// Known keys or names that a message lists, at most.
+const LISTED_MAX: usize = 16;
+
+/// A mistake, and what its picture needs beside it.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    pub(super) mistake: Mistake,
+    pub(super) place: Place,
+    pub(super) help: Option<String>,
+}
+
+/// What of a setting is marked.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// Its value, or what is nearest to it where it is missing.
+    Value,
+    /// Its key.
+    Key,
+    /// These bytes of the file: for mistakes that keep a setting from being one.
+    At(Range<usize>),
+}
+
+/// Everything that reading gathers on its way.
+#[derive(Debug)]
+pub(super) struct Notes {
+    findings: RefCell<Vec<Finding>>,
+    pub(super) watched: RefCell<Vec<Watch>>,
+    /// Where paths in the file start.
+    pub(super) folder: PathBuf,
+}
+
+/// A value and its path.
+#[derive(Clone, Debug)]
+pub(super) struct Item<'a> {
+    pub(super) notes: &'a Notes,
+    pub(super) path: String,
+    pub(super) value: &'a DeValue<'a>,
+}
+
+/// A table whose keys are taken one after the other; what is left at [`Table::finish`] is unknown. A missing table has no keys.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    notes: &'a Notes,
+    pub(super) path: String,
+    table: Option<&'a DeTable<'a>>,
+    taken: Vec<&'static str>,
+}
+
+impl Notes {
+    pub(super) fn new(folder: &Path, watch: Option<Watch>) -> Self {
+        Self { findings: RefCell::default(), watched: RefCell::new(watch.into_iter().collect()), folder: folder.to_path_buf() }
+    }
+
+    pub(super) fn add(&self, mistake: Mistake, place: Place, help: Option<String>) {
+        self.findings.borrow_mut().push(Finding { mistake, place, help });
+    }
+
+    pub(super) fn into_parts(self) -> (Vec<Finding>, Vec<Watch>) {
+        (self.findings.into_inner(), self.watched.into_inner())
+    }
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(notes: &'a Notes, path: impl Into<String>, table: Option<&'a DeTable<'a>>) -> Self {
+        Self { notes, path: path.into(), table, taken: Vec::new() }
+    }
+
+    pub(super) fn is_present(&self) -> bool {
+        self.table.is_some()
+    }
+
+    pub(super) fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
+        self.taken.push(key);
+        let value = self.table?.get(key)?.get_ref();
+        Some(Item { notes: self.notes, path: join(&self.path, key), value })
+    }
+
+    /// A key that must be there.
+    pub(super) fn need(&mut self, key: &'static str, expected: &str) -> Option<Item<'a>> {
+        let item = self.take(key);
+        if item.is_none() {
+            self.missing(key, expected);
+        }
+        item
+    }
+
+    pub(super) fn missing(&self, key: &str, expected: &str) {
+        self.notes.add(Mistake::new(join(&self.path, key), "nothing", expected), Place::Value, None);
+    }
+
+    /// A mistake in the table as a whole.
+    pub(super) fn found(&self, found: impl Into<String>, expected: impl Into<String>) {
+        self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, None);
+    }
+
+    /// A key that the design knows and this version does not: a mistake that says so, so that nobody believes it to work.
+    pub(super) fn not_yet(&mut self, key: &'static str, what: &str) {
+        if let Some(item) = self.table.and_then(|table| table.get(key)).map(|_| join(&self.path, key)) {
+            let mistake = Mistake::new(item, format!("the key `{key}`"), "no such key");
+            self.notes.add(mistake, Place::Key, Some(format!("{what}: not built yet")));
+            self.taken.push(key);
+        }
+    }
+
+    /// A table below this one; an empty one where it is missing or none.
+    pub(super) fn section(&mut self, key: &'static str) -> Self {
+        let path = join(&self.path, key);
+        let found = self.take(key).and_then(|item| item.table());
+        found.unwrap_or_else(|| Table::new(self.notes, path, None))
+    }
+
+    /// The elements of an array; none where it is missing.
+    pub(super) fn list(&mut self, key: &'static str, count_max: usize) -> Vec<Item<'a>> {
+        self.take(key).map(|item| item.list(count_max)).unwrap_or_default()
+    }
+
+    pub(super) fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
+        self.take(key).and_then(|item| item.whole(range)).unwrap_or(default)
+    }
+
+    pub(super) fn count(&mut self, key: &'static str, range: RangeInclusive<u64>, default: usize) -> usize {
+        self.take(key).and_then(|item| item.whole(range)).and_then(|n| usize::try_from(n).ok()).unwrap_or(default)
+    }
+
+    pub(super) fn duration(&mut self, key: &'static str, range: RangeInclusive<Duration>, default: Duration) -> Duration {
+        self.take(key).and_then(|item| item.duration(range)).unwrap_or(default)
+    }
+
+    pub(super) fn size(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
+        self.take(key).and_then(|item| item.size(range)).unwrap_or(default)
+    }
+
+    /// Everything below this table as (name, item): for tables whose keys are the operator's own names.
+    pub(super) fn named(&self) -> Vec<(String, Item<'a>)> {
+        let entries = self.table.into_iter().flatten();
+        let item = |key: &str, value| Item { notes: self.notes, path: join(&self.path, key), value };
+        entries.map(|(key, value)| (key.get_ref().to_string(), item(key.get_ref(), value.get_ref()))).collect()
+    }
+
+    /// The names below a table that was taken before.
+    pub(super) fn below(&self, key: &str) -> Vec<(String, Item<'a>)> {
+        let table = self.table.and_then(|table| table.get(key)).and_then(|value| value.get_ref().as_table());
+        Table::new(self.notes, join(&self.path, key), table).named()
+    }
+
+    /// What nobody took is unknown. Nothing is skipped silently: a misspelt limit would be no limit.
+    pub(super) fn finish(self) {
+        let unknown = self.table.into_iter().flatten().map(|(key, _)| key.get_ref()).filter(|key| !self.taken.contains(&key.as_ref()));
+        for key in unknown {
+            let place = if self.path.is_empty() { "a section or key of the file".to_owned() } else { format!("a key of `{}`", self.path) };
+            let mistake = Mistake::new(join(&self.path, key), format!("the unknown key {}", quoted(key)), place);
+            self.notes.add(mistake, Place::Key, Some(hint(key, &self.taken, "key")));
+        }
+    }
+}
+
+impl<'a> Item<'a> {
+    pub(super) fn wrong(&self, expected: impl Into<String>) {
+        self.wrong_with(expected, None);
+    }
+
+    pub(super) fn wrong_with(&self, expected: impl Into<String>, help: Option<String>) {
+        self.found(describe(self.value), expected, help);
+    }
+
+    /// A mistake that words `found` itself.
+    pub(super) fn found(&self, found: impl Into<String>, expected: impl Into<String>, help: Option<String>) {
+        self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, help);
+    }
+
+    /// A mistake in the key rather than in its value.
+    pub(super) fn wrong_key(&self, found: &str, expected: impl Into<String>) {
+        self.notes.add(Mistake::new(self.path.clone(), quoted(found), expected), Place::Key, None);
+    }
+
+    pub(super) fn table(&self) -> Option<Table<'a>> {
+        let DeValue::Table(table) = self.value else {
+            self.wrong("a table");
+            return None;
+        };
+        Some(Table::new(self.notes, self.path.clone(), Some(table)))
+    }
+
+    pub(super) fn list(&self, count_max: usize) -> Vec<Item<'a>> {
+        let DeValue::Array(array) = self.value else {
+            self.wrong("an array");
+            return Vec::new();
+        };
+        if array.len() > count_max {
+            self.found(format!("{} elements", array.len()), format!("at most {count_max}"), None);
+        }
+        let element = |(index, value): (usize, &'a toml::Spanned<DeValue<'a>>)| Item {
+            notes: self.notes,
+            path: format!("{}[{index}]", self.path),
+            value: value.get_ref(),
+        };
+        array.iter().take(count_max).enumerate().map(element).collect()
+    }
+
+    pub(super) fn text(&self, expected: &str) -> Option<&'a str> {
+        let text = self.value.as_str();
+        if text.is_none() {
+            self.wrong(expected);
+        }
+        text
+    }
+
+    /// A text that `read` understands.
+    pub(super) fn parsed<T>(&self, expected: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let parsed = read(self.text(expected)?);
+        if parsed.is_none() {
+            self.wrong(expected);
+        }
+        parsed
+    }
+
+    pub(super) fn whole(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let number = integer(self.value).and_then(|number| u64::try_from(number).ok()).filter(|number| range.contains(number));
+        if number.is_none() {
+            self.wrong(format!("a whole number from {} to {}", range.start(), range.end()));
+        }
+        number
+    }
+
+    pub(super) fn duration(&self, range: RangeInclusive<Duration>) -> Option<Duration> {
+        let (low, high) = (units::show_duration(*range.start()), units::show_duration(*range.end()));
+        let duration = self.value.as_str().and_then(units::duration).filter(|duration| range.contains(duration));
+        if duration.is_none() {
+            let unit = integer(self.value).filter(|n| *n >= 0).map(|n| format!("a duration has a unit: \"{n}s\" or \"{n}ms\""));
+            self.wrong_with(format!("a duration from \"{low}\" to \"{high}\" in ms, s, m, h or d, such as \"10s\""), unit);
+        }
+        duration
+    }
+
+    pub(super) fn size(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let (low, high) = (units::show_size(*range.start()), units::show_size(*range.end()));
+        let size = self.value.as_str().and_then(units::size).filter(|size| range.contains(size));
+        if size.is_none() {
+            let unit = integer(self.value).filter(|n| *n >= 0).map(|n| format!("a size has a unit: \"{n}B\" or \"{n}KiB\""));
+            self.wrong_with(format!("a size from \"{low}\" to \"{high}\" in B, KiB, MiB, GiB or TiB, such as \"16KiB\""), unit);
+        }
+        size
+    }
+
+    /// One of a closed set of words. `not_yet` are words of the design that this version does not know.
+    pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)], not_yet: &[&str]) -> Option<T> {
+        let text = self.value.as_str();
+        let chosen = words.iter().find(|(word, _)| Some(*word) == text).map(|(_, value)| value.clone());
+        if chosen.is_none() {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let help = match text {
+                Some(text) if not_yet.contains(&text) => Some(format!("\"{text}\" is not built yet")),
+                Some(text) => nearest(text, &known).map(|word| format!("the nearest is \"{word}\"")),
+                None => None,
+            };
+            self.wrong_with(known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or "), help);
+        }
+        chosen
+    }
+
+    /// The name of something that the file defines elsewhere.
+    pub(super) fn reference(&self, known: &[String], what: &str) -> Option<String> {
+        let name = self.text(&format!("the name of {what}"))?;
+        if known.iter().any(|known| known == name) {
+            return Some(name.to_owned());
+        }
+        self.wrong_with(format!("the name of {what} that the file defines"), Some(hint(name, known, "name")));
+        None
+    }
+}
+
+/// `path.key`, as every room writes a setting.
+pub(super) fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+pub(super) fn integer(value: &DeValue<'_>) -> Option<i128> {
+    value.as_integer().and_then(|number| i128::from_str_radix(number.as_str(), number.radix()).ok())
+}
+
+/// What stands there, short enough for a message.
+pub(super) fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => quoted(text),
+        DeValue::Integer(number) => shortened(&number.to_string()),
+        DeValue::Float(number) => shortened(&number.to_string()),
+        DeValue::Boolean(boolean) => boolean.to_string(),
+        DeValue::Datetime(datetime) => datetime.to_string(),
+        DeValue::Array(_) => "an array".into(),
+        DeValue::Table(_) => "a table".into(),
+    }
+}
+
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", shortened(text))
+}
+
+fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(FOUND_CHARS_MAX).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// The known word that was probably meant: within a third of its length, so that no far-fetched one is offered.
+pub(super) fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
+    let word = shortened(word);
+    let distance = |known: &str| strsim::damerau_levenshtein(&word, known);
+    let best = known.iter().map(AsRef::as_ref).min_by_key(|known| distance(known))?;
+    (distance(best) <= (best.chars().count() / 3).max(1)).then_some(best)
+}
+
+fn hint<S: AsRef<str>>(word: &str, known: &[S], what: &str) -> String {
+    if let Some(nearest) = nearest(word, known) {
+        return format!("the nearest known {what} is `{nearest}`");
+    }
+    let mut listed: Vec<&str> = known.iter().map(AsRef::as_ref).take(LISTED_MAX).collect();
+    if known.len() > LISTED_MAX {
+        listed.push("...");
+    }
+    if listed.is_empty() { format!("there is no known {what} here") } else { format!("known here: {}", listed.join(", ")) }
+}

@@ -1,0 +1,130 @@
+//! `[[routes]]`: as written, its names checked. What a path means and which route wins is the business of the room that routes.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use super::reader::{Item, Table};
+use super::server::BODY_BYTES;
+use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
+use super::{NAME_BYTES_MAX, Route, RouteTarget, check_name, is_name};
+use crate::plan::Fallback;
+use crate::proxy::FieldStyle;
+
+const ROUTES_MAX: usize = 10_000;
+const METHODS_MAX: usize = 32;
+const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
+const RESPOND_STATUS_DEFAULT: u64 = 200;
+/// Bytes of an answer that stands in the file.
+const RESPOND_BODY_BYTES_MAX: usize = 64 << 10;
+
+/// What a route may refer to, and what it inherits.
+#[derive(Debug)]
+pub(super) struct Above {
+    pub(super) upstreams: Vec<String>,
+    pub(super) policies: Vec<String>,
+    pub(super) on_store_error: Fallback,
+    pub(super) body_bytes_max: u64,
+}
+
+pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
+    let Some(written) = root.need("routes", "one `[[routes]]` or more") else { return Vec::new() };
+    let items = written.list(ROUTES_MAX);
+    if items.is_empty() && written.value.is_array() {
+        written.found("no route", "one `[[routes]]` or more", None);
+    }
+    let mut names = HashMap::new();
+    items.iter().filter_map(|item| route(item, above, &mut names)).collect()
+}
+
+fn route(item: &Item<'_>, above: &Above, names: &mut HashMap<String, String>) -> Option<Route> {
+    let mut table = item.table()?;
+    let path_item = table.need("path", "a path such as \"/*\" or \"/v1/users/{id}\"");
+    let path = path_item.as_ref().and_then(|item| item.text("a path such as \"/*\""));
+    let name = name(&mut table, path_item.as_ref(), path.unwrap_or_default(), names);
+    let host = table.take("host").and_then(|item| item.text("a host such as \"api.example.com\" or \"*.example.com\"").map(str::to_owned));
+    let methods = table.list("methods", METHODS_MAX);
+    let methods = methods.iter().filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned)).collect();
+    let target = target(&mut table, above);
+    let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
+    let on_policy_error = [("deny", false), ("allow", true)];
+    let allow_on_policy_error = table.take("on_policy_error").and_then(|item| item.choice(&on_policy_error, &[])).unwrap_or(false);
+    let (on_store_error, limit_decides) = on_store_error(&mut table, above.on_store_error);
+    let scopes = [("policy", false), ("route", true)];
+    let scope_is_route = table.take("limit_scope").and_then(|item| item.choice(&scopes, &[])).unwrap_or(false);
+    let styles = [("draft", FieldStyle::Draft), ("legacy", FieldStyle::Legacy), ("both", FieldStyle::Both), ("off", FieldStyle::Off)];
+    let fields = table.take("ratelimit_fields").and_then(|item| item.choice(&styles, &[])).unwrap_or_default();
+    let body_bytes_max = table.size("body_bytes", BODY_BYTES, above.body_bytes_max);
+    table.finish();
+    Some(Route {
+        name,
+        host,
+        path: path?.to_owned(),
+        methods,
+        target: target?,
+        policy,
+        allow_on_policy_error,
+        on_store_error,
+        limit_decides,
+        scope_is_route,
+        fields,
+        body_bytes_max,
+    })
+}
+
+/// As written, or made from the path. Never numbered: a name that depends on the order would change whose counters a route charges.
+fn name(table: &mut Table<'_>, path_item: Option<&Item<'_>>, path: &str, names: &mut HashMap<String, String>) -> String {
+    let written = table.take("name");
+    let text = written.as_ref().and_then(|item| item.text("a name").map(|name| (name, item)));
+    if let Some((name, item)) = text {
+        check_name(name, item);
+    }
+    let name = text.map_or_else(|| name_of(path), |(name, _)| name.to_owned());
+    let Some(item) = written.as_ref().or(path_item) else { return name };
+    if let Some(other) = names.insert(name.clone(), table.path.clone()) {
+        let help = if written.is_some() { None } else { Some("write a `name`; without one it is made from the path".to_owned()) };
+        item.found(format!("the name \"{name}\", which {other} has"), "a name that no other route has", help);
+    }
+    name
+}
+
+/// `/v1/users/{id}/*` is called `v1-users-id-all`, `/` is `root`.
+fn name_of(path: &str) -> String {
+    let words = path.split('/').filter(|segment| !segment.is_empty()).map(|segment| if segment == "*" { "all" } else { segment });
+    let joined = words.collect::<Vec<_>>().join("-");
+    let kept: String = joined.chars().filter(|c| is_name(c.encode_utf8(&mut [0; 4]))).take(NAME_BYTES_MAX).collect();
+    if kept.is_empty() { "root".into() } else { kept }
+}
+
+fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
+    match (table.take("upstream"), table.take("respond")) {
+        (Some(upstream), None) => upstream.reference(&above.upstreams, "an upstream").map(RouteTarget::Upstream),
+        (None, Some(respond)) => respond_with(&respond),
+        (None, None) => {
+            table.missing("upstream", "`upstream = \"NAME\"`, or `respond = { status = 200, body = \"ok\" }`");
+            None
+        }
+        (Some(_), Some(respond)) => {
+            respond.found("both `upstream` and `respond`", "one of the two", None);
+            None
+        }
+    }
+}
+
+fn respond_with(item: &Item<'_>) -> Option<RouteTarget> {
+    let mut table = item.table()?;
+    let status = table.whole("status", RESPOND_STATUS, RESPOND_STATUS_DEFAULT);
+    let body = table.take("body").and_then(|item| {
+        let expected = format!("a text of at most {RESPOND_BODY_BYTES_MAX} bytes");
+        item.parsed(&expected, |text| (text.len() <= RESPOND_BODY_BYTES_MAX).then(|| text.to_owned()))
+    });
+    table.finish();
+    Some(RouteTarget::Respond { status: u16::try_from(status).ok()?, body: body.unwrap_or_default() })
+}
+
+/// The store's word, unless the route has its own; and whether a limit may be looser than that.
+fn on_store_error(table: &mut Table<'_>, store: Fallback) -> (Fallback, bool) {
+    let Some(item) = table.take("on_store_error") else { return (store, false) };
+    let mut words = FALLBACKS.map(|(word, fallback)| (word, (fallback, false))).to_vec();
+    words.push(("policy", (store, true)));
+    item.choice(&words, &FALLBACKS_NOT_YET).unwrap_or((store, false))
+}

@@ -1,0 +1,185 @@
+//! `[[listeners]]`, `[server]`, `[admin]`, `[log]`.
+
+use std::collections::HashSet;
+use std::io::IsTerminal;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::reader::{Item, Table};
+use crate::telemetry::{Access, Format, WORKERS_MAX};
+use crate::{listen, proxy, telemetry};
+
+const LISTENERS_MAX: usize = 64;
+const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
+const TRUSTED_PROXIES_MAX: usize = 1_024;
+
+const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
+const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
+
+const CONNECTIONS_DEFAULT: usize = 20_000;
+const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
+const HEADER_BYTES_DEFAULT: u64 = 32 << 10;
+/// The low end is what an HTTP/1 connection reads at a time.
+const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=1 << 20;
+const URI_BYTES_DEFAULT: u64 = 8 << 10;
+/// The `http` crate itself refuses a URI of 64 KiB.
+const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
+const BODY_BYTES_DEFAULT: u64 = 100 << 20;
+/// A request's body, also on a route. With 0 no request may have one.
+pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
+
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
+const REQUEST_HEADER_DEFAULT: Duration = Duration::from_secs(10);
+const BODY_IDLE_DEFAULT: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(75);
+
+/// `[server]`.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) workers: usize,
+    pub(super) shutdown_grace: Duration,
+    pub(super) trusted_proxies: Vec<IpNet>,
+    pub(super) connections: listen::ConnectionSettings,
+    pub(super) uri_bytes_max: usize,
+    pub(super) body_bytes_max: u64,
+    pub(super) body_idle: Duration,
+}
+
+pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
+    let Some(written) = root.take("listeners") else { return vec![listen::Settings { address: LISTENER_DEFAULT }] };
+    let items = written.list(LISTENERS_MAX);
+    if items.is_empty() && written.value.is_array() {
+        written.found("no listener", "one `[[listeners]]` or more", None);
+    }
+    let mut seen = HashSet::new();
+    items.iter().filter_map(|item| listener(item, &mut seen)).collect()
+}
+
+fn listener(item: &Item<'_>, seen: &mut HashSet<SocketAddr>) -> Option<listen::Settings> {
+    let mut table = item.table()?;
+    let address = table.need("address", "an address and port, such as \"127.0.0.1:8080\"").and_then(|item| {
+        let address = socket_address(&item)?;
+        if address.port() != 0 && !seen.insert(address) {
+            item.wrong("an address that no other listener has");
+        }
+        Some(address)
+    });
+    table.not_yet("certificates", "TLS");
+    table.finish();
+    address.map(|address| listen::Settings { address })
+}
+
+fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
+    item.parsed("an address and port, such as \"127.0.0.1:8080\" or \"[::]:8080\"", |text| text.parse().ok())
+}
+
+pub(super) fn server(root: &mut Table<'_>) -> Server {
+    let mut table = root.section("server");
+    let workers = table.take("workers").and_then(|item| workers(&item));
+    let trusted_proxies = table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
+    let shutdown_grace = table.duration("shutdown_grace", SHUTDOWN_GRACE, SHUTDOWN_GRACE_DEFAULT);
+
+    let mut limits = table.section("limits");
+    let connections_max = limits.count("connections", CONNECTIONS, CONNECTIONS_DEFAULT);
+    let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, HEADER_BYTES_DEFAULT));
+    let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
+    let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
+    limits.not_yet("streams_per_connection", "HTTP/2");
+    limits.finish();
+
+    let mut timeouts = table.section("timeouts");
+    let request_header = timeouts.duration("request_header", TIMEOUT, REQUEST_HEADER_DEFAULT);
+    let body_idle = timeouts.duration("body_idle", TIMEOUT, BODY_IDLE_DEFAULT);
+    let keep_alive = timeouts.duration("keep_alive", TIMEOUT, KEEP_ALIVE_DEFAULT);
+    timeouts.not_yet("tls_handshake", "TLS");
+    timeouts.finish();
+    table.finish();
+    Server {
+        workers: workers.unwrap_or_else(cores),
+        shutdown_grace,
+        trusted_proxies,
+        connections: listen::ConnectionSettings { connections_max, header_bytes_max, request_header, keep_alive },
+        uri_bytes_max,
+        body_bytes_max,
+        body_idle,
+    }
+}
+
+/// Sizes that are held in memory are far below what any `usize` holds.
+pub(super) fn bytes(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+fn workers(item: &Item<'_>) -> Option<usize> {
+    if item.value.as_str() == Some("auto") {
+        return Some(cores());
+    }
+    let number = super::reader::integer(item.value).and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=WORKERS_MAX).contains(n));
+    if number.is_none() {
+        item.wrong(format!("\"auto\" or a whole number from 1 to {WORKERS_MAX}"));
+    }
+    number
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(WORKERS_MAX)
+}
+
+/// `10.0.0.0/8`, or one address. Bits behind the prefix are refused: they show that the writer meant another network.
+pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
+    let expected = "a network such as \"10.0.0.0/8\", or one address";
+    let network = item.parsed(expected, |text| text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)))?;
+    if network != network.trunc() {
+        item.wrong_with(expected, Some(format!("the network of {network} is \"{}\"", network.trunc())));
+        return None;
+    }
+    Some(network)
+}
+
+/// `[admin]`: its own listener, or none with `address = "off"`.
+pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Option<SocketAddr> {
+    let mut table = root.section("admin");
+    let item = table.take("address");
+    table.finish();
+    let Some(item) = item else { return Some(ADMIN_DEFAULT) };
+    if item.value.as_str() == Some("off") {
+        return None;
+    }
+    let address = item.parsed("an address and port, such as \"127.0.0.1:9901\", or \"off\"", |text| text.parse::<SocketAddr>().ok())?;
+    if address.port() != 0 && listeners.iter().any(|listener| listener.address == address) {
+        item.wrong("an address that no listener has");
+    }
+    Some(address)
+}
+
+pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
+    let mut table = root.section("log");
+    let default = telemetry::Settings::default();
+    let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level.to_owned()));
+    let formats = [("auto", Format::Auto), ("text", Format::Text), ("json", Format::Json)];
+    let accesses = [("all", Access::All), ("refused", Access::Refused), ("off", Access::Off)];
+    let level = table.take("level").and_then(|item| item.choice(&levels, &[])).unwrap_or(default.level);
+    let format = table.take("format").and_then(|item| item.choice(&formats, &[])).unwrap_or(default.format);
+    let access = table.take("access").and_then(|item| item.choice(&accesses, &[])).unwrap_or(default.access);
+    table.finish();
+    telemetry::Settings { level, format, access }
+}
+
+/// What of `[server]` and `[log]` concerns requests.
+pub(super) fn requests(server: &Server, log: &telemetry::Settings) -> proxy::Settings {
+    proxy::Settings {
+        trusted_proxies: server.trusted_proxies.clone(),
+        uri_bytes_max: server.uri_bytes_max,
+        body_idle: server.body_idle,
+        access: log.access,
+        access_json: match log.format {
+            Format::Auto => !std::io::stdout().is_terminal(),
+            Format::Text => false,
+            Format::Json => true,
+        },
+    }
+}

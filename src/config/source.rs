@@ -1,0 +1,219 @@
+//! Where each setting stands in the file, and the picture of a mistake: file, line, the text marked, what was expected.
+//!
+//! Keeps the file's text for later mistakes (those of other rooms and of guests), with whatever looks like a secret blotted out first. Knows
+//! no section's meaning.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+use toml::de::{DeTable, DeValue};
+
+use super::reader::{Finding, Place, join};
+use super::{Mistakes, Source};
+use crate::reload::Watch;
+use crate::telemetry::Mistake;
+
+/// Mistakes that are shown; the rest is counted.
+const SHOWN_MAX: usize = 50;
+/// Characters of one part of a message: a guest may word its mistakes at length.
+const MESSAGE_CHARS_MAX: usize = 300;
+/// Bytes of a setting's path that are looked up: a guest may name any.
+const SETTING_BYTES_MAX: usize = 1_024;
+/// Levels of tables and arrays that are indexed; deeper settings are marked at their parent.
+const DEPTH_MAX: usize = 64;
+/// Keys whose value is a secret that was written where a `_file` or `_env` belongs.
+const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
+
+/// Where a setting stands, in bytes of the file.
+#[derive(Clone, Debug)]
+pub(super) struct Span {
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Source {
+    pub(super) fn new(path: &Path, text: &str, root: &DeTable<'_>) -> Self {
+        let mut spans = HashMap::new();
+        index(&mut spans, "", root, 0);
+        let secret = spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
+        let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
+        blots.extend(secret_lines(text));
+        blots.extend(user_infos(text));
+        Self { name: path.display().to_string(), text: blot(text, &blots), spans, watched: Vec::new() }
+    }
+
+    pub(super) fn watching(mut self, watched: Vec<Watch>) -> Self {
+        self.watched = watched;
+        self
+    }
+
+    /// Mistakes that other rooms found when they were built, with file and line.
+    #[must_use]
+    pub fn locate(&self, mistakes: &[Mistake]) -> Mistakes {
+        let finding = |mistake: &Mistake| Finding { mistake: mistake.clone(), place: Place::Value, help: None };
+        self.report(mistakes.iter().map(finding).collect())
+    }
+
+    /// All findings as one text, in the file's order; those that stand nowhere come last.
+    pub(super) fn report(&self, findings: Vec<Finding>) -> Mistakes {
+        let count = findings.len();
+        let mut placed: Vec<_> = findings.into_iter().map(|finding| (self.place(&finding), finding)).collect();
+        placed.sort_by_key(|(place, _)| place.as_ref().map_or(usize::MAX, |place| place.start));
+        let mut text = String::new();
+        for (place, finding) in placed.iter().take(SHOWN_MAX) {
+            text.push_str(&self.picture(place.clone(), finding));
+            text.push_str("\n\n");
+        }
+        if count > SHOWN_MAX {
+            text.push_str(&format!("... and {} more\n", count - SHOWN_MAX));
+        }
+        text.push_str(&format!("{}: {count} mistake{}", self.name, if count == 1 { "" } else { "s" }));
+        Mistakes { count, text, watched: self.watched.clone() }
+    }
+
+    /// `file:line:column` of a setting, or the file where the setting is not in it.
+    pub(super) fn line_of(&self, setting: &str) -> String {
+        let Some(place) = self.nearest_span(setting).map(|span| span.key.start) else { return self.name.clone() };
+        let before = self.text.get(..place).unwrap_or_default();
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!("{}:{}:{column}", self.name, before.matches('\n').count() + 1)
+    }
+
+    fn place(&self, finding: &Finding) -> Option<Range<usize>> {
+        match &finding.place {
+            Place::At(range) => Some(range.clone()),
+            Place::Key => self.nearest_span(&finding.mistake.setting).map(|span| span.key.clone()),
+            Place::Value => self.nearest_span(&finding.mistake.setting).map(|span| span.value.clone()),
+        }
+    }
+
+    /// A setting's span, or that of the nearest setting above it: a missing key is marked at its table.
+    fn nearest_span(&self, setting: &str) -> Option<&Span> {
+        let mut path = setting.get(..setting.floor_char_boundary(SETTING_BYTES_MAX))?;
+        loop {
+            if let Some(span) = self.spans.get(path) {
+                return Some(span);
+            }
+            path = path.get(..path.rfind(['.', '['])?)?;
+        }
+    }
+
+    fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
+        let Mistake { setting, found, expected } = &finding.mistake;
+        // Where there is no `expected`, `found` is a whole sentence: TOML's own, or a guest's.
+        let sentence = setting.is_empty() || expected.is_empty() || found.is_empty();
+        let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
+        let mut title = [plain(setting), found].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
+        let expected = if expected.is_empty() { String::new() } else { format!("expected {}", plain(expected)) };
+        let mut group = match place {
+            Some(place) => {
+                let (line_number, line, marked) = self.line(&place);
+                let label = Some(expected).filter(|label| !label.is_empty());
+                let snippet = Snippet::source(line).line_start(line_number).path(self.name.as_str());
+                Level::ERROR.primary_title(title).element(snippet.annotation(AnnotationKind::Primary.span(marked).label(label)))
+            }
+            None => {
+                if !expected.is_empty() {
+                    title = format!("{title}, {expected}");
+                }
+                Level::ERROR.primary_title(title).element(Origin::path(self.name.as_str()))
+            }
+        };
+        if let Some(help) = &finding.help {
+            group = group.element(Level::HELP.message(plain(help)));
+        }
+        Renderer::plain().render(&[group])
+    }
+
+    /// The line on which `place` begins: its number, its text, and the part of it that is marked.
+    fn line(&self, place: &Range<usize>) -> (usize, &str, Range<usize>) {
+        let start = self.text.floor_char_boundary(place.start);
+        let end = self.text.ceil_char_boundary(place.end.max(start));
+        let before = self.text.get(..start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let rest = self.text.get(line_start..).unwrap_or_default();
+        let line = rest.split('\n').next().unwrap_or_default().trim_end_matches('\r');
+        let marked = (start - line_start).min(line.len())..(end - line_start).min(line.len());
+        (before.matches('\n').count() + 1, line, marked)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Source({}, {} settings)", self.name, self.spans.len())
+    }
+}
+
+fn index(spans: &mut HashMap<String, Span>, path: &str, table: &DeTable<'_>, depth: usize) {
+    for (key, value) in table {
+        let path = join(path, key.get_ref());
+        spans.insert(path.clone(), Span { key: key.span(), value: value.span() });
+        index_value(spans, &path, value.get_ref(), depth + 1);
+    }
+}
+
+fn index_value(spans: &mut HashMap<String, Span>, path: &str, value: &DeValue<'_>, depth: usize) {
+    if depth > DEPTH_MAX {
+        return;
+    }
+    match value {
+        DeValue::Table(table) => index(spans, path, table, depth),
+        DeValue::Array(array) => {
+            for (position, element) in array.iter().enumerate() {
+                let path = format!("{path}[{position}]");
+                spans.insert(path.clone(), Span { key: element.span(), value: element.span() });
+                index_value(spans, &path, element.get_ref(), depth + 1);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn is_secret(key: &str) -> bool {
+    SECRET_KEYS.contains(&key.trim().trim_matches(['"', '\'']))
+}
+
+/// Values of secret keys, found by line: also where the line is no TOML.
+fn secret_lines(text: &str) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let mut found = Vec::new();
+    for line in text.split('\n') {
+        if let Some((key, value)) = line.split_once('=')
+            && is_secret(key.rsplit('.').next().unwrap_or(key))
+        {
+            found.push(start + line.len() - value.len()..start + line.len());
+        }
+        start += line.len() + 1;
+    }
+    found
+}
+
+/// `user:password` in `scheme://user:password@host`.
+fn user_infos(text: &str) -> Vec<Range<usize>> {
+    let authority = |(at, _): (usize, &str)| {
+        let rest = text.get(at + 3..).unwrap_or_default();
+        let end = rest.find(|c: char| c.is_whitespace() || "/\"'".contains(c)).unwrap_or(rest.len());
+        rest.get(..end).and_then(|authority| authority.rfind('@')).map(|length| at + 3..at + 3 + length)
+    };
+    text.match_indices("://").filter_map(authority).collect()
+}
+
+/// The text with stars for these bytes, so that every other byte stays where it was.
+fn blot(text: &str, ranges: &[Range<usize>]) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for range in ranges {
+        let inside = bytes.get_mut(range.clone()).into_iter().flatten();
+        inside.filter(|byte| **byte != b'\n' && **byte != b'\r').for_each(|byte| *byte = b'*');
+    }
+    // Ranges are whole values or lines, so whole characters; were one not, nothing of the text is shown rather than too much.
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// One line without control characters or a URL's password, bounded.
+fn plain(text: &str) -> String {
+    let text = blot(text, &user_infos(text));
+    text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,121 @@
+//! `[store]`: where counters live, and what happens when they can't be reached.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::files;
+use super::reader::{Item, Notes, Table};
+use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings};
+use crate::limit;
+use crate::plan::Fallback;
+
+/// Of one whole decision.
+const DEADLINE_DEFAULT: Duration = Duration::from_millis(50);
+const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
+const KEYS_DEFAULT: usize = 1_000_000;
+const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
+const NODES_MAX: usize = 256;
+const KEY_PREFIX_DEFAULT: &str = "weir";
+const KEY_PREFIX_BYTES_MAX: usize = 64;
+
+/// Where a store that failed leaves a request. `local` belongs to the design and is not built.
+pub(super) const FALLBACKS: [(&str, Fallback); 2] = [("allow", Fallback::Allow), ("deny", Fallback::Deny)];
+pub(super) const FALLBACKS_NOT_YET: [&str; 1] = ["local"];
+
+/// `[store]`.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) engine: engine::Settings,
+    pub(super) limiter: limit::Settings,
+    pub(super) on_store_error: Fallback,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Embedded,
+    Redis,
+}
+
+pub(super) fn store(notes: &Notes, root: &mut Table<'_>) -> Store {
+    let mut table = root.section("store");
+    let kinds = [("embedded", Kind::Embedded), ("redis", Kind::Redis)];
+    let kind = table.take("engine").and_then(|item| item.choice(&kinds, &[])).unwrap_or(Kind::Embedded);
+    let on_store_error = match table.take("on_store_error") {
+        Some(item) => item.choice(&FALLBACKS, &FALLBACKS_NOT_YET),
+        None if kind == Kind::Redis => {
+            // Failing open must be somebody's decision, and so must failing closed on every hiccup of a network.
+            table.missing(
+                "on_store_error",
+                "\"allow\" (let requests through uncounted) or \"deny\" (503): with \"redis\" it must be written",
+            );
+            None
+        }
+        None => None,
+    };
+    let deadline = table.duration("deadline", DEADLINE, DEADLINE_DEFAULT);
+    let key_secret = files::secret(notes, &mut table, "key_secret_file", "key_secret_env");
+
+    let mut embedded = table.section("embedded");
+    let keys_max = embedded.count("max_keys", KEYS, KEYS_DEFAULT);
+    embedded.not_yet("snapshot", "snapshots of the embedded engine");
+    embedded.finish();
+
+    // Read also when it is not in use, so that a mistake does not wait for the day of the switch.
+    let redis = redis(notes, &mut table, deadline, kind == Kind::Redis);
+    table.not_yet("local_share", "on_store_error = \"local\"");
+    table.finish();
+    Store {
+        engine: match kind {
+            Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
+            Kind::Redis => engine::Settings::Redis(redis),
+        },
+        limiter: limit::Settings { deadline, key_secret },
+        on_store_error: on_store_error.unwrap_or(Fallback::Deny),
+    }
+}
+
+fn redis(notes: &Notes, store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
+    let mut table = store.section("redis");
+    let modes = [("cluster", RedisMode::Cluster), ("single", RedisMode::Single)];
+    let mode = table.take("mode").and_then(|item| item.choice(&modes, &[])).unwrap_or(RedisMode::Cluster);
+    let nodes = if used || table.is_present() { nodes(&mut table, mode) } else { Vec::new() };
+    let username = table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
+    let password = files::secret(notes, &mut table, "password_file", "password_env");
+    let key_prefix = table.take("key_prefix").and_then(|item| key_prefix(&item)).unwrap_or_else(|| KEY_PREFIX_DEFAULT.into());
+    table.not_yet("tls", "TLS");
+    table.finish();
+    RedisSettings { nodes, mode, username, password, key_prefix, deadline }
+}
+
+fn nodes(table: &mut Table<'_>, mode: RedisMode) -> Vec<String> {
+    let expected = "an array of \"host:port\", such as [\"10.0.0.1:6379\"]";
+    let Some(written) = table.need("nodes", expected) else { return Vec::new() };
+    let items = written.list(NODES_MAX);
+    if items.is_empty() && written.value.is_array() {
+        written.found("no node", expected, None);
+    }
+    if items.len() > 1 && mode == RedisMode::Single {
+        written.found(format!("{} nodes", items.len()), "one node with mode = \"single\"", None);
+    }
+    items.iter().filter_map(|item| item.parsed("\"host:port\"", host_and_port)).collect()
+}
+
+fn host_and_port(text: &str) -> Option<String> {
+    let (host, port) = text.rsplit_once(':')?;
+    let numbered = port.parse::<u16>().is_ok_and(|port| port > 0) && port.bytes().all(|byte| byte.is_ascii_digit());
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let named = match bare {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte)),
+    };
+    (numbered && named).then(|| text.to_owned())
+}
+
+/// A brace would put every key on one slot, or let a caller choose it.
+fn key_prefix(item: &Item<'_>) -> Option<String> {
+    let expected = format!("1 to {KEY_PREFIX_BYTES_MAX} visible ASCII characters without {{ and }}");
+    item.parsed(&expected, |text| {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'{' && byte != b'}');
+        (visible && (1..=KEY_PREFIX_BYTES_MAX).contains(&text.len())).then(|| text.to_owned())
+    })
+}

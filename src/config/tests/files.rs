@@ -1,0 +1,88 @@
+//! Secrets, modules, and what is watched.
+
+use std::fs;
+
+use super::*;
+
+const REDIS_WITH_SECRETS: &str = "[store]\nengine = \"redis\"\non_store_error = \"allow\"\nkey_secret_file = \"key\"\n\
+                                  [store.redis]\nnodes = [\"127.0.0.1:7000\"]\npassword_file = \"key\"\n";
+
+fn wrong(text: &str) -> String {
+    parse(&format!("{text}\n{}", MINIMAL)).expect_err(text).text
+}
+
+#[test]
+fn secrets_are_read_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    fs::write(folder.path().join("key"), "hunter2\n").unwrap();
+    let text = format!("{REDIS_WITH_SECRETS}{}", MINIMAL);
+    let config = Config::parse(&text, &path).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert_eq!(config.limiter.key_secret.as_ref().map(|secret| secret.0.as_str()), Some("hunter2"));
+    let engine::Settings::Redis(redis) = &config.engine else { panic!("{:?}", config.engine) };
+    assert_eq!(redis.password.as_ref().map(|secret| secret.0.as_str()), Some("hunter2"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(config.watched.len(), 3);
+    fs::write(folder.path().join("key"), "\n").unwrap();
+    assert!(Config::parse(&text, &path).unwrap_err().text.contains("an empty secret"));
+    fs::write(folder.path().join("key"), vec![b'x'; 5_000]).unwrap();
+    assert!(Config::parse(&text, &path).unwrap_err().text.contains("it has more than 4096 bytes"));
+}
+
+#[test]
+fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
+    for line in ["password = \"hunter2\"", "password = hunter2", "password = '''\nhunter2'''"] {
+        let picture = wrong(&format!("{REDIS}{line}"));
+        assert!(!picture.contains("hunter2") && picture.contains("password ="), "{picture}");
+    }
+    let picture = wrong(&REDIS.replace("127.0.0.1:7000", "redis://me:hunter2@h:1"));
+    assert!(!picture.contains("hunter2") && picture.contains("redis://"), "{picture}");
+}
+
+#[test]
+fn a_secret_that_is_not_there_is_a_mistake() {
+    assert!(wrong(&format!("{REDIS}password_file = \"absent\"")).contains("absent (No such file or directory)"));
+    assert!(wrong(&format!("{REDIS}password_env = \"WEIR_NOT_SET_ANYWHERE\"")).contains("an environment variable that is set"));
+    assert!(wrong(&format!("{REDIS}password_env = \"A=\"")).contains("an environment variable that is set"));
+    let both = wrong("store = { key_secret_env = \"A\", key_secret_file = \"b\" }");
+    assert!(both.contains("both `key_secret_file` and `key_secret_env`"), "{both}");
+}
+
+#[test]
+fn a_module_is_read_relative_to_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mine.wasm"), b"\0asm").unwrap();
+    let text = MINIMAL.replace("use = \"client-ip\"", "wasm = \"mine.wasm\"");
+    let config = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let expected = Module::File { path: folder.path().join("mine.wasm"), bytes: b"\0asm".as_slice().into() };
+    assert_eq!(config.policies[0].module, expected);
+}
+
+#[test]
+fn every_file_that_is_named_is_watched_also_by_a_bad_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    fs::write(folder.path().join("a.wasm"), b"\0asm").unwrap();
+    let wasm = "policies.a.wasm = \"a.wasm\"\npolicies.b.wasm = \"later.wasm\"\npolicies.c.wasm = \"/\"\n";
+    fs::write(&path, format!("{wasm}{}", MINIMAL)).unwrap();
+    let mistakes = Config::load(&path).unwrap_err();
+    let named = [Watch::now(&path), Watch::now(folder.path().join("a.wasm")), Watch::absent(folder.path().join("later.wasm"))];
+    assert_eq!(mistakes.watched[..3], named);
+    assert_eq!(mistakes.watched[3..], [Watch::absent("/")]);
+    assert!(mistakes.text.contains("policies.c.wasm: found / (it is not a file)"), "{mistakes}");
+    fs::write(&path, "= syntax\npolicies.a.wasm = \"a.wasm\"\n").unwrap();
+    assert_eq!(Config::load(&path).unwrap_err().watched.len(), 2);
+}
+
+#[test]
+fn a_file_that_is_none_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let absent = Config::load(&path).unwrap_err();
+    assert!(absent.text.contains("cannot be read: No such file"), "{absent}");
+    assert_eq!(absent.watched, [Watch::absent(&path)]);
+    fs::write(&path, b"a = 1\nb = \"\xff\"\n").unwrap();
+    assert!(Config::load(&path).unwrap_err().text.contains("proxy.toml:2: found bytes that are not UTF-8"));
+    fs::write(&path, vec![b'\n'; 2 << 20]).unwrap();
+    assert!(Config::load(&path).unwrap_err().text.contains("more than 1048576 bytes"));
+}

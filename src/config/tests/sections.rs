@@ -1,0 +1,124 @@
+//! A mistake of each kind, section by section; and what is inherited.
+
+use std::time::Duration;
+
+use super::*;
+use crate::telemetry::WORKERS_MAX;
+
+/// The minimal file behind `text`: it begins with a table, so keys may stand before it.
+fn extended(text: &str) -> String {
+    format!("{text}\n{}", MINIMAL)
+}
+
+/// `text` makes exactly one mistake, and its picture says this.
+fn says(text: &str, parts: &[&str]) {
+    let picture = parse(&extended(text)).expect_err(text).text;
+    assert!(picture.ends_with("proxy.toml: 1 mistake"), "{picture}");
+    parts.iter().for_each(|part| assert!(picture.contains(part), "{part:?} is not in\n{picture}"));
+}
+
+#[test]
+fn each_number_has_its_range() {
+    says("server.workers = 0", &["server.workers: found 0", "\"auto\" or a whole number from 1 to 64"]);
+    says("server.workers = 65", &["found 65"]);
+    says("server.limits.connections = -1", &["server.limits.connections: found -1"]);
+    says("server.limits.connections = 1.5", &["found 1.5"]);
+    says("server.limits.header_bytes = \"4KiB\"", &["\"8KiB\" to \"1MiB\""]);
+    says("server.limits.header_bytes = 16384", &["help: a size has a unit: \"16384B\""]);
+    says("server.timeouts.request_header = \"0s\"", &["\"1ms\" to \"1h\""]);
+    says("store.deadline = \"1m\"", &["\"1ms\" to \"10s\""]);
+    says("store.embedded.max_keys = 0", &["from 1 to 1000000000"]);
+    assert_eq!(good(&extended(&format!("server.workers = {WORKERS_MAX}"))).workers, WORKERS_MAX);
+    assert_eq!(good(&extended("store.deadline = \"75ms\"")).limiter.deadline, Duration::from_millis(75));
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
+    says("[[listeners]]\naddress = \"0.0.0.0:8443\"\ncertificates = []", &["3 | certificates", "help: TLS: not built yet"]);
+    says("server.limits.streams_per_connection = 100", &["HTTP/2: not built yet"]);
+    says("server.timeouts.tls_handshake = \"5s\"", &["TLS: not built yet"]);
+    says("store.on_store_error = \"local\"", &["\"allow\" or \"deny\"", "\"local\" is not built yet"]);
+    says("store.local_share = \"1/4\"", &["not built yet"]);
+    says("store.embedded.snapshot = {}", &["snapshots of the embedded engine: not built yet"]);
+    says("upstreams.tls.endpoints = [\"https://example.com\"]", &["upstreams.tls.endpoints[0]", "TLS to upstreams is not built yet"]);
+    says("upstreams.x = { endpoints = [\"http://h:1\"], protocol = \"h2\" }", &["not built yet"]);
+    says("policies.p.use = \"plans\"", &["expected \"client-ip\"", "\"plans\" is not built yet"]);
+}
+
+#[test]
+fn servers_listeners_and_logs() {
+    says("listeners = []", &["one `[[listeners]]` or more"]);
+    let twice = "[[listeners]]\naddress = \"[::1]:80\"\n";
+    says(&twice.repeat(2), &["listeners[1].address", "that no other listener has"]);
+    says("[[listeners]]", &["listeners[0].address: found nothing", "1 | [[listeners]]"]);
+    says("listeners = 5", &["found 5", "an array"]);
+    says("server = 5", &["server: found 5", "a table"]);
+    says("server.trusted_proxies = [\"10.0.0.1/8\"]", &["trusted_proxies[0]", "the network of 10.0.0.1/8 is \"10.0.0.0/8\""]);
+    says("server.trusted_proxies = [\"everyone\"]", &["a network such as"]);
+    says("admin.address = \"127.0.0.1:8080\"", &["an address that no listener has"]);
+    says("log.level = \"warning\"", &["expected \"error\" or \"warn\" or"]);
+    says("log.level = \"wran\"", &["help: the nearest is \"warn\""]);
+    says("log.format = true", &["found true"]);
+    says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
+    says("[zzzzzzzz]", &["help: known here: listeners, server"]);
+    assert_eq!(good(&extended("admin.address = \"off\"")).admin, None);
+}
+
+#[test]
+fn a_store_on_redis_must_say_what_happens_without_it() {
+    assert!(matches!(good(&extended(REDIS)).engine, engine::Settings::Redis(_)));
+    says(&REDIS.replace("on_store_error = \"allow\"\n", ""), &["store.on_store_error: found nothing", "1 | [store]", "must be written"]);
+    says("[store]\nengine = \"redis\"\non_store_error = \"deny\"", &["store.redis.nodes: found nothing"]);
+    says(&REDIS.replace("127.0.0.1:7000", "127.0.0.1"), &["store.redis.nodes[0]", "\"host:port\""]);
+    says(&format!("{REDIS}key_prefix = \"{{prod}}\""), &["without { and }"]);
+    says(&format!("{REDIS}mode = \"sentinel\""), &["\"cluster\" or \"single\""]);
+    says(&REDIS.replace(":7000\"]", ":7000\", \"b:1\"]\nmode = \"single\""), &["found 2 nodes"]);
+    says(&format!("{REDIS}tls = true"), &["TLS: not built yet"]);
+}
+
+#[test]
+fn references_and_names() {
+    says("policies.p = {}", &["policies.p.use: found nothing"]);
+    says("policies.p.use = \"client_ip\"", &["help: the nearest is \"client-ip\""]);
+    says("policies.p = { use = \"client-ip\", wasm = \"a.wasm\" }", &["both `use` and `wasm`"]);
+    says("policies.p.wasm = \"absent.wasm\"", &["policies.p.wasm: found absent.wasm (No such file or directory)"]);
+    says("policies.\"a b\".use = \"client-ip\"", &["found \"a b\"", "a name of 1 to 64"]);
+    says("upstreams.\"\".endpoints = [\"http://h\"]", &["a name of 1 to 64"]);
+    says("upstreams.x = {}", &["upstreams.x.endpoints: found nothing"]);
+    says("upstreams.x.endpoints = []", &["no endpoint"]);
+    let route = |route: &str| format!("[[routes]]\npath = \"/a/{{id}}/*\"\n{route}\n");
+    says(&route("upstream = \"apo\""), &["routes[0].upstream: found \"apo\"", "help: the nearest known name is `api`"]);
+    says(&route("upstream = \"api\"\nrespond = {}"), &["both `upstream` and `respond`"]);
+    says(&route("respond = { status = 99 }"), &["from 200 to 599"]);
+    says(&route("respond = {}\nname = \"all\""), &["routes[1].path: found the name \"all\", which routes[0] has", "write a `name`"]);
+    says(&route("respond = {}\non_store_error = \"local\""), &["\"allow\" or \"deny\" or \"policy\"", "\"local\" is not built yet"]);
+    says(&route("respond = {}\npolcy = \"public\""), &["the nearest known key is `policy`"]);
+    says("[[routes]]\nrespond = {}", &["routes[0].path: found nothing"]);
+    assert_eq!(good(&extended(&route("respond = {}"))).routes[0].name, "a-id-all");
+    let empty = parse("").unwrap_err().text;
+    assert!(empty.starts_with("error: routes: found nothing, expected one `[[routes]]` or more\n"), "{empty}");
+}
+
+#[test]
+fn a_route_inherits_and_overrides() {
+    let text = extended("store.on_store_error = \"allow\"\nserver.limits.body_bytes = \"1KiB\"");
+    let inherited = good(&text);
+    assert_eq!((inherited.routes[0].on_store_error, inherited.routes[0].body_bytes_max), (Fallback::Allow, 1024));
+    let own = "on_store_error = \"deny\"\nbody_bytes = \"1MiB\"\nlimit_scope = \"route\"\non_policy_error = \"allow\"\n";
+    let overridden = good(&format!("{text}{own}"));
+    let route = &overridden.routes[0];
+    assert_eq!((route.on_store_error, route.limit_decides, route.body_bytes_max), (Fallback::Deny, false, 1 << 20));
+    assert!(route.scope_is_route && route.allow_on_policy_error);
+}
+
+#[test]
+fn a_policys_configuration_becomes_json_as_it_stands() {
+    let text = "[policies.p]\nuse = \"client-ip\"\n[policies.p.config]\nwhole = 9007199254740992\nhex = 0xff\nhalf = 0.5\nday = 1979-05-27\n\
+                \"a.b\" = [true, { t = \"ü\\n\" }]\n";
+    let json = &good(&extended(text)).policies[0].config_json;
+    assert_eq!(json, r#"{"a.b":[true,{"t":"ü\n"}],"day":"1979-05-27","half":0.5,"hex":255,"whole":9007199254740992}"#);
+    says("policies.p = { use = \"client-ip\", config.x = nan }", &["policies.p.config.x: found nan", "a finite number"]);
+    says("policies.p = { use = \"client-ip\", config = [] }", &["policies.p.config: found an array"]);
+    let deep = format!("policies.p.use = \"client-ip\"\npolicies.p.config.x = {}1{}", "[".repeat(40), "]".repeat(40));
+    says(&deep, &["at most 32 levels"]);
+}

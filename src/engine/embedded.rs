@@ -1,0 +1,215 @@
+//! Counters in this process: shards of plain numbers, decided by the same Lua as on Redis.
+//!
+//! All cells of a call share a tag, hence a shard, hence one lock: the time is read inside it, every cell is asked, and only when all enforced
+//! ones agreed anything is written. Must not know what an algorithm's numbers mean.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::failures::Failures;
+use super::lua::{self, Decision, State};
+use super::shard::{Entry, Shard};
+use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Ran, Taken};
+use crate::clock::Clock;
+use crate::telemetry::{Counter, Gauge, Metrics, names};
+
+/// Shards, a power of two: far more than there are workers, so that two seldom meet.
+const SHARDS: usize = 256;
+/// Counters that a call looks at for expiry, beside two for each of its cells: it frees faster than it can fill.
+const SWEEP_STEPS: usize = 2;
+/// Counters that a call looks at when there is no room for a new one.
+const SWEEP_STEPS_WHEN_FULL: usize = 512;
+/// Kept beyond the end of a state's meaning: what a give-back may still ask for.
+const LINGER_US: u64 = 1_000_000;
+
+const FULL: EngineError = EngineError { cause: Cause::Full, ran: Ran::No };
+
+/// On a cache line of its own: neighbours don't slow each other down.
+#[repr(align(128))]
+struct Slot(Mutex<Shard>);
+
+/// Counters in memory, at most as many as the settings say.
+pub struct Embedded {
+    shards: Box<[Slot]>,
+    clock: Clock,
+    keys_max: usize,
+    keys: AtomicUsize,
+    warned: AtomicBool,
+    gauge: Gauge,
+    full: Counter,
+    failures: Failures,
+}
+
+impl std::fmt::Debug for Embedded {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Embedded {{ keys: {} of {} }}", self.keys.load(Ordering::Relaxed), self.keys_max)
+    }
+}
+
+impl Embedded {
+    pub(super) fn new(settings: &EmbeddedSettings, clock: Clock, metrics: &Metrics) -> Self {
+        let seed = RandomState::new().hash_one(0_u8);
+        Self {
+            shards: (0..SHARDS).map(|_| Slot(Mutex::new(Shard::new(seed)))).collect(),
+            clock,
+            keys_max: settings.keys_max,
+            keys: AtomicUsize::new(0),
+            warned: AtomicBool::new(false),
+            gauge: metrics.gauge(names::EMBEDDED_KEYS),
+            full: metrics.counter(names::EMBEDDED_FULL, &[]),
+            failures: Failures::new(metrics),
+        }
+    }
+
+    /// Takes at once, on the calling thread.
+    ///
+    /// # Errors
+    /// [`Cause::Full`], [`Cause::Script`]; nothing is charged then.
+    pub fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+        self.try_take(cells).inspect_err(|error| self.failures.count(*error))
+    }
+
+    /// Gives back at once `cost` of each cell, taken at `taken_at_us` (microseconds since 1970).
+    ///
+    /// # Errors
+    /// [`Cause::Script`].
+    pub fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
+        self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.count(*error))
+    }
+
+    /// Forgets a counter: its whole allowance is back.
+    pub fn reset(&self, key: &Key) {
+        if self.shard(key.tag).is_some_and(|mut shard| shard.remove(key.id())) {
+            self.release(1);
+        }
+    }
+
+    fn try_take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+        let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
+            return Ok(Taken { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
+        };
+        debug_assert!(cells.iter().all(|cell| cell.key.tag == tag), "the cells of a call share a tag");
+        lua::with(|vm| {
+            let mut shard = self.shard(tag).ok_or(FULL)?;
+            // Inside the lock: two calls on one counter see times in the order in which they are decided.
+            let at_us = self.now_us();
+            let mut decisions: SmallVec<[(u128, Decision); 2]> = SmallVec::new();
+            let mut admitted = true;
+            for cell in cells {
+                let id = cell.key.id();
+                let decision = vm.take(cell, shard.state(id), units(at_us, cell.unit_us))?;
+                admitted &= cell.shadow || decision.fits;
+                decisions.push((id, decision));
+            }
+            if admitted {
+                self.write(&mut shard, cells, &decisions, at_us)?;
+            }
+            self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
+            Ok(Taken { at_us, admitted, cells: decisions.iter().map(|(_, decision)| decision.reply()).collect() })
+        })
+    }
+
+    /// Writes what fitted and costs something. A shadow limit that finds no room is left uncounted: it refuses nobody.
+    fn write(&self, shard: &mut Shard, cells: &Cells, decisions: &[(u128, Decision)], now_us: u64) -> Result<(), EngineError> {
+        let charged = |cell: &Cell, decision: &Decision| decision.fits && cell.cost > 0;
+        let news = |shard: &Shard, shadows: bool| {
+            let all = cells.iter().zip(decisions);
+            all.filter(|(cell, (id, decision))| charged(cell, decision) && (shadows || !cell.shadow) && !shard.holds(*id)).count()
+        };
+        let mut room_for_shadows = true;
+        let mut reserved = news(shard, true);
+        if !self.reserve(reserved) {
+            self.release(shard.sweep(now_us, SWEEP_STEPS_WHEN_FULL));
+            reserved = news(shard, true);
+            if !self.reserve(reserved) {
+                self.full.inc();
+                room_for_shadows = false;
+                reserved = news(shard, false);
+                if !self.reserve(reserved) {
+                    return Err(FULL);
+                }
+            }
+        }
+        for (cell, (id, decision)) in cells.iter().zip(decisions) {
+            if charged(cell, decision) && (!cell.shadow || room_for_shadows || shard.holds(*id)) {
+                let entry = Entry { state: decision.state, expire_us: expire_us(decision.expire, cell.unit_us) };
+                reserved -= usize::from(shard.put(*id, entry)).min(reserved);
+            }
+        }
+        // Two cells with one key are one counter: what was reserved for the second is free again.
+        self.release(reserved);
+        Ok(())
+    }
+
+    fn try_give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
+        lua::with(|vm| {
+            for cell in cells {
+                let Some(mut shard) = self.shard(cell.key.tag) else { continue };
+                let id = cell.key.id();
+                let now_us = self.now_us();
+                let state: State = shard.state(id);
+                let returned = vm.give_back(cell, state, units(now_us, cell.unit_us), units(taken_at_us, cell.unit_us))?;
+                // A counter that is gone is full: there is nothing to give back to.
+                if returned.changed && shard.holds(id) {
+                    shard.put(id, Entry { state: returned.state, expire_us: expire_us(returned.expire, cell.unit_us) });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.clock.wall_us()).unwrap_or(0)
+    }
+
+    fn shard(&self, tag: u128) -> Option<MutexGuard<'_, Shard>> {
+        // Nothing panics while it holds a shard; and if something did, each counter is still whole, being written in one assignment.
+        let index = (tag as usize) & (SHARDS - 1);
+        self.shards.get(index).map(|slot| slot.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes room for `n` new counters, or says that there is none.
+    fn reserve(&self, n: usize) -> bool {
+        if n == 0 {
+            return true;
+        }
+        let keys = self.keys.fetch_add(n, Ordering::Relaxed) + n;
+        if keys > self.keys_max {
+            self.keys.fetch_sub(n, Ordering::Relaxed);
+            return false;
+        }
+        self.gauge.set(keys as i64);
+        if keys * 5 >= self.keys_max * 4 && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                keys,
+                max_keys = self.keys_max,
+                "the embedded engine is 80 % full; when it is full, new keys follow on_store_error"
+            );
+        }
+        true
+    }
+
+    fn release(&self, n: usize) {
+        if n > 0 {
+            let before = self.keys.fetch_sub(n, Ordering::Relaxed);
+            self.gauge.set(before.saturating_sub(n) as i64);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+}
+
+/// An instant in microseconds, in whole units of `unit_us`.
+fn units(us: u64, unit_us: u32) -> f64 {
+    (us / u64::from(unit_us.max(1))) as f64
+}
+
+fn expire_us(units: f64, unit_us: u32) -> u64 {
+    ((units as u64).saturating_mul(u64::from(unit_us))).saturating_add(LINGER_US)
+}

@@ -1,0 +1,124 @@
+//! The embedded engine's Lua: one LuaJIT a thread, each program compiled once in it, called with plain numbers.
+//!
+//! Must not know what a program computes. The VM has neither io nor os, ffi nor load: only what a pure function needs.
+
+use std::cell::RefCell;
+
+use mlua::{Function, Lua, LuaOptions, StdLib, Table};
+
+use super::{Cause, Cell, CellReply, EngineError, Program, Ran};
+
+/// A counter's state, as programs see it: three whole numbers, all 0 where there is none.
+pub(super) type State = [f64; 3];
+
+/// What a program's `take` answered.
+pub(super) struct Decision {
+    pub(super) fits: bool,
+    pub(super) state: State,
+    remaining: f64,
+    retry: f64,
+    reset: f64,
+    /// The instant, in time units, from which the state means nothing any more.
+    pub(super) expire: f64,
+}
+
+impl Decision {
+    pub(super) fn reply(&self) -> CellReply {
+        CellReply {
+            fits: self.fits,
+            remaining: self.remaining as u64,
+            retry_units: (self.retry >= 0.0).then_some(self.retry as u64),
+            reset_units: self.reset as u64,
+        }
+    }
+}
+
+/// What a program's `give_back` answered.
+pub(super) struct Returned {
+    pub(super) state: State,
+    pub(super) changed: bool,
+    /// As in [`Decision`].
+    pub(super) expire: f64,
+}
+
+struct Loaded {
+    program: &'static Program,
+    take: Function,
+    give_back: Function,
+}
+
+/// One thread's LuaJIT with the programs that were used so far.
+pub(super) struct Vm {
+    lua: Lua,
+    loaded: Vec<Loaded>,
+}
+
+thread_local! {
+    static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
+}
+
+/// Runs `work` with this thread's VM, which is made when it is first needed.
+///
+/// # Errors
+/// [`Cause::Script`] when no VM can be made; whatever `work` says.
+pub(super) fn with<T>(work: impl FnOnce(&mut Vm) -> Result<T, EngineError>) -> Result<T, EngineError> {
+    VM.with_borrow_mut(|vm| {
+        if vm.is_none() {
+            *vm = Some(Vm::new().map_err(|error| script("start", &error))?);
+        }
+        vm.as_mut().map_or(Err(FAILED), work)
+    })
+}
+
+const FAILED: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
+
+fn script(name: &str, error: &mlua::Error) -> EngineError {
+    tracing::error!(program = name, %error, "an algorithm's script failed");
+    FAILED
+}
+
+impl Vm {
+    fn new() -> mlua::Result<Self> {
+        // Without the jit library LuaJIT never starts its compiler.
+        let lua = Lua::new_with(StdLib::JIT | StdLib::MATH, LuaOptions::default())?;
+        Ok(Self { lua, loaded: Vec::new() })
+    }
+
+    fn program(&mut self, program: &'static Program) -> Result<&Loaded, EngineError> {
+        let known = self.loaded.iter().position(|loaded| std::ptr::eq(loaded.program, program));
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let loaded = load(&self.lua, program).map_err(|error| script(program.name, &error))?;
+                self.loaded.push(loaded);
+                self.loaded.len() - 1
+            }
+        };
+        self.loaded.get(index).ok_or(FAILED)
+    }
+
+    /// Asks `cell`'s program at `now` (in the cell's time units).
+    pub(super) fn take(&mut self, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
+        let [s1, s2, s3] = state;
+        let [n1, n2, n3, n4] = cell.numbers.map(|number| number as f64);
+        let answer: mlua::Result<(f64, f64, f64, f64, f64, f64, f64, f64)> =
+            self.program(cell.program)?.take.call((s1, s2, s3, now, cell.cost as f64, n1, n2, n3, n4));
+        let (fits, s1, s2, s3, remaining, retry, reset, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
+        Ok(Decision { fits: fits == 1.0, state: [s1, s2, s3], remaining, retry, reset, expire })
+    }
+
+    /// Asks `cell`'s program to return `cell.cost` units taken at `taken_at`; both instants are in the cell's time units.
+    pub(super) fn give_back(&mut self, cell: &Cell, state: State, now: f64, taken_at: f64) -> Result<Returned, EngineError> {
+        let [s1, s2, s3] = state;
+        let [n1, n2, n3, n4] = cell.numbers.map(|number| number as f64);
+        let answer: mlua::Result<(f64, f64, f64, f64, f64)> =
+            self.program(cell.program)?.give_back.call((s1, s2, s3, now, cell.cost as f64, taken_at, n1, n2, n3, n4));
+        let (s1, s2, s3, changed, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
+        Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })
+    }
+}
+
+fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Loaded> {
+    let functions: Table = lua.load(program.text).set_name(program.name).eval()?;
+    Ok(Loaded { program, take: functions.get("take")?, give_back: functions.get("give_back")? })
+}

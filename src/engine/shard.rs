@@ -1,0 +1,126 @@
+//! One shard of the embedded map: counters in a dense row, so that a sweep can go through them step by step and never pauses for long.
+//!
+//! Must not know Lua. Expiry frees memory and decides nothing: an expired counter that still stands is read like any other.
+
+use std::hash::{BuildHasher, Hasher};
+
+use indexmap::IndexMap;
+
+use super::lua::State;
+
+/// A counter.
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// Microseconds since 1970 from which it may be forgotten.
+    pub(super) expire_us: u64,
+}
+
+/// Counters whose tags fall into one shard.
+pub(super) struct Shard {
+    entries: IndexMap<u128, Entry, Fold>,
+    /// Where the next sweep goes on.
+    cursor: usize,
+}
+
+impl Shard {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { entries: IndexMap::with_hasher(Fold(seed)), cursor: 0 }
+    }
+
+    /// The state of `id`, all 0 where there is none.
+    pub(super) fn state(&self, id: u128) -> State {
+        self.entries.get(&id).map_or([0.0; 3], |entry| entry.state)
+    }
+
+    pub(super) fn holds(&self, id: u128) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    /// Writes `entry`; whether it is a new one.
+    pub(super) fn put(&mut self, id: u128, entry: Entry) -> bool {
+        self.entries.insert(id, entry).is_none()
+    }
+
+    pub(super) fn remove(&mut self, id: u128) -> bool {
+        self.entries.swap_remove(&id).is_some()
+    }
+
+    /// Looks at the next `steps` counters in turn and forgets the expired ones; how many those were. A counter that is moved into a freed
+    /// place is looked at next, so that a full round misses none.
+    pub(super) fn sweep(&mut self, now_us: u64, steps: usize) -> usize {
+        let mut freed = 0;
+        for _ in 0..steps {
+            if self.cursor >= self.entries.len() {
+                self.cursor = 0;
+            }
+            match self.entries.get_index(self.cursor) {
+                None => break,
+                Some((_, entry)) if entry.expire_us <= now_us => {
+                    self.entries.swap_remove_index(self.cursor);
+                    freed += 1;
+                }
+                Some(_) => self.cursor += 1,
+            }
+        }
+        freed
+    }
+}
+
+/// Hashes a number that is a digest already: folded with a seed of the process, so that nobody can choose keys that meet in one place.
+#[derive(Clone)]
+pub(super) struct Fold(u64);
+
+/// [`Fold`] at work.
+pub(super) struct Folding(u64);
+
+impl BuildHasher for Fold {
+    type Hasher = Folding;
+
+    fn build_hasher(&self) -> Folding {
+        Folding(self.0)
+    }
+}
+
+impl Hasher for Folding {
+    fn write_u128(&mut self, number: u128) {
+        let product = u128::from(number as u64 ^ self.0) * u128::from((number >> 64) as u64 ^ self.0.rotate_left(32));
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u128(u128::from(*byte) << 64 | u128::from(self.0));
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(expire_us: u64) -> Entry {
+        Entry { state: [1.0, 0.0, 0.0], expire_us }
+    }
+
+    #[test]
+    fn bounded_steps_find_every_expired_counter_in_the_end_and_no_other() {
+        let mut shard = Shard::new(7);
+        for id in 0..1_000 {
+            shard.put(id, entry(if id % 3 == 0 { 2_000 } else { 1_000 }));
+        }
+        let mut calls = 0;
+        while shard.entries.len() > 334 {
+            assert!(shard.sweep(1_000, 4) <= 4);
+            calls += 1;
+            assert!(calls < 1_000, "{} counters are left", shard.entries.len());
+        }
+        assert!((0..1_000).all(|id| shard.holds(id) == (id % 3 == 0)));
+        assert_eq!(shard.sweep(1_999, 2_000), 0);
+        assert_eq!(shard.sweep(2_000, 334), 334);
+        assert_eq!(shard.sweep(2_000, 10), 0);
+    }
+}

@@ -1,0 +1,201 @@
+//! One worker's settling calls on their way to Redis: a bounded queue and how many calls are under way. Knows no engine.
+//!
+//! When the queue is full, give-backs go before charges: a lost give-back leaves a limit too strict until it expires, a lost charge would let
+//! too much through.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::engine::Cells;
+use crate::telemetry::Counter;
+
+/// Settling calls that wait on one worker, at most.
+pub(super) const SETTLES_QUEUED_MAX: usize = 4_096;
+/// Settling calls that one worker has under way at once, at most.
+pub(super) const SETTLES_IN_FLIGHT_MAX: usize = 32;
+/// Takes that one worker has under way at once, at most: above, the store counts as unreachable.
+pub(super) const TAKES_IN_FLIGHT_MAX: usize = 4_096;
+
+/// A settling call.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    /// Give back what was taken at that instant.
+    GiveBack { cells: Cells, taken_at_us: u64 },
+    /// Charge more.
+    Charge(Cells),
+}
+
+/// A counter for each kind of settling call.
+#[derive(Clone, Debug)]
+pub(super) struct ByKind {
+    pub(super) give_back: Counter,
+    pub(super) charge: Counter,
+}
+
+impl ByKind {
+    pub(super) fn of(&self, job: &Job) -> &Counter {
+        match job {
+            Job::GiveBack { .. } => &self.give_back,
+            Job::Charge(_) => &self.charge,
+        }
+    }
+}
+
+/// What one worker has under way for one limiter.
+#[derive(Debug)]
+pub(super) struct Worker {
+    queue: Mutex<Queue>,
+    takes: AtomicUsize,
+    dropped: ByKind,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    give_backs: VecDeque<Job>,
+    charges: VecDeque<Job>,
+    /// Tasks that take jobs from here.
+    drainers: usize,
+}
+
+impl Worker {
+    pub(super) fn new(dropped: ByKind) -> Self {
+        Self { queue: Mutex::default(), takes: AtomicUsize::new(0), dropped }
+    }
+
+    /// Queues `job`, or drops and counts one where the queue is full. `true` asks the caller to start one more drainer.
+    pub(super) fn push(&self, job: Job) -> bool {
+        let mut queue = self.lock();
+        if queue.give_backs.len() + queue.charges.len() >= SETTLES_QUEUED_MAX {
+            let gives_way = match job {
+                Job::Charge(_) => queue.give_backs.pop_front(),
+                Job::GiveBack { .. } => None,
+            };
+            let Some(oldest) = gives_way else {
+                self.dropped.of(&job).inc();
+                return false;
+            };
+            self.dropped.of(&oldest).inc();
+        }
+        match job {
+            Job::GiveBack { .. } => queue.give_backs.push_back(job),
+            Job::Charge(_) => queue.charges.push_back(job),
+        }
+        let more = queue.drainers < SETTLES_IN_FLIGHT_MAX;
+        queue.drainers += usize::from(more);
+        more
+    }
+
+    /// The next job for a drainer.
+    pub(super) fn pop(&self) -> Option<Job> {
+        let mut queue = self.lock();
+        queue.charges.pop_front().or_else(|| queue.give_backs.pop_front())
+    }
+
+    /// A drainer ends. `false`: not now, a job came in.
+    pub(super) fn end_drainer(&self, whatever_waits: bool) -> bool {
+        let mut queue = self.lock();
+        let ends = whatever_waits || (queue.charges.is_empty() && queue.give_backs.is_empty());
+        queue.drainers -= usize::from(ends);
+        ends
+    }
+
+    /// Counts one more take, or `false` where too many are under way.
+    pub(super) fn begin_take(&self) -> bool {
+        let begun = self.takes.fetch_add(1, Ordering::SeqCst) < TAKES_IN_FLIGHT_MAX;
+        if !begun {
+            self.takes.fetch_sub(1, Ordering::SeqCst);
+        }
+        begun
+    }
+
+    pub(super) fn end_take(&self) {
+        self.takes.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Takes and settling calls that are not done.
+    pub(super) fn pending(&self) -> usize {
+        let queue = self.lock();
+        // A drainer holds a job, or is about to see that there is none.
+        self.takes.load(Ordering::SeqCst) + queue.give_backs.len() + queue.charges.len() + queue.drainers
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Each change is whole before the lock is left: what a panicking thread leaves behind is sound.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Worker {
+    /// What still waits will never be done: its thread or runtime is gone.
+    fn drop(&mut self) {
+        while let Some(job) = self.pop() {
+            self.dropped.of(&job).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{Metrics, names};
+
+    fn worker() -> (Worker, ByKind) {
+        let metrics = Metrics::new(1);
+        let of = |kind| metrics.counter(names::SETTLES_DROPPED, &[kind]);
+        let dropped = ByKind { give_back: of("give_back"), charge: of("charge") };
+        (Worker::new(dropped.clone()), dropped)
+    }
+
+    fn give_back(taken_at_us: u64) -> Job {
+        Job::GiveBack { cells: Cells::new(), taken_at_us }
+    }
+
+    #[test]
+    fn a_full_queue_drops_the_oldest_give_back_for_a_charge_and_counts_it() {
+        let (worker, dropped) = worker();
+        for at in 0..SETTLES_QUEUED_MAX as u64 {
+            worker.push(give_back(at));
+        }
+        worker.push(give_back(9));
+        assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1, 0));
+        for _ in 0..SETTLES_QUEUED_MAX {
+            worker.push(Job::Charge(Cells::new()));
+        }
+        assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1 + SETTLES_QUEUED_MAX as u64, 0));
+        worker.push(Job::Charge(Cells::new()));
+        assert_eq!(dropped.charge.get(), 1);
+        let waiting = std::iter::from_fn(|| worker.pop()).count();
+        assert_eq!(waiting, SETTLES_QUEUED_MAX);
+    }
+
+    #[test]
+    fn charges_leave_first_and_drainers_are_bounded() {
+        let (worker, _) = worker();
+        let asked = (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
+        assert_eq!(asked, SETTLES_IN_FLIGHT_MAX);
+        worker.push(Job::Charge(Cells::new()));
+        assert!(matches!(worker.pop(), Some(Job::Charge(_))));
+        assert!(matches!(worker.pop(), Some(Job::GiveBack { taken_at_us: 0, .. })));
+        assert!(!worker.end_drainer(false), "jobs wait");
+    }
+
+    #[test]
+    fn what_waits_when_a_worker_ends_is_counted_as_dropped() {
+        let (worker, dropped) = worker();
+        worker.push(give_back(1));
+        worker.push(Job::Charge(Cells::new()));
+        drop(worker);
+        assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1, 1));
+    }
+
+    #[test]
+    fn takes_under_way_are_bounded() {
+        let (worker, _) = worker();
+        assert!((0..TAKES_IN_FLIGHT_MAX).all(|_| worker.begin_take()));
+        assert!(!worker.begin_take());
+        worker.end_take();
+        assert!(worker.begin_take());
+        assert_eq!(worker.pending(), TAKES_IN_FLIGHT_MAX);
+    }
+}

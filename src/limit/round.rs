@@ -1,0 +1,341 @@
+//! One plan's way through its tags, as a list of steps: who is asked next, what is given back, what came of it. Pure: it calls no store and
+//! reads no clock, so that the embedded engine can run it at once and Redis in a task, and both do the same.
+//!
+//! Groups are asked one after another in the order of their tags' digests, the same for every plan on every proxy: no two plans cross. When
+//! one refuses, those behind it are still looked at (cost 0, nothing charged), because `Retry-After` is the longest of all; then what the
+//! groups before it took is given back, the last first.
+
+use smallvec::SmallVec;
+
+use crate::engine::{Cell, CellReply, Cells, EngineError, Taken};
+use crate::plan::{Limit, LimitOutcome};
+
+/// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's order; `None` where it was not.
+pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
+
+/// The limits of a plan that share a tag: one call.
+#[derive(Debug)]
+struct Group {
+    tag: u128,
+    cells: Cells,
+    /// Each cell's place in the plan.
+    places: SmallVec<[u8; 2]>,
+    /// When the store fails here, the request is denied.
+    denies: bool,
+    /// It was only looked at, because an earlier group had refused.
+    looked: bool,
+    answer: Option<Result<Taken, EngineError>>,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Step<'a> {
+    /// Take these, then say so with [`Round::took`].
+    Take(&'a Cells),
+    /// Give these back, taken at that instant.
+    GiveBack(&'a Cells, u64),
+    /// Nothing is left to do.
+    Done,
+}
+
+/// What a round came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// All enforced limits fitted, or were let through uncounted.
+    Admitted,
+    /// One or more did not fit.
+    Refused,
+    /// The store failed where that denies.
+    Unavailable,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The group at this place is asked next.
+    Taking(usize),
+    /// Groups before this place may still hold something that must be given back.
+    RollingBack(usize),
+    Done,
+}
+
+/// A plan on its way.
+#[derive(Debug)]
+pub(super) struct Round {
+    groups: SmallVec<[Group; 1]>,
+    phase: Phase,
+    verdict: Verdict,
+}
+
+impl Round {
+    pub(super) fn new() -> Self {
+        Self { groups: SmallVec::new(), phase: Phase::Taking(0), verdict: Verdict::Admitted }
+    }
+
+    /// Adds the plan's limit at `place`; `denies` says what a failed store means for it.
+    pub(super) fn add(&mut self, cell: Cell, place: u8, denies: bool) {
+        let tag = cell.key.tag;
+        let at = self.groups.iter().position(|group| group.tag >= tag).unwrap_or(self.groups.len());
+        if self.groups.get(at).is_none_or(|group| group.tag != tag) {
+            let fresh = Group { tag, cells: Cells::new(), places: SmallVec::new(), denies: false, looked: false, answer: None };
+            self.groups.insert(at, fresh);
+        }
+        if let Some(group) = self.groups.get_mut(at) {
+            group.cells.push(cell);
+            group.places.push(place);
+            group.denies |= denies;
+        }
+    }
+
+    /// How many tags there are.
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// What is to be done now. A `Take` is answered with [`Round::took`] before the next step is asked for.
+    pub(super) fn next(&mut self) -> Step<'_> {
+        if let Phase::Taking(at) = self.phase {
+            if at < self.groups.len() {
+                return self.groups.get_mut(at).map_or(Step::Done, |group| group.ask(self.verdict));
+            }
+            self.end_taking(at);
+        }
+        while let Phase::RollingBack(end) = self.phase {
+            let Some(at) = end.checked_sub(1) else {
+                self.phase = Phase::Done;
+                break;
+            };
+            self.phase = Phase::RollingBack(at);
+            if let Some(at_us) = self.groups.get_mut(at).and_then(Group::release) {
+                return self.groups.get(at).map_or(Step::Done, |group| Step::GiveBack(&group.cells, at_us));
+            }
+        }
+        Step::Done
+    }
+
+    /// The answer to the last `Take`.
+    pub(super) fn took(&mut self, answer: Result<Taken, EngineError>) {
+        let Phase::Taking(at) = self.phase else { return };
+        let Some(group) = self.groups.get_mut(at) else { return };
+        self.phase = Phase::Taking(at + 1);
+        match &answer {
+            Ok(taken) if !taken.admitted => self.verdict = Verdict::Refused,
+            // A refusal is known and stands, whatever becomes of those that are only looked at.
+            Err(_) if group.denies && !group.looked => {
+                self.verdict = Verdict::Unavailable;
+                self.end_taking(at);
+            }
+            Ok(_) | Err(_) => {}
+        }
+        if let Some(group) = self.groups.get_mut(at) {
+            group.answer = Some(answer);
+        }
+    }
+
+    fn end_taking(&mut self, asked: usize) {
+        self.phase = if self.verdict == Verdict::Admitted { Phase::Done } else { Phase::RollingBack(asked) };
+    }
+
+    /// Writes what each asked limit answered to its place, and when it was charged.
+    pub(super) fn report(&self, limits: &[Limit], outcomes: &mut [LimitOutcome], charged: &mut Charged) {
+        for group in &self.groups {
+            for (index, place) in group.places.iter().map(|place| usize::from(*place)).enumerate() {
+                let (Some(limit), Some(outcome)) = (limits.get(place), outcomes.get_mut(place)) else { continue };
+                let Some((taken, reply)) = group.reply(index) else {
+                    *outcome = DEGRADED;
+                    continue;
+                };
+                *outcome = self.read(group, limit, reply);
+                if self.verdict == Verdict::Admitted
+                    && reply.fits
+                    && limit.cost > 0
+                    && let Some(slot) = charged.get_mut(place)
+                {
+                    *slot = Some(taken.at_us);
+                }
+            }
+        }
+    }
+
+    fn read(&self, group: &Group, limit: &Limit, reply: &CellReply) -> LimitOutcome {
+        let unit_us = limit.algorithm.rate().unit_us();
+        let us = |units: u64| units.saturating_mul(unit_us);
+        let reset_us = us(reply.reset_units);
+        // A look was decided as a cost of 1. Where the real cost is more than what is there, how long one must wait for it is not known, but
+        // when the whole allowance is back, it fits.
+        if group.looked && limit.cost > 1 && reply.remaining < limit.cost {
+            let retry_after_us = (limit.cost <= limit.algorithm.capacity()).then_some(reset_us);
+            return LimitOutcome { fits: false, remaining: reply.remaining, retry_after_us, reset_us, degraded: false };
+        }
+        let not_kept = self.verdict != Verdict::Admitted && !group.looked && reply.fits;
+        LimitOutcome {
+            fits: reply.fits,
+            remaining: reply.remaining.saturating_add(if not_kept { limit.cost } else { 0 }),
+            retry_after_us: reply.retry_units.map(us),
+            reset_us,
+            degraded: false,
+        }
+    }
+}
+
+/// Of a limit whose counter could not be reached.
+const DEGRADED: LimitOutcome = LimitOutcome { fits: true, remaining: 0, retry_after_us: None, reset_us: 0, degraded: true };
+
+impl Group {
+    fn ask(&mut self, verdict: Verdict) -> Step<'_> {
+        if verdict == Verdict::Refused {
+            self.looked = true;
+            self.cells.iter_mut().for_each(|cell| cell.cost = 0);
+        }
+        Step::Take(&self.cells)
+    }
+
+    /// Leaves in `cells` what was charged, and says when; `None` where nothing was. A take whose outcome is unknown stands.
+    fn release(&mut self) -> Option<u64> {
+        let Some(Ok(taken)) = &self.answer else { return None };
+        if !taken.admitted || self.looked {
+            return None;
+        }
+        // `retain` visits in order, and there is one reply for each cell.
+        let mut replies = taken.cells.iter();
+        self.cells.retain(|cell| replies.next().is_some_and(|reply| reply.fits) && cell.cost > 0);
+        (!self.cells.is_empty()).then_some(taken.at_us)
+    }
+
+    fn reply(&self, index: usize) -> Option<(&Taken, &CellReply)> {
+        let Some(Ok(taken)) = &self.answer else { return None };
+        taken.cells.get(index).map(|reply| (taken, reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::{Cause, Key, Program, Ran, Space};
+    use crate::plan::{Algorithm, Rate};
+
+    static PROGRAM: Program = Program { name: "", text: "" };
+
+    /// What the store does with a tag.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Store {
+        Fits,
+        Refuses,
+        Fails(Ran),
+    }
+
+    fn store() -> impl Strategy<Value = Store> {
+        prop_oneof![Just(Store::Fits), Just(Store::Refuses), Just(Store::Fails(Ran::No)), Just(Store::Fails(Ran::Unknown))]
+    }
+
+    fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
+        let space = Arc::new(Space { text: String::new(), digest: 0 });
+        Cell { program: &PROGRAM, key: Key { tag, key: 0, space }, unit_us: 1, shadow, cost, numbers: [9, 1, 9, 0] }
+    }
+
+    fn limit(cost: u64) -> Limit {
+        Limit { cost, ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }) }
+    }
+
+    /// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never do.
+    fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
+        if let Store::Fails(ran) = store {
+            return Err(EngineError { cause: Cause::Timeout, ran });
+        }
+        let fits = |cell: &Cell| if cell.shadow { cell.cost.is_multiple_of(2) } else { store == Store::Fits };
+        let reply = |cell: &Cell| CellReply { fits: fits(cell), remaining: 5, retry_units: None, reset_units: 0 };
+        let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
+        Ok(Taken { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
+    }
+
+    proptest! {
+        #[test]
+        fn every_round_asks_in_order_and_ends_with_all_charged_or_nothing(
+            limits in proptest::collection::vec((0_u128..5, any::<bool>(), any::<bool>(), 1_u64..4), 0..8),
+            stores in proptest::array::uniform5(store()),
+        ) {
+            let mut round = Round::new();
+            for ((tag, shadow, denies, cost), place) in limits.iter().zip(0..) {
+                round.add(cell(*tag, *shadow, *cost), place, *denies && !shadow);
+            }
+            let (mut asked, mut held) = (Vec::new(), BTreeMap::new());
+            let (mut refused, mut unavailable) = (false, false);
+            loop {
+                match round.next() {
+                    Step::Take(cells) => {
+                        let tag = cells[0].key.tag;
+                        prop_assert!(!unavailable && asked.last().is_none_or(|last| *last < tag));
+                        prop_assert!(cells.iter().all(|cell| cell.key.tag == tag && (cell.cost == 0) == refused));
+                        asked.push(tag);
+                        let answer = answer(cells, stores[tag as usize]);
+                        match &answer {
+                            Ok(taken) if taken.admitted => {
+                                let fits = cells.iter().zip(&taken.cells).filter(|(_, reply)| reply.fits);
+                                held.insert(tag, fits.map(|(cell, _)| cell.cost).sum::<u64>());
+                            }
+                            Ok(_) => refused = true,
+                            Err(_) => {
+                                let denies = limits.iter().any(|(of, shadow, denies, _)| *of == tag && *denies && !shadow);
+                                unavailable |= denies && !refused;
+                            }
+                        }
+                        round.took(answer);
+                    }
+                    Step::GiveBack(cells, at_us) => {
+                        prop_assert_eq!(at_us, 7);
+                        let back: u64 = cells.iter().map(|cell| cell.cost).sum();
+                        prop_assert_eq!(held.remove(&cells[0].key.tag), Some(back));
+                    }
+                    Step::Done => break,
+                }
+            }
+            let verdict = if unavailable { Verdict::Unavailable } else if refused { Verdict::Refused } else { Verdict::Admitted };
+            prop_assert_eq!(round.verdict(), verdict);
+            if verdict != Verdict::Admitted {
+                prop_assert!(held.values().all(|units| *units == 0), "{:?}", held);
+            }
+            if !unavailable {
+                let mut tags: Vec<u128> = limits.iter().map(|limit| limit.0).collect();
+                tags.sort_unstable();
+                tags.dedup();
+                prop_assert_eq!(asked, tags, "every limit is evaluated");
+            }
+            let plan: Vec<Limit> = limits.iter().map(|(_, _, _, cost)| limit(*cost)).collect();
+            let mut outcomes = vec![DEGRADED; plan.len()];
+            let mut charged = Charged::from_elem(None, plan.len());
+            round.report(&plan, &mut outcomes, &mut charged);
+            let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
+            prop_assert_eq!(known, if verdict == Verdict::Admitted { held.values().sum() } else { 0 });
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_goes_the_way_it_came() {
+        let mut round = Round::new();
+        for (tag, place) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
+            round.add(cell(tag, false, 1), place, true);
+        }
+        let mut steps = Vec::new();
+        loop {
+            match round.next() {
+                Step::Take(cells) => {
+                    steps.push(("take", cells[0].key.tag, cells.len()));
+                    let store = if cells[0].key.tag == 3 { Store::Refuses } else { Store::Fits };
+                    let answer = answer(cells, store);
+                    round.took(answer);
+                }
+                Step::GiveBack(cells, _) => steps.push(("give back", cells[0].key.tag, cells.len())),
+                Step::Done => break,
+            }
+        }
+        assert_eq!(steps, [("take", 1, 2), ("take", 2, 1), ("take", 3, 1), ("give back", 2, 1), ("give back", 1, 2)]);
+    }
+}

@@ -1,0 +1,203 @@
+//! What a grant does at its request's end: gives back what was declared, charges what a policy adds.
+//!
+//! Embedded, it is done at once. On Redis it is queued for tasks of the same worker (`queue`), bounded, and what fails or is dropped is counted:
+//! settling is best effort and errs on the strict side. A call is never repeated, because it may have run.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::local;
+use super::queue::{Job, Worker};
+use super::shared::Shared;
+use super::{Adjustment, Ending, Grant, take};
+use crate::engine::{Cells, Engine, EngineError};
+use crate::plan::{AMOUNT_MAX, Limit, Refund};
+use crate::telemetry::{Counter, names};
+
+/// What is to be done about one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Change {
+    /// Units to give back, at most what was taken.
+    back: u64,
+    /// Units to charge more.
+    more: u64,
+}
+
+type Changes = SmallVec<[Change; 2]>;
+
+/// Settles `grant`.
+pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) {
+    let limits = grant.plan.limits();
+    let mut changes: Changes =
+        limits.iter().zip(&grant.charged).map(|(limit, charged)| declared(limit, charged.is_some(), ending)).collect();
+    if !adjustments.is_empty() {
+        adjust(grant, adjustments, &mut changes);
+    }
+    if changes.iter().all(|change| *change == Change::default()) {
+        return;
+    }
+    let (worker, jobs) = jobs(grant, &changes);
+    for job in jobs {
+        match &*grant.shared.engine {
+            Engine::Embedded(embedded) => {
+                let result = match &job {
+                    Job::GiveBack { cells, taken_at_us } => embedded.give_back(cells, *taken_at_us).map(|()| true),
+                    Job::Charge(cells) => embedded.take(cells).map(|taken| taken.admitted),
+                };
+                Pending::new(&grant.shared, &job).end(result);
+            }
+            Engine::Redis(_) => queue(&grant.shared, &worker, job),
+        }
+    }
+}
+
+/// What the limit's `refund` gives back for `ending`.
+fn declared(limit: &Limit, charged: bool, ending: Ending) -> Change {
+    let refunds = match limit.refund {
+        // `by-settle` gives back what the policy's adjustments say, and nothing by itself.
+        Refund::Never | Refund::BySettle => false,
+        Refund::Unsent => ending == Ending::Unsent,
+        Refund::UpstreamError => matches!(ending, Ending::Unsent | Ending::UpstreamFailed),
+    };
+    Change { back: if refunds && charged { limit.cost } else { 0 }, more: 0 }
+}
+
+/// Adds the policy's own words to `changes`. What can't be done is counted as a policy's wrong answer.
+fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Changes) {
+    for adjustment in adjustments {
+        let limits = grant.plan.limits();
+        let place = limits.iter().position(|limit| limit.name == adjustment.limit);
+        let named = place.and_then(|place| Some((limits.get(place)?, grant.charged.get(place)?, changes.get_mut(place)?)));
+        if let Err(why) = apply(adjustment.units, named) {
+            grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
+            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, units = adjustment.units, why, "adjustment ignored");
+        }
+    }
+}
+
+fn apply(units: i64, limit: Option<(&Limit, &Option<u64>, &mut Change)>) -> Result<(), &'static str> {
+    let (limit, charged, change) = limit.ok_or("the plan has no such limit")?;
+    if units.unsigned_abs() > AMOUNT_MAX {
+        return Err("more than 2^31 units");
+    }
+    if units > 0 {
+        change.more = (change.more + units.unsigned_abs()).min(AMOUNT_MAX);
+    } else if limit.refund != Refund::BySettle {
+        return Err("gives back, but the limit's refund is not by-settle");
+    } else if charged.is_some() {
+        change.back = (change.back + units.unsigned_abs()).min(limit.cost);
+    }
+    Ok(())
+}
+
+/// The calls that do `changes`: give-backs together where they were taken together, each charge alone, so that one which does not fit
+/// holds back no other.
+fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
+    let Grant { shared, scope, plan, charged } = grant;
+    local::with(shared, |local| {
+        let worker = Arc::clone(local.worker());
+        let jobs = local.scope(scope, |known| {
+            let mut jobs = Vec::new();
+            for ((limit, change), charged) in plan.limits().iter().zip(changes).zip(charged) {
+                if let (1.., Some(taken_at_us)) = (change.back, charged) {
+                    let cell = take::cell(shared, scope, known, limit, change.back);
+                    let same = |job: &&mut Job| {
+                        matches!(job, Job::GiveBack { cells, taken_at_us: at }
+                        if at == taken_at_us && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
+                    };
+                    match jobs.iter_mut().find(same) {
+                        Some(Job::GiveBack { cells, .. }) => cells.push(cell),
+                        _ => jobs.push(Job::GiveBack { cells: Cells::from_iter([cell]), taken_at_us: *taken_at_us }),
+                    }
+                }
+            }
+            for (limit, change) in plan.limits().iter().zip(changes).filter(|(_, change)| change.more > 0) {
+                if super::programs::never_passes(&limit.algorithm) {
+                    shared.counters.charge_refused.inc();
+                    continue;
+                }
+                // Enforced, so that `admitted` says whether it fitted.
+                let cell = crate::engine::Cell { shadow: false, ..take::cell(shared, scope, known, limit, change.more) };
+                jobs.push(Job::Charge(Cells::from_iter([cell])));
+            }
+            jobs
+        });
+        (worker, jobs)
+    })
+}
+
+/// Queues `job` and sees to it that a task will do it.
+pub(super) fn queue(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
+    if !worker.push(job) {
+        return;
+    }
+    let drainer = Drainer { shared: Arc::clone(shared), worker: Arc::clone(worker), ended: false };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(drainer.run())),
+        // Outside a runtime nothing can be done now: it waits for the next task, or is counted as dropped with its worker.
+        Err(_) => drop(drainer),
+    }
+}
+
+/// Does queued jobs, one after another, until there are none.
+struct Drainer {
+    shared: Arc<Shared>,
+    worker: Arc<Worker>,
+    ended: bool,
+}
+
+impl Drainer {
+    async fn run(mut self) {
+        while !self.ended {
+            while let Some(job) = self.worker.pop() {
+                let pending = Pending::new(&self.shared, &job);
+                let result = match &job {
+                    Job::GiveBack { cells, taken_at_us } => self.shared.engine.give_back(cells, *taken_at_us).await.map(|()| true),
+                    Job::Charge(cells) => self.shared.engine.take(cells).await.map(|taken| taken.admitted),
+                };
+                pending.end(result);
+            }
+            self.ended = self.worker.end_drainer(false);
+        }
+    }
+}
+
+impl Drop for Drainer {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.worker.end_drainer(true);
+        }
+        self.shared.done();
+    }
+}
+
+/// A call under way: counted as failed unless it ends well, also when its runtime goes down around it.
+struct Pending {
+    failed: Option<Counter>,
+    refused: Counter,
+}
+
+impl Pending {
+    fn new(shared: &Shared, job: &Job) -> Self {
+        Self { failed: Some(shared.counters.failed.of(job).clone()), refused: shared.counters.charge_refused.clone() }
+    }
+
+    /// `Ok(false)`: a charge that did not fit. Nothing was charged, and the limit is full or nearly so.
+    fn end(mut self, result: Result<bool, EngineError>) {
+        if let Ok(fitted) = result {
+            self.failed = None;
+            if !fitted {
+                self.refused.inc();
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(failed) = &self.failed {
+            failed.inc();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a limiter is made of: shared by its workers, its grants and the tasks that outlive a request.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::Settings;
+use super::keys::Digests;
+use super::queue::{ByKind, Worker};
+use crate::engine::Engine;
+use crate::telemetry::{Counter, Metrics, names};
+
+/// The inside of a limiter.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) engine: Arc<Engine>,
+    pub(super) metrics: Metrics,
+    pub(super) digests: Digests,
+    pub(super) deadline: Duration,
+    pub(super) counters: Counters,
+    /// Of each thread that ever charged here and still lives. Locked only when a thread comes and when somebody drains.
+    workers: Mutex<Vec<Weak<Worker>>>,
+    /// How many wait in [`Shared::drain`]: while nobody does, nobody is told.
+    drainers: AtomicUsize,
+    idle: Notify,
+}
+
+/// Counters that are looked up once.
+#[derive(Debug)]
+pub(super) struct Counters {
+    /// The queue was full.
+    pub(super) dropped: ByKind,
+    /// The store gave no answer.
+    pub(super) failed: ByKind,
+    /// A charge that did not fit any more.
+    pub(super) charge_refused: Counter,
+    /// Too many takes under way.
+    pub(super) overload: Counter,
+    /// Takes cut off by the decision's deadline.
+    pub(super) timeout: Counter,
+    pub(super) unknown: Counter,
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings, engine: Arc<Engine>, metrics: Metrics) -> Self {
+        let by_kind = |name| ByKind { give_back: metrics.counter(name, &["give_back"]), charge: metrics.counter(name, &["charge"]) };
+        let counters = Counters {
+            dropped: by_kind(names::SETTLES_DROPPED),
+            failed: by_kind(names::SETTLES_FAILED),
+            charge_refused: metrics.counter(names::SETTLES_FAILED, &["charge_refused"]),
+            overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
+            timeout: metrics.counter(names::STORE_ERRORS, &["timeout"]),
+            unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
+        };
+        Self {
+            engine,
+            metrics,
+            digests: Digests::new(settings.key_secret.as_ref()),
+            deadline: settings.deadline,
+            counters,
+            workers: Mutex::default(),
+            drainers: AtomicUsize::new(0),
+            idle: Notify::new(),
+        }
+    }
+
+    /// The state of one more thread.
+    pub(super) fn new_worker(&self) -> Arc<Worker> {
+        let worker = Arc::new(Worker::new(self.counters.dropped.clone()));
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.retain(|worker| worker.strong_count() > 0);
+        workers.push(Arc::downgrade(&worker));
+        worker
+    }
+
+    /// Takes and settling calls under way on all threads.
+    pub(super) fn pending(&self) -> usize {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().filter_map(Weak::upgrade).map(|worker| worker.pending()).sum()
+    }
+
+    /// Something was done: tells those who wait for the last of it.
+    pub(super) fn done(&self) {
+        if self.drainers.load(Ordering::SeqCst) > 0 {
+            self.idle.notify_waiters();
+        }
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) async fn drained(&self) {
+        let _waiting = Waiting::begin(&self.drainers);
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            // Registered before the look, so that what ends between the look and the wait is not missed.
+            idle.as_mut().enable();
+            if self.pending() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// Counts a waiter for as long as it lives: a drain that is given up counts no longer.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

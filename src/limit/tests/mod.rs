@@ -1,0 +1,123 @@
+//! The limiter through its door: on the embedded engine under a virtual clock, and on a real Redis where its calls take time or fail.
+
+mod embedded;
+mod redis;
+mod redis_server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Limiter, Scope, Settings, Take};
+use crate::clock::Clock;
+use crate::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings};
+use crate::plan::{Algorithm, Alignment, Enforcement, Fallback, Limit, LimitOutcome, Outcome, Plan, Rate, Refund};
+use crate::telemetry::{Metrics, names};
+
+const SECOND_US: u64 = 1_000_000;
+/// A whole day since 1970, so that windows by the clock begin here.
+const START_US: i64 = 86_400_000_000 * 20_000;
+/// Long enough that no test ends because a machine was busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A limiter with what it needs.
+struct Rig {
+    limiter: Limiter,
+    metrics: Metrics,
+    clock: Clock,
+    scope: Arc<Scope>,
+}
+
+impl Rig {
+    fn embedded() -> Self {
+        Self::new(&EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 }), None)
+    }
+
+    fn redis(port: u16) -> Self {
+        Self::new(&on_redis(port), None)
+    }
+
+    fn new(settings: &EngineSettings, key_secret: Option<&str>) -> Self {
+        let clock = Clock::virtual_at(START_US);
+        let metrics = Metrics::new(1);
+        let engine = Arc::new(Engine::build(settings, clock.clone(), &metrics).unwrap());
+        let key_secret = key_secret.map(|secret| Secret(secret.into()));
+        let limiter = Limiter::new(Settings { deadline: PATIENCE, key_secret }, engine, metrics.clone());
+        Self { limiter, metrics, clock, scope: scope("public", Fallback::Deny) }
+    }
+
+    async fn take(&self, limits: &[Limit]) -> Take {
+        self.limiter.take(&self.scope, &plan(limits)).await
+    }
+
+    /// Takes, and what was granted stays granted.
+    async fn outcome(&self, limits: &[Limit]) -> Outcome {
+        match self.take(limits).await {
+            Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
+            Take::Unavailable => panic!("the store answers"),
+        }
+    }
+
+    /// What is left, without taking any.
+    async fn remaining(&self, limit: &Limit) -> u64 {
+        self.outcome(&[Limit { cost: 0, ..limit.clone() }]).await.limits[0].remaining
+    }
+
+    fn count(&self, name: names::Name, labels: &[&str]) -> u64 {
+        self.metrics.counter(name, labels).get()
+    }
+}
+
+fn on_redis(port: u16) -> EngineSettings {
+    EngineSettings::Redis(RedisSettings {
+        nodes: vec![format!("127.0.0.1:{port}")],
+        mode: RedisMode::Single,
+        username: None,
+        password: None,
+        key_prefix: "weir".into(),
+        deadline: PATIENCE,
+    })
+}
+
+fn scope(name: &str, on_store_error: Fallback) -> Arc<Scope> {
+    Arc::new(Scope { name: name.into(), policy: "public".into(), on_store_error, limit_decides: false })
+}
+
+fn plan(limits: &[Limit]) -> Arc<Plan> {
+    Arc::new(Plan::new(limits.to_vec()).unwrap())
+}
+
+/// So many in each window by the clock.
+fn window(amount: u64, per_ms: u64) -> Algorithm {
+    Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock }
+}
+
+/// So many a day under `key`.
+fn daily(name: &str, key: &str, amount: u64) -> Limit {
+    Limit::new(name, key, window(amount, 86_400_000))
+}
+
+fn shadow(limit: Limit) -> Limit {
+    Limit { enforcement: Enforcement::Shadow, ..limit }
+}
+
+fn refunded(limit: Limit, refund: Refund) -> Limit {
+    Limit { refund, ..limit }
+}
+
+fn granted(take: Take) -> (Outcome, super::Grant) {
+    match take {
+        Take::Granted(outcome, grant) => (outcome, grant),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(take: Take) -> Outcome {
+    match take {
+        Take::Refused(outcome) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn remaining(outcome: &Outcome) -> Vec<u64> {
+    outcome.limits.iter().map(|limit: &LimitOutcome| limit.remaining).collect()
+}

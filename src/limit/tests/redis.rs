@@ -1,0 +1,274 @@
+//! On one real Redis: calls that take time, fail, or outlive their request.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Barrier;
+use std::task::{Context, Waker};
+
+use super::super::{Adjustment, Ending, local, queue};
+use super::redis_server::{Server, free_port};
+use super::*;
+use crate::clock::monotonic;
+
+/// Runs the take until its call waits in Redis, then leaves it to `then`.
+async fn in_mid_take<'a>(server: &mut Server, rig: &'a Rig, limits: &[Limit]) -> Pin<Box<dyn Future<Output = Take> + Send + 'a>> {
+    // A connection and the scripts are there before Redis is held: what waits then is the take itself.
+    rig.outcome(&[Limit { name: "warm".into(), ..limits[0].clone() }]).await;
+    server.hold();
+    let plan = plan(limits);
+    let mut take: Pin<Box<dyn Future<Output = Take> + Send>> = Box::pin(async move { rig.limiter.take(&rig.scope, &plan).await });
+    let began = monotonic();
+    while server.held() == 0 {
+        assert!(began.elapsed() < PATIENCE, "the take was never sent");
+        assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    take
+}
+
+#[tokio::test]
+async fn a_take_whose_request_is_dropped_is_charged_once_and_settled_as_unsent() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limits = [
+        daily("never", "k", 5),
+        refunded(daily("unsent", "k", 5), Refund::Unsent),
+        refunded(daily("error", "t", 5), Refund::UpstreamError),
+    ];
+    let take = in_mid_take(&mut server, &rig, &limits).await;
+    drop(take);
+    assert_eq!(rig.limiter.shared.pending(), 1);
+    server.release();
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.limiter.shared.pending(), 0);
+    let mut left = Vec::new();
+    for limit in &limits {
+        left.push(rig.remaining(limit).await);
+    }
+    assert_eq!(left, [4, 5, 5]);
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_receives_is_settled_as_unsent() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limit = refunded(daily("unsent", "k", 5), Refund::Unsent);
+    let take = in_mid_take(&mut server, &rig, std::slice::from_ref(&limit)).await;
+    server.release();
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.remaining(&limit).await, 4, "the answer waits for its request");
+    drop(take);
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.remaining(&limit).await, 5);
+}
+
+#[tokio::test]
+async fn a_roll_back_is_whole_though_its_request_is_gone() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    for (one, other) in [("a", "b"), ("b", "a"), ("c", "d"), ("e", "f")] {
+        let (open, full) = (Limit { cost: 2, ..daily("open", one, 5) }, daily("full", other, 1));
+        assert!(rig.outcome(std::slice::from_ref(&full)).await.admitted);
+        let take = in_mid_take(&mut server, &rig, &[open.clone(), full]).await;
+        drop(take);
+        server.release();
+        rig.limiter.drain(PATIENCE).await;
+        assert_eq!(rig.remaining(&open).await, 5, "{one} {other}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
+    let server = Server::start();
+    let rig = Arc::new(Rig::redis(server.port));
+    // The second limit, the smaller one, makes some refuse and roll back.
+    let limits = [("a", 400), ("b", 100)].map(|(key, amount)| refunded(daily(key, key, amount), Refund::Unsent));
+    let (mut kept, mut dropped) = (0, 0);
+    for _ in 0..40 {
+        let requests: Vec<_> =
+            (0..16).map(|request| tokio::spawn(perhaps_dropped(Arc::clone(&rig), limits.clone(), request % 2 == 0))).collect();
+        for request in requests {
+            match request.await.unwrap() {
+                Some(Take::Granted(..)) => kept += 1,
+                Some(_) => {}
+                None => dropped += 1,
+            }
+        }
+    }
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!([rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await], [400 - kept, 100 - kept]);
+    assert!(kept > 0 && dropped > 0, "{kept} kept, {dropped} dropped");
+    assert!(rig.count(names::LIMIT_REFUSALS, &["public", "b"]) > 0);
+}
+
+/// A take that runs to its end, or whose request goes away after some of the runtime's turns.
+async fn perhaps_dropped(rig: Arc<Rig>, limits: [Limit; 2], patient: bool) -> Option<Take> {
+    let turns = if patient { usize::MAX } else { fastrand::usize(1..60) };
+    let gone = async {
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        take = rig.take(&limits) => Some(take),
+        () = gone => None,
+    }
+}
+
+#[tokio::test]
+async fn two_tags_are_rolled_back_before_the_refusal_is_answered() {
+    let server = Server::start();
+    let rig = Rig::redis(server.port);
+    for (one, other) in [("a", "b"), ("b", "a"), ("c", "d"), ("e", "f")] {
+        let (open, full) = (daily("open", one, 5), daily("full", other, 1));
+        assert!(rig.outcome(std::slice::from_ref(&full)).await.admitted);
+        for _ in 0..3 {
+            let outcome = refused(rig.take(&[open.clone(), full.clone()]).await);
+            assert_eq!(remaining(&outcome), [5, 0], "{one} {other}");
+        }
+        assert_eq!(rig.remaining(&open).await, 5, "{one} {other}");
+    }
+}
+
+#[test]
+fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
+    const ROUNDS: usize = 40;
+    let server = Server::start();
+    let start = Barrier::new(8);
+    let admitted: Vec<[bool; ROUNDS]> = std::thread::scope(|threads| {
+        let takers: Vec<_> = (0..8)
+            .map(|taker| {
+                let (start, port) = (&start, server.port);
+                // Each is a proxy of its own, with its own engine and connection.
+                threads.spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    let rig = Rig::redis(port);
+                    runtime.block_on(rig.outcome(&[daily("warm", "k", 100)]));
+                    std::array::from_fn(|round| {
+                        let mut limits = [daily("a", &format!("one {round}"), 1), daily("b", &format!("other {round}"), 1)];
+                        limits.rotate_left(taker % 2);
+                        start.wait();
+                        runtime.block_on(rig.outcome(&limits)).admitted
+                    })
+                })
+            })
+            .collect();
+        takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+    });
+    for round in 0..ROUNDS {
+        assert_eq!(admitted.iter().filter(|taker| taker[round]).count(), 1, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_counters_name_holds_the_digests_and_what_it_belongs_to() {
+    let mut server = Server::start();
+    let rig = Rig { scope: scope("{x}", Fallback::Deny), ..Rig::redis(server.port) };
+    let limits = [daily("l", "a\0{b}", 1), Limit { tag: Some("}{".into()), ..daily("m", "a\0{b}", 1) }];
+    assert!(rig.outcome(&limits).await.admitted);
+    let digests = &rig.limiter.shared.digests;
+    let (key, tag) = (digests.of(&[b"a\0{b}"]), digests.of(&[b"}{"]));
+    let mut expected = [
+        format!("weir:1:{{{key:032x}}}:%7Bx%7D/l/fw1-86400000c:{key:032x}"),
+        format!("weir:1:{{{tag:032x}}}:%7Bx%7D/m/fw1-86400000c:{key:032x}"),
+    ];
+    let mut keys = server.keys();
+    keys.sort();
+    expected.sort();
+    assert_eq!(keys, expected);
+}
+
+#[tokio::test]
+async fn proxies_with_one_secret_share_counters_and_others_do_not() {
+    let server = Server::start();
+    let limit = [daily("l", "k", 1)];
+    let rig = |secret| Rig::new(&on_redis(server.port), secret);
+    assert!(rig(Some("s")).outcome(&limit).await.admitted);
+    assert!(!rig(Some("s")).outcome(&limit).await.admitted);
+    assert!(rig(Some("t")).outcome(&limit).await.admitted);
+    assert!(rig(None).outcome(&limit).await.admitted);
+}
+
+#[tokio::test]
+async fn settling_is_queued_and_a_drain_waits_for_it() {
+    let server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limit = refunded(Limit { cost: 4, ..daily("l", "k", 100) }, Refund::BySettle);
+    for units in [-3, -1, 5, 200] {
+        let adjustment = Adjustment { limit: "l".into(), units };
+        granted(rig.take(std::slice::from_ref(&limit)).await).1.settle(Ending::Completed, &[adjustment]);
+    }
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.remaining(&limit).await, 100 - 16 + 4 - 5);
+    assert_eq!(rig.count(names::SETTLES_FAILED, &["charge_refused"]), 1);
+    assert_eq!(rig.count(names::SETTLES_FAILED, &["give_back"]), 0);
+}
+
+#[tokio::test]
+async fn a_dead_store_denies_or_lets_through_uncounted_as_the_limits_say() {
+    let rig = Rig::redis(free_port());
+    let limit = daily("l", "k", 5);
+    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
+    let stricter = [limit.clone(), Limit { on_store_error: Some(Fallback::Deny), ..daily("m", "k", 5) }];
+    let rig = Rig { scope: scope("public", Fallback::Allow), ..rig };
+    assert!(matches!(rig.take(&stricter).await, Take::Unavailable));
+    assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 0);
+
+    let (outcome, grant) = granted(rig.take(&[limit.clone(), daily("m", "other", 5)]).await);
+    assert!(outcome.admitted && outcome.limits.iter().all(|limit| limit.degraded && limit.fits));
+    assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 1);
+    // Nothing was charged, so nothing is given back.
+    grant.settle(Ending::Unsent, &[]);
+    assert_eq!(rig.limiter.shared.pending(), 0);
+
+    let closed = [Limit::new("closed", "k", window(0, 1_000)), limit];
+    assert_eq!(refused(rig.take(&closed).await).retry_after_us(&closed), None, "asks no store");
+}
+
+#[tokio::test]
+async fn a_dead_store_is_nothing_to_a_shadow() {
+    let rig = Rig::redis(free_port());
+    let (outcome, _) = granted(rig.take(&[shadow(daily("l", "k", 5))]).await);
+    assert!(outcome.admitted);
+    assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 0);
+}
+
+#[tokio::test]
+async fn what_a_dead_store_does_not_settle_is_counted() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limit = refunded(daily("l", "k", 5), Refund::Unsent);
+    let (_, grant) = granted(rig.take(std::slice::from_ref(&limit)).await);
+    server.hold();
+    drop(server);
+    grant.settle(Ending::Unsent, &[Adjustment { limit: "l".into(), units: 1 }]);
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!((rig.count(names::SETTLES_FAILED, &["give_back"]), rig.count(names::SETTLES_FAILED, &["charge"])), (1, 1));
+}
+
+#[tokio::test]
+async fn more_takes_than_a_worker_may_have_under_way_follow_the_fallback() {
+    let server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limit = daily("l", "k", 5);
+    let worker = local::with(&rig.limiter.shared, |local| Arc::clone(local.worker()));
+    assert!((0..queue::TAKES_IN_FLIGHT_MAX).all(|_| worker.begin_take()));
+    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
+    assert_eq!(rig.count(names::STORE_ERRORS, &["overload"]), 1);
+    worker.end_take();
+    assert!(rig.outcome(&[limit]).await.admitted);
+}
+
+#[tokio::test]
+async fn a_drain_gives_up_after_its_grace() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    let take = in_mid_take(&mut server, &rig, &[daily("l", "k", 5)]).await;
+    rig.limiter.drain(Duration::from_millis(10)).await;
+    assert_eq!(rig.limiter.shared.pending(), 1);
+    server.release();
+    drop(granted(take.await));
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.limiter.shared.pending(), 0);
+}

@@ -1,0 +1,132 @@
+//! A client's byte stream as hyper sees it, with three things that hyper leaves to us: it notes when bytes come (for the timers), it gives up on a
+//! client that takes nothing, and it closes so that the client can still read the last reply. Plain TCP today; any stream, so TLS too.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::head_timer::Pulse;
+use crate::clock;
+use crate::wire::Alarm;
+
+/// How long a client may take nothing of a reply that waits for it.
+const SEND_IDLE: Duration = Duration::from_millis(SEND_IDLE_MS);
+pub(super) const SEND_IDLE_MS: u64 = 60_000;
+/// How long we still read, and throw away, what a client sends while it may not have seen our last reply.
+const LINGER: Duration = Duration::from_millis(LINGER_MS);
+pub(super) const LINGER_MS: u64 = 2_000;
+/// And how much of it.
+const LINGER_BYTES_MAX: usize = 8 << 20;
+/// In pieces of this size, on the stack.
+const LINGER_PIECE_BYTES: usize = 8 << 10;
+
+pub(super) struct ClientStream<S> {
+    stream: S,
+    pulse: Arc<Pulse>,
+    /// Armed while a write waits, and then while lingering.
+    alarm: Alarm,
+    send_idle: Duration,
+    /// The client has closed its side.
+    ended: bool,
+    /// We have closed ours.
+    finished: bool,
+    lingered_bytes: usize,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
+    pub(super) fn new(stream: S, pulse: Arc<Pulse>) -> Self {
+        Self { stream, pulse, alarm: Alarm::default(), send_idle: SEND_IDLE, ended: false, finished: false, lingered_bytes: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_send_idle(mut self, send_idle: Duration) -> Self {
+        self.send_idle = send_idle;
+        self
+    }
+
+    /// A client that stops reading would hold its reply, the upstream's connection and any lease for ever.
+    fn bound<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if wrote.is_ready() {
+            self.alarm.disarm();
+            return wrote;
+        }
+        if !self.alarm.is_armed() {
+            self.alarm.arm(clock::monotonic() + self.send_idle);
+        }
+        ready!(self.alarm.poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the reply: a 413 or 429 to an upload would be lost. So
+    /// read on for a while (what nginx calls lingering close).
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut piece = [0; LINGER_PIECE_BYTES];
+        while !self.ended && self.lingered_bytes < LINGER_BYTES_MAX {
+            let mut buf = ReadBuf::new(&mut piece);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if buf.filled().is_empty() => break,
+                Poll::Ready(Ok(())) => self.lingered_bytes += buf.filled().len(),
+                Poll::Ready(Err(_)) => break,
+                Poll::Pending => {
+                    if self.lingered_bytes == 0 && !self.pulse.expects_more() {
+                        break;
+                    }
+                    if !self.alarm.is_armed() {
+                        self.alarm.arm(clock::monotonic() + LINGER);
+                    }
+                    return self.alarm.poll(cx);
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if let Poll::Ready(Ok(())) = read {
+            if buf.filled().len() > before {
+                self.pulse.read();
+            } else if buf.remaining() > 0 {
+                self.ended = true;
+            }
+        }
+        read
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.bound(cx, wrote)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.bound(cx, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.finished {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            self.finished = true;
+            self.alarm.disarm();
+        }
+        ready!(self.poll_linger(cx));
+        Poll::Ready(Ok(()))
+    }
+}

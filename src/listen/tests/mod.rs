@@ -1,0 +1,154 @@
+//! Real sockets, raw bytes, and a handler that does by path what a test needs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::wire::{self, Body};
+
+mod draining;
+mod serving;
+
+/// Nothing here should take that long: a test that would hang fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Default)]
+struct Answers(Arc<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    calls: AtomicUsize,
+    /// A `/wait` has begun.
+    begun: Notify,
+    /// Lets a `/wait` answer.
+    go: Notify,
+    /// A `/wait` was dropped before it answered.
+    dropped: Notify,
+}
+
+struct Dropped<'a>(&'a Seen, bool);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.dropped.notify_one();
+        }
+    }
+}
+
+impl Handler for Answers {
+    async fn call(&self, request: http::Request<hyper::body::Incoming>, peer: &Arc<Peer>) -> Response {
+        self.0.calls.fetch_add(1, Ordering::SeqCst);
+        match request.uri().path() {
+            "/hello" => http::Response::new(wire::full("hello")),
+            "/empty" => http::Response::new(Body::empty()),
+            "/peer" => http::Response::new(wire::full(peer.address.to_string())),
+            "/echo" => {
+                let mut response = http::Response::new(());
+                if let Some(names) = request.headers().get("trailer") {
+                    response.headers_mut().insert("trailer", names.clone());
+                }
+                response.map(|()| Body::incoming(request.into_body()))
+            }
+            "/wait" => {
+                let mut answered = Dropped(&self.0, false);
+                self.0.begun.notify_one();
+                self.0.go.notified().await;
+                answered.1 = true;
+                http::Response::new(wire::full("waited"))
+            }
+            // Without a look at the request's body.
+            _ => {
+                let mut refused = http::Response::new(wire::full("no"));
+                *refused.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+                refused
+            }
+        }
+    }
+}
+
+struct House {
+    address: std::net::SocketAddr,
+    answers: Answers,
+    settings: Arc<ArcSwap<ConnectionSettings>>,
+    drain: Drain,
+    metrics: Metrics,
+    serving: JoinHandle<()>,
+}
+
+fn settings() -> ConnectionSettings {
+    ConnectionSettings {
+        connections_max: 100,
+        header_bytes_max: 16 << 10,
+        request_header: Duration::from_secs(10),
+        keep_alive: Duration::from_secs(10),
+    }
+}
+
+fn house(settings: ConnectionSettings) -> House {
+    let listener = Listener::bind(&Settings { address: ([127, 0, 0, 1], 0).into() }, 1).unwrap().remove(0);
+    let address = listener.address();
+    let (answers, settings) = (Answers::default(), Arc::new(ArcSwap::from_pointee(settings)));
+    let (drain, metrics) = (Drain::new(), Metrics::new(1));
+    let serving = tokio::spawn(listener.serve(answers.clone(), Arc::clone(&settings), drain.clone(), metrics.clone()));
+    House { address, answers, settings, drain, metrics, serving }
+}
+
+impl House {
+    async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        self.metrics.encode().lines().any(|shown| shown == line)
+    }
+
+    /// Waits until `/metrics` shows a line.
+    async fn await_shown(&self, line: &str) {
+        let shown = async {
+            while !self.shows(line) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, shown).await.unwrap_or_else(|_| panic!("{line}\n{}", self.metrics.encode()));
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Reads until what came ends with `end`.
+    async fn read_to(&mut self, end: &str) -> String {
+        let mut text = String::new();
+        while !text.ends_with(end) {
+            let mut piece = [0; 4096];
+            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece)).await.unwrap_or_else(|_| panic!("only {text:?}")).unwrap();
+            assert!(read > 0, "closed after {text:?}");
+            text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+        }
+        text
+    }
+
+    /// Reads until the server closes; a reset fails.
+    async fn read_all(&mut self) -> String {
+        let mut text = String::new();
+        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut text)).await.expect("not closed in time").unwrap();
+        text
+    }
+
+    async fn get(&mut self, path: &str, end: &str) -> String {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        self.read_to(end).await
+    }
+}

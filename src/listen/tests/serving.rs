@@ -1,0 +1,218 @@
+//! Binding, requests, limits, timeouts.
+
+use tokio::io::duplex;
+
+use super::super::head_timer::Pulse;
+use super::super::stream::{ClientStream, LINGER_MS};
+use super::*;
+use crate::clock;
+
+#[tokio::test]
+async fn a_connection_is_kept_and_pipelined_requests_are_answered_in_order() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    let reply = client.get("/hello", "hello").await;
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.contains("content-length: 5\r\n"), "{reply}");
+    client.send("GET /empty HTTP/1.1\r\nhost: a\r\n\r\nGET /peer HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let both = client.read_to(&client.0.local_addr().unwrap().to_string()).await;
+    assert!(both.contains("content-length: 0\r\n") && !both.contains("chunked"), "{both}");
+    assert_eq!(both.matches("HTTP/1.1 200 OK").count(), 2, "{both}");
+    assert!(house.shows("weir_connections_total 1") && house.shows("weir_connections_open 1"), "{}", house.metrics.encode());
+    drop(client);
+    house.await_shown("weir_connections_open 0").await;
+}
+
+#[tokio::test]
+async fn an_old_client_is_answered_in_its_version_and_closed_unless_it_asks() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send("GET /hello HTTP/1.0\r\n\r\n").await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.0 200 OK\r\n") && reply.ends_with("\r\n\r\nhello"), "{reply}");
+    let mut client = house.connect().await;
+    for _ in 0..2 {
+        client.send("GET /hello HTTP/1.0\r\nconnection: keep-alive\r\n\r\n").await;
+        let reply = client.read_to("hello").await;
+        assert!(reply.contains("connection: keep-alive"), "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn chunks_and_trailers_pass_both_ways() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send("POST /echo HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
+    let begun = client.read_to("3\r\nabc\r\n").await;
+    assert!(begun.contains("transfer-encoding: chunked"), "{begun}");
+    client.send("2\r\nde\r\n0\r\nx-sum: 5\r\n\r\n").await;
+    assert_eq!(client.read_to("\r\n\r\n").await, "2\r\nde\r\n0\r\nx-sum: 5\r\n\r\n");
+    assert!(client.get("/hello", "hello").await.contains("200"));
+}
+
+#[tokio::test]
+async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_sends() {
+    let house = house(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
+    let mut client = house.connect().await;
+    // Exactly as large as it may be.
+    let head = "GET /hello HTTP/1.1\r\nhost: a\r\nx: ";
+    client.send(&format!("{head}{}\r\n\r\n", "y".repeat((4 << 10) - head.len() - 4))).await;
+    assert!(client.read_to("hello").await.starts_with("HTTP/1.1 200"));
+    client.send(&format!("{head}{}\r\n\r\n", "y".repeat((4 << 10) - head.len() - 3))).await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{reply}");
+    assert!(reply.contains("connection: close\r\n") && reply.contains("content-length: 0\r\n"), "{reply}");
+
+    let mut client = house.connect().await;
+    client.send(&format!("{head}{}", "y".repeat(1 << 20))).await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 431 "), "{reply}");
+    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send(&format!("GET /hello HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: y\r\n".repeat(100))).await;
+    assert!(client.read_all().await.starts_with("HTTP/1.1 431 "));
+    let mut client = house.connect().await;
+    client.send("this is not HTTP\r\n\r\n").await;
+    assert!(client.read_all().await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send(&format!("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 4 << 20)).await;
+    // More than the sockets' buffers hold: the server has to read it away, or its close would reset the connection.
+    client.send(&"z".repeat(4 << 20)).await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 429 ") && reply.ends_with("no"), "{reply}");
+}
+
+#[tokio::test]
+async fn a_closing_connection_waits_for_a_silent_client_no_longer_than_the_named_time() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n").await;
+    let began = clock::monotonic();
+    assert!(client.read_all().await.starts_with("HTTP/1.1 429 "));
+    house.await_shown("weir_connections_open 0").await;
+    assert!(clock::monotonic() - began >= Duration::from_millis(LINGER_MS - 5));
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_in_is_cut_off() {
+    const HEAD: Duration = Duration::from_millis(150);
+    let house = house(ConnectionSettings { request_header: HEAD, keep_alive: Duration::from_secs(600), ..settings() });
+    // A first request, and one on a connection that has proved itself: the longer wait ends with the next head's first byte.
+    for warm in [false, true] {
+        let mut client = house.connect().await;
+        if warm {
+            client.get("/hello", "hello").await;
+            tokio::time::sleep(HEAD * 2).await;
+        }
+        let began = clock::monotonic();
+        client.send("GET /hello HTTP/1.1\r\n").await;
+        let (mut reading, mut writing) = client.0.into_split();
+        let trickle = tokio::spawn(async move {
+            while writing.write_all(b"x: y\r\n").await.is_ok() {
+                tokio::time::sleep(HEAD / 10).await;
+            }
+        });
+        let mut rest = Vec::new();
+        // Closed, or reset since we were still sending; not answered.
+        let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest)).await.expect("never cut off");
+        assert_eq!(rest, b"", "{warm}");
+        assert!(clock::monotonic() - began >= HEAD - Duration::from_millis(5));
+        trickle.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_kept_for_keep_alive_and_not_for_the_heads_time() {
+    const KEEP: Duration = Duration::from_millis(400);
+    let house = house(ConnectionSettings { request_header: Duration::from_millis(100), keep_alive: KEEP, ..settings() });
+    let mut client = house.connect().await;
+    for _ in 0..3 {
+        client.get("/hello", "hello").await;
+        tokio::time::sleep(KEEP / 2).await;
+    }
+    client.get("/hello", "hello").await;
+    let began = clock::monotonic();
+    assert_eq!(client.read_all().await, "");
+    let lasted = clock::monotonic() - began;
+    assert!(lasted >= KEEP - Duration::from_millis(5), "{lasted:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_takes_long_is_not_cut_by_the_waits_for_heads() {
+    let short = Duration::from_millis(40);
+    let house = house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
+    let mut client = house.connect().await;
+    client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    house.answers.0.begun.notified().await;
+    tokio::time::sleep(short * 4).await;
+    house.answers.0.go.notify_one();
+    assert!(client.read_to("waited").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
+    let house = house(ConnectionSettings { connections_max: 2, ..settings() });
+    let (mut first, mut second) = (house.connect().await, house.connect().await);
+    first.get("/hello", "hello").await;
+    second.get("/hello", "hello").await;
+    let mut third = house.connect().await;
+    assert_eq!(third.read_all().await, "");
+    assert!(house.shows("weir_connections_refused_total{cause=\"limit\"} 1"), "{}", house.metrics.encode());
+    // A reload changes it for the next connection.
+    house.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
+    house.connect().await.get("/hello", "hello").await;
+    house.settings.store(Arc::new(ConnectionSettings { connections_max: 2, ..settings() }));
+    drop(first);
+    house.await_shown("weir_connections_open 1").await;
+    house.connect().await.get("/hello", "hello").await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_its_handler() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    house.answers.0.begun.notified().await;
+    drop(client);
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the handler lives on");
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_given_up() {
+    let (near, _far) = duplex(16);
+    let mut stream = ClientStream::new(near, Arc::new(Pulse::new())).with_send_idle(Duration::from_millis(50));
+    let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64])).await.expect("waits for ever").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[tokio::test]
+async fn workers_share_a_port_and_a_second_weir_is_refused() {
+    let any = Settings { address: ([127, 0, 0, 1], 0).into() };
+    let sockets = Listener::bind(&any, 3).unwrap();
+    let addresses: Vec<_> = sockets.iter().map(Listener::address).collect();
+    assert!(addresses[0].port() != 0 && addresses.iter().all(|address| *address == addresses[0]), "{addresses:?}");
+    let taken = Listener::bind(&Settings { address: addresses[0] }, 1).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    drop(sockets);
+    assert_eq!(Listener::bind(&Settings { address: addresses[0] }, 2).unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_socket_that_the_caller_bound_is_served() {
+    let listener = Listener::from_std(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+    let address = listener.address();
+    let settings = Arc::new(ArcSwap::from_pointee(settings()));
+    let serving = tokio::spawn(listener.serve(Answers::default(), settings, Drain::new(), Metrics::new(1)));
+    let mut client = Client(TcpStream::connect(address).await.unwrap());
+    assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
+    serving.abort();
+}

@@ -1,0 +1,121 @@
+//! Whether a request may go on: its policy is asked (Wasm), then the limits that the policy named (Lua). Knows neither engine.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::facts::{Facts, Seen};
+use super::forward::{self, PolicyFields};
+use super::house::{Decider, Route};
+use super::refusal::Refusal;
+use super::tally::Decided;
+use super::target::Target;
+use super::trie::Parameters;
+use super::visit::Visit;
+use crate::clock;
+use crate::limit::{Limiter, Take};
+use crate::plan::{Enforcement, Limit, Outcome};
+use crate::policy::{Decision, Verdict};
+
+/// What a decision wants set on the request to the upstream; nothing on a route without a policy.
+///
+/// # Errors
+/// The policy denied, a limit refused, or one of the two could not answer and the route says deny.
+pub(super) async fn admit(
+    limiter: &Limiter,
+    route: &Route,
+    head: &Parts,
+    target: &Target,
+    parameters: Parameters<'_>,
+    visit: &mut Visit,
+) -> Result<PolicyFields, Refusal> {
+    let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
+    let began = clock::monotonic();
+    let admitted = match ask(decider, head, target, &parameters, visit) {
+        Some((decision, upstream_fields)) => charge(limiter, decider, decision, visit).await.map(|()| upstream_fields),
+        None => unasked(decider, visit),
+    };
+    visit.tail.tally.metrics().decision_seconds().observe(clock::monotonic().saturating_duration_since(began));
+    admitted
+}
+
+/// Asks the policy; `None` when it failed, which is logged here.
+fn ask(decider: &Decider, head: &Parts, target: &Target, parameters: &[&str], visit: &mut Visit) -> Option<(Arc<Decision>, PolicyFields)> {
+    let seen = Seen { head, target, client: &visit.client, route: &visit.tail.route, parameters };
+    let facts = Facts::gather(&decider.questions, seen);
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), route = visit.tail.route, %error, "policy failed");
+    };
+    let decision = decider.policy.decide(&facts.pairs()).inspect_err(|error| failed(error)).ok()?;
+    match fields(&decision) {
+        Ok((upstream, response)) => {
+            visit.response_fields = response;
+            Some((decision, upstream))
+        }
+        Err(name) => {
+            let policy = &decider.scope.policy;
+            failed(&format_args!("policy {policy}: the field {:?} can't be set", name.chars().take(64).collect::<String>()));
+            visit.tail.tally.policy_error(policy);
+            None
+        }
+    }
+}
+
+/// The fields that a decision wants set, on the request and on the reply. An error names the one that can't be.
+fn fields(decision: &Decision) -> Result<(PolicyFields, PolicyFields), &str> {
+    if let Verdict::Deny(denial) = &decision.verdict {
+        forward::policy_fields(&denial.headers)?;
+    }
+    Ok((forward::policy_fields(&decision.upstream_headers)?, forward::policy_fields(&decision.response_headers)?))
+}
+
+/// `on_policy_error`.
+fn unasked(decider: &Decider, visit: &mut Visit) -> Result<PolicyFields, Refusal> {
+    visit.decided(Decided::Failed);
+    if !decider.allow_on_error {
+        return Err(Refusal::PolicyFailed);
+    }
+    visit.degraded = Some("policy");
+    Ok(PolicyFields::new())
+}
+
+/// Does as the verdict says.
+async fn charge(limiter: &Limiter, decider: &Decider, decision: Arc<Decision>, visit: &mut Visit) -> Result<(), Refusal> {
+    // The record needs the decision whatever comes of it; the take needs it alive.
+    visit.decision = Some(Arc::clone(&decision));
+    let plan = match &decision.verdict {
+        Verdict::Check(plan) => plan,
+        Verdict::Bypass => {
+            visit.decided(Decided::Bypassed);
+            return Ok(());
+        }
+        Verdict::Deny(_) => {
+            visit.decided(Decided::Denied);
+            return Err(Refusal::Denied);
+        }
+    };
+    match limiter.take(&decider.scope, plan).await {
+        Take::Granted(outcome, grant) => {
+            let degraded = is_degraded(plan.limits(), &outcome);
+            visit.degraded = degraded.then_some("store");
+            visit.outcome = Some(outcome);
+            visit.grant = Some(grant);
+            visit.decided(if degraded { Decided::Degraded } else { Decided::Admitted });
+            Ok(())
+        }
+        Take::Refused(outcome) => {
+            visit.outcome = Some(outcome);
+            visit.decided(Decided::Refused);
+            Err(Refusal::TooMany)
+        }
+        Take::Unavailable => {
+            visit.decided(Decided::Unavailable);
+            Err(Refusal::StoreUnavailable)
+        }
+    }
+}
+
+/// A shadow limit that could not be counted lets nobody through who would not have passed.
+fn is_degraded(limits: &[Limit], outcome: &Outcome) -> bool {
+    limits.iter().zip(&outcome.limits).any(|(limit, outcome)| outcome.degraded && limit.enforcement == Enforcement::Enforce)
+}

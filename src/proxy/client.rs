@@ -1,0 +1,161 @@
+//! Who asks: the client's address and scheme, believed from trusted proxies only. Knows no route and no policy.
+//!
+//! Of the fields that name a client only `X-Forwarded-For` is believed: it is what every proxy writes, and believing a second one
+//! (`Forwarded`, `X-Real-IP`) would let a client choose whichever its proxy leaves alone.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+use super::text::AddressText;
+use crate::listen::Peer;
+
+/// `X-Forwarded-For`.
+pub(super) static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// `X-Forwarded-Proto`.
+pub(super) static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Who asks.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// The address that limits count by, as text.
+    pub(super) text: AddressText,
+    /// The connection's own far end, as text.
+    pub(super) peer: AddressText,
+    /// The peer is a trusted proxy: what it forwarded is kept.
+    pub(super) trusted: bool,
+    /// The client's own connection was TLS.
+    pub(super) https: bool,
+}
+
+impl Client {
+    /// Looks at the connection and, where its far end is trusted, at what it forwarded.
+    pub(super) fn of(headers: &HeaderMap, peer: &Peer, trusted_proxies: &[IpNet]) -> Self {
+        let address = peer.address.ip().to_canonical();
+        let text = AddressText::address(address);
+        if !is_trusted(address, trusted_proxies) {
+            return Self { text, peer: text, trusted: false, https: peer.tls };
+        }
+        let client = AddressText::address(walk(address, headers, trusted_proxies));
+        Self { text: client, peer: text, trusted: true, https: forwarded_https(headers).unwrap_or(peer.tls) }
+    }
+
+    /// `http` or `https`.
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.https { "https" } else { "http" }
+    }
+}
+
+fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
+    trusted_proxies.iter().any(|net| net.contains(&address))
+}
+
+/// From the right, through the trusted ones: each address was written by the one after it. Something that is no address ends the walk, and the
+/// last trusted proxy stands for the client: what stands further left may be anyone's invention.
+fn walk(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> IpAddr {
+    let mut client = peer;
+    let values = headers.get_all(&FORWARDED_FOR).iter().rev();
+    for entry in values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b',')) {
+        let Some(address) = entry_address(entry) else { break };
+        client = address;
+        if !is_trusted(address, trusted_proxies) {
+            break;
+        }
+    }
+    client
+}
+
+/// An address, perhaps with a port: some proxies write one.
+fn entry_address(entry: &[u8]) -> Option<IpAddr> {
+    let entry = std::str::from_utf8(entry.trim_ascii()).ok()?;
+    let address = match entry.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            address.parse().ok().filter(|_| port.is_empty() || is_port(port)).map(IpAddr::V6)?
+        }
+        None => match entry.split_once(':') {
+            Some((address, port)) if !port.contains(':') && is_port(entry.get(address.len()..)?) => IpAddr::V4(address.parse().ok()?),
+            _ => entry.parse().ok()?,
+        },
+    };
+    Some(address.to_canonical())
+}
+
+fn is_port(text: &str) -> bool {
+    text.strip_prefix(':').is_some_and(|digits| (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// What the nearest proxy says; anything else than one of the two schemes says nothing.
+fn forwarded_https(headers: &HeaderMap) -> Option<bool> {
+    let last = headers.get_all(&FORWARDED_PROTO).iter().next_back()?;
+    match last.as_bytes() {
+        scheme if scheme.eq_ignore_ascii_case(b"https") => Some(true),
+        scheme if scheme.eq_ignore_ascii_case(b"http") => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(peer: &str, forwarded: &[&str]) -> Client {
+        let mut headers = HeaderMap::new();
+        for value in forwarded {
+            headers.append(&FORWARDED_FOR, value.parse().unwrap());
+        }
+        let address = peer.parse().unwrap();
+        let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
+        Client::of(&headers, &Peer { address, local: address, tls: false }, &trusted)
+    }
+
+    #[track_caller]
+    fn is(peer: &str, forwarded: &[&str], expected: &str) {
+        assert_eq!(client(peer, forwarded).text.as_str(), expected, "{peer} {forwarded:?}");
+    }
+
+    #[test]
+    fn nobody_else_than_a_trusted_proxy_is_believed() {
+        is("192.0.2.7:1", &["198.51.100.1"], "192.0.2.7");
+        assert!(!client("192.0.2.7:1", &[]).trusted);
+        is("[::ffff:192.0.2.7]:1", &[], "192.0.2.7");
+    }
+
+    #[test]
+    fn the_walk_goes_from_the_right_through_the_trusted() {
+        is("10.0.0.1:1", &["198.51.100.1"], "198.51.100.1");
+        is("10.0.0.1:1", &["1.1.1.1, 198.51.100.1, 10.0.0.2"], "198.51.100.1");
+        is("10.0.0.1:1", &["1.1.1.1", "198.51.100.1 ,10.0.0.2", "10.9.9.9"], "198.51.100.1");
+        is("10.0.0.1:1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3");
+        is("[2001:db8::1]:1", &["2001:DB9::5"], "2001:db9::5");
+        is("10.0.0.1:1", &["::ffff:198.51.100.1"], "198.51.100.1");
+    }
+
+    #[test]
+    fn ports_are_taken_off() {
+        is("10.0.0.1:1", &["198.51.100.1:4711"], "198.51.100.1");
+        is("10.0.0.1:1", &["[2001:db9::5]:4711"], "2001:db9::5");
+        is("10.0.0.1:1", &["[2001:db9::5]"], "2001:db9::5");
+    }
+
+    #[test]
+    fn what_is_no_address_ends_the_walk_at_the_last_trusted_proxy() {
+        for wrong in
+            ["1.1.1.1, unknown", "1.1.1.1,", "1.1.1.1, 1.2.3.4:x", "1.1.1.1, [::1", "1.1.1.1, _hidden", "1.1.1.1, 1.2.3.4:", "\u{e9}"]
+        {
+            is("10.0.0.1:1", &[wrong], "10.0.0.1");
+        }
+        is("10.0.0.1:1", &["1.1.1.1, x, 10.0.0.2"], "10.0.0.2");
+    }
+
+    #[test]
+    fn the_scheme_is_the_trusted_proxys_word() {
+        let mut headers = HeaderMap::new();
+        headers.insert(&FORWARDED_PROTO, "https".parse().unwrap());
+        let address = "10.0.0.1:1".parse().unwrap();
+        let peer = Peer { address, local: address, tls: false };
+        assert_eq!(Client::of(&headers, &peer, &["10.0.0.0/8".parse().unwrap()]).scheme(), "https");
+        assert_eq!(Client::of(&headers, &peer, &[]).scheme(), "http");
+    }
+}

@@ -1,0 +1,259 @@
+//! What a policy is shown of a request: what its manifest asked for, where it exists, and nothing else. Knows no limit.
+//!
+//! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is dropped, and no two values look alike. Header fields
+//! and cookies are shown as they stand, each occurrence in order. Query parameters are read as forms write them (`application/x-www-form-urlencoded`:
+//! `+` is a space, escapes are decoded, a broken escape stands for itself), path parameters with their escapes decoded: so that
+//! `/users/%37` and `/users/7` are one user. `path` and `query` are what is forwarded.
+
+use std::borrow::Cow;
+
+use http::header::{CONTENT_LENGTH, COOKIE};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Version};
+use smallvec::SmallVec;
+
+use super::client::Client;
+use super::path;
+use super::target::Target;
+use crate::policy::{FactKind, FactName};
+
+/// Something that a policy asks to see, ready to be looked up.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// The name under which it is shown.
+    name: String,
+    ask: Ask,
+}
+
+#[derive(Debug)]
+enum Ask {
+    Method,
+    Scheme,
+    Authority,
+    Path,
+    Query,
+    ClientIp,
+    Route,
+    Header(HeaderName),
+    Cookie(String),
+    QueryParameter(String),
+    /// By its place among the route's parameters.
+    PathParameter(usize),
+    RequestLength,
+    HttpVersion,
+}
+
+/// What there is to see.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) head: &'a Parts,
+    pub(super) target: &'a Target,
+    pub(super) client: &'a Client,
+    pub(super) route: &'a str,
+    pub(super) parameters: &'a [&'a str],
+}
+
+/// Names and values, in the manifest's order.
+#[derive(Debug)]
+pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); 8]>);
+
+impl Question {
+    /// `None` where this route can never answer it: it has no such path parameter.
+    pub(super) fn new(fact: &FactName, parameters: &[String]) -> Option<Self> {
+        let ask = match &fact.kind {
+            FactKind::Method => Ask::Method,
+            FactKind::Scheme => Ask::Scheme,
+            FactKind::Authority => Ask::Authority,
+            FactKind::Path => Ask::Path,
+            FactKind::Query => Ask::Query,
+            FactKind::ClientIp => Ask::ClientIp,
+            FactKind::Route => Ask::Route,
+            FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
+            FactKind::Cookie(name) => Ask::Cookie(name.clone()),
+            FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
+            FactKind::PathParameter(name) => Ask::PathParameter(parameters.iter().position(|known| known == name)?),
+            FactKind::RequestLength => Ask::RequestLength,
+            FactKind::HttpVersion => Ask::HttpVersion,
+        };
+        Some(Self { name: fact.text.clone(), ask })
+    }
+}
+
+impl<'a> Facts<'a> {
+    /// Answers the questions.
+    pub(super) fn gather(questions: &'a [Question], seen: Seen<'a>) -> Self {
+        let mut facts = Self(SmallVec::new());
+        for question in questions {
+            facts.answer(question, seen);
+        }
+        facts
+    }
+
+    /// As the policy room takes them.
+    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); 8]> {
+        self.0.iter().map(|(name, value)| (*name, &**value)).collect()
+    }
+
+    fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
+        let one = match &question.ask {
+            Ask::Method => Some(Cow::Borrowed(seen.head.method.as_str())),
+            Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
+            Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|authority| !authority.is_empty()),
+            Ask::Path => Some(Cow::Borrowed(seen.target.path_and_query.path())),
+            Ask::Query => seen.target.path_and_query.query().map(|query| latin1(query.as_bytes())),
+            Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
+            Ask::Route => Some(Cow::Borrowed(seen.route)),
+            Ask::Header(name) => return self.extend(question, seen.head.headers.get_all(name).iter().map(shown)),
+            Ask::Cookie(name) => return self.extend(question, cookies(seen.head, name)),
+            Ask::QueryParameter(name) => return self.extend(question, query_parameters(seen.target, name)),
+            Ask::PathParameter(place) => seen.parameters.get(*place).map(|value| decoded(value)),
+            Ask::RequestLength => seen.head.headers.get(CONTENT_LENGTH).map(shown),
+            Ask::HttpVersion => Some(Cow::Borrowed(version(seen.head.version))),
+        };
+        self.extend(question, one);
+    }
+
+    fn extend(&mut self, question: &'a Question, values: impl IntoIterator<Item = Cow<'a, str>>) {
+        self.0.extend(values.into_iter().map(|value| (question.name.as_str(), value)));
+    }
+}
+
+/// A field's value: borrowed where it is ASCII.
+pub(super) fn shown(value: &HeaderValue) -> Cow<'_, str> {
+    value.to_str().map_or_else(|_| latin1(value.as_bytes()), Cow::Borrowed)
+}
+
+fn latin1(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => Cow::Borrowed(text),
+        _ => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+    }
+}
+
+/// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them back as they are).
+fn cookies<'a>(head: &'a Parts, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+    let pairs = head.headers.get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
+        let mut halves = pair.splitn(2, |byte| *byte == b'=');
+        let named = halves.next()?.trim_ascii() == name.as_bytes();
+        let value = halves.next()?;
+        named.then(|| latin1(value.trim_ascii()))
+    })
+}
+
+fn query_parameters<'a>(target: &'a Target, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+    let pairs = target.path_and_query.query().into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
+    pairs.filter_map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (form(key) == name).then(|| form(value))
+    })
+}
+
+fn form(text: &str) -> Cow<'_, str> {
+    if text.contains('+') { Cow::Owned(decoded(&text.replace('+', " ")).into_owned()) } else { decoded(text) }
+}
+
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return latin1(text.as_bytes());
+    }
+    Cow::Owned(path::decode(text.as_bytes()).iter().copied().map(char::from).collect())
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        Version::HTTP_3 => "3",
+        _ => "1.1",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::listen::Peer;
+
+    fn facts(uri: &str, fields: &[(&str, &[u8])], parameters: &[&str], asked: &[(&str, FactKind)]) -> Vec<(String, String)> {
+        let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        let address = "192.0.2.1:5".parse().unwrap();
+        let peer = Peer { address, local: address, tls: false };
+        let client = Client::of(&HeaderMap::new(), &peer, &[]);
+        let target = super::super::target::read(&mut head, false, &peer, 1_000).unwrap();
+        let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
+        let questions: Vec<Question> = asked
+            .iter()
+            .filter_map(|(text, kind)| Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names))
+            .collect();
+        let seen = Seen { head: &head, target: &target, client: &client, route: "api", parameters };
+        let facts = Facts::gather(&questions, seen);
+        facts.pairs().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[track_caller]
+    fn is(found: &[(String, String)], expected: &[(&str, &str)]) {
+        let found: Vec<(&str, &str)> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_shown_and_only_where_it_exists() {
+        let asked = [
+            ("path", FactKind::Path),
+            ("method", FactKind::Method),
+            ("client-ip", FactKind::ClientIp),
+            ("authority", FactKind::Authority),
+            ("scheme", FactKind::Scheme),
+            ("route", FactKind::Route),
+            ("query", FactKind::Query),
+            ("http.version", FactKind::HttpVersion),
+            ("request.length", FactKind::RequestLength),
+            ("header.x", FactKind::Header("x".into())),
+            ("path.p9", FactKind::PathParameter("p9".into())),
+        ];
+        let expected = [
+            ("path", "/a/c"),
+            ("method", "GET"),
+            ("client-ip", "192.0.2.1"),
+            ("authority", "api.example"),
+            ("scheme", "http"),
+            ("route", "api"),
+            ("http.version", "1.1"),
+        ];
+        is(&facts("/a/b/../c", &[], &[], &asked), &expected);
+        is(
+            &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6].clone(), asked[8].clone()]),
+            &[("query", "a=%41"), ("request.length", "17")],
+        );
+    }
+
+    #[test]
+    fn repeated_fields_are_repeated_and_bytes_are_never_lost() {
+        let fields: &[(&str, &[u8])] = &[("x-key", b"one"), ("x-key", b"\xE9\xFF"), ("x-key", b"")];
+        is(
+            &facts("/", fields, &[], &[("header.x-key", FactKind::Header("x-key".into()))]),
+            &[("header.x-key", "one"), ("header.x-key", "\u{e9}\u{ff}"), ("header.x-key", "")],
+        );
+    }
+
+    #[test]
+    fn cookies_are_found_in_all_fields() {
+        let fields: &[(&str, &[u8])] = &[("cookie", b"a=1; id=\"x=y\" ;id2=3"), ("cookie", b"b; id=\xE9"), ("cookie", b"ID=9; id")];
+        is(&facts("/", fields, &[], &[("cookie.id", FactKind::Cookie("id".into()))]), &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")]);
+    }
+
+    #[test]
+    fn parameters_are_decoded_one_way() {
+        let asked = [("query.k", FactKind::QueryParameter("k".into())), ("path.p0", FactKind::PathParameter("p0".into()))];
+        is(
+            &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+"], &asked),
+            &[("query.k", "a b"), ("query.k", "\u{c3}\u{a9}"), ("query.k", ""), ("query.k", "%zz"), ("query.k", "a=b"), ("path.p0", "7/+")],
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! What a reply says of its limits: `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers), `X-RateLimit-*`, `Retry-After`.
+//! Knows no request.
+//!
+//! The draft says `q` units in `w` seconds, of which `r` are left for the next `t` seconds. A window says just that. A bucket whose burst is at
+//! most its quota says quota and period too. One with a larger burst may have more left than its quota: it says its burst and the time in which the burst
+//! comes back, which is the same rate. Seconds are rounded up, since nobody may come early.
+//!
+//! A limit that refused gives as `t` the time after which the request would fit: until then, and no longer, there is too little. Shadow
+//! limits and limits that were not measured (`degraded`) are in no field. An upstream's own members stay beside ours.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+use super::settings::FieldStyle;
+use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome};
+
+static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+static LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+static LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// The largest Integer of a structured field (RFC 9651, 3.3.1).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+type Text = SmallVec<[u8; 256]>;
+
+/// Adds what `style` wants said of these limits.
+pub(super) fn add(headers: &mut HeaderMap, style: FieldStyle, limits: &[Limit], outcome: &Outcome) {
+    match style {
+        FieldStyle::Off => {}
+        FieldStyle::Draft => draft(headers, limits, outcome),
+        FieldStyle::Legacy => legacy(headers, limits, outcome),
+        FieldStyle::Both => {
+            draft(headers, limits, outcome);
+            legacy(headers, limits, outcome);
+        }
+    }
+}
+
+/// Whole seconds until all refusing limits fit; `None` where waiting cannot help.
+pub(super) fn retry_after_s(limits: &[Limit], outcome: &Outcome) -> Option<u64> {
+    outcome.retry_after_us(limits).map(|us| seconds(us).max(1))
+}
+
+/// Microseconds as whole seconds, rounded up.
+fn seconds(us: u64) -> u64 {
+    us.div_ceil(1_000_000)
+}
+
+/// The limits that fields tell of.
+fn told<'a>(limits: &'a [Limit], outcome: &'a Outcome) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
+    limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
+}
+
+fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
+    let mut text = Text::new();
+    for (limit, _) in told(limits, outcome) {
+        let (quota, window_s) = quota(limit);
+        member(&mut text, 0, &limit.name);
+        number(&mut text, ";q=", quota);
+        number(&mut text, ";w=", window_s);
+        if let Some(unit) = limit.unit.as_deref().filter(|unit| *unit != "requests" && is_printable(unit)) {
+            text.extend_from_slice(b";qu=");
+            string(&mut text, unit);
+        }
+    }
+    let middle = text.len();
+    if middle == 0 {
+        return;
+    }
+    for (limit, outcome) in told(limits, outcome) {
+        member(&mut text, middle, &limit.name);
+        number(&mut text, ";r=", outcome.remaining);
+        number(&mut text, ";t=", effective_window_s(outcome));
+    }
+    // One allocation for both fields.
+    let text = Bytes::from_owner(text);
+    append(headers, &RATE_LIMIT_POLICY, &text, 0..middle);
+    append(headers, &RATE_LIMIT, &text, middle..text.len());
+}
+
+fn append(headers: &mut HeaderMap, name: &HeaderName, text: &Bytes, range: Range<usize>) {
+    // Only printable ASCII was written.
+    if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(range)) {
+        headers.append(name, value);
+    }
+}
+
+/// `q` and `w`.
+fn quota(limit: &Limit) -> (u64, u64) {
+    let rate = limit.algorithm.rate();
+    let capacity = limit.algorithm.capacity();
+    let (quota, window_ms) = if capacity > rate.amount && rate.amount > 0 {
+        // Below 2^31 x 2^36: in 128 bits whatever the plan allows.
+        let refill_ms = (u128::from(capacity) * u128::from(rate.per_ms)).div_ceil(u128::from(rate.amount));
+        (capacity, u64::try_from(refill_ms).unwrap_or(u64::MAX))
+    } else {
+        (rate.amount, rate.per_ms)
+    };
+    (quota, window_ms.div_ceil(1_000))
+}
+
+/// `t`.
+fn effective_window_s(outcome: &LimitOutcome) -> u64 {
+    seconds(outcome.retry_after_us.filter(|_| !outcome.fits).unwrap_or(outcome.reset_us))
+}
+
+/// The limits in one: that which refused and has the longest to wait, else that with the smallest share left.
+fn legacy(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
+    let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
+        let (quota, _) = quota(limit);
+        let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
+        (outcome.fits, share, std::cmp::Reverse(effective_window_s(outcome)))
+    });
+    let Some((limit, outcome)) = tightest else { return };
+    headers.insert(&LEGACY_LIMIT, quota(limit).0.into());
+    headers.insert(&LEGACY_REMAINING, outcome.remaining.into());
+    headers.insert(&LEGACY_RESET, effective_window_s(outcome).into());
+}
+
+/// Begins a member of the list that starts at `start`: a limit's name needs no escape.
+fn member(text: &mut Text, start: usize, name: &str) {
+    if text.len() > start {
+        text.push(b',');
+    }
+    text.push(b'"');
+    text.extend_from_slice(name.as_bytes());
+    text.push(b'"');
+}
+
+fn number(text: &mut Text, parameter: &str, value: u64) {
+    text.extend_from_slice(parameter.as_bytes());
+    text.extend_from_slice(itoa::Buffer::new().format(value.min(INTEGER_MAX)).as_bytes());
+}
+
+fn is_printable(text: &str) -> bool {
+    text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+}
+
+fn string(text: &mut Text, value: &str) {
+    text.push(b'"');
+    for byte in value.bytes() {
+        if matches!(byte, b'"' | b'\\') {
+            text.push(b'\\');
+        }
+        text.push(byte);
+    }
+    text.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use sfv::{BareItem, List, ListEntry, Parser};
+
+    use super::*;
+    use crate::plan::{Algorithm, Alignment, Rate};
+
+    fn window(name: &str, amount: u64, per_ms: u64) -> Limit {
+        Limit::new(name, "k", Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock })
+    }
+
+    fn gcra(name: &str, burst: u64, amount: u64, per_ms: u64) -> Limit {
+        Limit::new(name, "k", Algorithm::Gcra { burst, rate: Rate { amount, per_ms } })
+    }
+
+    fn fits(remaining: u64, reset_us: u64) -> LimitOutcome {
+        LimitOutcome { fits: true, remaining, retry_after_us: None, reset_us, degraded: false }
+    }
+
+    fn refuses(remaining: u64, retry_after_us: Option<u64>, reset_us: u64) -> LimitOutcome {
+        LimitOutcome { fits: false, remaining, retry_after_us, reset_us, degraded: false }
+    }
+
+    fn fields(style: FieldStyle, limits: &[Limit], outcomes: &[LimitOutcome]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        add(&mut headers, style, limits, &Outcome { admitted: true, limits: outcomes.to_vec() });
+        headers
+    }
+
+    /// Names with their parameters, as a client's parser reads them.
+    fn read(headers: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, String)>)> {
+        let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+        let list: List = Parser::new(&lines.join(&b","[..])).parse().unwrap();
+        let item = |entry: ListEntry| {
+            let ListEntry::Item(item) = entry else { panic!("not an item") };
+            let BareItem::String(name) = item.bare_item else { panic!("not a string") };
+            let parameters = item.params.iter().map(|(key, value)| {
+                let text = match value {
+                    BareItem::Integer(number) => number.to_string(),
+                    BareItem::String(text) => text.to_string(),
+                    other => panic!("{other:?}"),
+                };
+                (key.to_string(), text)
+            });
+            (name.to_string(), parameters.collect())
+        };
+        list.into_iter().map(item).collect()
+    }
+
+    fn member(name: &str, parameters: &[(&str, &str)]) -> (String, Vec<(String, String)>) {
+        (name.into(), parameters.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect())
+    }
+
+    #[test]
+    fn the_drafts_fields_are_read_back_by_a_parser() {
+        let limits = [window("per-minute", 100, 60_000), Limit { unit: Some("a \"b\\".into()), ..window("x.y_z", 5, 1_500) }];
+        let headers = fields(FieldStyle::Draft, &limits, &[fits(99, 59_000_001), fits(0, 1)]);
+        assert_eq!(headers.get("ratelimit").unwrap(), "\"per-minute\";r=99;t=60,\"x.y_z\";r=0;t=1");
+        assert_eq!(
+            read(&headers, "ratelimit-policy"),
+            [member("per-minute", &[("q", "100"), ("w", "60")]), member("x.y_z", &[("q", "5"), ("w", "2"), ("qu", "a \"b\\")])]
+        );
+        assert_eq!(
+            read(&headers, "ratelimit"),
+            [member("per-minute", &[("r", "99"), ("t", "60")]), member("x.y_z", &[("r", "0"), ("t", "1")])]
+        );
+        assert_eq!(headers.len(), 2);
+    }
+
+    #[test]
+    fn a_bucket_never_has_more_left_than_its_quota_says() {
+        let policy = |limit| read(&fields(FieldStyle::Draft, &[limit], &[fits(0, 0)]), "ratelimit-policy");
+        assert_eq!(policy(gcra("a", 10, 10, 1_000)), [member("a", &[("q", "10"), ("w", "1")])]);
+        assert_eq!(policy(gcra("a", 1, 100, 1_000)), [member("a", &[("q", "100"), ("w", "1")])]);
+        assert_eq!(policy(gcra("a", 20, 10, 1_000)), [member("a", &[("q", "20"), ("w", "2")])]);
+        assert_eq!(policy(gcra("a", 7, 3, 1_000)), [member("a", &[("q", "7"), ("w", "3")])]);
+        assert_eq!(policy(gcra("a", 7, 0, 1_000)), [member("a", &[("q", "0"), ("w", "1")])]);
+    }
+
+    #[test]
+    fn shadow_and_unmeasured_limits_are_in_no_field() {
+        let shadow = Limit { enforcement: Enforcement::Shadow, ..window("s", 1, 1_000) };
+        let limits = [shadow.clone(), window("d", 1, 1_000), window("e", 1, 1_000)];
+        let degraded = LimitOutcome { degraded: true, ..fits(0, 0) };
+        let headers = fields(FieldStyle::Both, &limits, &[fits(0, 0), degraded, fits(1, 0)]);
+        assert_eq!(read(&headers, "ratelimit"), [member("e", &[("r", "1"), ("t", "0")])]);
+        assert_eq!(headers.get("x-ratelimit-remaining").unwrap(), "1");
+        assert!(fields(FieldStyle::Both, &[shadow], &[fits(0, 0)]).is_empty());
+    }
+
+    #[test]
+    fn an_upstreams_own_members_stay() {
+        let mut headers = HeaderMap::new();
+        headers.insert(&RATE_LIMIT, HeaderValue::from_static("\"upstream\";r=1;t=2"));
+        add(&mut headers, FieldStyle::Draft, &[window("ours", 9, 1_000)], &Outcome { admitted: true, limits: vec![fits(8, 0)] });
+        let names: Vec<String> = read(&headers, "ratelimit").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["upstream", "ours"]);
+    }
+
+    #[test]
+    fn the_legacy_fields_show_the_tightest_limit() {
+        let limits = [window("day", 1_000, 86_400_000), window("minute", 10, 60_000)];
+        let headers = fields(FieldStyle::Legacy, &limits, &[fits(500, 80_000_000_000), fits(4, 30_000_000)]);
+        assert_eq!(headers.get("x-ratelimit-limit").unwrap(), "10");
+        assert_eq!(headers.get("x-ratelimit-remaining").unwrap(), "4");
+        assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "30");
+        let headers = fields(FieldStyle::Legacy, &limits, &[refuses(3, Some(5_000_000), 80_000_000_000), fits(0, 30_000_000)]);
+        assert_eq!(headers.get("x-ratelimit-limit").unwrap(), "1000", "the one that refused");
+        assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "5");
+        assert!(headers.get("ratelimit").is_none());
+        assert!(fields(FieldStyle::Off, &limits, &[fits(1, 1), fits(1, 1)]).is_empty());
+    }
+
+    #[test]
+    fn retry_after_is_the_longest_in_whole_seconds_and_absent_where_waiting_is_no_help() {
+        let limits = [window("a", 1, 1_000), window("b", 1, 1_000), window("c", 1, 1_000)];
+        let retry = |outcomes: [LimitOutcome; 3]| retry_after_s(&limits, &Outcome { admitted: false, limits: outcomes.to_vec() });
+        assert_eq!(retry([refuses(0, Some(1_000_001), 0), refuses(0, Some(1), 0), fits(0, 9_000_000)]), Some(2));
+        assert_eq!(retry([refuses(0, Some(0), 0), fits(0, 0), fits(0, 0)]), Some(1));
+        assert_eq!(retry([refuses(0, Some(1), 0), refuses(0, None, 0), fits(0, 0)]), None);
+    }
+}

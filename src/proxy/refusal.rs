@@ -1,0 +1,183 @@
+//! Everything that keeps a request from its upstream, and its answer: one short problem document each (RFC 9457). Knows no route.
+
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+
+use super::routes::Unrouted;
+use super::visit::Visit;
+use super::{fields, forward, json, reply};
+use crate::policy::{Denial, Verdict};
+use crate::upstream::{Cause, UpstreamError};
+use crate::wire::{BodyError, Response};
+
+/// The draft's problem type for a used-up allowance.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// What the status says in itself (RFC 9457, 4.2.1).
+const ABOUT_BLANK: &str = "about:blank";
+
+/// Why a request gets no answer from its upstream. What more an answer needs (limits, a denial) stands in the [`Visit`].
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// 400: it can be read in two ways, or in none.
+    BadRequest(&'static str),
+    /// 501: a method or coding that nobody here forwards.
+    NotImplemented(&'static str),
+    /// 204: `OPTIONS *` asks nothing of any route.
+    ServerOptions,
+    /// 404.
+    NotFound,
+    /// 405: only these methods have routes.
+    MethodNotAllowed(String),
+    /// 408: its body stood still.
+    BodyTooSlow,
+    /// 413.
+    BodyTooLarge { limit_bytes: u64 },
+    /// 414.
+    UriTooLong { limit_bytes: usize },
+    /// 429: one or more limits refused.
+    TooMany,
+    /// The policy's own status, 400 to 599.
+    Denied,
+    /// 503: a counter could not be reached, and the configuration denies then.
+    StoreUnavailable,
+    /// 503: the policy failed, and the route denies then.
+    PolicyFailed,
+    /// 502: nobody answers, or not in HTTP.
+    UpstreamFailed,
+    /// 503: too much is under way to the upstream already.
+    UpstreamOverloaded,
+    /// 504.
+    UpstreamTooSlow,
+    /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads the answer.
+    ClientGone,
+}
+
+/// nginx' code for a client that went away: never seen by one, only by the operator.
+pub(super) const CLIENT_GONE: u16 = 499;
+
+impl Refusal {
+    /// What the client is told, beside the status.
+    fn told(&self) -> (StatusCode, String) {
+        let limit = |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.");
+        match self {
+            Self::BadRequest(why) => (StatusCode::BAD_REQUEST, sentence(why)),
+            Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why)),
+            Self::ServerOptions => (StatusCode::NO_CONTENT, String::new()),
+            Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
+            Self::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into()),
+            Self::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "The request's body stood still for too long.".into()),
+            Self::BodyTooLarge { limit_bytes } => (StatusCode::PAYLOAD_TOO_LARGE, limit("request's body", *limit_bytes)),
+            Self::UriTooLong { limit_bytes } => (StatusCode::URI_TOO_LONG, limit("request's target", *limit_bytes as u64)),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "The allowance is used up for now.".into()),
+            Self::Denied => (StatusCode::FORBIDDEN, String::new()),
+            Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Allowances can't be counted at the moment.".into()),
+            Self::PolicyFailed => (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into()),
+            Self::UpstreamFailed => (StatusCode::BAD_GATEWAY, "The upstream can't be reached, or its answer can't be read.".into()),
+            Self::UpstreamOverloaded => (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into()),
+            Self::UpstreamTooSlow => (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into()),
+            Self::ClientGone => {
+                (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into())
+            }
+        }
+    }
+
+    /// The answer, with everything that `visit` knows of limits and of the policy's wishes.
+    pub(super) fn answer(&self, visit: &Visit) -> Response {
+        let (mut status, mut detail) = self.told();
+        let mut headers = HeaderMap::with_capacity(8);
+        match self {
+            Self::ServerOptions => return reply::whole(&visit.method, status, headers, Vec::new()),
+            Self::MethodNotAllowed(methods) => {
+                let allow = HeaderValue::from_str(methods).unwrap_or_else(|_| HeaderValue::from_static("GET, HEAD"));
+                headers.insert(ALLOW, allow);
+            }
+            Self::TooMany => {
+                if let Some(seconds) = visit.limits().and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome)) {
+                    headers.insert(RETRY_AFTER, seconds.into());
+                }
+            }
+            Self::Denied => {
+                if let Some(denial) = visit.denial() {
+                    status = denied(denial, &mut headers).unwrap_or(status);
+                    detail.clone_from(&denial.reason);
+                }
+            }
+            _ => {}
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        reply::whole(&visit.method, status, headers, self.document(visit, status, &detail))
+    }
+
+    /// The problem document.
+    fn document(&self, visit: &Visit, status: StatusCode, detail: &str) -> Vec<u8> {
+        let too_many = matches!(self, Self::TooMany);
+        let mut out = Vec::with_capacity(256);
+        let mut member = |name: &[u8], text: &str| {
+            out.extend_from_slice(name);
+            json::string(&mut out, text);
+        };
+        member(b"{\"type\":", if too_many { QUOTA_EXCEEDED } else { ABOUT_BLANK });
+        member(b",\"title\":", status.canonical_reason().unwrap_or("Refused"));
+        if !detail.is_empty() {
+            member(b",\"detail\":", detail);
+        }
+        member(b",\"request_id\":", visit.id.to_str().unwrap_or_default());
+        out.extend_from_slice(b",\"status\":");
+        json::number(&mut out, u64::from(status.as_u16()));
+        if too_many && let Some((limits, outcome)) = visit.limits() {
+            out.extend_from_slice(b",\"violated-policies\":");
+            json::strings(&mut out, outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
+        }
+        out.extend_from_slice(b"}\n");
+        out
+    }
+}
+
+/// A policy's own status and fields. Its fields were checked when it decided.
+fn denied(denial: &Denial, headers: &mut HeaderMap) -> Option<StatusCode> {
+    if let Some(ms) = denial.retry_after_ms {
+        headers.insert(RETRY_AFTER, ms.div_ceil(1_000).max(1).into());
+    }
+    if let Ok(fields) = forward::policy_fields(&denial.headers) {
+        forward::set(headers, &fields);
+    }
+    StatusCode::from_u16(denial.status).ok()
+}
+
+fn sentence(why: &str) -> String {
+    let mut letters = why.chars();
+    letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
+}
+
+impl Visit {
+    /// The policy's own refusal.
+    fn denial(&self) -> Option<&Denial> {
+        match &self.decision.as_ref()?.verdict {
+            Verdict::Deny(denial) => Some(denial),
+            Verdict::Bypass | Verdict::Check(_) => None,
+        }
+    }
+}
+
+impl From<Unrouted> for Refusal {
+    fn from(unrouted: Unrouted) -> Self {
+        match unrouted {
+            Unrouted::NotFound => Self::NotFound,
+            Unrouted::MethodNotAllowed(methods) => Self::MethodNotAllowed(methods),
+        }
+    }
+}
+
+impl From<&UpstreamError> for Refusal {
+    fn from(error: &UpstreamError) -> Self {
+        match (&error.body, error.cause) {
+            (Some(BodyError::TooLarge { limit_bytes }), _) => Self::BodyTooLarge { limit_bytes: *limit_bytes },
+            (Some(BodyError::Idle), _) => Self::BodyTooSlow,
+            (Some(BodyError::Cut(_)), _) | (None, Cause::Body) => Self::ClientGone,
+            (None, Cause::Connect | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
+            (None, Cause::Overload) => Self::UpstreamOverloaded,
+            (None, Cause::Timeout) => Self::UpstreamTooSlow,
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Which route a request takes. The most specific wins, whatever the order in the file: the host (exact, `*.host`, any), then the path segment
+//! by segment (literal, `{name}`, trailing `*`), then the method. Knows nothing of what a route does.
+//!
+//! A route matches only when host, path and method all do; where the most specific one lacks the method, a less specific one that has it
+//! answers, as in Envoy, Caddy and Go. 405 says that only the method kept every route from matching.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+
+use http::Method;
+
+use super::path;
+use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie};
+use crate::telemetry::Mistake;
+
+/// Bytes of a parameter's name, at most.
+const PARAMETER_BYTES_MAX: usize = 64;
+/// Bytes of a host name (RFC 1035).
+const HOST_BYTES_MAX: usize = 253;
+
+/// All routes.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    exact: BTreeMap<String, Trie>,
+    /// By what follows the `*`, dot included.
+    wildcard: BTreeMap<String, Trie>,
+    any: Trie,
+}
+
+/// Why no route takes a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unrouted {
+    /// None for the host and the path.
+    NotFound,
+    /// Only for other methods: these, for `Allow`.
+    MethodNotAllowed(String),
+}
+
+impl Routes {
+    /// Adds route number `index`, and says how its parameters are named, in order.
+    ///
+    /// # Errors
+    /// The first thing in it that can't stand.
+    pub(super) fn add(&mut self, index: usize, host: Option<&str>, path: &str, methods: &[String]) -> Result<Vec<String>, Mistake> {
+        let at = |setting: &str, found: &str, expected: &str| Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected);
+        let pattern = pattern(path).map_err(|expected| at("path", path, expected))?;
+        let methods = self::methods(methods)
+            .map_err(|(place, expected)| at(&format!("methods[{place}]"), methods.get(place).map_or("", String::as_str), expected))?;
+        let trie = match host {
+            None => &mut self.any,
+            Some(host) => {
+                let (tries, name, plain) = match host.strip_prefix('*') {
+                    Some(suffix) => (&mut self.wildcard, suffix, suffix.strip_prefix('.').unwrap_or_default()),
+                    None => (&mut self.exact, host, host),
+                };
+                if !is_host(plain) {
+                    return Err(at("host", host, "a host name in lower case without a port, or `*.` and one"));
+                }
+                tries.entry(name.to_owned()).or_default()
+            }
+        };
+        trie.insert(&pattern, methods, index).map_err(|other| {
+            at("path", path, &format!("a host, path or methods that differ from those of routes[{other}]: neither is more specific"))
+        })?;
+        Ok(pattern
+            .segments
+            .into_iter()
+            .filter_map(|segment| if let Segment::Parameter(name) = segment { Some(name) } else { None })
+            .collect())
+    }
+
+    /// The most specific route. `host` is in lower case, without port and final dot, and empty where the request named none.
+    pub(super) fn find<'p>(&self, host: &str, path: &'p str, method: &Method) -> Result<Match<'p>, Unrouted> {
+        let found = self.tries(host).find_map(|trie| trie.find(path, method));
+        found.ok_or_else(|| self.unrouted(host, path))
+    }
+
+    /// The tries whose host fits, the most specific first.
+    fn tries<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Trie> {
+        let exact = if self.exact.is_empty() { None } else { self.exact.get(host) };
+        // Nobody has more labels than HOST_BYTES_MAX allows; `target` refuses longer hosts.
+        let dots = if self.wildcard.is_empty() { "" } else { host };
+        let wildcard = dots.match_indices('.').filter(|(dot, _)| *dot > 0).filter_map(|(dot, _)| self.wildcard.get(host.get(dot..)?));
+        exact.into_iter().chain(wildcard).chain([&self.any])
+    }
+
+    #[cold]
+    fn unrouted(&self, host: &str, path: &str) -> Unrouted {
+        let mut methods = Vec::new();
+        self.tries(host).for_each(|trie| trie.methods(path, &mut methods));
+        if methods.is_empty() {
+            return Unrouted::NotFound;
+        }
+        if methods.contains(&Method::GET) {
+            methods.push(Method::HEAD);
+        }
+        let names: BTreeSet<&str> = methods.iter().map(Method::as_str).collect();
+        Unrouted::MethodNotAllowed(names.into_iter().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Reads a route's path; an error says what may stand there.
+fn pattern(text: &str) -> Result<Pattern, &'static str> {
+    let Some(mut rest) = text.strip_prefix('/') else { return Err("a path that begins with a slash: `/v1/*`, `/users/{id}`") };
+    let open = rest == "*" || rest.ends_with("/*");
+    if open {
+        rest = rest.strip_suffix('*').unwrap_or(rest);
+        rest = rest.strip_suffix('/').unwrap_or(rest);
+    }
+    let mut segments = Vec::new();
+    if !(open && rest.is_empty()) {
+        let mut parts = rest.split('/').peekable();
+        while let Some(part) = parts.next() {
+            if part.is_empty() && (open || parts.peek().is_some()) {
+                return Err("a path without doubled slashes, since a request's are merged");
+            }
+            let segment = segment(part)?;
+            if let Segment::Parameter(name) = &segment
+                && segments.iter().any(|other| matches!(other, Segment::Parameter(same) if same == name))
+            {
+                return Err("a path that names each parameter once");
+            }
+            segments.push(segment);
+        }
+    }
+    if segments.len() > SEGMENTS_MAX {
+        return Err("a path of at most 64 segments");
+    }
+    Ok(Pattern { segments, open })
+}
+
+fn segment(part: &str) -> Result<Segment, &'static str> {
+    if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        if name.is_empty() || name.len() > PARAMETER_BYTES_MAX || !plain {
+            return Err("a parameter's name of 1 to 64 letters, digits, `_` and `-` between the braces");
+        }
+        return Ok(Segment::Parameter(name.to_owned()));
+    }
+    if part.contains(['{', '}', '*']) {
+        return Err("`{name}` as a whole segment, and `*` only as the last one");
+    }
+    if part.contains(['?', '#']) {
+        return Err("a path without query and fragment");
+    }
+    let slashed = format!("/{part}");
+    let normal = path::normal(&slashed).map_err(|_| "a path that is a request's normal form, without dot segments and broken escapes")?;
+    if normal.len() == 1 && !part.is_empty() {
+        return Err("a path without dot segments, since a request's are resolved");
+    }
+    Ok(Segment::Literal(path::decode(normal.trim_start_matches('/').as_bytes()).to_vec()))
+}
+
+/// An error says which one, and what may stand there.
+fn methods(names: &[String]) -> Result<Methods, (usize, &'static str)> {
+    if names.is_empty() {
+        return Ok(Methods::Any);
+    }
+    let mut methods = Vec::with_capacity(names.len());
+    for (place, name) in names.iter().enumerate() {
+        let method = Method::from_bytes(name.as_bytes()).map_err(|_| (place, "a method: GET, POST ..."))?;
+        if name.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            return Err((place, "a method in upper case: methods are told apart by case"));
+        }
+        if super::target::unsupported(&method) {
+            return Err((place, "a method that is forwarded; CONNECT and TRACE are not"));
+        }
+        if methods.contains(&method) {
+            return Err((place, "each method once"));
+        }
+        methods.push(method);
+    }
+    Ok(Methods::Only(methods))
+}
+
+fn is_host(name: &str) -> bool {
+    if let Some(address) = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        return address.parse::<Ipv6Addr>().is_ok_and(|parsed| parsed.to_string() == address);
+    }
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+    name.len() <= HOST_BYTES_MAX && name.split('.').all(|label| !label.is_empty() && label.bytes().all(plain))
+}
+
+fn shown(text: &str) -> String {
+    format!("{:?}", text.chars().take(80).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Host, path, methods.
+    type Written = (Option<&'static str>, &'static str, &'static [&'static str]);
+
+    fn built(written: &[Written]) -> Result<Routes, Mistake> {
+        let mut routes = Routes::default();
+        for (index, (host, path, methods)) in written.iter().enumerate() {
+            let methods: Vec<String> = methods.iter().map(|method| (*method).to_owned()).collect();
+            routes.add(index, *host, path, &methods)?;
+        }
+        Ok(routes)
+    }
+
+    #[track_caller]
+    fn routes(written: &[Written]) -> Routes {
+        built(written).unwrap()
+    }
+
+    fn found<'p>(routes: &Routes, host: &str, path: &'p str, method: &Method) -> Option<(usize, Vec<&'p str>)> {
+        routes.find(host, path, method).ok().map(|found| (found.route, found.parameters.to_vec()))
+    }
+
+    #[test]
+    fn the_most_specific_path_wins_whatever_the_order() {
+        let routes = routes(&[
+            (None, "/*", &[]),
+            (None, "/api/*", &[]),
+            (None, "/api/{tenant}/items", &[]),
+            (None, "/api/{tenant}", &[]),
+            (None, "/api/public", &[]),
+            (None, "/api/public/{id}/x", &[]),
+            (None, "/", &[]),
+        ]);
+        let get = |path| found(&routes, "", path, &Method::GET).unwrap();
+        assert_eq!(get("/"), (6, vec![]));
+        assert_eq!(get("/other"), (0, vec![]));
+        assert_eq!(get("/api"), (1, vec![]));
+        assert_eq!(get("/api/"), (1, vec![]));
+        assert_eq!(get("/api/acme"), (3, vec!["acme"]));
+        assert_eq!(get("/api/acme/items"), (2, vec!["acme"]));
+        assert_eq!(get("/api/acme/other"), (1, vec![]));
+        assert_eq!(get("/api/public"), (4, vec![]));
+        assert_eq!(get("/api/public/items"), (2, vec!["public"]), "back from the literal's branch");
+        assert_eq!(get("/api/public/7/x"), (5, vec!["7"]));
+        assert_eq!(get("/api/public/7/y"), (1, vec![]), "nothing is left of the parameters tried");
+    }
+
+    #[test]
+    fn an_exact_host_is_before_a_wildcard_and_that_before_any() {
+        let routes = routes(&[
+            (None, "/x", &[]),
+            (Some("*.example.com"), "/*", &[]),
+            (Some("*.eu.example.com"), "/*", &[]),
+            (Some("api.example.com"), "/{a}", &[]),
+        ]);
+        let get = |host, path| found(&routes, host, path, &Method::GET).map(|(route, _)| route);
+        assert_eq!(get("api.example.com", "/x"), Some(3));
+        assert_eq!(get("api.example.com", "/x/y"), Some(1), "the host's own routes have none for it");
+        assert_eq!(get("a.b.example.com", "/x"), Some(1));
+        assert_eq!(get("a.eu.example.com", "/x"), Some(2));
+        assert_eq!(get("example.com", "/x"), Some(0));
+        assert_eq!(get("", "/y"), None);
+    }
+
+    #[test]
+    fn a_method_decides_last_and_its_lack_is_told_from_no_route() {
+        let routes = routes(&[(None, "/a", &["GET"]), (None, "/a", &["POST", "PUT"]), (None, "/b", &["GET"]), (None, "/b", &[])]);
+        let find = |path, method| routes.find("", path, &method).map(|found| found.route);
+        assert_eq!(find("/a", Method::HEAD), Ok(0));
+        assert_eq!(find("/a", Method::PUT), Ok(1));
+        assert_eq!(find("/a", Method::DELETE), Err(Unrouted::MethodNotAllowed("GET, HEAD, POST, PUT".into())));
+        assert_eq!(find("/c", Method::GET), Err(Unrouted::NotFound));
+        assert_eq!(find("/b", Method::GET), Ok(2));
+        assert_eq!(find("/b", Method::HEAD), Ok(2));
+        assert_eq!(find("/b", Method::DELETE), Ok(3));
+    }
+
+    #[test]
+    fn an_escape_is_no_way_round_a_literal() {
+        let routes = routes(&[(None, "/@me", &[]), (None, "/a%2fb", &[]), (None, "/*", &[])]);
+        let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
+        assert_eq!((get("/@me"), get("/%40me")), (0, 0));
+        assert_eq!((get("/a%2Fb"), get("/a/b")), (1, 2));
+    }
+
+    #[test]
+    fn a_tie_names_both_routes() {
+        let tie = |written: &[Written]| built(written).unwrap_err();
+        let mistake = tie(&[(None, "/{a}/x", &[]), (None, "/{b}/x", &[])]);
+        assert_eq!(mistake.setting, "routes[1].path");
+        assert!(mistake.expected.contains("routes[0]"), "{mistake}");
+        tie(&[(None, "/%61", &["GET", "PUT"]), (None, "/a", &["PUT"])]);
+        tie(&[(Some("a.b"), "/*", &[]), (Some("a.b"), "/*", &[])]);
+        routes(&[(Some("a.b"), "/*", &[]), (Some("*.b"), "/*", &[]), (None, "/*", &[]), (None, "/", &[])]);
+    }
+
+    #[test]
+    fn what_can_not_stand_in_a_route_is_a_mistake_at_its_setting() {
+        for path in ["", "v1", "/v1*", "/*/a", "/a//b", "//*", "/{}", "/{a}b", "/{a b}", "/{a}/{a}", "/a/../b", "/.", "/a?b", "/%", "/a\\"]
+        {
+            assert_eq!(built(&[(None, path, &[])]).unwrap_err().setting, "routes[0].path", "{path}");
+        }
+        for host in ["", "*", "*a", "*.", "A.com", "a:80", "a..b", ".a", "a/b", "*.*.a", "[::0]", "[x]"] {
+            assert_eq!(built(&[(Some(host), "/", &[])]).unwrap_err().setting, "routes[0].host", "{host}");
+        }
+        for method in ["", "get", "A B", "CONNECT", "TRACE"] {
+            let written = Routes::default().add(0, None, "/", &["PUT".to_owned(), method.to_owned()]);
+            assert_eq!(written.unwrap_err().setting, "routes[0].methods[1]", "{method}");
+        }
+        routes(&[(Some("[::1]"), "/", &[]), (Some("*.a_b.c-d"), "/{id}/", &["PURGE"])]);
+    }
+
+    /// What the documentation says, without a trie: compare everything.
+    fn naive(written: &[(Vec<&str>, bool)], path: &[&str]) -> Option<usize> {
+        let rank = |(pattern, open): &(Vec<&str>, bool)| {
+            if path.len() < pattern.len() || (path.len() > pattern.len() && !open) {
+                return None;
+            }
+            let mut ranks = Vec::new();
+            for (part, segment) in pattern.iter().zip(path) {
+                ranks.push(match *part {
+                    "{}" if !segment.is_empty() => 2,
+                    literal if literal == *segment => 3,
+                    _ => return None,
+                });
+            }
+            ranks.push(if *open { 1 } else { 4 });
+            Some(ranks)
+        };
+        let ranked = written.iter().enumerate().filter_map(|(index, route)| Some((rank(route)?, index)));
+        ranked.max().map(|(_, index)| index)
+    }
+
+    proptest! {
+        #[test]
+        fn the_trie_finds_what_comparing_everything_finds(
+            written in prop::collection::btree_set((prop::collection::vec(prop::sample::select(vec!["a", "b", "{}"]), 0..4), any::<bool>()), 1..12),
+            path in prop::collection::vec(prop::sample::select(vec!["a", "b", "c", ""]), 1..5),
+        ) {
+            let written: Vec<(Vec<&str>, bool)> = written.into_iter().filter(|(pattern, open)| *open || !pattern.is_empty()).collect();
+            let mut routes = Routes::default();
+            for (index, (pattern, open)) in written.iter().enumerate() {
+                let mut text = String::new();
+                for (place, part) in pattern.iter().enumerate() {
+                    text.push('/');
+                    text.push_str(if *part == "{}" { ["{x}", "{y}", "{z}"][place] } else { part });
+                }
+                if *open {
+                    text.push_str("/*");
+                }
+                prop_assert!(routes.add(index, None, &text, &[]).is_ok(), "{}", text);
+            }
+            let text = format!("/{}", path.join("/"));
+            prop_assert_eq!(routes.find("", &text, &Method::GET).ok().map(|found| found.route), naive(&written, &path), "{}", text);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a house is built from: routes with the things that they name, and the settings that concern requests. Knows no TOML.
+
+use std::sync::Arc;
+
+use crate::limit::Scope;
+use crate::policy::Policy;
+use crate::telemetry::Access;
+use crate::upstream::Upstream;
+
+/// One `[[routes]]`, with the rooms' things that it names already built.
+#[derive(Clone, Debug)]
+pub struct RouteSettings {
+    /// For metrics and logs.
+    pub name: String,
+    /// Exact host or `*.host`; any where there is none.
+    pub host: Option<String>,
+    /// `/v1/*`, `/users/{id}`.
+    pub path: String,
+    /// Any where empty.
+    pub methods: Vec<String>,
+    /// What answers.
+    pub target: Target,
+    /// Who decides; nobody where there is none.
+    pub policy: Option<RoutePolicy>,
+    /// Which fields tell of limits.
+    pub fields: FieldStyle,
+    /// Bytes of a request's body, at most: above, 413.
+    pub body_bytes_max: u64,
+}
+
+/// What answers on a route.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// An upstream.
+    Upstream(Arc<Upstream>),
+    /// Weir itself.
+    Respond {
+        /// The status, 200 to 599.
+        status: u16,
+        /// The body, text/plain.
+        body: String,
+    },
+}
+
+/// A route's policy and whose counters it charges.
+#[derive(Clone, Debug)]
+pub struct RoutePolicy {
+    /// The guest.
+    pub policy: Arc<Policy>,
+    /// Whose counters.
+    pub scope: Arc<Scope>,
+    /// When the policy fails: let it through (and say so), or 503.
+    pub allow_on_error: bool,
+}
+
+/// `ratelimit_fields`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldStyle {
+    /// `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    #[default]
+    Draft,
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
+    Legacy,
+    /// Both.
+    Both,
+    /// None; Retry-After stays.
+    Off,
+}
+
+/// What of `[server]` and `[log]` concerns requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Only they are believed in `X-Forwarded-For`.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// Bytes of a request's target, at most: above, 414.
+    pub uri_bytes_max: usize,
+    /// Time between two pieces of a request's body.
+    pub body_idle: std::time::Duration,
+    /// Which requests are logged.
+    pub access: Access,
+    /// JSON lines, or text.
+    pub access_json: bool,
+}

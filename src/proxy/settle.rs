@@ -1,0 +1,82 @@
+//! What a request's limits and its policy are told at its end. Knows no connection.
+//!
+//! `settle` is called where the policy asked for it and the request was let through: after a refusal nothing was taken that it could
+//! change. When it fails, the refunds that the limits declare apply as if it had said nothing.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::facts;
+use super::tally::Decided;
+use super::visit::{BYTES_UNKNOWN, Visit};
+use crate::limit::{Adjustment, Ending};
+use crate::policy::{Policy, ResponseOutcome, ResponseView};
+
+/// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
+pub(super) fn wants(visit: &Visit, name: &str) -> bool {
+    memo(visit).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
+}
+
+/// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
+pub(super) fn note_reply(visit: &mut Visit, headers: &HeaderMap) {
+    let Some((policy, _)) = memo(visit) else { return };
+    let names = policy.response_facts().iter().filter_map(|fact| Some((fact, fact.strip_prefix("header.")?)));
+    let values = names.flat_map(|(fact, name)| headers.get_all(name).iter().map(|value| (fact.clone(), facts::shown(value).into_owned())));
+    visit.reply_facts = values.collect();
+}
+
+/// Asks the policy where it wants to be asked, and settles the grant.
+pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Duration) {
+    let adjustments = match memo(visit) {
+        Some((policy, memo)) => ask(visit, policy, memo, &view(visit, policy, ending, bytes, took)),
+        None => Vec::new(),
+    };
+    if let Some(grant) = visit.grant.take() {
+        grant.settle(ending, &adjustments);
+    }
+}
+
+/// The policy and what it wants to be given back, where it is to be asked.
+fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
+    if visit.grant.is_none() && visit.decided != Some(Decided::Bypassed) {
+        return None;
+    }
+    let memo = visit.decision.as_ref()?.settle_with.as_deref()?;
+    Some((&visit.tail.policy.as_ref()?.1, memo))
+}
+
+fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<Adjustment> {
+    match policy.settle(memo, view) {
+        Ok(wanted) => wanted.into_iter().map(|(limit, units)| Adjustment { limit, units }).collect(),
+        Err(error) => {
+            tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), %error, "settle failed: the declared refunds apply");
+            Vec::new()
+        }
+    }
+}
+
+fn view(visit: &Visit, policy: &Policy, ending: Ending, bytes: u64, took: Duration) -> ResponseView {
+    let mut facts = visit.reply_facts.clone();
+    for name in policy.response_facts() {
+        let value = match name.as_str() {
+            "request.bytes" => {
+                visit.request_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != BYTES_UNKNOWN)
+            }
+            "response.bytes" => Some(bytes),
+            "duration-ms" => u64::try_from(took.as_millis()).ok(),
+            _ => None,
+        };
+        facts.extend(value.map(|value| (name.clone(), value.to_string())));
+    }
+    let limits = visit.limits().map(|(limits, outcome)| {
+        limits.iter().zip(&outcome.limits).map(|(limit, outcome)| (limit.name.clone(), outcome.fits, outcome.remaining)).collect()
+    });
+    let outcome = match ending {
+        Ending::Completed => ResponseOutcome::Completed,
+        Ending::Unsent | Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
+        Ending::ClientGone => ResponseOutcome::ClientGone,
+    };
+    ResponseView { outcome, status: visit.status, facts, limits: limits.unwrap_or_default() }
+}

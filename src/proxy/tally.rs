@@ -1,0 +1,128 @@
+//! Counters of one route, looked up once and then only added to. Knows the names of metrics, and no request.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::telemetry::{Counter, Metrics, names};
+
+/// The label of requests that no route took.
+pub(super) const NO_ROUTE: &str = "none";
+
+/// What became of a request under a policy: a metric's label and a word in the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// All limits fitted.
+    Admitted,
+    /// A limit refused.
+    Refused,
+    /// The policy counts nothing for it.
+    Bypassed,
+    /// The policy refused without asking a limit.
+    Denied,
+    /// Let through uncounted, because a counter could not be reached.
+    Degraded,
+    /// Refused, because a counter could not be reached.
+    Unavailable,
+    /// The policy itself failed.
+    Failed,
+}
+
+impl Decided {
+    const ALL: [Self; 7] = [Self::Admitted, Self::Refused, Self::Bypassed, Self::Denied, Self::Degraded, Self::Unavailable, Self::Failed];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Refused => "refused",
+            Self::Bypassed => "bypassed",
+            Self::Denied => "denied",
+            Self::Degraded => "degraded",
+            Self::Unavailable => "unavailable",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+type Codes = Box<[OnceLock<Counter>]>;
+
+/// One route's counters, shared by all workers.
+#[derive(Clone)]
+pub(super) struct Tally(Arc<Inner>);
+
+struct Inner {
+    route: String,
+    metrics: Metrics,
+    /// By the status' first digit, then by the other two: a route sees few of the 500.
+    classes: [OnceLock<Codes>; 5],
+    decisions: Vec<Counter>,
+}
+
+impl Tally {
+    pub(super) fn new(metrics: &Metrics, route: &str, policy: Option<&str>) -> Self {
+        let decisions =
+            policy.map(|policy| Decided::ALL.map(|decided| metrics.counter(names::DECISIONS, &[policy, decided.label()])).to_vec());
+        Self(Arc::new(Inner {
+            route: route.to_owned(),
+            metrics: metrics.clone(),
+            classes: Default::default(),
+            decisions: decisions.unwrap_or_default(),
+        }))
+    }
+
+    /// Counts an answer.
+    pub(super) fn answered(&self, status: u16) {
+        let codes = usize::from(status / 100).checked_sub(1).and_then(|class| self.0.classes.get(class));
+        let counter = |code: &str| self.0.metrics.counter(names::REQUESTS, &[&self.0.route, code]);
+        let Some(codes) = codes else { return counter("other").inc() };
+        let codes = codes.get_or_init(|| (0..100).map(|_| OnceLock::new()).collect());
+        if let Some(code) = codes.get(usize::from(status % 100)) {
+            code.get_or_init(|| counter(&status.to_string())).inc();
+        }
+    }
+
+    /// Counts what a policy led to.
+    pub(super) fn decided(&self, decided: Decided) {
+        if let Some(counter) = self.0.decisions.get(decided as usize) {
+            counter.inc();
+        }
+    }
+
+    /// Counts an answer of a policy that only this room could tell was wrong.
+    #[cold]
+    pub(super) fn policy_error(&self, policy: &str) {
+        self.0.metrics.count(names::POLICY_ERRORS, &[policy, "answer"]);
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Tally").field(&self.0.route).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_and_decisions_are_counted_under_their_labels() {
+        let metrics = Metrics::new(1);
+        let tally = Tally::new(&metrics, "api", Some("public"));
+        for status in [200, 200, 429, 599, 100, 600, 999] {
+            tally.answered(status);
+        }
+        Decided::ALL.map(|decided| tally.decided(decided));
+        tally.decided(Decided::Failed);
+        let text = metrics.encode();
+        for (code, count) in [("200", 2), ("429", 1), ("599", 1), ("100", 1), ("other", 2)] {
+            assert!(text.contains(&format!("weir_requests_total{{route=\"api\",code=\"{code}\"}} {count}\n")), "{code}: {text}");
+        }
+        for (decision, count) in [("admitted", 1), ("refused", 1), ("unavailable", 1), ("failed", 2)] {
+            assert!(text.contains(&format!("weir_decisions_total{{policy=\"public\",decision=\"{decision}\"}} {count}\n")), "{text}");
+        }
+    }
+}

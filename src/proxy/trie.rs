@@ -1,0 +1,200 @@
+//! Paths by segments: of all patterns that match, the most specific. Knows methods only as a list to compare with, and no host.
+//!
+//! `matchit` refuses `/api/{*rest}` beside `/api/{tenant}/items`; here both stand. A search tries, at each segment, the literal, then
+//! the parameter, then the trailing `*`, and comes back when a branch ends without a route. Each node is entered at most once in a search, since only one
+//! way leads to it: a request costs at most as many steps as the configuration has segments.
+
+use http::Method;
+use smallvec::SmallVec;
+
+use super::path;
+
+/// Segments of a pattern, at most: bounds how deep a search goes.
+pub(super) const SEGMENTS_MAX: usize = 64;
+
+/// A route's path, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pattern {
+    /// In order.
+    pub(super) segments: Vec<Segment>,
+    /// It ends in `/*`: anything may follow, nothing too.
+    pub(super) open: bool,
+}
+
+/// One segment of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// These bytes, escapes decoded. Only the last may be empty: the pattern ends in a slash.
+    Literal(Vec<u8>),
+    /// Any segment that is not empty, under this name.
+    Parameter(String),
+}
+
+/// Which methods a route takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Methods {
+    /// Each.
+    Any,
+    /// These; `GET` stands for `HEAD` too.
+    Only(Vec<Method>),
+}
+
+/// The routes of one host.
+#[derive(Debug)]
+pub(super) struct Trie(Vec<Node>);
+
+#[derive(Debug, Default)]
+struct Node {
+    /// Sorted.
+    literals: Vec<(Vec<u8>, usize)>,
+    parameter: Option<usize>,
+    /// Patterns that end here.
+    here: Vec<Leaf>,
+    /// Patterns that go on with `/*`.
+    below: Vec<Leaf>,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    methods: Methods,
+    route: usize,
+}
+
+/// What a search found: the route, and the segments that its parameters stand for, in the pattern's order.
+#[derive(Debug)]
+pub(super) struct Match<'p> {
+    /// The route's index.
+    pub(super) route: usize,
+    /// As they stand in the path, escapes and all.
+    pub(super) parameters: Parameters<'p>,
+}
+
+/// Few enough to need no allocation, as a rule.
+pub(super) type Parameters<'p> = SmallVec<[&'p str; 4]>;
+
+impl Default for Trie {
+    fn default() -> Self {
+        Self(vec![Node::default()])
+    }
+}
+
+impl Trie {
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// The route that matches exactly the same paths and shares a method.
+    pub(super) fn insert(&mut self, pattern: &Pattern, methods: Methods, route: usize) -> Result<(), usize> {
+        let mut at = 0;
+        for segment in &pattern.segments {
+            at = self.child(at, segment);
+        }
+        let Some(node) = self.0.get_mut(at) else { return Ok(()) };
+        let leaves = if pattern.open { &mut node.below } else { &mut node.here };
+        if let Some(other) = leaves.iter().find(|leaf| leaf.methods.overlaps(&methods)) {
+            return Err(other.route);
+        }
+        leaves.push(Leaf { methods, route });
+        Ok(())
+    }
+
+    fn child(&mut self, parent: usize, segment: &Segment) -> usize {
+        let fresh = self.0.len();
+        let Some(node) = self.0.get_mut(parent) else { return parent };
+        let child = match segment {
+            Segment::Parameter(_) => *node.parameter.get_or_insert(fresh),
+            Segment::Literal(bytes) => match node.literals.binary_search_by(|(name, _)| name.cmp(bytes)) {
+                Ok(found) => node.literals.get(found).map_or(parent, |(_, child)| *child),
+                Err(place) => {
+                    node.literals.insert(place, (bytes.clone(), fresh));
+                    fresh
+                }
+            },
+        };
+        if child == fresh {
+            self.0.push(Node::default());
+        }
+        child
+    }
+
+    /// The most specific route for a normal `path` and a method.
+    pub(super) fn find<'p>(&self, path: &'p str, method: &Method) -> Option<Match<'p>> {
+        let mut parameters = Parameters::new();
+        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |leaves: &[Leaf]| best(leaves, method))?;
+        Some(Match { route, parameters })
+    }
+
+    /// The methods of all routes for `path`; only asked after [`Trie::find`] found none, for `Allow`.
+    pub(super) fn methods(&self, path: &str, into: &mut Vec<Method>) {
+        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |leaves: &[Leaf]| {
+            for leaf in leaves {
+                if let Methods::Only(methods) = &leaf.methods {
+                    into.extend_from_slice(methods);
+                }
+            }
+            None
+        });
+    }
+
+    /// From most to least specific, until `pick` takes one of the leaves. `rest` is what follows the last slash, `None` at the path's end.
+    fn walk<'p>(
+        &self,
+        at: usize,
+        rest: Option<&'p str>,
+        parameters: &mut Parameters<'p>,
+        pick: &mut impl FnMut(&[Leaf]) -> Option<usize>,
+    ) -> Option<usize> {
+        let node = self.0.get(at)?;
+        let Some(rest) = rest else { return pick(&node.here).or_else(|| pick(&node.below)) };
+        let (segment, rest) = rest.split_once('/').map_or((rest, None), |(segment, rest)| (segment, Some(rest)));
+        if let Some(child) = node.literal(segment)
+            && let Some(found) = self.walk(child, rest, parameters, pick)
+        {
+            return Some(found);
+        }
+        if let Some(child) = node.parameter.filter(|_| !segment.is_empty()) {
+            parameters.push(segment);
+            if let Some(found) = self.walk(child, rest, parameters, pick) {
+                return Some(found);
+            }
+            parameters.pop();
+        }
+        pick(&node.below)
+    }
+}
+
+impl Node {
+    /// A segment is compared by what its escapes stand for, so that `/%40me` is no way round a route for `/@me`.
+    fn literal(&self, segment: &str) -> Option<usize> {
+        if self.literals.is_empty() {
+            return None;
+        }
+        let find = |bytes: &[u8]| self.literals.binary_search_by(|(name, _)| name.as_slice().cmp(bytes)).ok();
+        let found = if segment.contains('%') { find(&path::decode(segment.as_bytes())) } else { find(segment.as_bytes()) };
+        self.literals.get(found?).map(|(_, child)| *child)
+    }
+}
+
+/// The route that names the method, else one whose GET stands for HEAD, else one for any method.
+fn best(leaves: &[Leaf], method: &Method) -> Option<usize> {
+    leaves.iter().filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route))).max().map(|(_, route)| route)
+}
+
+impl Methods {
+    /// How well `method` fits, the more the better.
+    pub(super) fn fit(&self, method: &Method) -> Option<u8> {
+        match self {
+            Self::Any => Some(0),
+            Self::Only(methods) if methods.contains(method) => Some(2),
+            Self::Only(methods) if *method == Method::HEAD && methods.contains(&Method::GET) => Some(1),
+            Self::Only(_) => None,
+        }
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, Self::Any) => true,
+            (Self::Only(ours), Self::Only(theirs)) => ours.iter().any(|method| theirs.contains(method)),
+            (Self::Any, Self::Only(_)) | (Self::Only(_), Self::Any) => false,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One request's record: what is known of it so far, and what must happen when it is over, however it ends: settling, metrics, the log line.
+//!
+//! It travels with the request, then as the end-hook of the reply's body; dropped before that, because the client went away, it does the same. It
+//! keeps nothing of the house but the route's [`Tail`], so that a long stream does not keep an old configuration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, StatusCode, Version};
+
+use super::client::Client;
+use super::forward::PolicyFields;
+use super::house::{House, Route, Tail};
+use super::live::Local;
+use super::refusal::{CLIENT_GONE, Refusal};
+use super::tally::Decided;
+use super::{access, hop, id, reply, settle};
+use crate::clock;
+use crate::limit::{Ending, Grant};
+use crate::listen::Peer;
+use crate::plan::{Limit, Outcome};
+use crate::policy::{Decision, Verdict};
+use crate::upstream::UpstreamError;
+use crate::wire::{self, Body, End, OnEnd, Response};
+
+/// One request's record.
+#[derive(Debug)]
+pub(super) struct Visit {
+    pub(super) started: Instant,
+    pub(super) id: HeaderValue,
+    pub(super) client: Client,
+    pub(super) method: Method,
+    /// As it came until it is known in its normal form.
+    pub(super) asked: Option<PathAndQuery>,
+    pub(super) tail: Arc<Tail>,
+    pub(super) decided: Option<Decided>,
+    /// What was set aside to let it through: `Weir-Degraded`.
+    pub(super) degraded: Option<&'static str>,
+    pub(super) decision: Option<Arc<Decision>>,
+    pub(super) outcome: Option<Outcome>,
+    pub(super) grant: Option<Grant>,
+    /// What the policy wants set on the reply.
+    pub(super) response_fields: PolicyFields,
+    /// How it would end if it ended now.
+    pub(super) ending: Ending,
+    /// 0 until it is answered.
+    pub(super) status: u16,
+    /// It was refused, denied or failed here.
+    pub(super) refused: bool,
+    /// What went wrong behind us, for the log.
+    pub(super) failure: Option<&'static str>,
+    /// Facts of the reply's head that the policy's `settle` reads.
+    pub(super) reply_facts: Vec<(String, String)>,
+    /// Bytes of the request's body, once it has ended; only counted where `settle` reads it.
+    pub(super) request_bytes: Option<Arc<AtomicU64>>,
+    over: bool,
+}
+
+/// The request's body has not ended yet.
+pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
+
+impl Visit {
+    /// A request has arrived. Boxed once, since it becomes the end-hook of the reply's body.
+    pub(super) fn begin(local: &Local, head: &Parts, peer: &Peer) -> Box<Self> {
+        let client = Client::of(&head.headers, peer, &local.house().settings.trusted_proxies);
+        Box::new(Self {
+            started: clock::monotonic(),
+            id: id::of(&head.headers, client.trusted),
+            client,
+            method: head.method.clone(),
+            asked: head.uri.path_and_query().cloned(),
+            tail: Arc::clone(local.nowhere()),
+            decided: None,
+            degraded: None,
+            decision: None,
+            outcome: None,
+            grant: None,
+            response_fields: PolicyFields::new(),
+            ending: Ending::Unsent,
+            status: 0,
+            refused: false,
+            failure: None,
+            reply_facts: Vec::new(),
+            request_bytes: None,
+            over: false,
+        })
+    }
+
+    /// Its route is found.
+    pub(super) fn enter<'h>(&mut self, local: &Local, house: &'h House, index: usize) -> Result<&'h Route, Refusal> {
+        let (Some(route), Some(tail)) = (house.route(index), local.tail(index)) else { return Err(Refusal::NotFound) };
+        self.tail = Arc::clone(tail);
+        Ok(route)
+    }
+
+    /// Its policy, or its limits, have spoken.
+    pub(super) fn decided(&mut self, decided: Decided) {
+        self.tail.tally.decided(decided);
+        self.decided = Some(decided);
+    }
+
+    /// It is about to be sent: from here on the upstream may have got it. The body's size is counted where the policy's `settle` reads it.
+    pub(super) fn sending(&mut self, body: Body) -> Body {
+        self.ending = Ending::ClientGone;
+        if !settle::wants(self, "request.bytes") {
+            return body;
+        }
+        let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));
+        self.request_bytes = Some(Arc::clone(&bytes));
+        body.on_end(move |end: &End| bytes.store(end.bytes, Ordering::Relaxed))
+    }
+
+    /// There is no reply. A request whose own body failed is the client's doing, and refunds nothing.
+    pub(super) fn not_replied(&mut self, error: &UpstreamError) -> Refusal {
+        self.failure = Some(error.cause.label());
+        if error.body.is_none() {
+            self.ending = if error.sent { Ending::UpstreamFailed } else { Ending::Unsent };
+        }
+        Refusal::from(error)
+    }
+
+    /// The reply goes out, its body as it comes; what is left to do is done at that body's end.
+    pub(super) fn stream(mut self: Box<Self>, mut reply: Response) -> Response {
+        hop::strip(reply.headers_mut());
+        *reply.version_mut() = Version::HTTP_11;
+        settle::note_reply(&mut self, reply.headers());
+        self.answered(reply.status());
+        reply::dress(reply.headers_mut(), &self);
+        let (head, body) = reply.into_parts();
+        Response::from_parts(head, body.on_end_boxed(self))
+    }
+
+    /// Weir answers instead: everything is known, so what is left to do is done at once.
+    pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
+        self.refused = true;
+        let mut reply = refusal.answer(&self);
+        self.answered(reply.status());
+        reply::dress(reply.headers_mut(), &self);
+        let bytes = http_body::Body::size_hint(reply.body()).lower();
+        self.finish(self.ending, bytes);
+        reply
+    }
+
+    /// The limits that were asked and what they said.
+    pub(super) fn limits(&self) -> Option<(&[Limit], &Outcome)> {
+        match &self.decision.as_ref()?.verdict {
+            Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
+            Verdict::Bypass | Verdict::Deny(_) => None,
+        }
+    }
+
+    fn answered(&mut self, status: StatusCode) {
+        self.status = status.as_u16();
+        self.tail.tally.answered(self.status);
+    }
+
+    fn finish(&mut self, ending: Ending, bytes: u64) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let took = clock::monotonic().saturating_duration_since(self.started);
+        settle::settle(self, ending, bytes, took);
+        self.tail.tally.metrics().request_seconds().observe(took);
+        access::log(self, bytes, took);
+    }
+}
+
+impl OnEnd for Visit {
+    fn on_end(mut self: Box<Self>, end: &End) {
+        let ending = match end.ending {
+            wire::Ending::Complete if self.status < 500 => Ending::Completed,
+            wire::Ending::Complete => Ending::UpstreamFailed,
+            wire::Ending::Failed(_) => {
+                self.failure = Some("reply-cut");
+                Ending::UpstreamFailed
+            }
+            wire::Ending::Dropped => {
+                self.failure = Some("client-gone");
+                Ending::ClientGone
+            }
+        };
+        self.finish(ending, end.bytes);
+    }
+}
+
+impl Drop for Visit {
+    /// Only a request whose handler was dropped is not over yet: hyper does so when the client goes away before the reply.
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        self.refused = true;
+        self.failure = Some("client-gone");
+        if self.status == 0 {
+            self.status = CLIENT_GONE;
+            self.tail.tally.answered(CLIENT_GONE);
+        }
+        self.finish(self.ending, 0);
+    }
+}

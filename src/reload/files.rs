@@ -1,0 +1,110 @@
+//! Which names in which directories decide what a watched path says, and the system's watches on those directories.
+//!
+//! A path is watched through the directories of all its components, not by the file itself: an editor replaces the file, `ln -sfn` and a
+//! Kubernetes ConfigMap replace a link on the way to it, and it may not exist yet. After each event the watches are made anew, since what
+//! the path means may be another.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::Notify;
+
+use super::Watch;
+
+/// Files that are watched; of more, the first.
+const FILES_MAX: usize = 2_048;
+/// Directories that are watched; of more, the first.
+const DIRECTORIES_MAX: usize = 1_024;
+/// Symbolic links on the way to one file, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// The system's watches. Dropping it ends them.
+#[derive(Debug)]
+pub(super) struct Watches(#[allow(dead_code, reason = "held for its drop")] RecommendedWatcher);
+
+impl Watches {
+    /// Watches all names that decide what `files` say; `changed` is told of each event, and keeps one however many come.
+    pub(super) fn new(files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
+        let mut names = HashSet::new();
+        let mut directories = Vec::new();
+        for file in files.iter().take(FILES_MAX) {
+            for name in trail(file.path()) {
+                if let Some(directory) = name.parent().filter(|directory| !directories.iter().any(|known| known == directory)) {
+                    directories.push(directory.to_path_buf());
+                }
+                names.insert(name);
+            }
+        }
+        let told = Arc::clone(changed);
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if event.as_ref().map_or(true, |event| is_change(event, &names)) {
+                told.notify_one();
+            }
+        })?;
+        for directory in directories.iter().take(DIRECTORIES_MAX) {
+            let watched = watcher.watch(directory, RecursiveMode::NonRecursive);
+            let needed = files.iter().any(|file| file.path().parent() == Some(directory));
+            match watched {
+                Ok(()) => {}
+                // It went while we looked: the directory above it is watched already, and tells when it comes back.
+                Err(_) if !directory.is_dir() => {}
+                Err(error) if needed => return Err(error),
+                Err(error) => tracing::debug!(%error, directory = %directory.display(), "not watched"),
+            }
+        }
+        Ok(Self(watcher))
+    }
+}
+
+fn is_change(event: &Event, names: &HashSet<PathBuf>) -> bool {
+    // Our own reading is no change.
+    let written = !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
+    // A full queue in the kernel lost events: it may have been any.
+    event.need_rescan() || (written && event.paths.iter().any(|path| names.contains(path)))
+}
+
+/// Every name that is looked up on the way to `path`: each component, and those of the links among them; up to the first that is missing.
+fn trail(path: &Path) -> Vec<PathBuf> {
+    let mut names = Vec::new();
+    let mut here = PathBuf::new();
+    let mut links = 0;
+    let mut ahead: Vec<OsString> = components(path);
+    while let Some(component) = ahead.pop() {
+        match Path::new(&component).components().next() {
+            Some(Component::Normal(name)) => here.push(name),
+            Some(Component::ParentDir) => {
+                here.pop();
+                continue;
+            }
+            Some(Component::RootDir | Component::Prefix(_)) => {
+                here.push(&component);
+                continue;
+            }
+            Some(Component::CurDir) | None => continue,
+        }
+        names.push(here.clone());
+        match fs::read_link(&here) {
+            Ok(target) => {
+                links += 1;
+                if links > LINKS_MAX {
+                    break;
+                }
+                here.pop();
+                ahead.extend(components(&target));
+            }
+            Err(_) if fs::symlink_metadata(&here).is_err() => break,
+            Err(_) => {}
+        }
+    }
+    names
+}
+
+/// The last first, so that the next is popped.
+fn components(path: &Path) -> Vec<OsString> {
+    path.components().rev().map(|component| component.as_os_str().to_owned()).collect()
+}

@@ -1,0 +1,235 @@
+//! Real files, real events, a real signal. A builder here reads its files and tells what it saw.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::telemetry::names;
+
+/// What fails a test; no test waits it out.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Set {
+    folder: TempDir,
+    metrics: Metrics,
+    builds: Receiver<(Reason, Vec<String>)>,
+    watcher: Watcher,
+}
+
+/// What a builder reads: all of it, noting each.
+fn read(paths: &[PathBuf]) -> (Vec<Watch>, Vec<String>) {
+    let read = |path: &PathBuf| match fs::read(path) {
+        Ok(bytes) => (Watch::read(path, &bytes), String::from_utf8(bytes).unwrap()),
+        Err(_) => (Watch::absent(path), "absent".into()),
+    };
+    paths.iter().map(read).unzip()
+}
+
+/// A file that says `bad` is refused; one that says `also NAME` names another.
+fn builder(path: PathBuf, builds: Sender<(Reason, Vec<String>)>) -> impl FnMut(Reason) -> Answer + Send + 'static {
+    move |reason| {
+        let mut paths = vec![path.clone()];
+        let (_, first) = read(&paths);
+        if let Some(name) = first[0].strip_prefix("also ") {
+            paths.push(path.with_file_name(name));
+        }
+        let (files, texts) = read(&paths);
+        let refused = texts.iter().any(|text| text == "bad");
+        let panics = texts[0] == "panic";
+        let _ = builds.send((reason, texts));
+        assert!(!panics, "as the file says");
+        if refused { Answer::refused(files) } else { Answer::applied(files) }
+    }
+}
+
+impl Set {
+    fn new(prepare: impl FnOnce(&Path), file: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path());
+        let (files, _) = read(&[folder.path().join(file)]);
+        Self::over(folder, file, files)
+    }
+
+    fn over(folder: TempDir, file: &str, files: Vec<Watch>) -> Self {
+        let (sender, builds) = channel();
+        let metrics = Metrics::new(1);
+        let settings = Settings { files, on_sighup: false };
+        let watcher = Watcher::start(settings, metrics.clone(), builder(folder.path().join(file), sender)).unwrap();
+        Self { folder, metrics, builds, watcher }
+    }
+
+    fn one_file() -> Self {
+        Self::new(|folder| fs::write(folder.join("proxy.toml"), "one").unwrap(), "proxy.toml")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Waits for the build that read `text`; a half-written file may have been read before it.
+    fn built(&self, text: &str) -> Reason {
+        loop {
+            let (reason, texts) = self.builds.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("no build read {text:?}: {error}"));
+            if texts.iter().any(|read| read == text) {
+                return reason;
+            }
+        }
+    }
+
+    fn count(&self, result: Reloaded) -> u64 {
+        self.metrics.counter(names::RELOADS, &[result.label()]).get()
+    }
+
+    fn counted(&self, result: Reloaded, mut poke: impl FnMut()) {
+        let latest = crate::clock::monotonic() + PATIENCE;
+        while self.count(result) == 0 {
+            assert!(crate::clock::monotonic() < latest, "never {result:?}");
+            poke();
+            // Gives the watcher its turn; the loop ends on the count.
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_saved_file_is_built() {
+    let set = Set::one_file();
+    fs::write(set.path("proxy.toml"), "two").unwrap();
+    assert_eq!(set.built("two"), Reason::FileChanged);
+    set.counted(Reloaded::Applied, || {});
+    assert!(set.metrics.gauge(names::CONFIG_APPLIED).get() > 1_600_000_000);
+}
+
+#[test]
+fn an_editors_new_file_in_the_old_ones_place_is_built_and_so_is_the_next() {
+    let set = Set::one_file();
+    for text in ["two", "three"] {
+        fs::write(set.path(".proxy.toml.swp"), text).unwrap();
+        fs::rename(set.path(".proxy.toml.swp"), set.path("proxy.toml")).unwrap();
+        set.built(text);
+    }
+    fs::rename(set.path("proxy.toml"), set.path("proxy.toml~")).unwrap();
+    fs::write(set.path("proxy.toml"), "four").unwrap();
+    set.built("four");
+}
+
+/// As the kubelet does it: file -> ..data/file, ..data -> a folder, and a new ..data is renamed over the old.
+#[test]
+fn a_config_maps_swapped_links_are_followed() {
+    let put = |folder: &Path, version: &str, text: &str| {
+        fs::create_dir(folder.join(version)).unwrap();
+        fs::write(folder.join(version).join("proxy.toml"), text).unwrap();
+        symlink(version, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+    };
+    let prepare = |folder: &Path| {
+        put(folder, "..1", "one");
+        symlink("..data/proxy.toml", folder.join("proxy.toml")).unwrap();
+    };
+    let set = Set::new(prepare, "proxy.toml");
+    put(set.folder.path(), "..2", "two");
+    set.built("two");
+    fs::remove_dir_all(set.path("..1")).unwrap();
+    put(set.folder.path(), "..3", "three");
+    set.built("three");
+    fs::write(set.path("..3/proxy.toml"), "in place").unwrap();
+    set.built("in place");
+}
+
+#[test]
+fn a_file_and_a_folder_that_come_later_are_noticed() {
+    let set = Set::new(|_| {}, "conf/live/proxy.toml");
+    fs::create_dir_all(set.path("conf/live")).unwrap();
+    fs::write(set.path("conf/live/proxy.toml"), "one").unwrap();
+    set.built("one");
+    // A whole folder put in the place of another.
+    fs::create_dir_all(set.path("next/live")).unwrap();
+    fs::write(set.path("next/live/proxy.toml"), "two").unwrap();
+    fs::rename(set.path("conf"), set.path("old")).unwrap();
+    fs::rename(set.path("next"), set.path("conf")).unwrap();
+    set.built("two");
+    fs::remove_dir_all(set.path("conf")).unwrap();
+    set.built("absent");
+    fs::create_dir_all(set.path("conf/live")).unwrap();
+    fs::write(set.path("conf/live/proxy.toml"), "three").unwrap();
+    set.built("three");
+}
+
+#[test]
+fn a_file_that_the_new_one_names_is_watched_from_then_on() {
+    let set = Set::one_file();
+    fs::write(set.path("proxy.toml"), "also a.wasm").unwrap();
+    set.built("absent");
+    fs::write(set.path("a.wasm"), "bad").unwrap();
+    set.built("bad");
+    set.counted(Reloaded::Refused, || {});
+    // Refused, and still watched: it is there that it is mended.
+    fs::write(set.path("a.wasm"), "mended").unwrap();
+    set.built("mended");
+}
+
+#[test]
+fn touching_a_file_builds_nothing() {
+    let set = Set::one_file();
+    set.counted(Reloaded::Unchanged, || fs::File::open(set.path("proxy.toml")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap());
+    // Nor does a neighbour; the next build is the one that was asked for.
+    fs::write(set.path("neighbour"), "x").unwrap();
+    set.watcher.reload();
+    assert_eq!(set.builds.recv_timeout(PATIENCE).unwrap(), (Reason::Asked, vec!["one".to_owned()]));
+    assert_eq!(set.builds.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty));
+}
+
+#[test]
+fn what_changed_between_reading_and_watching_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let files = vec![Watch::read(&path, b"one")];
+    fs::write(&path, "two").unwrap();
+    let set = Set::over(folder, "proxy.toml", files);
+    assert_eq!(set.built("two"), Reason::FileChanged);
+}
+
+#[test]
+fn a_builder_that_panics_refuses_and_the_next_is_built() {
+    let set = Set::one_file();
+    fs::write(set.path("proxy.toml"), "panic").unwrap();
+    set.built("panic");
+    set.counted(Reloaded::Refused, || {});
+    fs::write(set.path("proxy.toml"), "two").unwrap();
+    set.built("two");
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_eq!(Watch::now(&pipe), Watch::absent(&pipe));
+}
+
+#[test]
+fn hanging_up_rebuilds_though_nothing_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    fs::write(&path, "one").unwrap();
+    let (sender, builds) = channel();
+    let settings = Settings { files: vec![Watch::now(&path)], on_sighup: true };
+    let watcher = Watcher::start(settings, Metrics::new(1), builder(path, sender)).unwrap();
+    for _ in 0..2 {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        assert_eq!(builds.recv_timeout(PATIENCE).unwrap(), (Reason::Signal, vec!["one".to_owned()]));
+    }
+    drop(watcher);
+    // The builder is gone with the thread.
+    assert_eq!(builds.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn a_watch_shows_no_digest() {
+    assert_eq!(format!("{:?}", Watch::read("/run/secrets/key", b"hunter2")), "Watch(/run/secrets/key)");
+}

@@ -1,0 +1,161 @@
+//! Where an upstream is: `http://host:port` read, its name resolved, a socket connected. Knows nothing of requests.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::Mutex;
+
+use crate::clock;
+use crate::telemetry::Mistake;
+
+/// Endpoints of one upstream, at most.
+const ENDPOINTS_MAX: usize = 256;
+/// Addresses of one name that are tried, at most.
+const ADDRESSES_MAX: usize = 8;
+/// How long a name's addresses are used again. Not to save the question, but so that many connections at once ask it once.
+const RESOLVED_FRESH: Duration = Duration::from_millis(5_000);
+const EXPECTED: &str = "http://host:port, without a path";
+
+/// One address that may answer.
+#[derive(Debug)]
+pub(super) struct Endpoint(Target);
+
+#[derive(Debug)]
+enum Target {
+    Address(SocketAddr),
+    Name { host: String, port: u16, resolved: Mutex<Option<Resolved>> },
+}
+
+#[derive(Clone, Debug)]
+struct Resolved {
+    at: Instant,
+    addresses: Vec<SocketAddr>,
+}
+
+/// Reads all endpoints of the upstream `name`.
+pub(super) fn parse_all(name: &str, endpoints: &[String]) -> Result<Vec<Endpoint>, Vec<Mistake>> {
+    let setting = format!("upstreams.{name}.endpoints");
+    if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
+        return Err(vec![Mistake::new(setting, format!("{} endpoints", endpoints.len()), format!("1 to {ENDPOINTS_MAX} endpoints"))]);
+    }
+    let mut read = Vec::with_capacity(endpoints.len());
+    let mut mistakes = Vec::new();
+    for (index, text) in endpoints.iter().enumerate() {
+        match parse(text) {
+            Ok(endpoint) => read.push(endpoint),
+            Err(expected) => mistakes.push(Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)),
+        }
+    }
+    if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
+}
+
+fn parse(text: &str) -> Result<Endpoint, &'static str> {
+    let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") => return Err("http://: TLS to upstreams is not there yet"),
+        _ => return Err(EXPECTED),
+    }
+    if uri.query().is_some() || !matches!(uri.path(), "" | "/") {
+        return Err(EXPECTED);
+    }
+    let authority = uri.authority().ok_or(EXPECTED)?;
+    let host = authority.host();
+    // What is left is the port: `Authority::port` is silent about one that is none.
+    let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
+        "" => 80,
+        port => port.strip_prefix(':').and_then(|port| port.parse().ok()).filter(|port| *port != 0).ok_or("a port from 1 to 65535")?,
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if bare.is_empty() {
+        return Err(EXPECTED);
+    }
+    Ok(Endpoint(match bare.parse::<IpAddr>() {
+        Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
+        Err(_) => Target::Name { host: bare.to_owned(), port, resolved: Mutex::new(None) },
+    }))
+}
+
+impl Endpoint {
+    /// A new connection. The caller bounds the time.
+    ///
+    /// # Errors
+    /// The name resolves to nothing, or none of its addresses takes the connection.
+    pub(super) async fn connect(&self) -> io::Result<TcpStream> {
+        let stream = match &self.0 {
+            Target::Address(address) => TcpStream::connect(address).await?,
+            Target::Name { host, port, resolved } => connect_by_name(host, *port, resolved).await?,
+        };
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+async fn connect_by_name(host: &str, port: u16, resolved: &Mutex<Option<Resolved>>) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in resolve(host, port, resolved).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    // They may have moved.
+    *resolved.lock().await = None;
+    Err(last)
+}
+
+/// One question at a time: a resolver that hangs holds one of the runtime's blocking threads, not all.
+async fn resolve(host: &str, port: u16, resolved: &Mutex<Option<Resolved>>) -> io::Result<Vec<SocketAddr>> {
+    let mut resolved = resolved.lock().await;
+    if let Some(fresh) = resolved.as_ref().filter(|known| clock::monotonic().duration_since(known.at) < RESOLVED_FRESH) {
+        return Ok(fresh.addresses.clone());
+    }
+    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
+    *resolved = Some(Resolved { at: clock::monotonic(), addresses: addresses.clone() });
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_names_and_default_ports_are_read() {
+        for (text, expected) in [
+            ("http://127.0.0.1:9000", "Address(127.0.0.1:9000)"),
+            ("http://127.0.0.1:9000/", "Address(127.0.0.1:9000)"),
+            ("http://[::1]:81", "Address([::1]:81)"),
+            ("http://10.0.0.1", "Address(10.0.0.1:80)"),
+        ] {
+            assert_eq!(format!("{:?}", parse(text).unwrap().0), expected, "{text}");
+        }
+        let Target::Name { host, port, .. } = parse("http://api.internal:8080").unwrap().0 else { panic!("not a name") };
+        assert_eq!((host.as_str(), port), ("api.internal", 8080));
+    }
+
+    #[test]
+    fn every_endpoint_that_is_none_is_told_with_its_place() {
+        let wrong = [
+            "https://a:1",
+            "ftp://a",
+            "a:80",
+            "http://a/v1",
+            "http://a:1/?x",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:",
+            "http://u@a:1",
+            "http://",
+            "",
+        ];
+        let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        let mistakes = parse_all("api", &wrong).unwrap_err();
+        let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+        let expected: Vec<String> = (0..wrong.len()).map(|index| format!("upstreams.api.endpoints[{index}]")).collect();
+        assert_eq!(settings, expected);
+        assert!(mistakes[0].expected.contains("TLS"), "{}", mistakes[0]);
+        assert_eq!(parse_all("api", &[]).unwrap_err()[0].setting, "upstreams.api.endpoints");
+    }
+}

@@ -1,0 +1,180 @@
+//! One connection to an upstream: made, used for one request at a time, and given back to its pool when a reply's body has ended. Knows nothing of
+//! which endpoint is chosen.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
+
+use super::outgoing::{Outgoing, Turn, Watch};
+use super::pool::{self, Seat};
+use super::{Cause, Inner, UpstreamError};
+use crate::clock;
+use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
+
+/// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
+pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Bytes that are read ahead of a client which takes a reply slowly, at most, besides what the kernel keeps.
+pub(super) const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Unused for less than this, a connection is taken to be open without a look: under load that is all of them, and no server's keep-alive is so short.
+pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
+
+/// A connection. Boxed once when it is made, so that handing it around moves a pointer.
+pub(super) struct Link {
+    sender: SendRequest<Outgoing>,
+    /// The reply's deadline. It stays registered from request to request.
+    alarm: Alarm,
+    pub(super) endpoint: usize,
+    /// Since when it is in the pool.
+    pub(super) idle_since: Instant,
+    pub(super) upstream: Arc<Inner>,
+    /// Held while a reply's body is under way.
+    pub(super) seat: Option<Seat>,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "all but one come once in a while, and the one must not be boxed on every request")]
+pub(super) enum Sent {
+    /// The reply's head.
+    Reply(http::Response<Incoming>),
+    /// Nothing of it was sent: here it is again, and why.
+    Unsent(http::Request<Outgoing>, Cause),
+    /// It failed and may have been seen.
+    Failed(UpstreamError),
+}
+
+impl Link {
+    /// Connects, within the upstream's time, and lets the connection run in a task of its own.
+    pub(super) async fn connect(upstream: &Arc<Inner>, endpoint: usize) -> Result<Box<Self>, Cause> {
+        let target = upstream.endpoints.get(endpoint).ok_or(Cause::Connect)?;
+        let stream = match timeout(upstream.connect, target.connect()).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, ?target, "can't connect to an upstream");
+                return Err(Cause::Connect);
+            }
+            Err(_) => return Err(Cause::Timeout),
+        };
+        let handshake =
+            Builder::new().max_header_size(REPLY_HEAD_BYTES_MAX).max_buf_size(READ_AHEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "an upstream's connection failed");
+            }
+        });
+        let upstream = Arc::clone(upstream);
+        Ok(Box::new(Self { sender, alarm: Alarm::default(), endpoint, idle_since: clock::monotonic(), upstream, seat: None }))
+    }
+
+    /// Whether a request may be sent: the one before is over, and the upstream has not closed.
+    pub(super) fn is_ready(&self) -> bool {
+        self.sender.is_ready() && !self.sender.is_closed()
+    }
+
+    /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel, but the runtime may not have
+    /// looked: yielding makes it look, and lets the connection's task run before ours does.
+    pub(super) async fn is_still_open(&self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.idle_since) >= IDLE_TRUSTED {
+            tokio::task::yield_now().await;
+        }
+        self.is_ready()
+    }
+
+    /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
+    pub(super) async fn exchange(&mut self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant) -> Sent {
+        let Self { sender, alarm, upstream, .. } = self;
+        let mut patience = Patience { alarm, upstream, watch, checked: now };
+        let mut answer = pin!(sender.try_send_request(request));
+        let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => patience.poll(cx).map(|()| None),
+        });
+        match answer.await {
+            Some(Ok(reply)) => match watch.and_then(Watch::error) {
+                // The upstream answered before it had all; what it answered to is not what the client sent.
+                Some(error) => Sent::Failed(body_failed(error.clone())),
+                None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Sent::Failed(UpstreamError::sent(Cause::Protocol)),
+                None => Sent::Reply(reply),
+            },
+            Some(Err(mut failed)) => {
+                let cause = cause_of(failed.error());
+                match (failed.take_message(), watch.and_then(Watch::error)) {
+                    (Some(request), _) => Sent::Unsent(request, cause),
+                    (None, Some(error)) => Sent::Failed(body_failed(error.clone())),
+                    (None, None) => {
+                        tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
+                        Sent::Failed(UpstreamError::sent(cause))
+                    }
+                }
+            }
+            None => Sent::Failed(UpstreamError::sent(Cause::Timeout)),
+        }
+    }
+}
+
+fn body_failed(error: crate::wire::BodyError) -> UpstreamError {
+    UpstreamError { cause: Cause::Body, sent: true, body: Some(error) }
+}
+
+/// How long the upstream may take, which depends on whose turn it is.
+struct Patience<'a> {
+    alarm: &'a mut Alarm,
+    upstream: &'a Inner,
+    watch: Option<&'a Watch>,
+    /// When it was last the upstream's turn or somebody looked.
+    checked: Instant,
+}
+
+impl Patience<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let turn = self.watch.map_or(Turn::Answering(self.checked), Watch::turn);
+            let deadline = match turn {
+                Turn::Answering(since) => since + self.upstream.response_header,
+                Turn::Taking(since) => since + self.upstream.idle,
+                // Nobody wakes us when the turn changes: look again in time.
+                Turn::Client => self.checked + self.shorter(),
+            };
+            self.alarm.arm(deadline);
+            ready!(self.alarm.poll(cx));
+            if turn != Turn::Client && self.watch.is_none_or(|watch| watch.turn() == turn) {
+                return Poll::Ready(());
+            }
+            self.checked = clock::monotonic();
+        }
+    }
+
+    fn shorter(&self) -> Duration {
+        self.upstream.response_header.min(self.upstream.idle)
+    }
+}
+
+fn cause_of(error: &hyper::Error) -> Cause {
+    // hyper tells of a failed read or write only by what caused it.
+    let io = std::error::Error::source(error).is_some_and(|source| source.is::<io::Error>());
+    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io { Cause::Cut } else { Cause::Protocol }
+}
+
+impl OnEnd for Link {
+    /// The reply's body has ended.
+    fn on_end(mut self: Box<Self>, end: &End) {
+        self.seat = None;
+        match end.ending {
+            // Not ready although the body is whole: the upstream closes, or the request's own body is still under way.
+            Ending::Complete => pool::put(self),
+            Ending::Failed(Failure::Idle) => self.upstream.count(Cause::Timeout),
+            Ending::Failed(Failure::Cut) => self.upstream.count(Cause::Cut),
+            Ending::Failed(Failure::TooLarge) | Ending::Dropped => {}
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Bodies on their way through: pieces, trailers, pressure, a client that is the fault.
+
+use super::*;
+use crate::wire::BodyError;
+use crate::wire::tests::{CHUNKED, incoming};
+
+#[tokio::test]
+async fn a_request_of_known_length_is_sent_with_it_and_one_of_unknown_length_in_chunks() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        while let Some(head) = stream.head().await {
+            let end = if head.contains("transfer-encoding: chunked") { "\r\n0\r\n\r\n" } else { "abc" };
+            let body = if head.starts_with("GET") { String::new() } else { stream.read_to(end).await.unwrap() };
+            let echo = format!("{head}{body}");
+            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{echo}", echo.len())).await;
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let plain = text(upstream.send(get()).await.unwrap()).await;
+    assert!(!plain.contains("content-length") && !plain.contains("transfer-encoding"), "{plain}");
+    let full = text(upstream.send(post(Body::full(Bytes::from_static(b"abc")))).await.unwrap()).await;
+    assert!(full.contains("content-length: 3\r\n") && full.ends_with("\r\n\r\nabc"), "{full}");
+    let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
+    let chunked = text(upstream.send(post(Body::incoming(body))).await.unwrap()).await;
+    assert!(chunked.ends_with("\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "{chunked}");
+    // An old client does not make us speak its version.
+    let mut old = get();
+    *old.version_mut() = http::Version::HTTP_10;
+    assert!(text(upstream.send(old).await.unwrap()).await.starts_with("GET / HTTP/1.1\r\n"));
+    assert_eq!(scripted.accepted(), 1);
+}
+
+#[tokio::test]
+async fn trailers_pass_both_ways() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        while stream.head().await.is_some() {
+            let body = stream.read_to("\r\n\r\n").await.unwrap();
+            assert_eq!(body, "3\r\nabc\r\n0\r\nx-up: 1\r\n\r\n");
+            stream.send("HTTP/1.1 200 OK\r\ntrailer: x-down\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-down: 2\r\n\r\n").await;
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    for _ in 0..2 {
+        let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\nx-up: 1\r\n\r\n")).await;
+        let mut request = post(Body::incoming(body));
+        request.headers_mut().insert("trailer", http::HeaderValue::from_static("x-up"));
+        let reply = in_time(upstream.send(request)).await.unwrap().into_body().collect().await.unwrap();
+        assert_eq!(reply.trailers().unwrap()["x-down"], "2");
+    }
+    assert_eq!(scripted.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_reader_that_is_slow_holds_the_upstream_back() {
+    const TOTAL: usize = 64 << 20;
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    let scripted = Scripted::new(move |mut stream, _| {
+        let count = Arc::clone(&count);
+        async move {
+            stream.head().await;
+            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {TOTAL}\r\n\r\n")).await;
+            let piece = vec![b'x'; 64 << 10];
+            while count.load(Ordering::SeqCst) < TOTAL {
+                stream.0.write_all(&piece).await.unwrap();
+                count.fetch_add(piece.len(), Ordering::SeqCst);
+            }
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let mut reply = upstream.send(get()).await.unwrap().into_body();
+    let mut read = reply.frame().await.unwrap().unwrap().into_data().unwrap().len();
+    // Until the upstream's writes have come to a stand.
+    let mut before = usize::MAX;
+    while before != written.load(Ordering::SeqCst) {
+        before = written.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // What is in between: the kernel's buffers, which grow to some megabytes, and ours.
+    assert!(before < TOTAL / 3, "{before} bytes were taken for a reader that read {read}");
+    while let Some(frame) = reply.frame().await {
+        let piece = frame.unwrap().into_data().unwrap().len();
+        // Nor does one piece grow with what waits: hyper rounds its buffer's size up, to twice as much at most.
+        assert!(piece <= 2 * super::super::link::READ_AHEAD_BYTES_MAX, "{piece}");
+        read += piece;
+    }
+    assert_eq!(read, TOTAL);
+}
+
+#[tokio::test]
+async fn a_request_body_that_fails_is_told_as_the_clients_fault() {
+    for (sent, cut, expected) in [("5\r\nhello\r\n", false, "TooLarge"), ("1\r\nh\r\n", false, "Idle"), ("1\r\nh\r\n", true, "Cut")] {
+        let scripted = Scripted::new(|mut stream, _| async move {
+            stream.head().await;
+            stream.closed().await;
+        })
+        .await;
+        let metrics = Metrics::new(1);
+        let upstream = Upstream::build(&settings(&[scripted.address]), &metrics).unwrap();
+        let (mut client, body) = incoming(CHUNKED).await;
+        client.write_all(sent.as_bytes()).await.unwrap();
+        let client = (!cut).then_some(client);
+        let body = Body::incoming(body).limit(4).idle_timeout(Duration::from_millis(50));
+        let error = in_time(upstream.send(post(body))).await.unwrap_err();
+        assert_eq!((error.cause, error.sent), (Cause::Body, true));
+        let told = error.body.unwrap();
+        assert!(format!("{told:?}").starts_with(expected), "{told:?}");
+        assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"body\"} 1\n"));
+        drop(client);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_upload_is_not_a_slow_upstream() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.read_to("0\r\n\r\n").await;
+        stream.send(OK).await;
+    })
+    .await;
+    let short = Duration::from_millis(60);
+    let settings = Settings { response_header: short, idle: short, ..settings(&[scripted.address]) };
+    let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
+    let (mut client, body) = incoming(CHUNKED).await;
+    let upload = tokio::spawn(async move {
+        for _ in 0..4 {
+            tokio::time::sleep(short * 2).await;
+            client.write_all(b"1\r\na\r\n").await.unwrap();
+        }
+        client.write_all(b"0\r\n\r\n").await.unwrap();
+        client
+    });
+    let reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap();
+    assert_eq!(text(reply).await, "ok");
+    drop(upload.await.unwrap());
+}
+
+#[tokio::test]
+async fn an_upstream_that_takes_nothing_or_answers_nothing_after_an_upload_times_out() {
+    let scripted = Scripted::new(|mut stream, number| async move {
+        stream.head().await;
+        // The first reads nothing of the body, the second all of it; neither answers.
+        if number == 1 {
+            stream.read_to("0\r\n\r\n").await;
+        }
+        tokio::time::sleep(PATIENCE).await;
+    })
+    .await;
+    let short = Duration::from_millis(80);
+    let settings = Settings { response_header: short, idle: short, ..settings(&[scripted.address]) };
+    let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
+    let (mut client, body) = incoming(CHUNKED).await;
+    let endless = tokio::spawn(async move {
+        let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
+        while client.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let error = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
+    endless.abort();
+
+    let (mut client, body) = incoming(CHUNKED).await;
+    client.write_all(b"1\r\na\r\n").await.unwrap();
+    let finish = tokio::spawn(async move {
+        tokio::time::sleep(short * 2).await;
+        client.write_all(b"0\r\n\r\n").await.unwrap();
+        client
+    });
+    let error = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
+    drop(finish.await.unwrap());
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_before_the_upload_is_over_is_passed_on() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nbig").await;
+        stream.closed().await;
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let (_client, body) = incoming(CHUNKED).await;
+    let reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap();
+    assert_eq!(reply.status(), 413);
+    assert_eq!(text(reply).await, "big");
+}
+
+#[tokio::test]
+async fn an_answer_to_a_body_that_broke_a_limit_does_not_hide_it() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.read_to("0\r\n\r\n").await;
+        stream.send(OK).await;
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let (mut client, body) = incoming(CHUNKED).await;
+    client.write_all(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").await.unwrap();
+    let error = in_time(upstream.send(post(Body::incoming(body).limit(4)))).await.unwrap_err();
+    assert!(matches!(error.body, Some(BodyError::TooLarge { limit_bytes: 4 })), "{error:?}");
+}

@@ -1,0 +1,265 @@
+//! Which connection a request takes: reuse, replacement, endpoints.
+
+use super::super::{link, outgoing, pool};
+use super::*;
+use crate::clock;
+
+#[tokio::test]
+async fn one_connection_serves_requests_that_follow_each_other() {
+    let scripted = Scripted::answering(OK).await;
+    let upstream = upstream(&scripted);
+    for _ in 0..50 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+    assert_eq!(scripted.accepted(), 1);
+}
+
+#[tokio::test]
+async fn every_kind_of_whole_reply_gives_its_connection_back() {
+    for reply in [
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok",
+    ] {
+        let scripted = Scripted::answering(reply).await;
+        let upstream = upstream(&scripted);
+        for _ in 0..3 {
+            let answer = in_time(upstream.send(get())).await.unwrap();
+            assert_eq!(answer.version(), http::Version::HTTP_11);
+            text(answer).await;
+        }
+        assert_eq!(scripted.accepted(), 1, "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before() {
+    for (head, pieces) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", ["ab", "cd"]),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", ["2\r\nab\r\n", "2\r\ncd\r\n0\r\n\r\n"]),
+    ] {
+        let scripted = Scripted::new(move |mut stream, _| async move {
+            while stream.head().await.is_some() {
+                stream.send(head).await;
+                for piece in pieces {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    stream.send(piece).await;
+                }
+            }
+        })
+        .await;
+        let upstream = upstream(&scripted);
+        let under_way = upstream.send(get()).await.unwrap();
+        // Its connection is taken: this one needs another.
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "abcd");
+        assert_eq!(scripted.accepted(), 2, "{head}");
+        assert_eq!(text(under_way).await, "abcd");
+        let (one, other) = tokio::join!(upstream.send(get()), upstream.send(get()));
+        assert_eq!((text(one.unwrap()).await, text(other.unwrap()).await), ("abcd".to_owned(), "abcd".to_owned()));
+        assert_eq!(scripted.accepted(), 2, "{head}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_dropped_early_closes_its_connection() {
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, number| {
+        let closed = closed.clone();
+        async move {
+            stream.head().await;
+            stream.send("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nbegun").await;
+            stream.closed().await;
+            closed.send(number).unwrap();
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    drop(upstream.send(get()).await.unwrap());
+    assert_eq!(in_time(was_closed.recv()).await, Some(0));
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_any_more_closes_its_connection() {
+    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, _| {
+        let (begun, closed) = (begun.clone(), closed.clone());
+        async move {
+            stream.head().await;
+            begun.send(()).unwrap();
+            stream.closed().await;
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    tokio::select! {
+        reply = upstream.send(get()) => panic!("{reply:?}"),
+        begun = has_begun.recv() => begun.unwrap(),
+    }
+    in_time(was_closed.recv()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
+    let scripted = Scripted::answering("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await;
+    let upstream = upstream(&scripted);
+    for requests in 1..=3 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+        assert_eq!(scripted.accepted(), requests);
+    }
+}
+
+/// An upstream on a thread of its own, so that it can close while this thread's runtime does not run: it answers one request of each connection,
+/// and closes when told.
+fn closing_on_demand() -> (SocketAddr, std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (close, told) = std::sync::mpsc::channel();
+    let (closed, was_closed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+                head.extend(byte);
+            }
+            stream.write_all(OK.as_bytes()).unwrap();
+            if told.recv().is_err() {
+                return;
+            }
+            drop(stream);
+            closed.send(()).unwrap();
+        }
+    });
+    (address, close, was_closed)
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_was_closed_a_moment_ago_costs_no_request() {
+    let (address, close, was_closed) = closing_on_demand();
+    let upstream = Upstream::build(&settings(&[address]), &Metrics::new(1)).unwrap();
+    for _ in 0..5 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+        std::thread::sleep(link::IDLE_TRUSTED);
+        // The kernel knows of the close and this thread's runtime does not: there is no await from here to the request.
+        close.send(()).unwrap();
+        was_closed.recv().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_which_nothing_was_sent_comes_back_whole() {
+    let close = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&close);
+    let scripted = Scripted::new(move |stream, _| {
+        let told = Arc::clone(&told);
+        async move {
+            told.notified().await;
+            drop(stream);
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let mut link = link::Link::connect(&upstream.0, 0).await.unwrap_or_else(|cause| panic!("{cause:?}"));
+    until(|| link.is_ready()).await;
+    close.notify_one();
+    until(|| !link.is_ready()).await;
+    let request = post(Body::full(Bytes::from_static(b"payload"))).map(|body| outgoing::Outgoing::new(body).0);
+    let link::Sent::Unsent(request, Cause::Cut) = link.exchange(request, None, clock::monotonic()).await else { panic!("sent") };
+    assert_eq!(request.method(), "POST");
+    assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "payload");
+}
+
+#[tokio::test]
+async fn an_upstream_that_closes_whatever_it_accepts_is_not_tried_for_ever() {
+    let scripted = Scripted::new(|stream, _| async move { drop(stream) }).await;
+    let upstream = upstream(&scripted);
+    let error = in_time(upstream.send(get())).await.unwrap_err();
+    assert_eq!(error.cause, Cause::Cut);
+    assert_eq!(scripted.accepted(), 1);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_refuses_is_passed_over_and_the_others_take_turns() {
+    let (one, two) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
+    let upstream = Upstream::build(&settings(&[one.address, nobody().await, two.address]), &Metrics::new(1)).unwrap();
+    for _ in 0..9 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+    assert_eq!((one.accepted(), two.accepted()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_worker_keeps_no_more_idle_connections_than_it_may() {
+    let scripted = Scripted::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let upstream = Upstream::build(&Settings { pool_idle_per_worker: 2, ..settings(&[scripted.address]) }, &Metrics::new(1)).unwrap();
+    for round in 0..2 {
+        let replies = tokio::join!(upstream.send(get()), upstream.send(get()), upstream.send(get()), upstream.send(get()));
+        for reply in [replies.0, replies.1, replies.2, replies.3] {
+            assert_eq!(text(reply.unwrap()).await, "ok");
+        }
+        // Four the first time, of which two stayed; so two more the second time.
+        assert_eq!(scripted.accepted(), 4 + round * 2);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, _| {
+        let closed = closed.clone();
+        async move {
+            while stream.head().await.is_some() {
+                stream.send(OK).await;
+            }
+            closed.send(clock::monotonic()).unwrap();
+        }
+    })
+    .await;
+    let idle = Duration::from_millis(100);
+    let upstream = Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &Metrics::new(1)).unwrap();
+    let began = clock::monotonic();
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    assert!(in_time(was_closed.recv()).await.unwrap() - began >= idle);
+
+    // And an upstream that is gone keeps none, however young.
+    let upstream = super::upstream(&scripted);
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    let began = clock::monotonic();
+    drop(upstream);
+    assert!(in_time(was_closed.recv()).await.unwrap() - began < pool::SWEEP * 3);
+}
+
+#[tokio::test]
+async fn a_name_is_resolved_when_a_connection_is_made() {
+    let scripted = Scripted::answering(OK).await;
+    let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
+    let upstream = Upstream::build(&Settings { endpoints, ..settings(&[]) }, &Metrics::new(1)).unwrap();
+    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+}
+
+#[tokio::test]
+async fn a_worker_with_too_many_requests_sends_no_more() {
+    let metrics = Metrics::new(1);
+    let scripted = Scripted::answering(OK).await;
+    let upstream = Upstream::build(&settings(&[scripted.address]), &metrics).unwrap();
+    let mut seats = Vec::new();
+    while let Some(seat) = pool::admit(&upstream.0) {
+        seats.push(seat);
+    }
+    assert_eq!(seats.len(), pool::OUTSTANDING_PER_WORKER_MAX);
+    let error = upstream.send(get()).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Overload, false));
+    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"} 1"));
+    seats.pop();
+    // Its own place comes back when it is answered.
+    for _ in 0..2 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+}

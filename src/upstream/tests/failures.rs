@@ -1,0 +1,137 @@
+//! What a caller is told when an upstream fails.
+
+use super::*;
+use crate::clock;
+
+async fn fails(scripted: &Scripted, changed: impl Fn(&mut Settings)) -> UpstreamError {
+    let metrics = Metrics::new(1);
+    let mut settings = settings(&[scripted.address]);
+    changed(&mut settings);
+    let error = in_time(Upstream::build(&settings, &metrics).unwrap().send(get())).await.unwrap_err();
+    let line = format!("weir_upstream_errors_total{{upstream=\"api\",cause=\"{}\"}} 1\n", error.cause.label());
+    assert!(metrics.encode().contains(&line), "{line}{}", metrics.encode());
+    error
+}
+
+#[tokio::test]
+async fn nobody_there_is_a_failure_to_connect_and_nothing_was_sent() {
+    let upstream = Upstream::build(&settings(&[nobody().await, nobody().await]), &Metrics::new(1)).unwrap();
+    let error = upstream.send(get()).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Connect, false));
+    assert!(error.body.is_none());
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_come_about_times_out() {
+    // A full backlog: the kernel lets further connects wait.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    let wait = Duration::from_millis(100);
+    let mut waiting = Vec::new();
+    while let Ok(stream) = tokio::time::timeout(wait, TcpStream::connect(address)).await {
+        waiting.push(stream.unwrap());
+    }
+    let upstream = Upstream::build(&Settings { connect: wait, ..settings(&[address]) }, &Metrics::new(1)).unwrap();
+    let error = in_time(upstream.send(get())).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Timeout, false));
+}
+
+#[tokio::test]
+async fn an_upstream_that_does_not_answer_times_out_and_its_connection_is_closed() {
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, _| {
+        let closed = closed.clone();
+        async move {
+            stream.head().await;
+            stream.closed().await;
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let wait = Duration::from_millis(80);
+    let began = clock::monotonic();
+    let error = fails(&scripted, |settings| settings.response_header = wait).await;
+    assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
+    assert!(clock::monotonic() - began >= wait);
+    in_time(was_closed.recv()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_connection_is_told_as_sent_and_not_tried_again() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+    })
+    .await;
+    let error = fails(&scripted, |_| {}).await;
+    assert_eq!((error.cause, error.sent), (Cause::Cut, true));
+    assert_eq!(scripted.accepted(), 1);
+    let half = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send("HTTP/1.1 200 OK\r\ncontent-le").await;
+    })
+    .await;
+    assert_eq!(fails(&half, |_| {}).await.cause, Cause::Cut);
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_a_protocol_failure() {
+    for garbage in [
+        "SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        "HTTP/1.1 abc\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    ] {
+        let scripted = Scripted::answering(garbage).await;
+        let error = fails(&scripted, |_| {}).await;
+        assert_eq!((error.cause, error.sent), (Cause::Protocol, true), "{garbage}");
+    }
+}
+
+#[tokio::test]
+async fn a_replys_head_is_bounded() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send("HTTP/1.1 200 OK\r\n").await;
+        for _ in 0..super::super::link::REPLY_HEAD_BYTES_MAX / 1024 + 1 {
+            stream.send(&format!("x: {}\r\n", "y".repeat(1024))).await;
+        }
+        stream.closed().await;
+    })
+    .await;
+    assert_eq!(fails(&scripted, |_| {}).await.cause, Cause::Protocol);
+}
+
+#[tokio::test]
+async fn a_reply_that_breaks_off_fails_its_body_and_is_counted() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello").await;
+    })
+    .await;
+    let metrics = Metrics::new(1);
+    let upstream = Upstream::build(&settings(&[scripted.address]), &metrics).unwrap();
+    let reply = upstream.send(get()).await.unwrap();
+    let error = in_time(reply.into_body().collect()).await.unwrap_err();
+    assert!(matches!(error, crate::wire::BodyError::Cut(_)), "{error}");
+    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"} 1\n"), "{}", metrics.encode());
+}
+
+#[tokio::test]
+async fn a_reply_that_stands_still_fails_after_the_idle_time() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello").await;
+        stream.closed().await;
+    })
+    .await;
+    let metrics = Metrics::new(1);
+    let idle = Duration::from_millis(80);
+    let upstream = Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &metrics).unwrap();
+    let reply = upstream.send(get()).await.unwrap();
+    let error = in_time(reply.into_body().collect()).await.unwrap_err();
+    assert!(matches!(error, crate::wire::BodyError::Idle), "{error}");
+    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"timeout\"} 1\n"), "{}", metrics.encode());
+}

@@ -1,0 +1,146 @@
+//! Upstreams as real sockets that do exactly what a test says.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::wire::{Body, Request};
+
+mod bodies;
+mod connections;
+mod failures;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// An upstream that accepts, counts, and hands each connection to `script`.
+struct Scripted {
+    address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Scripted {
+    async fn new<F, R>(script: F) -> Self
+    where
+        F: Fn(Stream, usize) -> R + Send + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&accepted);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                let number = counted.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(script(Stream(stream), number));
+            }
+        });
+        Self { address, accepted, task }
+    }
+
+    /// Answers every request with `reply`.
+    async fn answering(reply: &'static str) -> Self {
+        Self::new(move |mut stream, _| async move {
+            while stream.head().await.is_some() {
+                stream.send(reply).await;
+            }
+        })
+        .await
+    }
+
+    fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The upstream's side of a connection.
+struct Stream(TcpStream);
+
+impl Stream {
+    /// A request's head; none when the proxy has closed.
+    async fn head(&mut self) -> Option<String> {
+        self.read_to("\r\n\r\n").await
+    }
+
+    /// What comes until it ends with `end`, a byte at a time so that nothing more is taken.
+    async fn read_to(&mut self, end: &str) -> Option<String> {
+        let mut text = String::new();
+        while !text.ends_with(end) {
+            text.push(char::from(self.0.read_u8().await.ok()?));
+        }
+        Some(text)
+    }
+
+    async fn send(&mut self, text: &str) {
+        // The proxy may be gone: what it then does is what the test looks at.
+        let _ = self.0.write_all(text.as_bytes()).await;
+    }
+
+    /// Waits until the proxy closes.
+    async fn closed(&mut self) {
+        let mut rest = Vec::new();
+        let _ = self.0.read_to_end(&mut rest).await;
+    }
+}
+
+fn settings(endpoints: &[SocketAddr]) -> Settings {
+    Settings {
+        name: "api".to_owned(),
+        endpoints: endpoints.iter().map(|address| format!("http://{address}")).collect(),
+        connect: Duration::from_secs(5),
+        response_header: Duration::from_secs(5),
+        idle: Duration::from_secs(5),
+        pool_idle_per_worker: 8,
+    }
+}
+
+fn upstream(scripted: &Scripted) -> Upstream {
+    Upstream::build(&settings(&[scripted.address]), &Metrics::new(1)).unwrap()
+}
+
+fn get() -> Request {
+    http::Request::get("/").header("host", "a").body(Body::empty()).unwrap()
+}
+
+fn post(body: Body) -> Request {
+    http::Request::post("/").header("host", "a").body(body).unwrap()
+}
+
+async fn text(reply: Response) -> String {
+    String::from_utf8(reply.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+/// An address where nobody listens.
+async fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("not in time")
+}
+
+/// Waits until `condition` holds.
+async fn until(condition: impl Fn() -> bool) {
+    in_time(async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,48 @@
+//! How a body ended, and who wants to know. Knows nothing of why they want to.
+
+/// How a body ended; told once to everybody who asked with [`Body::on_end`](super::Body::on_end).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// In which way.
+    pub ending: Ending,
+    /// Bytes of data that passed, framing and trailers not counted.
+    pub bytes: u64,
+    /// Whether trailers came.
+    pub trailers: bool,
+}
+
+/// The three ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All of it was read by whoever held the body.
+    Complete,
+    /// It failed while it was read.
+    Failed(Failure),
+    /// Whoever held it dropped it before its end: the other side went away.
+    Dropped,
+}
+
+/// A [`BodyError`](super::BodyError) without its details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The connection failed, or its framing was wrong.
+    Cut,
+    /// Nothing came for the idle timeout.
+    Idle,
+    /// It was larger than the limit.
+    TooLarge,
+}
+
+/// Wants to know how a body ended. Called exactly once, from wherever the body was polled or dropped: it must not block.
+///
+/// A trait and not only a closure, so that something that is boxed already (a connection going back to its pool) costs no further allocation.
+pub trait OnEnd: Send {
+    /// The body has ended.
+    fn on_end(self: Box<Self>, end: &End);
+}
+
+impl<F: FnOnce(&End) + Send> OnEnd for F {
+    fn on_end(self: Box<Self>, end: &End) {
+        (*self)(end);
+    }
+}

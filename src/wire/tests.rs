@@ -1,0 +1,216 @@
+//! Bodies from real hyper connections, over a pipe in memory.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::clock;
+
+/// The body of the request that begins with `text`, and the client's end to send the rest.
+pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
+    let (mut client, server) = duplex(64 << 10);
+    let (bodies, mut body) = mpsc::channel(1);
+    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        let bodies = bodies.clone();
+        async move {
+            bodies.send(request.into_body()).await.unwrap();
+            // The connection stays in this request.
+            std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
+        }
+    });
+    tokio::spawn(hyper::server::conn::http1::Builder::new().half_close(true).serve_connection(TokioIo::new(server), service));
+    client.write_all(text.as_bytes()).await.unwrap();
+    let body = body.recv().await.unwrap();
+    (client, body)
+}
+
+pub(crate) const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// Remembers every end that it is told.
+#[derive(Clone, Default)]
+pub(crate) struct Ends(Arc<Mutex<Vec<End>>>);
+
+impl Ends {
+    pub(crate) fn hook(&self) -> impl FnOnce(&End) + Send + 'static {
+        let ends = self.clone();
+        move |end: &End| ends.0.lock().unwrap().push(*end)
+    }
+
+    pub(crate) fn told(&self) -> Vec<End> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn end(ending: Ending, bytes: u64, trailers: bool) -> Vec<End> {
+    vec![End { ending, bytes, trailers }]
+}
+
+#[tokio::test]
+async fn a_whole_body_declares_its_length_and_an_empty_one_its_end() {
+    assert!(Body::empty().is_end_stream());
+    assert_eq!(Body::empty().size_hint().exact(), Some(0));
+    assert!(Body::full(Bytes::new()).is_end_stream());
+    let body = Body::full(Bytes::from_static(b"hello"));
+    assert!(!body.is_end_stream());
+    assert_eq!(body.size_hint().exact(), Some(5));
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "hello");
+}
+
+#[tokio::test]
+async fn a_body_without_content_does_not_stream() {
+    let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
+    let body = Body::incoming(incoming);
+    assert!(body.is_end_stream() && !body.is_streaming());
+}
+
+#[tokio::test]
+async fn a_declared_length_is_known_and_its_last_byte_ends_the_body() {
+    let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello").await;
+    let ends = Ends::default();
+    let mut body = Body::incoming(incoming).on_end(ends.hook());
+    assert_eq!(body.size_hint().exact(), Some(5));
+    assert_eq!(ends.told(), []);
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
+    // Told with the last frame: hyper would drop the body now without asking for more.
+    assert!(body.is_end_stream());
+    assert_eq!(ends.told(), end(Ending::Complete, 5, false));
+    assert!(body.frame().await.is_none());
+    drop(body);
+    assert_eq!(ends.told().len(), 1);
+}
+
+#[tokio::test]
+async fn trailers_pass_and_are_told() {
+    let (mut client, incoming) = incoming(CHUNKED).await;
+    client.write_all(b"3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n").await.unwrap();
+    let ends = Ends::default();
+    let collected = Body::incoming(incoming).on_end(ends.hook()).collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["x-sum"], "6");
+    assert_eq!(collected.to_bytes(), "abc");
+    assert_eq!(ends.told(), end(Ending::Complete, 3, true));
+}
+
+#[tokio::test]
+async fn a_declared_length_above_the_limit_fails_before_anything_is_read() {
+    let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n").await;
+    let ends = Ends::default();
+    let mut body = Body::incoming(incoming).limit(5).on_end(ends.hook());
+    assert!(body.is_declared_too_large());
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(matches!(error, BodyError::TooLarge { limit_bytes: 5 }), "{error}");
+    assert_eq!(ends.told(), end(Ending::Failed(Failure::TooLarge), 0, false));
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn an_undeclared_length_fails_at_the_byte_above_the_limit_and_not_before() {
+    let (mut client, incoming) = incoming(CHUNKED).await;
+    let ends = Ends::default();
+    let mut body = Body::incoming(incoming).limit(5).on_end(ends.hook());
+    client.write_all(b"5\r\nhello\r\n").await.unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    client.write_all(b"1\r\n!\r\n").await.unwrap();
+    assert!(matches!(body.frame().await.unwrap().unwrap_err(), BodyError::TooLarge { limit_bytes: 5 }));
+    assert_eq!(ends.told(), end(Ending::Failed(Failure::TooLarge), 5, false));
+}
+
+#[tokio::test]
+async fn a_peer_that_stands_still_fails_after_the_idle_timeout_and_only_while_it_is_read() {
+    const IDLE: Duration = Duration::from_millis(60);
+    let (mut client, incoming) = incoming(CHUNKED).await;
+    let ends = Ends::default();
+    let mut body = Body::incoming(incoming).idle_timeout(IDLE).on_end(ends.hook());
+    for _ in 0..2 {
+        client.write_all(b"1\r\na\r\n").await.unwrap();
+        assert!(body.frame().await.unwrap().is_ok());
+        // Begins to wait, so that the timer is set ...
+        assert!(futures_poll(&mut body).is_none());
+        client.write_all(b"1\r\na\r\n").await.unwrap();
+        // ... and then nobody reads for longer than the timeout.
+        tokio::time::sleep(IDLE * 2).await;
+        assert!(body.frame().await.unwrap().is_ok());
+    }
+    let began = clock::monotonic();
+    assert!(matches!(body.frame().await.unwrap().unwrap_err(), BodyError::Idle));
+    assert!(clock::monotonic() - began >= IDLE - Duration::from_millis(2));
+    assert_eq!(ends.told(), end(Ending::Failed(Failure::Idle), 4, false));
+}
+
+fn futures_poll(body: &mut Body) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match Pin::new(body).poll_frame(&mut cx) {
+        std::task::Poll::Ready(item) => Some(item),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_goes_away_is_a_cut_and_a_reader_that_goes_away_a_drop() {
+    let (mut client, body) = incoming(CHUNKED).await;
+    let ends = Ends::default();
+    let mut body = Body::incoming(body).on_end(ends.hook());
+    client.write_all(b"5\r\nhe").await.unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    drop(client);
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(matches!(error, BodyError::Cut(_)), "{error}");
+    assert_eq!(ends.told(), end(Ending::Failed(Failure::Cut), 2, false));
+
+    let (_client, body) = incoming(CHUNKED).await;
+    let ends = Ends::default();
+    drop(Body::incoming(body).on_end(ends.hook()));
+    assert_eq!(ends.told(), end(Ending::Dropped, 0, false));
+}
+
+#[tokio::test]
+async fn every_hook_is_told_once_and_in_order() {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let hook = |number: u8| {
+        let order = Arc::clone(&order);
+        move |end: &End| order.lock().unwrap().push((number, end.ending))
+    };
+    drop(Body::full(Bytes::from_static(b"x")).on_end(hook(1)).on_end(hook(2)));
+    drop(Body::empty().on_end(hook(3)));
+    assert_eq!(*order.lock().unwrap(), [(1, Ending::Dropped), (2, Ending::Dropped), (3, Ending::Complete)]);
+}
+
+#[test]
+fn a_body_is_small_and_can_move_between_threads() {
+    fn is_send<T: Send + Unpin>() {}
+    is_send::<Body>();
+    // It moves with every request: what grows it must be worth that.
+    assert!(size_of::<Body>() <= 160, "{}", size_of::<Body>());
+}
+
+async fn rings(alarm: &mut Alarm) {
+    std::future::poll_fn(|cx| alarm.poll(cx)).await;
+}
+
+#[tokio::test]
+async fn an_alarm_rings_at_the_deadline_set_last_whether_later_or_earlier() {
+    let ms = Duration::from_millis;
+    let began: Instant = clock::monotonic();
+    let mut alarm = Alarm::default();
+    alarm.arm(began + ms(20));
+    assert!(tokio::time::timeout(ms(5), rings(&mut alarm)).await.is_err());
+    alarm.arm(began + ms(80));
+    rings(&mut alarm).await;
+    assert!(clock::monotonic() - began >= ms(80));
+    assert!(!alarm.is_armed());
+
+    let began = clock::monotonic();
+    alarm.arm(began + ms(600_000));
+    assert!(tokio::time::timeout(ms(5), rings(&mut alarm)).await.is_err());
+    alarm.arm(began + ms(20));
+    rings(&mut alarm).await;
+    assert!(clock::monotonic() - began < ms(60_000));
+}
