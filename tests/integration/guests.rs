@@ -1,7 +1,5 @@
 //! Guests that misbehave: each costs one request or one reload, never the process, and never anybody else's request.
 
-use wasm_encoder::{CodeSection, Function, FunctionSection, Instruction, Module, StartSection, TypeSection};
-
 use crate::harness::client::{Client, get, storm};
 use crate::harness::guest;
 use crate::harness::toml::{Toml, simple};
@@ -123,30 +121,26 @@ async fn fields_that_would_break_framing_are_the_policys_mistake() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// A module that is none of ours: it exports nothing.
-fn stranger() -> Vec<u8> {
-    Module::new().finish()
+/// One of the hand-written guests under `tests/guests`.
+fn wat(name: &str) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name);
+    wat::parse_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A module whose start function never ends.
-fn endless_start() -> Vec<u8> {
-    let mut types = TypeSection::new();
-    types.ty().function([], []);
-    let mut functions = FunctionSection::new();
-    functions.function(0);
-    let mut code = CodeSection::new();
-    let mut body = Function::new([]);
-    body.instruction(&Instruction::Loop(wasm_encoder::BlockType::Empty));
-    body.instruction(&Instruction::Br(0));
-    body.instruction(&Instruction::End);
-    body.instruction(&Instruction::End);
-    code.function(&body);
-    let mut module = Module::new();
-    module.section(&types).section(&functions).section(&StartSection { function_index: 0 }).section(&code);
-    module.finish()
+/// Everything that is no policy, with a name.
+fn no_policies() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("wrong-world", wat("wrong_world.wat")),
+        ("foreign-import", wat("foreign_import.wat")),
+        ("looping-start", wat("looping_start.wat")),
+        ("outside-memory", wat("outside_memory.wat")),
+        ("damaged", damaged()),
+        ("text", b"hello".to_vec()),
+        ("empty", Vec::new()),
+    ]
 }
 
-/// The well-behaved module with a start function that never ends would need a linker; a damaged one needs only a flipped byte.
+/// A good module of which a piece was overwritten.
 fn damaged() -> Vec<u8> {
     let mut module = std::fs::read(guest::api_key()).expect("the module");
     let middle = module.len() / 2;
@@ -156,13 +150,7 @@ fn damaged() -> Vec<u8> {
 
 #[test]
 fn a_module_that_cannot_be_a_policy_ends_the_start_with_its_place() {
-    for (name, module) in [
-        ("stranger", stranger()),
-        ("endless start", endless_start()),
-        ("damaged", damaged()),
-        ("text", b"hello".to_vec()),
-        ("empty", Vec::new()),
-    ] {
+    for (name, module) in no_policies() {
         let builder = Weir::build(&house("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
         let (code, out, err) = Weir::check(builder);
         assert_eq!(code, 78, "{name}: {out}{err}");
@@ -177,14 +165,13 @@ async fn a_module_that_cannot_be_a_policy_costs_a_reload_and_nothing_else() {
     let good = simple(&upstream.url(), &[WHOLE]).text();
     let module = std::fs::read(guest::misbehaving()).unwrap();
     let weir = Weir::build(&good).file("guest.wasm", &module).start();
-    let files = [("stranger", stranger()), ("start", endless_start()), ("damaged", damaged()), ("text", b"hello".to_vec())];
     let mut admitted = 0;
     let mut check = async |after: &str| {
         let reply = get(weir.http, "/", &[]).await;
         admitted += 1;
         assert_eq!((reply.status, reply.remaining("day")), (200, 1_000_000 - admitted), "after {after}");
     };
-    for (name, module) in files {
+    for (name, module) in no_policies() {
         std::fs::write(weir.folder().join(format!("{name}.wasm")), module).unwrap();
         weir.reload(&good.replace("use = \"client-ip\"", &format!("wasm = \"{name}.wasm\"")), "refused");
         check(name).await;
