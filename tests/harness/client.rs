@@ -131,8 +131,8 @@ pub fn get_blocking(address: SocketAddr, target: &str) -> Result<Reply, Failure>
         client.get(target, &[]).await
     };
     // A thread of its own, so that it works inside another runtime as well.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(ask)).join().expect("no panic"))
+    let work = move || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask);
+    std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
 }
 
 /// What a storm's clients were answered.

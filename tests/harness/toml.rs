@@ -39,7 +39,7 @@ impl Toml {
 
     /// Counts on Redis, with a deadline that a loaded machine never meets: these tests are about counts, not about time.
     pub fn redis(self, mode: &str, nodes: &[SocketAddr]) -> Self {
-        self.redis_within(mode, nodes, "deny", "20s")
+        self.redis_within(mode, nodes, "deny", "10s")
     }
 
     pub fn redis_within(mut self, mode: &str, nodes: &[SocketAddr], on_store_error: &str, deadline: &str) -> Self {

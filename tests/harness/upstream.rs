@@ -64,7 +64,7 @@ pub struct Upstream {
 impl Upstream {
     /// Answers 200 with a short text.
     pub fn start() -> Self {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let listener = listener();
         listener.set_nonblocking(true).expect("a socket that doesn't block");
         let address = listener.local_addr().expect("an address");
         let (hold, held) = watch::channel(false);
@@ -128,6 +128,14 @@ impl Upstream {
     pub fn last(&self) -> Seen {
         self.seen().last().expect("a request").clone()
     }
+}
+
+/// Its queue holds a whole storm: the standard library's holds 128, and whoever doesn't fit waits a second for his next try.
+fn listener() -> std::net::TcpListener {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
+    socket.listen(4096).expect("a queue");
+    socket.into()
 }
 
 impl Drop for Upstream {
