@@ -39,7 +39,9 @@ fn describe(built: &Built) -> Value {
     let routes: Vec<Value> = built
         .routes
         .iter()
-        .map(|route| json!({ "name": route.name, "host": route.host, "path": route.path, "methods": route.methods, "policy": route.policy }))
+        .map(
+            |route| json!({ "name": route.name, "host": route.host, "path": route.path, "methods": route.methods, "policy": route.policy }),
+        )
         .collect();
     let mut policies: Vec<&String> = built.policies.keys().collect();
     let mut upstreams: Vec<&String> = built.upstreams.keys().collect();

@@ -45,7 +45,8 @@ fn endpoints(config: &Config) -> Vec<(String, String)> {
 /// The endpoint's address where it is on this machine.
 fn loopback(endpoint: &str) -> Option<SocketAddr> {
     let authority = endpoint.strip_prefix("http://")?.trim_end_matches('/');
-    let with_port = if authority.rsplit(']').next().is_some_and(|rest| rest.contains(':')) { authority.to_owned() } else { format!("{authority}:80") };
+    let with_port =
+        if authority.rsplit(']').next().is_some_and(|rest| rest.contains(':')) { authority.to_owned() } else { format!("{authority}:80") };
     with_port.to_socket_addrs().ok()?.find(|address| address.ip().is_loopback())
 }
 
