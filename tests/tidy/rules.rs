@@ -12,7 +12,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "app",
         &["config", "reload", "listen", "proxy", "policy", "plan", "limit", "engine", "upstream", "admin", "wire", "clock", "telemetry"],
     ),
-    ("config", &["listen", "proxy", "policy", "limit", "engine", "upstream", "telemetry", "plan"]),
+    ("config", &["reload", "listen", "proxy", "policy", "limit", "engine", "upstream", "telemetry", "plan"]),
     ("reload", &["clock", "telemetry"]),
     ("listen", &["wire", "clock", "telemetry"]),
     ("proxy", &["listen", "policy", "limit", "upstream", "plan", "wire", "clock", "telemetry"]),
@@ -40,7 +40,7 @@ pub struct Belongs {
 /// Crates that are not named here may be used anywhere.
 pub const CRATES: &[Belongs] = &[
     Belongs { crates: &["redis"], to: &["engine/redis"], why: "only the engine's Redis half speaks to Redis" },
-    Belongs { crates: &["mlua"], to: &["engine/embedded"], why: "only the embedded engine runs Lua in this process" },
+    Belongs { crates: &["mlua"], to: &["engine/embedded", "engine/lua"], why: "only the embedded engine runs Lua in this process" },
     Belongs {
         crates: &["wasmtime", "wit_component", "wit_parser", "wasmparser", "wasm_encoder"],
         to: &["policy/"],
