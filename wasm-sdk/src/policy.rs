@@ -67,9 +67,9 @@ macro_rules! export {
                 ) -> ::core::result::Result<::std::vec::Vec<handler::Adjustment>, ::std::string::String> {
                     POLICY.with(|slot| slot.settle(&memo, &response))
                 }
-    }
+            }
 
-            $crate::bindings::__export_policy!(Guest with_types_in $crate::bindings);
+    $crate::bindings::__export_policy!(Guest with_types_in $crate::bindings);
         };
     };
 }
