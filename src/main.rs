@@ -1,2 +1,7 @@
 //! The program; see `weir::cli`.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir::cli::main()
+}

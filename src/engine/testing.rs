@@ -59,7 +59,7 @@ impl Timed {
     pub(super) fn embedded() -> Self {
         let clock = Clock::virtual_at(START_US as i64);
         let settings = EmbeddedSettings { keys_max: 1_000_000 };
-        let embedded = Embedded::new(&settings, clock.clone(), &Metrics::new(1));
+        let embedded = Embedded::new(&settings, clock.clone(), &Metrics::new(1)).remembering();
         Self { store: Store::Embedded(Box::new(embedded), clock), now_us: START_US }
     }
 

@@ -48,7 +48,7 @@ impl Drain {
     }
 
     /// Waits until it is said.
-    pub(super) async fn wait(&self) {
+    pub async fn wait(&self) {
         // An error would mean that the sender is gone, and we hold it.
         let _ = self.0.started.subscribe().wait_for(|started| *started).await;
     }

@@ -30,6 +30,7 @@ struct Pools {
 /// One upstream's, in this worker.
 struct Pool {
     /// For each endpoint, the longest unused first.
+    #[allow(clippy::vec_box, reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request")]
     idle: Vec<Vec<Box<Link>>>,
     idle_total: usize,
     outstanding: usize,
@@ -164,6 +165,7 @@ impl Pools {
 }
 
 impl Pool {
+    #[allow(clippy::vec_box, reason = "as in `Pool`")]
     fn sweep(&mut self, now: Instant, old: &mut Vec<Box<Link>>) {
         for idle in &mut self.idle {
             let before = idle.len();

@@ -69,3 +69,8 @@ pub use policy::Policy;
 pub const KEY_BYTES_MAX: usize = 4096;
 /// Limits in one decision, at most.
 pub const LIMITS_MAX: usize = 16;
+
+/// The README's policy compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,6 +3,7 @@
 //! An IPv6 client owns a whole network, so that one is counted, not the single address. Facts read: `client-ip`, and what key templates name.
 //! The policy knows nothing of how the proxy found the address.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -71,8 +72,10 @@ impl Policy for ClientIp {
             return Ok(Decision::bypass());
         }
         let client = match address {
-            IpAddr::V4(address) => address.to_string(),
-            IpAddr::V6(address) => self.network_of(address),
+            // Only IPv6 can write IPv4 in another way than this.
+            IpAddr::V4(_) if !shown.contains(':') => Cow::Borrowed(shown),
+            IpAddr::V4(address) => Cow::Owned(address.to_string()),
+            IpAddr::V6(address) => Cow::Owned(self.network_of(address)),
         };
         // Templates see the same client: a single IPv6 address in a key would give everyone 2^64 of them.
         Ok(self.limits.check(&client, &facts.with("client-ip", &client)))

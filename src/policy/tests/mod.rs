@@ -24,8 +24,8 @@ fn settings(module: Module, config: &str) -> Settings {
     Settings {
         name: "public".into(),
         module,
-        cpu_time: Duration::from_millis(10),
-        memory_bytes: 64 << 20,
+        cpu_time: Duration::from_millis(50),
+        memory_bytes: 32 << 20,
         isolated: false,
         config_json: config.into(),
     }

@@ -79,15 +79,28 @@ async fn a_reply_that_is_dropped_early_closes_its_connection() {
     let upstream = upstream(&scripted);
     drop(upstream.send(get()).await.unwrap());
     assert_eq!(in_time(was_closed.recv()).await, Some(0));
-    // So does a request that nobody waits for any more.
-    let silent = Scripted::new(|mut stream, _| async move {
-        stream.head().await;
-        stream.closed().await;
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_any_more_closes_its_connection() {
+    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let scripted = Scripted::new(move |mut stream, _| {
+        let (begun, closed) = (begun.clone(), closed.clone());
+        async move {
+            stream.head().await;
+            begun.send(()).unwrap();
+            stream.closed().await;
+            closed.send(()).unwrap();
+        }
     })
     .await;
-    let waiting = super::upstream(&silent);
-    assert!(tokio::time::timeout(Duration::from_millis(50), waiting.send(get())).await.is_err());
-    until(|| silent.accepted() == 1).await;
+    let upstream = upstream(&scripted);
+    tokio::select! {
+        reply = upstream.send(get()) => panic!("{reply:?}"),
+        begun = has_begun.recv() => begun.unwrap(),
+    }
+    in_time(was_closed.recv()).await.unwrap();
 }
 
 #[tokio::test]

@@ -30,11 +30,8 @@ async fn a_connection_that_does_not_come_about_times_out() {
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     let wait = Duration::from_millis(100);
     let mut waiting = Vec::new();
-    loop {
-        match tokio::time::timeout(wait, TcpStream::connect(address)).await {
-            Ok(stream) => waiting.push(stream.unwrap()),
-            Err(_) => break,
-        }
+    while let Ok(stream) = tokio::time::timeout(wait, TcpStream::connect(address)).await {
+        waiting.push(stream.unwrap());
     }
     let upstream = Upstream::build(&Settings { connect: wait, ..settings(&[address]) }, &Metrics::new(1)).unwrap();
     let error = in_time(upstream.send(get())).await.unwrap_err();

@@ -27,7 +27,7 @@ impl Policy for Misbehaving {
     type Config = Self;
 
     fn new(config: Self) -> Result<Self, Mistakes> {
-        while config.loops_in_configure {
+        while black_box(config.loops_in_configure) {
             black_box(());
         }
         Ok(config)
@@ -129,6 +129,7 @@ fn hog() -> String {
 }
 
 /// Not a tail call: each level keeps a frame of its own.
+#[allow(unconditional_recursion, reason = "it is what this guest is for")]
 fn deep(level: u64) -> u64 {
     let frame = black_box([level; 64]);
     let below = deep(black_box(level + 1));

@@ -1,0 +1,40 @@
+# What the other scripts share; read by them with `source`, never run alone.
+#
+# Each starts with `source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"` and then stands in the repository's folder.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+
+# die WHAT [WHAT TO DO ...]: each argument is a line.
+die() {
+    printf 'weir: %s\n' "$1" >&2
+    shift
+    (($# == 0)) || printf '      %s\n' "$@" >&2
+    exit 1
+}
+
+have() { command -v "$1" > /dev/null 2>&1; }
+
+# rustup installs here, and a shell that was open before does not know it yet.
+if ! have cargo && [[ -x "$HOME/.cargo/bin/cargo" ]]; then
+    PATH="$HOME/.cargo/bin:$PATH"
+fi
+
+# Whether the toolchain that builds Weir has the guests' target.
+has_wasm_target() {
+    [[ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown/lib" ]]
+}
+
+# Whether Debian's toolchain and the sources of its standard library are there: the other way to build guests.
+has_debian_wasm() {
+    have wasm-ld && [[ -x /usr/bin/rustc && -x /usr/bin/cargo ]] && compgen -G '/usr/src/rustc-*/library/std' > /dev/null
+}
+
+# For build.rs: which of the two builds the guests.
+export_wasm_choice() {
+    if ! has_wasm_target && has_debian_wasm; then
+        export WEIR_WASM_DEBIAN=1
+    fi
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# `make lint`: what can be said without running anything.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+scripts/setup.sh build lint
+export_wasm_choice
+say "Formatting"
+cargo fmt --all --check
+say "Lua"
+luacheck lua
+say "Clippy, warnings denied"
+cargo clippy --workspace --all-targets -- -D warnings

@@ -1,0 +1,188 @@
+//! From a checked configuration to a house: what did not change is taken over from the one before, so that a reload keeps counters,
+//! connections and compiled guests.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::config::{Config, Mistakes, Route, RouteTarget};
+use crate::engine::{self, Engine};
+use crate::limit::{Limiter, Scope};
+use crate::listen;
+use crate::policy::{self, Policy, Runtime};
+use crate::proxy::{House, RoutePolicy, RouteSettings, Target};
+use crate::reload::Watch;
+use crate::telemetry::{Metrics, Mistake};
+use crate::upstream::{self, Upstream};
+
+/// What outlives every configuration.
+#[derive(Debug)]
+pub(super) struct Builder {
+    metrics: Metrics,
+    clock: Clock,
+    runtime: Arc<Runtime>,
+}
+
+/// What was built from one configuration, kept for the next one to compare with.
+#[derive(Debug)]
+pub(super) struct Built {
+    pub(super) listeners: Vec<listen::Settings>,
+    pub(super) admin: Option<SocketAddr>,
+    pub(super) workers: usize,
+    pub(super) shutdown_grace: Duration,
+    pub(super) connections: listen::ConnectionSettings,
+    pub(super) watched: Vec<Watch>,
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) engine: Arc<Engine>,
+    engine_settings: engine::Settings,
+    pub(super) policies: HashMap<String, (policy::Settings, Arc<Policy>)>,
+    pub(super) upstreams: HashMap<String, (upstream::Settings, Arc<Upstream>)>,
+    pub(super) routes: Vec<Route>,
+}
+
+impl Builder {
+    pub(super) fn new(metrics: Metrics, clock: Clock, config: &Config) -> Result<Self, Mistakes> {
+        let runtime = Runtime::new().map_err(|mistake| config.source.locate(&[mistake]))?;
+        Ok(Self { metrics, clock, runtime })
+    }
+
+    /// Builds everything that `config` names, and reports all mistakes of all rooms at once.
+    pub(super) fn build(&self, config: Config, before: Option<&Built>) -> Result<(Built, House), Mistakes> {
+        let source = Arc::clone(&config.source);
+        self.build_all(config, before).map_err(|mistakes| source.locate(&mistakes))
+    }
+
+    fn build_all(&self, config: Config, before: Option<&Built>) -> Result<(Built, House), Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
+        let policies = self.policies(config.policies, before, &mut mistakes);
+        let upstreams = self.upstreams(config.upstreams, before, &mut mistakes);
+        let Some(engine) = engine.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+
+        let limiter = Arc::new(Limiter::new(config.limiter, Arc::clone(&engine), self.metrics.clone()));
+        let routes = config.routes.iter().map(|route| settings_of(route, &policies, &upstreams)).collect::<Result<_, _>>()?;
+        let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics)?;
+        let built = Built {
+            listeners: config.listeners,
+            admin: config.admin,
+            workers: config.workers,
+            shutdown_grace: config.shutdown_grace,
+            connections: config.connections,
+            watched: config.watched,
+            limiter,
+            engine,
+            engine_settings: config.engine,
+            policies,
+            upstreams,
+            routes: config.routes,
+        };
+        Ok((built, house))
+    }
+
+    /// The counters stay where they are as long as the store's settings do.
+    fn engine(&self, config: &Config, before: Option<&Built>) -> Result<Arc<Engine>, Mistake> {
+        if let Some(before) = before.filter(|before| before.engine_settings == config.engine) {
+            return Ok(Arc::clone(&before.engine));
+        }
+        Engine::build(&config.engine, self.clock.clone(), &self.metrics).map(Arc::new)
+    }
+
+    fn policies(
+        &self,
+        settings: Vec<policy::Settings>,
+        before: Option<&Built>,
+        mistakes: &mut Vec<Mistake>,
+    ) -> HashMap<String, (policy::Settings, Arc<Policy>)> {
+        let mut all = HashMap::with_capacity(settings.len());
+        for settings in settings {
+            let kept = before.and_then(|before| before.policies.get(&settings.name)).filter(|(old, _)| *old == settings);
+            let policy = match kept {
+                Some((_, policy)) => Ok(Arc::clone(policy)),
+                None => Policy::build(&self.runtime, &settings, &self.metrics).map(Arc::new),
+            };
+            match policy {
+                Ok(policy) => drop(all.insert(settings.name.clone(), (settings, policy))),
+                Err(found) => mistakes.extend(found),
+            }
+        }
+        all
+    }
+
+    fn upstreams(
+        &self,
+        settings: Vec<upstream::Settings>,
+        before: Option<&Built>,
+        mistakes: &mut Vec<Mistake>,
+    ) -> HashMap<String, (upstream::Settings, Arc<Upstream>)> {
+        let mut all = HashMap::with_capacity(settings.len());
+        for settings in settings {
+            let kept = before.and_then(|before| before.upstreams.get(&settings.name)).filter(|(old, _)| *old == settings);
+            let upstream = match kept {
+                Some((_, upstream)) => Ok(Arc::clone(upstream)),
+                None => Upstream::build(&settings, &self.metrics).map(Arc::new),
+            };
+            match upstream {
+                Ok(upstream) => drop(all.insert(settings.name.clone(), (settings, upstream))),
+                Err(found) => mistakes.extend(found),
+            }
+        }
+        all
+    }
+}
+
+impl Built {
+    /// Settings of `next` that a running process can't take on.
+    pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
+        let changed = [
+            ("listeners", self.listeners != next.listeners),
+            ("admin.address", self.admin != next.admin),
+            ("server.workers", self.workers != next.workers),
+            ("server.shutdown_grace", self.shutdown_grace != next.shutdown_grace),
+        ];
+        changed.into_iter().filter_map(|(setting, changed)| changed.then_some(setting)).collect()
+    }
+}
+
+/// Puts the built things in the place of their names. `config` has checked the names, so a missing one is a bug that is told, not hidden.
+fn settings_of(
+    route: &Route,
+    policies: &HashMap<String, (policy::Settings, Arc<Policy>)>,
+    upstreams: &HashMap<String, (upstream::Settings, Arc<Upstream>)>,
+) -> Result<RouteSettings, Vec<Mistake>> {
+    let missing = |what: &str, name: &str| vec![Mistake::new("routes", name, format!("the name of {what}"))];
+    let target = match &route.target {
+        RouteTarget::Respond { status, body } => Target::Respond { status: *status, body: body.clone() },
+        RouteTarget::Upstream(name) => {
+            let (_, upstream) = upstreams.get(name).ok_or_else(|| missing("an upstream", name))?;
+            Target::Upstream(Arc::clone(upstream))
+        }
+    };
+    let policy = match &route.policy {
+        None => None,
+        Some(name) => {
+            let (_, policy) = policies.get(name).ok_or_else(|| missing("a policy", name))?;
+            Some(RoutePolicy {
+                policy: Arc::clone(policy),
+                scope: Arc::new(Scope {
+                    name: if route.scope_is_route { format!("{name}@{}", route.name) } else { name.clone() },
+                    policy: name.clone(),
+                    on_store_error: route.on_store_error,
+                    limit_decides: route.limit_decides,
+                }),
+                allow_on_error: route.allow_on_policy_error,
+            })
+        }
+    };
+    Ok(RouteSettings {
+        name: route.name.clone(),
+        host: route.host.clone(),
+        path: route.path.clone(),
+        methods: route.methods.clone(),
+        target,
+        policy,
+        fields: route.fields,
+        body_bytes_max: route.body_bytes_max,
+    })
+}

@@ -1,0 +1,76 @@
+//! The small upstream of `weir demo`: it answers every request with what it saw, so that a newcomer sees what an upstream sees.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::listen::{ConnectionSettings, Drain, Handler, Listener, Peer, Settings};
+use crate::telemetry::Metrics;
+use crate::wire::{self, Response};
+
+/// A running demo upstream; ends when it is dropped.
+#[derive(Debug)]
+pub struct DemoUpstream {
+    address: SocketAddr,
+    drain: Drain,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Debug)]
+struct Echo;
+
+impl Handler for Echo {
+    async fn call(&self, request: http::Request<hyper::body::Incoming>, _peer: &Arc<Peer>) -> Response {
+        let seen = |name: &str| request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let body = serde_json::json!({
+            "hello": "from the demo upstream",
+            "method": request.method().as_str(),
+            "path": request.uri().path(),
+            "host": seen("host"),
+            "x-forwarded-for": seen("x-forwarded-for"),
+            "x-request-id": seen("x-request-id"),
+        });
+        let mut response = Response::new(wire::full(format!("{body}\n")));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+impl DemoUpstream {
+    /// Serves on `address`.
+    ///
+    /// # Errors
+    /// The address is taken, or the thread can't be started.
+    pub fn start(address: SocketAddr) -> std::io::Result<Self> {
+        let mut sockets = Listener::bind(&Settings { address }, 1)?;
+        let socket = sockets.pop().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        let (address, drain) = (socket.address(), Drain::new());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let settings = ConnectionSettings {
+            connections_max: 1_000,
+            header_bytes_max: 64 << 10,
+            request_header: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(120),
+        };
+        let serving = socket.serve(Echo, Arc::new(arc_swap::ArcSwap::from_pointee(settings)), drain.clone(), Metrics::new(1));
+        let thread = std::thread::Builder::new().name("weir-demo".into()).spawn(move || runtime.block_on(serving))?;
+        Ok(Self { address, drain, thread: Some(thread) })
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for DemoUpstream {
+    fn drop(&mut self) {
+        self.drain.start();
+        if let Some(thread) = self.thread.take() {
+            // A panic in there has been printed already, and the demo ends anyway.
+            let _ = thread.join();
+        }
+    }
+}

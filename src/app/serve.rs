@@ -1,0 +1,78 @@
+//! From start to signal: says where Weir listens, reloads when files change or on SIGHUP, and shuts down on SIGTERM and SIGINT.
+
+use std::path::{Path, PathBuf};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{App, Reloader};
+use crate::reload::{Answer, Settings, Watcher};
+use crate::telemetry;
+
+/// Serves until the process is told to stop, then shuts down. With `watch`, that configuration file and the files it names are watched and
+/// reloaded. Says whether everything that was under way could finish.
+///
+/// A second SIGTERM or SIGINT ends the process at once.
+#[must_use]
+pub fn serve(app: App, watch: Option<&Path>) -> bool {
+    for address in app.addresses() {
+        tracing::info!(listener = "http", %address, "listening");
+    }
+    if let Some(address) = app.admin_address() {
+        tracing::info!(listener = "admin", %address, "listening");
+    }
+    let watcher = watch.map(|path| watcher(&app, path)).transpose();
+    let finished = match watcher.and_then(|watcher| until_told().map(|signal| (watcher, signal))) {
+        Ok((watcher, signal)) => {
+            tracing::info!(signal, "shutting down: no new connections, what is under way may finish");
+            drop(watcher);
+            app.shutdown()
+        }
+        Err(error) => {
+            tracing::error!(%error, "can't watch for changes or signals");
+            app.shutdown();
+            false
+        }
+    };
+    tracing::info!(finished, "stopped");
+    telemetry::flush();
+    finished
+}
+
+fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
+    let (reloader, path): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
+    let settings = Settings { files: reloader.watched(), on_sighup: true };
+    Watcher::start(settings, app.metrics().clone(), move |reason| match reloader.reload(&path) {
+        Ok(files) => {
+            tracing::info!(?reason, "reloaded");
+            Answer::applied(files)
+        }
+        Err(mistakes) => {
+            tracing::error!(?reason, mistakes = mistakes.count, "reload refused, the old configuration serves on:\n{mistakes}");
+            Answer::refused(mistakes.watched)
+        }
+    })
+}
+
+/// Waits for SIGTERM or SIGINT and names it. From then on, a second one ends the process.
+fn until_told() -> std::io::Result<&'static str> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let told = runtime.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tracing::info!("ready");
+        tokio::select! {
+            _ = terminate.recv() => Ok("SIGTERM"),
+            _ = interrupt.recv() => Ok("SIGINT"),
+        }
+    });
+    // The handlers stay installed for the process's life, so somebody must go on listening for a second signal.
+    let second = move || {
+        runtime.block_on(async {
+            let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else { return };
+            tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
+            std::process::exit(1);
+        });
+    };
+    // Without this thread a second signal is not heard; the first is being obeyed all the same.
+    let _ = std::thread::Builder::new().name("weir-signal".into()).spawn(second);
+    told
+}

@@ -1,0 +1,77 @@
+//! What the operator's pages show of the running house.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::Running;
+use super::build::Built;
+use crate::admin::Views;
+use crate::config::Mistakes;
+
+/// What `/status` shows, kept up to date by reloads.
+#[derive(Debug)]
+pub(super) struct State {
+    started_us: i64,
+    applied: Mutex<Value>,
+    last_reload: Mutex<Value>,
+}
+
+impl State {
+    pub(super) fn new(built: &Built, now_us: i64) -> Self {
+        Self { started_us: now_us, applied: Mutex::new(describe(built)), last_reload: Mutex::new(Value::Null) }
+    }
+
+    pub(super) fn applied(&self, built: &Built) {
+        *self.applied.lock().unwrap_or_else(PoisonError::into_inner) = describe(built);
+    }
+
+    pub(super) fn reloaded(&self, mistakes: Option<&Mistakes>, now_us: i64) {
+        let value = match mistakes {
+            None => json!({ "at": now_us / 1_000_000, "result": "applied" }),
+            Some(mistakes) => json!({ "at": now_us / 1_000_000, "result": "refused", "mistakes": mistakes.text }),
+        };
+        *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    }
+}
+
+fn describe(built: &Built) -> Value {
+    let routes: Vec<Value> = built
+        .routes
+        .iter()
+        .map(
+            |route| json!({ "name": route.name, "host": route.host, "path": route.path, "methods": route.methods, "policy": route.policy }),
+        )
+        .collect();
+    let mut policies: Vec<&String> = built.policies.keys().collect();
+    let mut upstreams: Vec<&String> = built.upstreams.keys().collect();
+    policies.sort();
+    upstreams.sort();
+    json!({ "routes": routes, "policies": policies, "upstreams": upstreams })
+}
+
+/// The views that the admin room asks for.
+#[derive(Debug)]
+pub(super) struct Pages(pub(super) Arc<Running>);
+
+impl Views for Pages {
+    /// Ready means: not draining, and the store answers.
+    async fn ready(&self) -> Result<(), String> {
+        if self.0.drain.started() {
+            return Err("shutting down".into());
+        }
+        let engine = Arc::clone(&self.0.current.lock().unwrap_or_else(PoisonError::into_inner).engine);
+        engine.ping().await.map_err(|error| error.to_string())
+    }
+
+    fn status(&self) -> String {
+        let views = &self.0.views;
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "started": views.started_us / 1_000_000,
+            "configuration": *views.applied.lock().unwrap_or_else(PoisonError::into_inner),
+            "last_reload": *views.last_reload.lock().unwrap_or_else(PoisonError::into_inner),
+        })
+        .to_string()
+    }
+}

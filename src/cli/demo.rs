@@ -1,0 +1,75 @@
+//! `weir demo`: the proxy as `proxy.toml` says, and an upstream where `proxy.toml` expects one.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{failed, finish, wrong_config};
+use crate::app::{self, App, DemoUpstream};
+use crate::config::Config;
+
+pub(super) fn run(path: &Path) -> ExitCode {
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(mistakes) => return wrong_config(&mistakes),
+    };
+    app::start_log(&config);
+    let mut upstreams = Vec::new();
+    for (name, endpoint) in endpoints(&config) {
+        let Some(address) = loopback(&endpoint) else {
+            eprintln!("weir demo: upstream {name} is at {endpoint}, which is not on this machine: it is expected to run already");
+            continue;
+        };
+        match DemoUpstream::start(address) {
+            Ok(upstream) => upstreams.push((name, upstream)),
+            Err(error) => {
+                eprintln!("weir demo: can't serve the demo upstream {name} on {address}: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let app = match App::start(config) {
+        Ok(app) => app,
+        Err(error) => return failed(&error),
+    };
+    print_welcome(&app, path, &upstreams);
+    let finished = app::serve(app, Some(path));
+    drop(upstreams);
+    finish(finished)
+}
+
+fn endpoints(config: &Config) -> Vec<(String, String)> {
+    config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|at| (upstream.name.clone(), at.clone()))).collect()
+}
+
+/// The endpoint's address where it is on this machine.
+fn loopback(endpoint: &str) -> Option<SocketAddr> {
+    let authority = endpoint.strip_prefix("http://")?.trim_end_matches('/');
+    let with_port =
+        if authority.rsplit(']').next().is_some_and(|rest| rest.contains(':')) { authority.to_owned() } else { format!("{authority}:80") };
+    with_port.to_socket_addrs().ok()?.find(|address| address.ip().is_loopback())
+}
+
+fn print_welcome(app: &App, path: &Path, upstreams: &[(String, DemoUpstream)]) {
+    println!();
+    println!("  Weir runs with {}. Save that file, and it reloads.", path.display());
+    println!();
+    for address in app.addresses() {
+        println!("    proxy     http://{address}/");
+    }
+    if let Some(admin) = app.admin_address() {
+        println!("    admin     http://{admin}/metrics   /status   /ready   /live");
+    }
+    for (name, upstream) in upstreams {
+        println!("    upstream  http://{}/   (\"{name}\", built in)", upstream.address());
+    }
+    if let Some(address) = app.addresses().first() {
+        println!();
+        println!("  In another terminal: 200s with RateLimit fields, then a 429 that says when to come back.");
+        println!();
+        println!("    for i in $(seq 30); do curl -si http://{address}/ | grep -iE '^(HTTP|RateLimit|Retry)'; echo; done");
+        println!();
+        println!("  Ctrl-C stops it.");
+        println!();
+    }
+}

@@ -1,0 +1,48 @@
+//! What the integration tests stand on: real processes, real sockets, stopped by `Drop`. Nothing here sleeps for a result: `eventually` looks again
+//! and again until a condition holds, and fails with what it saw at a deadline that is generous enough for a loaded machine.
+
+pub mod client;
+pub mod cluster;
+pub mod cut;
+pub mod guest;
+pub mod redis;
+pub mod toml;
+pub mod upstream;
+pub mod weir;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for something that should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at a condition.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Looks until `look` answers, at most [`PATIENCE`]; then fails with the last reason why not.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match look() {
+            Ok(value) => return value,
+            Err(why) if Instant::now() > deadline => panic!("not within {PATIENCE:?}: {what}: {why}"),
+            Err(_) => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
+/// The same inside a runtime.
+pub async fn eventually_async<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match look().await {
+            Ok(value) => return value,
+            Err(why) if Instant::now() > deadline => panic!("not within {PATIENCE:?}: {what}: {why}"),
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// A loopback address that was free a moment ago. For what can't take port 0; whoever uses it must be ready for it to be taken meanwhile.
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("a free port on loopback")
+}

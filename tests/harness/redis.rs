@@ -1,0 +1,194 @@
+//! Real Redis servers, each in a folder of its own and killed when dropped, and the few words of RESP that tests need to look into them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::PATIENCE;
+
+/// A cluster's bus listens this far above its port.
+const BUS_OFFSET: u16 = 10_000;
+/// Times that other ports are tried when somebody was faster.
+const TRIES: usize = 10;
+
+/// A running `redis-server`.
+pub struct Redis {
+    child: Child,
+    folder: TempDir,
+    pub address: SocketAddr,
+    options: Vec<String>,
+}
+
+impl Redis {
+    /// A server on its own, keeping nothing on disk.
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With further options, as on its command line: `&["--maxmemory", "5mb"]`.
+    pub fn with(options: &[&str]) -> Self {
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for _ in 0..TRIES {
+            let address = free_pair();
+            if let Some(child) = spawn(&folder, address, &options) {
+                return Self { child, folder, address, options };
+            }
+        }
+        panic!("redis-server did not start on any of {TRIES} ports; its log:\n{}", log(&folder));
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again where it was, empty.
+    pub fn start_again(&mut self) {
+        self.child =
+            spawn(&self.folder, self.address, &self.options).unwrap_or_else(|| panic!("no restart; its log:\n{}", log(&self.folder)));
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.address).expect("a connection to Redis")
+    }
+
+    pub fn log(&self) -> String {
+        log(&self.folder)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Starts a server and waits until it answers; nothing where its port was taken meanwhile.
+fn spawn(folder: &TempDir, address: SocketAddr, options: &[String]) -> Option<Child> {
+    let port = address.port().to_string();
+    let log = folder.path().join("log");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
+    command.arg("--dir").arg(folder.path()).arg("--logfile").arg(&log).args(options);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("redis-server on the PATH: `make setup` installs it");
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if child.try_wait().expect("a child's status").is_some() {
+            return None;
+        }
+        // Ours, and not whoever else took the port: the process id says.
+        let info = Connection::open(address).and_then(|mut connection| connection.command(&["INFO", "server"]));
+        if info.is_ok_and(|info| info.text().contains(&format!("process_id:{}\r", child.id()))) {
+            return Some(child);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+fn log(folder: &TempDir) -> String {
+    std::fs::read_to_string(folder.path().join("log")).unwrap_or_default()
+}
+
+/// A port that was free a moment ago, together with the one that its cluster bus would take.
+fn free_pair() -> SocketAddr {
+    loop {
+        let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("a free port");
+        let bus = probe.port().checked_add(BUS_OFFSET);
+        if bus.is_some_and(|bus| TcpListener::bind((Ipv4Addr::LOCALHOST, bus)).is_ok()) {
+            return probe;
+        }
+    }
+}
+
+/// What Redis answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Nil,
+    Integer(i64),
+    Text(String),
+    Error(String),
+    List(Vec<Value>),
+}
+
+impl Value {
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Integer(number) => number.to_string(),
+            other => panic!("Redis answered {other:?}"),
+        }
+    }
+}
+
+/// A plain connection that waits for each answer.
+pub struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    pub fn open(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    pub fn command(&mut self, words: &[&str]) -> std::io::Result<Value> {
+        let mut text = format!("*{}\r\n", words.len());
+        for word in words {
+            text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.0.get_mut().write_all(text.as_bytes())?;
+        self.value()
+    }
+
+    /// A command that must succeed.
+    pub fn ask(&mut self, words: &[&str]) -> Value {
+        match self.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}")) {
+            Value::Error(error) => panic!("{words:?}: {error}"),
+            value => value,
+        }
+    }
+
+    /// How often a command was called, as `INFO commandstats` counts.
+    pub fn calls(&mut self, command: &str) -> u64 {
+        let stats = self.ask(&["INFO", "commandstats"]).text();
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.map_or(0, |rest| rest.split(',').next().and_then(|count| count.parse().ok()).expect("a count"))
+    }
+
+    fn value(&mut self) -> std::io::Result<Value> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or(std::io::ErrorKind::InvalidData)?;
+        let number = || rest.parse::<i64>().map_err(std::io::Error::other);
+        Ok(match kind {
+            "+" => Value::Text(rest.into()),
+            "-" => Value::Error(rest.into()),
+            ":" => Value::Integer(number()?),
+            "$" => match usize::try_from(number()?) {
+                Err(_) => Value::Nil,
+                Ok(length) => {
+                    let mut bytes = vec![0; length + 2];
+                    self.0.read_exact(&mut bytes)?;
+                    Value::Text(String::from_utf8_lossy(&bytes[..length]).into_owned())
+                }
+            },
+            "*" => match usize::try_from(number()?) {
+                Err(_) => Value::Nil,
+                Ok(length) => Value::List((0..length).map(|_| self.value()).collect::<Result<_, _>>()?),
+            },
+            _ => return Err(std::io::ErrorKind::InvalidData.into()),
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! An upstream inside the test: it remembers what it saw, and answers as it is told.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+
+/// Requests that are remembered, at most.
+const SEEN_MAX: usize = 10_000;
+
+/// What to answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Bytes,
+}
+
+/// A request as the upstream saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub target: String,
+    pub headers: http::HeaderMap,
+    pub body: Bytes,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> Option<String> {
+        let values: Vec<&str> = self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        (!values.is_empty()).then(|| values.join(", "))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    count: u64,
+    connections: u64,
+    seen: Vec<Seen>,
+}
+
+struct State {
+    answer: Mutex<Answer>,
+    book: Mutex<Book>,
+    held: watch::Receiver<bool>,
+}
+
+/// A running upstream; ends when it is dropped.
+pub struct Upstream {
+    pub address: SocketAddr,
+    state: Arc<State>,
+    hold: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Upstream {
+    /// Answers 200 with a short text.
+    pub fn start() -> Self {
+        let listener = listener();
+        listener.set_nonblocking(true).expect("a socket that doesn't block");
+        let address = listener.local_addr().expect("an address");
+        let (hold, held) = watch::channel(false);
+        let (stop, mut stopped) = watch::channel(false);
+        let answer = Answer { status: 200, headers: Vec::new(), body: Bytes::from_static(b"from upstream\n") };
+        let state = Arc::new(State { answer: Mutex::new(answer), book: Mutex::default(), held });
+        let serving = Arc::clone(&state);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                tokio::select! {
+                    () = serve(listener, serving) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
+                }
+            });
+        });
+        Self { address, state, hold, stop, thread: Some(thread) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn answer(&self, status: u16, headers: &[(&'static str, &str)], body: impl Into<Bytes>) {
+        let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        *self.state.answer.lock().expect("no panic while it is held") = Answer { status, headers, body: body.into() };
+    }
+
+    /// From now on, requests wait for [`Upstream::release`] before they are answered.
+    pub fn hold(&self) {
+        self.hold.send_replace(true);
+    }
+
+    pub fn release(&self) {
+        self.hold.send_replace(false);
+    }
+
+    /// Requests whose head has arrived.
+    pub fn count(&self) -> u64 {
+        self.state.book.lock().expect("no panic while it is held").count
+    }
+
+    /// Connections accepted so far.
+    pub fn connections(&self) -> u64 {
+        self.state.book.lock().expect("no panic while it is held").connections
+    }
+
+    /// Requests that arrived whole.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state.book.lock().expect("no panic while it is held").seen.clone()
+    }
+
+    /// The one request that has arrived.
+    pub fn only(&self) -> Seen {
+        let seen = self.seen();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen[0].clone()
+    }
+
+    pub fn last(&self) -> Seen {
+        self.seen().last().expect("a request").clone()
+    }
+}
+
+/// Its queue holds a whole storm: the standard library's holds 128, and whoever doesn't fit waits a second for his next try.
+fn listener() -> std::net::TcpListener {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
+    socket.listen(4096).expect("a queue");
+    socket.into()
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(listener: tokio::net::TcpListener, state: Arc<State>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let _ = stream.set_nodelay(true);
+        let state = Arc::clone(&state);
+        state.book.lock().expect("no panic while it is held").connections += 1;
+        tokio::spawn(async move {
+            let service = service_fn(move |request| reply(request, Arc::clone(&state)));
+            // A proxy that goes away in mid-request is some tests' very point.
+            let _ = http1::Builder::new().max_buf_size(1 << 20).serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn reply(request: http::Request<Incoming>, state: Arc<State>) -> Result<http::Response<Full<Bytes>>, http::Error> {
+    state.book.lock().expect("no panic while it is held").count += 1;
+    let (head, body) = request.into_parts();
+    if let Ok(body) = body.collect().await {
+        let mut book = state.book.lock().expect("no panic while it is held");
+        if book.seen.len() < SEEN_MAX {
+            let seen = Seen { method: head.method.to_string(), target: head.uri.to_string(), headers: head.headers, body: body.to_bytes() };
+            book.seen.push(seen);
+        }
+    }
+    let mut held = state.held.clone();
+    // An error says that the upstream is being dropped.
+    let _ = held.wait_for(|held| !*held).await;
+    let answer = state.answer.lock().expect("no panic while it is held").clone();
+    let mut response = http::Response::builder().status(answer.status);
+    for (name, value) in &answer.headers {
+        response = response.header(*name, value);
+    }
+    response.body(Full::new(answer.body))
+}

@@ -1,0 +1,255 @@
+//! A `weir` process: its configuration in a folder of its own, its log read by a thread, its addresses learnt from that log.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{PATIENCE, client, eventually};
+
+/// Lines of a process' output that are kept for a failure, at most.
+const LINES_MAX: usize = 20_000;
+
+/// The program under test.
+pub fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_weir")
+}
+
+/// A running proxy. Killed when dropped.
+pub struct Weir {
+    child: Child,
+    folder: TempDir,
+    output: Output,
+    pub http: SocketAddr,
+    pub admin: Option<SocketAddr>,
+}
+
+/// How to start one.
+pub struct Builder {
+    folder: TempDir,
+    arguments: Vec<OsString>,
+    environment: Vec<(String, String)>,
+}
+
+/// What a process wrote on both its outputs so far.
+#[derive(Clone, Default)]
+pub struct Output(Arc<Mutex<Vec<String>>>);
+
+impl Weir {
+    /// `weir run` with this configuration, ready to serve.
+    pub fn start(config: &str) -> Self {
+        Self::build(config).start()
+    }
+
+    pub fn build(config: &str) -> Builder {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("proxy.toml");
+        std::fs::write(&path, config).expect("a configuration file");
+        Builder { folder, arguments: vec!["run".into(), "--config".into(), path.into()], environment: Vec::new() }
+    }
+
+    /// `weir ARGUMENTS`, without a file.
+    pub fn with_arguments(arguments: &[&str]) -> Builder {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Builder { folder, arguments: arguments.iter().map(OsString::from).collect(), environment: Vec::new() }
+    }
+
+    /// `weir check` of a configuration that was made for [`Builder::start`]: exit code, standard output, standard error.
+    pub fn check(mut builder: Builder) -> (i32, String, String) {
+        builder.arguments[0] = "check".into();
+        builder.run()
+    }
+
+    /// `weir demo` in the place of `weir run`.
+    pub fn demo(mut builder: Builder) -> Builder {
+        builder.arguments[0] = "demo".into();
+        builder
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Replaces the configuration as an editor does: a new file, renamed over the old.
+    pub fn rewrite(&self, config: &str) {
+        replace(&self.folder().join("proxy.toml"), config.as_bytes());
+    }
+
+    /// Rewrites the configuration, and waits until the reload has come out as `result`: `applied` or `refused`.
+    pub fn reload(&self, config: &str, result: &str) {
+        let before = self.reloads(result);
+        self.rewrite(config);
+        self.await_reloads(result, before + 1);
+    }
+
+    pub fn reloads(&self, result: &str) -> u64 {
+        self.metric(&format!("weir_reloads_total{{result=\"{result}\"}}"))
+    }
+
+    /// Waits until at least `count` reloads have come out as `result`.
+    pub fn await_reloads(&self, result: &str, count: u64) {
+        eventually(&format!("reload {count} {result}"), || {
+            let now = self.reloads(result);
+            if now >= count { Ok(()) } else { Err(format!("{now} so far\n{}", self.output.tail(30))) }
+        });
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("a running process");
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn running(&mut self) -> bool {
+        self.child.try_wait().expect("a child's status").is_none()
+    }
+
+    /// Waits until the process has ended by itself.
+    pub fn exit(&mut self) -> ExitStatus {
+        let (child, output) = (&mut self.child, &self.output);
+        eventually("the process ends", || child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| output.tail(30)))
+    }
+
+    pub fn output(&self) -> &Output {
+        &self.output
+    }
+
+    /// The text of an admin page, whatever its status.
+    pub fn admin_page(&self, path: &str) -> client::Reply {
+        let address = self.admin.expect("an admin listener");
+        eventually("the admin answers", || client::get_blocking(address, path).map_err(|error| error.to_string()))
+    }
+
+    /// A metric's value, 0 where its series is not there yet.
+    pub fn metric(&self, series: &str) -> u64 {
+        let page = self.admin_page("/metrics").text();
+        let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0, |value| value.trim().parse::<f64>().expect("a number") as u64)
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("---- weir's output, its last lines ----\n{}", self.output.tail(60));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Builder {
+    /// A file beside the configuration.
+    pub fn file(self, name: &str, bytes: &[u8]) -> Self {
+        std::fs::write(self.folder.path().join(name), bytes).expect("a file beside the configuration");
+        self
+    }
+
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+
+    /// Starts it, and waits until it says that it is ready.
+    pub fn start(self) -> Weir {
+        let mut child = self.command().spawn().expect("the weir binary");
+        let output = Output::default();
+        output.follow(child.stdout.take().expect("a pipe"));
+        output.follow(child.stderr.take().expect("a pipe"));
+        let nowhere: SocketAddr = ([0, 0, 0, 0], 0).into();
+        let mut weir = Weir { child, folder: self.folder, output, http: nowhere, admin: None };
+        let deadline = Instant::now() + PATIENCE;
+        while !weir.output.says("ready") {
+            assert!(weir.running(), "weir ended before it was ready:\n{}", weir.output.tail(60));
+            assert!(Instant::now() < deadline, "weir was not ready within {PATIENCE:?}:\n{}", weir.output.tail(60));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        weir.http = weir.output.listening("http").expect("a line about the http listener");
+        weir.admin = weir.output.listening("admin");
+        weir
+    }
+
+    /// Runs it to its end, for commands that don't serve: exit code, standard output, standard error.
+    pub fn run(self) -> (i32, String, String) {
+        let mut child = self.command().spawn().expect("the weir binary");
+        let (out, err) = (drain(child.stdout.take().expect("a pipe")), drain(child.stderr.take().expect("a pipe")));
+        let status =
+            eventually("the command ends", || child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| "still running".into()));
+        (status.code().unwrap_or(-1), out.join().expect("its output"), err.join().expect("its output"))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(binary());
+        command.args(&self.arguments).envs(self.environment.iter().cloned()).current_dir(self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Output {
+    fn follow(&self, pipe: impl Read + Send + 'static) {
+        let lines = Arc::clone(&self.0);
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                let mut lines = lines.lock().expect("no panic while it is held");
+                if lines.len() < LINES_MAX {
+                    lines.push(line);
+                }
+            }
+        });
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().expect("no panic while it is held").clone()
+    }
+
+    pub fn tail(&self, count: usize) -> String {
+        let lines = self.lines();
+        lines[lines.len().saturating_sub(count)..].join("\n")
+    }
+
+    /// The log's events.
+    pub fn events(&self) -> Vec<Value> {
+        self.lines().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Whether the log has an event with exactly this message.
+    pub fn says(&self, message: &str) -> bool {
+        self.events().iter().any(|event| event["message"] == message)
+    }
+
+    fn listening(&self, listener: &str) -> Option<SocketAddr> {
+        let events = self.events();
+        let event = events.iter().find(|event| event["message"] == "listening" && event["listener"] == listener)?;
+        event["address"].as_str()?.parse().ok()
+    }
+}
+
+/// Puts `bytes` in the place of `path` at once: a reader sees the old file or the new one, never half of it.
+pub fn replace(path: &Path, bytes: &[u8]) {
+    let folder = path.parent().expect("a file in a folder");
+    let mut file = tempfile::NamedTempFile::new_in(folder).expect("a new file");
+    file.write_all(bytes).expect("a written file");
+    file.persist(path).expect("a renamed file");
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = pipe.read_to_string(&mut text);
+        text
+    })
+}

@@ -1,0 +1,118 @@
+//! The command line: check, run without a file, demo.
+
+use std::path::Path;
+
+use crate::harness::client::get;
+use crate::harness::free_address;
+use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+/// A wrong configuration's own exit code (`EX_CONFIG`): no restart mends it.
+const EXIT_CONFIG: i32 = 78;
+
+#[test]
+fn check_accepts_the_example_that_ships() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml");
+    let (code, out, err) = Weir::with_arguments(&["check", "--config", example.to_str().unwrap()]).run();
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn check_tells_all_mistakes_at_once_each_with_its_line() {
+    let text = r#"[[listeners]]
+address = "nowhere"
+
+[server]
+shutdown_grace = "soon"
+wrokers = 2
+
+[upstreams.api]
+endpoints = ["http://127.0.0.1:9"]
+
+[policies.public]
+use = "client-ip"
+[[policies.public.config.limits]]
+name = "a"
+algorithm = "fixed_window"
+quota = 10
+period = "1m"
+
+[[routes]]
+path = "/*"
+upstream = "ipa"
+policy = "public"
+"#;
+    let (code, out, err) = Weir::check(Weir::build(text));
+    assert_eq!(code, EXIT_CONFIG, "{out}{err}");
+    let told = format!("{out}{err}");
+    for (line, word) in [(2, "nowhere"), (5, "soon"), (6, "wrokers"), (21, "ipa")] {
+        assert!(told.contains(word), "`{word}` is not told:\n{told}");
+        assert!(told.contains(&format!("proxy.toml:{line}")), "line {line} is not named:\n{told}");
+    }
+    assert!(told.contains("workers"), "the nearest known key is not named:\n{told}");
+    assert!(told.contains("api"), "the nearest known upstream is not named:\n{told}");
+}
+
+#[test]
+fn check_tells_what_a_policy_says_of_its_own_configuration() {
+    let upstream = Upstream::start();
+    let good = simple(&upstream.url(), &["name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\""]).text();
+    let bad = good.replace("algorithm = \"gcra\"", "algorithm = \"gcar\"");
+    let line = 1 + bad.lines().position(|line| line.contains("gcar")).unwrap();
+    let (code, out, err) = Weir::check(Weir::build(&bad));
+    let told = format!("{out}{err}");
+    assert_eq!(code, EXIT_CONFIG, "{told}");
+    assert!(told.contains("gcar") && told.contains("gcra"), "{told}");
+    assert!(told.contains(&format!("proxy.toml:{line}")), "line {line} is not named:\n{told}");
+    let (code, out, err) = Weir::check(Weir::build(&good));
+    assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn run_refuses_a_wrong_file_as_check_does() {
+    let (code, out, err) = Weir::build("[[routes]]\npath = \"/*\"\nupstream = \"nobody\"\n").run();
+    assert_eq!(code, EXIT_CONFIG, "{out}{err}");
+    assert!(err.contains("nobody"), "{err}");
+    let (code, _, err) = Weir::with_arguments(&["run", "--config", "missing.toml"]).run();
+    assert_eq!(code, EXIT_CONFIG);
+    assert!(err.contains("missing.toml"), "{err}");
+}
+
+#[tokio::test]
+async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
+    let upstream = Upstream::start();
+    let weir = Weir::with_arguments(&["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0"]).start();
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(get(weir.http, "/", &[]).await.status, expected);
+    }
+    assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn run_without_a_file_explains_a_limit_that_is_none() {
+    for limit in ["3", "3/", "/1m", "x/1m", "3/1parsec", "-3/1m"] {
+        let (code, out, err) = Weir::with_arguments(&["run", "--to", "http://127.0.0.1:9", &format!("--limit={limit}")]).run();
+        assert_ne!(code, 0, "{limit}");
+        assert!(format!("{out}{err}").contains("100/1m"), "{limit}: no example of a right one:\n{out}{err}");
+    }
+}
+
+#[tokio::test]
+async fn demo_brings_its_own_upstream() {
+    let upstream = free_address();
+    let config = simple(&format!("http://{upstream}"), &["name = \"a\", algorithm = \"fixed_window\", quota = 2, period = \"1d\""]).text();
+    let weir = Weir::demo(Weir::build(&config)).start();
+    let first = get(weir.http, "/hello", &[]).await;
+    assert_eq!((first.status, first.remaining("a")), (200, 1), "{first:?}");
+    assert_eq!(first.json()["path"], "/hello");
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    let refused = get(weir.http, "/", &[]).await;
+    assert_eq!(refused.status, 429);
+    assert_ne!(refused.header("retry-after"), "");
+    assert!(
+        weir.output().lines().iter().any(|line| line.contains("curl") && line.contains(&weir.http.to_string())),
+        "{:?}",
+        weir.output().lines()
+    );
+}

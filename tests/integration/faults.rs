@@ -1,0 +1,165 @@
+//! When the store fails: refusals and pass-throughs as written in the configuration, counted and visible, and never a charge twice.
+
+use std::net::SocketAddr;
+
+use crate::harness::client::{Client, get};
+use crate::harness::cluster::Cluster;
+use crate::harness::cut::Cutter;
+use crate::harness::redis::Redis;
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+use crate::harness::{eventually_async, free_address};
+
+const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
+
+/// Cuts one take's connection when Redis has run it, and shows by the counter that it stands once.
+async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis) {
+    let weir = Weir::start(&config.text());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    // Every worker connects and every script is known to Redis before the cut, so that what is cut is a take and nothing else.
+    let mut admitted = 0;
+    for _ in 0..20 {
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let reply = client.get("/", &[]).await.unwrap();
+        assert_eq!(reply.status, 200, "{reply:?}");
+        admitted += 1;
+        assert_eq!(reply.remaining("day"), 1000 - admitted);
+    }
+    let warm = client.get("/", &[]).await.unwrap();
+    admitted += 1;
+    assert_eq!(warm.remaining("day"), 1000 - admitted);
+
+    let scripts = |redis: &Redis| redis.connect().calls("evalsha") + redis.connect().calls("eval");
+    let before = scripts(redis);
+    cutter.cut_next_script();
+    let cut = client.get("/", &[]).await.unwrap();
+    assert_eq!((cut.status, cutter.cuts()), (503, 1), "its outcome is unknown, and the configuration denies then: {cut:?}");
+    assert_eq!(scripts(redis), before + 1, "Redis ran it, and ran it once");
+    assert_eq!(weir.metric("weir_takes_unknown_total"), 1);
+
+    let next = eventually_async("requests are admitted again", async || {
+        let reply = get(weir.http, "/", &[]).await;
+        if reply.status == 200 { Ok(reply) } else { Err(format!("{reply:?}")) }
+    })
+    .await;
+    assert_eq!(next.remaining("day"), 1000 - admitted - 1 - 1, "one for the cut take, one for this one");
+    assert_eq!(scripts(redis), before + 2, "nothing was sent again");
+}
+
+#[tokio::test]
+async fn a_connection_cut_after_the_send_is_charged_once() {
+    let (upstream, cutter, redis) = (Upstream::start(), Cutter::start(), Redis::start());
+    cutter.forward_to(redis.address);
+    let config = simple(&upstream.url(), &[LIMIT]).redis("single", &[cutter.address]);
+    a_cut_take_stands_once(&config, &cutter, &redis).await;
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_connection_cut_after_the_send_is_charged_once() {
+    let (upstream, cutter) = (Upstream::start(), Cutter::start());
+    // The node says that it is where the cutter is, so that every connection leads through it.
+    let cluster = Cluster::of(1, &["--cluster-announce-port", &cutter.address.port().to_string()]);
+    cutter.forward_to(cluster.nodes[0].address);
+    let config = simple(&upstream.url(), &[LIMIT]).redis("cluster", &[cutter.address]);
+    a_cut_take_stands_once(&config, &cutter, &cluster.nodes[0]).await;
+}
+
+fn nowhere(mode: &str, on_store_error: &str, upstream: &Upstream, node: SocketAddr) -> Toml {
+    simple(&upstream.url(), &[LIMIT]).redis_within(mode, &[node], on_store_error, "500ms")
+}
+
+#[tokio::test]
+async fn without_a_store_deny_answers_503_and_the_upstream_sees_nothing() {
+    for mode in ["single", "cluster"] {
+        let upstream = Upstream::start();
+        let weir = Weir::start(&nowhere(mode, "deny", &upstream, free_address()).text());
+        for _ in 0..5 {
+            let reply = get(weir.http, "/", &[]).await;
+            assert_eq!(reply.status, 503, "{mode}: {reply:?}");
+            assert_eq!(reply.header("content-type"), "application/problem+json");
+            assert_eq!(reply.header("weir-degraded"), "");
+        }
+        assert_eq!(upstream.count(), 0);
+        assert_eq!(weir.metric(DEGRADED), 0);
+        assert!(weir.admin_page("/metrics").text().contains("weir_store_errors_total{cause="), "{}", weir.admin_page("/metrics").text());
+        assert_eq!(weir.admin_page("/ready").status, 503, "a proxy that can only refuse takes no traffic");
+        assert_eq!(weir.admin_page("/live").status, 200);
+    }
+}
+
+#[tokio::test]
+async fn without_a_store_allow_lets_through_and_says_so() {
+    for mode in ["single", "cluster"] {
+        let upstream = Upstream::start();
+        let weir = Weir::start(&nowhere(mode, "allow", &upstream, free_address()).text());
+        for turn in 1..=5 {
+            let reply = get(weir.http, "/", &[]).await;
+            assert_eq!(reply.status, 200, "{mode}: {reply:?}");
+            assert_eq!(reply.header("weir-degraded"), "store");
+            assert_eq!(reply.header("ratelimit"), "", "nothing was counted, so nothing can be told");
+            assert_eq!(weir.metric(DEGRADED), turn);
+        }
+        assert_eq!(upstream.count(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_comes_back_counts_again() {
+    let (upstream, mut redis) = (Upstream::start(), Redis::start());
+    let weir = Weir::start(&nowhere("single", "deny", &upstream, redis.address).text());
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    redis.kill();
+    eventually_async("requests are refused", async || {
+        let status = get(weir.http, "/", &[]).await.status;
+        if status == 503 { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+    redis.start_again();
+    eventually_async("requests are admitted", async || {
+        let status = get(weir.http, "/", &[]).await.status;
+        if status == 200 { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+    eventually_async("the proxy is ready", async || {
+        let page = weir.admin_page("/ready");
+        if page.status == 200 { Ok(()) } else { Err(page.text()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() {
+    let (upstream, mut cluster) = (Upstream::start(), Cluster::start());
+    let by_tenant = format!("{LIMIT}, key = \"{{header.x-tenant}}\"");
+    let config = simple(&upstream.url(), &[&by_tenant]).redis_within("cluster", &cluster.addresses(), "deny", "2s");
+    let weir = Weir::start(&config.text());
+    let names: Vec<String> = (0..30).map(|number| format!("t{number}")).collect();
+    // Which callers are counted where: the master whose number of keys grew.
+    let mut on_first = Vec::new();
+    for name in &names {
+        let size = || cluster.nodes[0].connect().ask(&["DBSIZE"]).text();
+        let before = size();
+        assert_eq!(get(weir.http, "/", &[("x-tenant", name)]).await.status, 200);
+        if size() != before {
+            on_first.push(name.clone());
+        }
+    }
+    assert!(!on_first.is_empty() && on_first.len() < names.len(), "30 callers on one shard: {on_first:?}");
+    cluster.nodes[0].kill();
+    let lost = &on_first[0];
+    eventually_async("callers of the lost shard are refused", async || {
+        let status = get(weir.http, "/", &[("x-tenant", lost)]).await.status;
+        if status == 503 { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+    for name in names.iter().filter(|name| !on_first.contains(name)) {
+        let kept = eventually_async("callers of the other shards are admitted", async || {
+            let reply = get(weir.http, "/", &[("x-tenant", name)]).await;
+            if reply.status == 200 { Ok(reply) } else { Err(format!("{reply:?}")) }
+        })
+        .await;
+        assert!(kept.remaining("day") < 999, "a lost counter: {kept:?}");
+    }
+}

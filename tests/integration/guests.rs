@@ -1,0 +1,188 @@
+//! Guests that misbehave: each costs one request or one reload, never the process, and never anybody else's request.
+
+use crate::harness::client::{Client, get, storm};
+use crate::harness::guest;
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+const WHOLE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
+
+/// A house whose policy does as the query says.
+fn house(url: &str, more: &str) -> Toml {
+    Toml::new()
+        .upstream("api", url, "")
+        .more("[policies.guest]\nwasm = \"guest.wasm\"\ncpu_time = \"10ms\"\nmemory = \"16MiB\"")
+        .route(&format!("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"\n{more}"))
+}
+
+fn start(upstream: &Upstream, more: &str) -> Weir {
+    let module = std::fs::read(guest::misbehaving()).expect("the module");
+    Weir::build(&house(&upstream.url(), more).text()).file("guest.wasm", &module).start()
+}
+
+/// Each way to misbehave at a decision, and what it is counted as.
+const WAYS: &[(&str, &str)] = &[
+    ("loop", "time"),
+    ("memory", "memory"),
+    ("recursion", "stack"),
+    ("panic", "trap"),
+    ("error", "guest"),
+    ("big-key", "answer"),
+    ("long-key", "answer"),
+    ("bad-name", "answer"),
+    ("two-names", "answer"),
+    ("17-limits", "answer"),
+    ("million-limits", "answer"),
+    ("period-0", "answer"),
+    ("cost", "answer"),
+    ("status-200", "answer"),
+];
+
+#[tokio::test]
+async fn each_way_to_misbehave_costs_its_own_request_and_no_other() {
+    let upstream = Upstream::start();
+    let mut weir = start(&upstream, "");
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let errors = |weir: &Weir| {
+        ["time", "memory", "stack", "trap", "guest", "answer", "overload"].map(|cause| errors_of(weir, cause)).iter().sum::<u64>()
+    };
+    for (turn, (way, _)) in WAYS.iter().enumerate() {
+        let reply = client.get(&format!("/?{way}"), &[]).await.unwrap_or_else(|error| panic!("{way}: {error}"));
+        assert_eq!(reply.status, 503, "{way}: {reply:?}");
+        assert_eq!(reply.header("content-type"), "application/problem+json");
+        assert_eq!(errors(&weir), turn as u64 + 1, "{way}");
+        // On the same connection, so on the same worker: nothing of the failure is left there.
+        assert_eq!(client.get("/?bypass", &[]).await.unwrap().status, 200, "after {way}");
+    }
+    for cause in ["time", "memory", "guest", "answer"] {
+        let expected = WAYS.iter().filter(|(_, counted)| *counted == cause).count() as u64;
+        assert!(errors_of(&weir, cause) >= 1, "{cause}: {expected} expected\n{}", weir.admin_page("/metrics").text());
+    }
+    assert!(weir.running());
+    assert_eq!(upstream.count(), WAYS.len() as u64, "only the good ones reached the upstream");
+}
+
+fn errors_of(weir: &Weir, cause: &str) -> u64 {
+    weir.metric(&format!("weir_policy_errors_total{{policy=\"guest\",cause=\"{cause}\"}}"))
+}
+
+#[tokio::test]
+async fn while_some_requests_meet_a_failing_guest_the_others_are_served() {
+    let upstream = Upstream::start();
+    let weir = start(&upstream, "");
+    let address = weir.http;
+    let bad = tokio::spawn(async move {
+        let mut client = Client::connect(address).await.unwrap();
+        for turn in 0..60 {
+            let (way, _) = WAYS[turn % WAYS.len()];
+            assert_eq!(client.get(&format!("/?{way}"), &[]).await.unwrap().status, 503, "{way}");
+        }
+    });
+    // `storm` asks for `/`, which the guest answers with a limit of ten a second: refused or not, but never failed.
+    let tally = storm(&[weir.http], 16, 100, |_, _| Vec::new()).await;
+    bad.await.unwrap();
+    tally.only(&[200, 429]);
+}
+
+#[tokio::test]
+async fn a_route_may_let_requests_through_when_its_policy_fails_and_says_so() {
+    let upstream = Upstream::start();
+    let weir = start(&upstream, "on_policy_error = \"allow\"");
+    let reply = get(weir.http, "/?panic", &[]).await;
+    assert_eq!((reply.status, reply.header("weir-degraded").as_str()), (200, "policy"), "{reply:?}");
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test]
+async fn a_policy_can_deny_and_decorate() {
+    let upstream = Upstream::start();
+    let weir = start(&upstream, "");
+    let denied = get(weir.http, "/?deny", &[]).await;
+    assert_eq!(
+        (denied.status, denied.header("retry-after").as_str(), denied.header("x-why").as_str()),
+        (403, "5", "because"),
+        "{denied:?}"
+    );
+    assert_eq!(denied.header("content-type"), "application/problem+json");
+    assert_eq!(upstream.count(), 0);
+    let decorated = get(weir.http, "/?decorated", &[]).await;
+    assert_eq!((decorated.status, decorated.header("x-plan").as_str()), (200, "gold"), "{decorated:?}");
+    assert_eq!(upstream.only().header("x-plan").as_deref(), Some("gold"));
+}
+
+#[tokio::test]
+async fn fields_that_would_break_framing_are_the_policys_mistake() {
+    let upstream = Upstream::start();
+    let weir = start(&upstream, "");
+    for way in ["framing", "host", "smuggle", "header-name"] {
+        assert_eq!(get(weir.http, &format!("/?{way}"), &[]).await.status, 503, "{way}");
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
+/// One of the hand-written guests under `tests/guests`.
+fn wat(name: &str) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name);
+    wat::parse_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Everything that is no policy, with a name.
+fn no_policies() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("wrong-world", wat("wrong_world.wat")),
+        ("foreign-import", wat("foreign_import.wat")),
+        ("looping-start", wat("looping_start.wat")),
+        ("outside-memory", wat("outside_memory.wat")),
+        ("damaged", damaged()),
+        ("text", b"hello".to_vec()),
+        ("empty", Vec::new()),
+    ]
+}
+
+/// A good module of which a piece was overwritten.
+fn damaged() -> Vec<u8> {
+    let mut module = std::fs::read(guest::api_key()).expect("the module");
+    let middle = module.len() / 2;
+    module[middle..middle + 64].iter_mut().for_each(|byte| *byte ^= 0xff);
+    module
+}
+
+#[test]
+fn a_module_that_cannot_be_a_policy_ends_the_start_with_its_place() {
+    for (name, module) in no_policies() {
+        let builder = Weir::build(&house("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
+        let (code, out, err) = Weir::check(builder);
+        assert_eq!(code, 78, "{name}: {out}{err}");
+        let told = format!("{out}{err}");
+        assert!(told.contains("guest.wasm") && told.contains("proxy.toml:"), "{name}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_module_that_cannot_be_a_policy_costs_a_reload_and_nothing_else() {
+    let upstream = Upstream::start();
+    let good = simple(&upstream.url(), &[WHOLE]).text();
+    let module = std::fs::read(guest::misbehaving()).unwrap();
+    let weir = Weir::build(&good).file("guest.wasm", &module).start();
+    let mut admitted = 0;
+    let mut check = async |after: &str| {
+        let reply = get(weir.http, "/", &[]).await;
+        admitted += 1;
+        assert_eq!((reply.status, reply.remaining("day")), (200, 1_000_000 - admitted), "after {after}");
+    };
+    for (name, module) in no_policies() {
+        std::fs::write(weir.folder().join(format!("{name}.wasm")), module).unwrap();
+        weir.reload(&good.replace("use = \"client-ip\"", &format!("wasm = \"{name}.wasm\"")), "refused");
+        check(name).await;
+    }
+    // One that is a policy, and never comes back from `configure`.
+    let looping = house(&upstream.url(), "").more("[policies.guest.config]\nloops_in_configure = true").text();
+    weir.reload(&looping, "refused");
+    check("a loop in configure").await;
+    // One that wants to see what nobody knows.
+    let curious = house(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
+    weir.reload(&curious, "refused");
+    assert!(weir.admin_page("/status").text().contains("shoe-size"));
+    check("an unknown fact").await;
+}

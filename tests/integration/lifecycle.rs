@@ -1,0 +1,126 @@
+//! From start to signal: what is under way is finished, and the process ends as it should.
+
+use rustix::process::Signal;
+
+use crate::harness::client::{Client, get};
+use crate::harness::cluster::Cluster;
+use crate::harness::redis::Redis;
+use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+use crate::harness::{eventually_async, free_address};
+
+const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+
+async fn a_signal_lets_requests_finish(signal: Signal) {
+    let upstream = Upstream::start();
+    upstream.answer(200, &[], "x".repeat(300_000));
+    let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
+    // Eight that wait for the upstream, and eight connections that wait for nothing.
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        let mut client = Client::connect(weir.http).await.unwrap();
+        assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
+        idle.push(client);
+    }
+    upstream.hold();
+    let mut under_way = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let address = weir.http;
+        under_way.spawn(async move { Client::connect(address).await?.get("/", &[]).await });
+    }
+    // The runtime must turn while we wait.
+    eventually_async("all eight wait at the upstream", async || {
+        let count = upstream.count();
+        if count == 16 { Ok(()) } else { Err(count.to_string()) }
+    })
+    .await;
+    weir.signal(signal);
+    let address = weir.http;
+    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(address).await {
+        Ok(_) => Err("connected".into()),
+        Err(_) => Ok(()),
+    })
+    .await;
+    assert!(weir.running(), "requests are under way");
+    upstream.release();
+    while let Some(reply) = under_way.join_next().await {
+        let reply = reply.unwrap().unwrap_or_else(|error| panic!("a request under way was cut: {error}"));
+        assert_eq!((reply.status, reply.body.len()), (200, 300_000));
+    }
+    let status = weir.exit();
+    assert_eq!(status.code(), Some(0), "{status:?}");
+    drop(idle);
+}
+
+#[tokio::test]
+async fn sigterm_finishes_what_is_under_way_and_exits_0() {
+    a_signal_lets_requests_finish(Signal::TERM).await;
+}
+
+#[tokio::test]
+async fn sigint_finishes_what_is_under_way_and_exits_0() {
+    a_signal_lets_requests_finish(Signal::INT).await;
+}
+
+#[tokio::test]
+async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process() {
+    let upstream = Upstream::start();
+    let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"200ms\"").text());
+    upstream.hold();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+    eventually_async("the request waits at the upstream", async || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) })
+        .await;
+    weir.signal(Signal::TERM);
+    let status = weir.exit();
+    assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
+    assert!(held.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_ends_the_start_with_its_name() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let upstream = Upstream::start();
+    let config = simple(&upstream.url(), &[LIMIT]).text().replacen("127.0.0.1:0", &address.to_string(), 1);
+    let (code, out, err) = Weir::build(&config).run();
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(format!("{out}{err}").contains(&address.to_string()), "{out}{err}");
+}
+
+#[tokio::test]
+async fn a_proxy_starts_before_its_store_and_its_upstream_do() {
+    let weir = Weir::start(&simple(&format!("http://{}", free_address()), &[LIMIT]).redis("single", &[free_address()]).text());
+    assert_eq!(weir.admin_page("/live").status, 200);
+    assert_eq!(weir.admin_page("/ready").status, 503);
+}
+
+#[tokio::test]
+async fn counters_in_redis_outlive_the_proxies() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let config = simple(&upstream.url(), &[LIMIT]).redis("single", &[redis.address]).text();
+    for turn in 1..=3 {
+        let weir = Weir::start(&config);
+        assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 1000 - turn);
+    }
+}
+
+#[tokio::test]
+async fn every_counter_expires_some_time_after_it_means_nothing() {
+    let (upstream, cluster) = (Upstream::start(), Cluster::start());
+    let limits = ["fixed_window", "gcra", "token_bucket"]
+        .map(|algorithm| format!("name = \"{algorithm}\", algorithm = \"{algorithm}\", quota = 10, period = \"10s\""));
+    let config = simple(&upstream.url(), &limits.each_ref().map(String::as_str)).redis("cluster", &cluster.addresses());
+    let weir = Weir::start(&config.text());
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    assert_eq!(cluster.keys(), 3);
+    for node in &cluster.nodes {
+        let mut connection = node.connect();
+        let crate::harness::redis::Value::List(keys) = connection.ask(&["KEYS", "*"]) else { panic!("no list") };
+        for key in keys {
+            let ttl_ms: i64 = connection.ask(&["PTTL", &key.text()]).text().parse().unwrap();
+            assert!((1..=21_000).contains(&ttl_ms), "{key:?} lives for {ttl_ms} ms: at most its meaning, a period and a second");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What Weir promises, shown with real processes, real sockets, real Redis Clusters and real Wasm guests. One binary, so that it is linked once.
+//!
+//! Each test is named after what it shows. They know nothing of the proxy's inside, except `windows`, which needs to see more of a decision than
+//! a response tells. What they stand on is in `harness`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "a test's helpers may fail the test"
+)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod admin;
+mod admission;
+mod clocks;
+mod commands;
+mod faults;
+mod forwarding;
+mod guests;
+mod keys;
+mod lifecycle;
+mod refusals;
+mod reloads;
+mod replies;
+mod several;
+mod smuggling;
+mod windows;

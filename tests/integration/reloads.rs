@@ -1,0 +1,215 @@
+//! Configuration and policies change under load: no request fails, no count is lost, and a bad file changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::process::Signal;
+
+use crate::harness::client::{Client, Tally, get};
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::{Weir, replace};
+use crate::harness::{eventually, eventually_async};
+
+fn quota(url: &str, quota: u64, period: &str) -> Toml {
+    simple(url, &[&format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"{period}\"")])
+}
+
+/// Clients that send one request after another until told to stop, each on one connection.
+struct Load {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    tasks: tokio::task::JoinSet<Tally>,
+}
+
+impl Load {
+    fn start(weir: &Weir, clients: usize) -> Self {
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..clients {
+            let (address, stop, answered) = (weir.http, Arc::clone(&stop), Arc::clone(&answered));
+            tasks.spawn(async move {
+                let mut tally = Tally::default();
+                let mut client = Client::connect(address).await.expect("a connection");
+                while !stop.load(Ordering::Relaxed) && tally.failed.is_empty() {
+                    tally.add(&client.get("/", &[]).await);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                tally
+            });
+        }
+        Self { stop, answered, tasks }
+    }
+
+    async fn end(mut self) -> Tally {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Tally::default();
+        while let Some(tally) = self.tasks.join_next().await {
+            let tally = tally.expect("no panic in a client");
+            tally.by_status.iter().for_each(|(status, count)| *all.by_status.entry(*status).or_default() += count);
+            all.failed.extend(tally.failed);
+        }
+        all
+    }
+
+    /// Waits until the load has gone on: requests that came after what was just done.
+    fn await_more(&self) {
+        let seen = self.answered.load(Ordering::Relaxed);
+        eventually("the load goes on", || {
+            let now = self.answered.load(Ordering::Relaxed);
+            if now >= seen + 100 { Ok(()) } else { Err(format!("{now} answered, {seen} before")) }
+        });
+    }
+}
+
+/// Four ways to be wrong: no TOML, an unknown key, a policy's own mistake, a module that is none.
+fn bad(good: &str, turn: usize) -> String {
+    match turn % 4 {
+        0 => format!("{good}\n[[routes"),
+        1 => good.replace("upstream = \"api\"", "upstraem = \"api\""),
+        2 => good.replace("algorithm = \"fixed_window\"", "algorithm = \"fixed_widow\""),
+        _ => good.replace("use = \"client-ip\"", "wasm = \"broken.wasm\""),
+    }
+}
+
+// Two threads: the load runs in one, while the other rewrites the file and waits for what comes of it.
+#[test]
+fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every_count() {
+    const START: u64 = 10_000_000;
+    let upstream = Upstream::start();
+    let weir = Weir::build(&quota(&upstream.url(), START, "1d").text()).file("broken.wasm", b"\0asm\x01\0\0\0\xff").start();
+    let (started, load_started) = std::sync::mpsc::channel();
+    let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+    let tally = std::thread::scope(|scope| {
+        let weir_ref = &weir;
+        let runner = scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let load = Load::start(weir_ref, 16);
+                started.send((Arc::clone(&load.stop), Arc::clone(&load.answered))).unwrap();
+                // An error says that the other thread failed: then this one ends as well.
+                let _ = finished.await;
+                load.end().await
+            })
+        });
+        let (stop, answered) = load_started.recv().unwrap();
+        let watch = Load { stop, answered, tasks: tokio::task::JoinSet::new() };
+        for turn in 1..=20_u64 {
+            watch.await_more();
+            let text = quota(&upstream.url(), START + turn, "1d").text();
+            if turn % 4 == 0 {
+                weir.reload(&bad(&text, (turn / 4 - 1) as usize), "refused");
+            } else {
+                weir.reload(&text, "applied");
+            }
+        }
+        watch.await_more();
+        finish.send(()).unwrap();
+        runner.join().expect("no panic in the load")
+    });
+    tally.only(&[200]);
+    assert_eq!(upstream.count(), tally.total());
+    assert!(weir.reloads("applied") >= 15 && weir.reloads("refused") >= 5);
+    let last = crate::harness::client::get_blocking(weir.http, "/").unwrap();
+    // The twentieth was bad, so the nineteenth's quota stands, less all that was ever admitted and this one.
+    assert_eq!(last.remaining("day"), (START + 19 - tally.total() - 1) as i64, "{last:?}");
+}
+
+#[tokio::test]
+async fn a_hundred_an_hour_edited_to_a_hundred_a_second_works_at_once() {
+    for algorithm in ["fixed_window", "gcra", "token_bucket"] {
+        let upstream = Upstream::start();
+        let limit = |period: &str| format!("name = \"l\", algorithm = \"{algorithm}\", quota = 100, period = \"{period}\"");
+        let weir = Weir::start(&simple(&upstream.url(), &[&limit("1h")]).text());
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let mut admitted = 0;
+        while client.get("/", &[]).await.unwrap().status == 200 {
+            admitted += 1;
+        }
+        assert!(admitted >= 100, "{algorithm}: {admitted}");
+        weir.reload(&simple(&upstream.url(), &[&limit("1s")]).text(), "applied");
+        let reply = client.get("/", &[]).await.unwrap();
+        assert_eq!(reply.status, 200, "{algorithm}: an hour's wait was carried over: {reply:?}");
+        let policy = &reply.limit_policies()["l"];
+        assert_eq!((policy["q"], policy["w"]), (100, 1), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_is_edited_applies_to_the_counters_as_they_are() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&quota(&upstream.url(), 10, "1d").text());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    for _ in 0..10 {
+        assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
+    }
+    assert_eq!(client.get("/", &[]).await.unwrap().status, 429);
+    weir.reload(&quota(&upstream.url(), 15, "1d").text(), "applied");
+    assert_eq!(client.get("/", &[]).await.unwrap().remaining("day"), 4, "ten of fifteen are used, and this is the eleventh");
+    weir.reload(&quota(&upstream.url(), 5, "1d").text(), "applied");
+    let reply = client.get("/", &[]).await.unwrap();
+    assert_eq!((reply.status, reply.remaining("day")), (429, 0), "eleven of five are used");
+}
+
+#[tokio::test]
+async fn sighup_reloads_a_file_that_was_written_in_place() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&quota(&upstream.url(), 10, "1d").text());
+    // Touched, so that there is something to apply; the watcher may be faster than the signal, and then the signal finds nothing new.
+    std::fs::write(weir.folder().join("proxy.toml"), quota(&upstream.url(), 77, "1d").text()).unwrap();
+    weir.signal(Signal::HUP);
+    weir.await_reloads("applied", 1);
+    assert_eq!(get(weir.http, "/", &[]).await.limit_policies()["day"]["q"], 77);
+}
+
+#[tokio::test]
+async fn a_bad_file_is_told_with_its_line_and_the_old_house_serves_on() {
+    let upstream = Upstream::start();
+    let good = quota(&upstream.url(), 10, "1d").text();
+    let weir = Weir::start(&good);
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 9);
+    weir.reload(&good.replace("quota = 10", "qouta = 10"), "refused");
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 8);
+    let told = weir.admin_page("/status").text();
+    assert!(told.contains("qouta"), "{told}");
+    eventually("the log tells the mistake", || {
+        let log = weir.output().lines().join("\n");
+        if log.contains("qouta") { Ok(()) } else { Err(log) }
+    });
+    // And the next good one is taken.
+    weir.reload(&good.replace("quota = 10", "quota = 20"), "applied");
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 17);
+}
+
+#[tokio::test]
+async fn a_policy_rebuilt_in_its_file_is_reloaded() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .more(
+            "[policies.keys]\nwasm = \"policy.wasm\"\n[[policies.keys.config.limits]]\nname = \"key\"\nalgorithm = \"fixed_window\"\nquota = 5\nperiod = \"1d\"",
+        )
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"keys\"");
+    let module = std::fs::read(crate::harness::guest::api_key()).unwrap();
+    let weir = Weir::build(&config.text()).file("policy.wasm", &module).start();
+    assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 4);
+    assert_eq!(get(weir.http, "/", &[("x-api-key", "b")]).await.remaining("key"), 4);
+
+    // Half of it, as a compiler that is still writing would leave it: refused, and the old one serves on.
+    let refused = weir.reloads("refused");
+    replace(&weir.folder().join("policy.wasm"), &module[..module.len() / 2]);
+    weir.await_reloads("refused", refused + 1);
+    assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 3);
+
+    // The whole again, with a custom section that makes it another file.
+    let applied = weir.reloads("applied") + weir.reloads("unchanged");
+    let mut rebuilt = module.clone();
+    rebuilt.extend_from_slice(b"\0\x05\x04note");
+    replace(&weir.folder().join("policy.wasm"), &rebuilt);
+    eventually_async("the rebuilt policy is applied", async || {
+        let now = weir.reloads("applied") + weir.reloads("unchanged");
+        if now > applied { Ok(()) } else { Err(format!("{now} reloads")) }
+    })
+    .await;
+    assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 2, "its counters go on");
+}

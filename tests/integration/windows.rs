@@ -1,0 +1,104 @@
+//! The first millisecond of a window, on a real Redis: the limiter's own door, because a response tells whole seconds only.
+//!
+//! The trap: a counter that trusts expiry finds the old count in a window's first moments, because a key lives through its whole last millisecond,
+//! and refuses. One caller asks as fast as it can, so the order of answers is the order of decisions, and these can be judged without a clock:
+//! while a window refuses, the time until the next one only falls. Where it has risen, a new window has begun, and a refusal there is the trap.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir::clock::Clock;
+use weir::engine::{Engine, RedisMode, RedisSettings};
+use weir::limit::{Limiter, Scope, Settings, Take};
+use weir::plan::{Algorithm, Alignment, Fallback, Limit, Outcome, Plan, Rate};
+use weir::telemetry::Metrics;
+
+use crate::harness::cluster::Cluster;
+use crate::harness::redis::Redis;
+
+const WINDOWS: usize = 400;
+const WINDOW_MS: u64 = 25;
+/// Far fewer than one caller can ask for in a window, so that nearly every window ends in refusals.
+const QUOTA: u64 = 5;
+/// Of 400 windows at 25 ms this is six times what they need.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Callers with keys of their own, so that scripts queue up before and behind those that are judged.
+const OTHERS: usize = 8;
+
+fn limiter(nodes: Vec<String>, mode: RedisMode) -> Limiter {
+    let deadline = Duration::from_secs(20);
+    let settings = RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline };
+    let metrics = Metrics::new(1);
+    let engine = Engine::build(&weir::engine::Settings::Redis(settings), Clock::system(), &metrics).expect("an engine");
+    Limiter::new(Settings { deadline, key_secret: None }, Arc::new(engine), metrics)
+}
+
+fn scope() -> Arc<Scope> {
+    Arc::new(Scope { name: "windows".into(), policy: "windows".into(), on_store_error: Fallback::Deny, limit_decides: false })
+}
+
+async fn ask(limiter: &Limiter, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Outcome {
+    match limiter.take(scope, plan).await {
+        Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
+        Take::Unavailable => panic!("the store did not answer"),
+    }
+}
+
+async fn every_window_begins_full(nodes: Vec<String>, mode: RedisMode) {
+    let (limiter, scope) = (Arc::new(limiter(nodes, mode)), scope());
+    let algorithm = Algorithm::FixedWindow { rate: Rate { amount: QUOTA, per_ms: WINDOW_MS }, alignment: Alignment::Clock };
+    let plan = |key: &str| Arc::new(Plan::new(vec![Limit::new("short", key, algorithm)]).unwrap());
+    let mut others = tokio::task::JoinSet::new();
+    for number in 0..OTHERS {
+        let (limiter, scope, plan) = (Arc::clone(&limiter), Arc::clone(&scope), plan(&format!("other {number}")));
+        others.spawn(async move {
+            loop {
+                ask(&limiter, &scope, &plan).await;
+            }
+        });
+    }
+    let plan = plan("judged");
+    let begun = Instant::now();
+    let (mut windows, mut refused_until_us, mut admitted_in_window) = (0, None::<u64>, 0);
+    let mut partial = 0;
+    while windows < WINDOWS {
+        assert!(begun.elapsed() < DEADLINE, "{windows} windows in {DEADLINE:?}");
+        let outcome = ask(&limiter, &scope, &plan).await;
+        let limit = outcome.limits[0];
+        if outcome.admitted {
+            if refused_until_us.take().is_some() || limit.remaining == QUOTA - 1 {
+                // A new window: the first one in it finds it full.
+                assert_eq!(limit.remaining, QUOTA - 1, "window {windows} did not begin full");
+                partial += usize::from(windows > 0 && admitted_in_window < QUOTA);
+                (windows, admitted_in_window) = (windows + 1, 0);
+            }
+            admitted_in_window += 1;
+            assert_eq!(limit.remaining, QUOTA - admitted_in_window, "window {windows} skipped a count");
+        } else {
+            let wait_us = limit.retry_after_us.expect("waiting helps");
+            assert!(wait_us <= WINDOW_MS * 1000, "{wait_us} us of a window of {WINDOW_MS} ms");
+            assert_eq!(admitted_in_window, QUOTA, "window {windows} refused before its quota was used");
+            if let Some(before_us) = refused_until_us {
+                assert!(
+                    wait_us <= before_us,
+                    "a new window began after {windows} windows with the old one's count: {before_us} us, then {wait_us} us"
+                );
+            }
+            refused_until_us = Some(wait_us);
+        }
+    }
+    // Without refusals there is nothing to see: a machine that is too slow for this test must not pass it.
+    assert!(partial < WINDOWS / 2, "{partial} of {WINDOWS} windows ended before their quota was used");
+}
+
+#[tokio::test]
+async fn the_first_millisecond_of_each_of_400_windows_counts_from_zero() {
+    let redis = Redis::start();
+    every_window_begins_full(vec![redis.address.to_string()], RedisMode::Single).await;
+}
+
+#[tokio::test]
+async fn on_a_cluster_the_first_millisecond_of_each_of_400_windows_counts_from_zero() {
+    let cluster = Cluster::start();
+    every_window_begins_full(cluster.addresses().iter().map(ToString::to_string).collect(), RedisMode::Cluster).await;
+}

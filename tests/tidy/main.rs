@@ -1,0 +1,138 @@
+//! Holds the house to its own rules: who may use whom, who may ask for the time, how long a file may be. Each finding says file, line, rule and why.
+//!
+//! `rules` are the tables, to be read beside ARCHITECTURE.md; `source` walks Rust with `syn`; `words` looks at what is not Rust. Each rule is shown to
+//! fire on a bad sample (`samples`), so that silence means that the house is tidy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "a test's helpers may fail the test"
+)]
+
+mod rules;
+mod samples;
+mod source;
+mod words;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Something that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    file: String,
+    line: usize,
+    rule: &'static str,
+    why: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}: {}: {}", self.file, self.line, self.rule, self.why)
+    }
+}
+
+/// A file of the repository: its path with `/`, from the top, and its text.
+struct File {
+    path: String,
+    text: String,
+}
+
+#[test]
+fn rooms_keep_to_the_table_of_arrows() {
+    let files = rust_under(&["src"]);
+    assert!(files.len() > 10, "too few files in src/: is this the repository?");
+    settle(&source::check(&files));
+}
+
+#[test]
+fn each_room_is_a_folder_with_a_door() {
+    settle(&rules::doors(&rust_under(&["src"])));
+}
+
+#[test]
+fn each_file_says_first_what_it_is_and_stays_short() {
+    settle(&words::heads_and_lengths(&rust_under(&["src", "tests", "policies", "wasm-sdk", "examples", "build.rs"])));
+}
+
+#[test]
+fn the_readme_lists_every_metric() {
+    let names = read("src/telemetry/names.rs").expect("src/telemetry/names.rs");
+    // A clone without a README has nothing to be wrong.
+    let readme = read("README.md").unwrap_or_default();
+    settle(&words::metrics(&names, &readme));
+}
+
+#[test]
+fn no_file_names_a_machine() {
+    settle(&words::machine_paths(&tracked()));
+}
+
+fn settle(findings: &[Finding]) {
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(
+        findings.is_empty(),
+        "\n\n{}\n\n{} finding(s); the rules and their reasons are in ARCHITECTURE.md\n",
+        lines.join("\n"),
+        lines.len()
+    );
+}
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(top().join(path)).ok()
+}
+
+/// Every Rust file under `folders` (or the file itself), sorted.
+fn rust_under(folders: &[&str]) -> Vec<File> {
+    let mut paths = Vec::new();
+    for folder in folders {
+        walk(&top().join(folder), &mut paths);
+    }
+    let rust = paths.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    rust.map(|path| load(&path).expect("a Rust file is UTF-8")).collect()
+}
+
+/// What git tracks, or everything where there is no git: text files only.
+fn tracked() -> Vec<File> {
+    let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(top()).output();
+    let paths: Vec<PathBuf> = match listed {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).split('\0').filter(|path| !path.is_empty()).map(|path| top().join(path)).collect()
+        }
+        _ => {
+            let mut all = Vec::new();
+            walk(top(), &mut all);
+            all
+        }
+    };
+    paths.iter().filter_map(|path| load(path)).collect()
+}
+
+fn load(path: &Path) -> Option<File> {
+    let text = fs::read_to_string(path).ok()?;
+    let path = path.strip_prefix(top()).unwrap_or(path).to_string_lossy().replace('\\', "/");
+    Some(File { path, text })
+}
+
+fn walk(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_file() {
+        found.push(path.to_owned());
+        return;
+    }
+    let Ok(entries) = fs::read_dir(path) else { return };
+    let mut entries: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    entries.sort();
+    for entry in entries {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy();
+        if name != "target" && !name.starts_with('.') {
+            walk(&entry, found);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Each rule, shown to fire on a bad sample and to stay silent on a good one.
+
+use super::{File, Finding, rules, source, words};
+
+fn file(path: &str, text: &str) -> File {
+    File { path: path.into(), text: text.into() }
+}
+
+fn found(path: &str, text: &str) -> Vec<(usize, &'static str)> {
+    lines(&source::check(&[file(path, text)]))
+}
+
+fn lines(findings: &[Finding]) -> Vec<(usize, &'static str)> {
+    findings.iter().map(|finding| (finding.line, finding.rule)).collect()
+}
+
+#[test]
+fn a_forbidden_arrow_is_found_however_it_is_written() {
+    for bad in [
+        "use crate::proxy::House;",
+        "use crate::{clock::Clock, proxy};",
+        "use super::proxy as door;",
+        "fn f() { crate::proxy::handle(); }",
+        "fn f() -> Option<crate::proxy::House> { None }",
+        "fn f() { println!(\"{}\", crate::proxy::NAME); }",
+        "fn f() { vec![other(crate::proxy::NAME)]; }",
+        "mod inner { use super::super::proxy::House; }",
+        "pub use crate::proxy::*;",
+        "#[cfg(not(test))] use crate::proxy::House;",
+    ] {
+        assert_eq!(found("src/limit/mod.rs", bad), [(1, "arrow")], "{bad}");
+    }
+    assert_eq!(found("src/limit/keys.rs", "\nuse super::super::proxy::House;"), [(2, "arrow")]);
+}
+
+#[test]
+fn an_allowed_arrow_and_a_rooms_own_parts_are_not() {
+    for good in [
+        "use crate::engine::Engine;",
+        "use super::engine::Engine;",
+        "use self::keys::Key; mod keys;",
+        "mod inner { use super::Grant; }",
+        "use crate::limit::Grant;",
+        "fn f() { tracing::warn!(proxy = 1, \"crate::proxy::x\"); }",
+    ] {
+        assert_eq!(found("src/limit/mod.rs", good), [], "{good}");
+    }
+}
+
+#[test]
+fn tests_may_use_any_room() {
+    for good in [
+        "#[cfg(test)] mod tests { use crate::proxy::House; }",
+        "#[cfg(test)] use crate::proxy::House;",
+        "#[cfg(any(test, fuzzing))] fn f() { crate::proxy::f(); }",
+        "struct S; impl S { #[cfg(test)] fn f() { std::time::Instant::now(); } }",
+    ] {
+        assert_eq!(found("src/limit/mod.rs", good), [], "{good}");
+    }
+    let files = [file("src/limit/mod.rs", "#[cfg(test)] mod tests;"), file("src/limit/tests.rs", "use crate::proxy::House;")];
+    assert_eq!(source::check(&files), []);
+    let files = [file("src/limit/mod.rs", "mod tests;"), file("src/limit/tests.rs", "use crate::proxy::House;")];
+    assert_eq!(lines(&source::check(&files)), [(1, "arrow")]);
+}
+
+#[test]
+fn proxy_takes_only_the_peer_from_listen_and_nobody_takes_app() {
+    assert_eq!(found("src/proxy/mod.rs", "use crate::listen::{Handler, Peer};"), []);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::listen::Listener;"), [(1, "arrow")]);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::listen;"), [(1, "arrow")]);
+    assert_eq!(found("src/listen/mod.rs", "use crate::proxy::Proxy;"), [(1, "arrow")]);
+    assert_eq!(found("src/cli/mod.rs", "use crate::App;"), []);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::App;"), [(1, "arrow")]);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::nowhere::Thing;"), [(1, "arrow")]);
+}
+
+#[test]
+fn main_only_calls_cli() {
+    assert_eq!(found("src/main.rs", "fn main() { weir::cli::main() }"), []);
+    assert_eq!(found("src/main.rs", "fn main() { weir::app::serve() }"), [(1, "arrow")]);
+}
+
+#[test]
+fn a_crate_outside_its_room_is_found() {
+    assert_eq!(found("src/limit/mod.rs", "use redis::Cmd;"), [(1, "crate")]);
+    assert_eq!(found("src/engine/mod.rs", "fn f(_: redis::Cmd) {}"), [(1, "crate")]);
+    assert_eq!(found("src/engine/redis/mod.rs", "use redis::Cmd;"), []);
+    assert_eq!(found("src/engine/redis.rs", "use redis::Cmd;"), []);
+    assert_eq!(found("src/engine/redis/mod.rs", "use mlua::Lua;"), [(1, "crate")]);
+    assert_eq!(found("src/engine/embedded/lua.rs", "use mlua::Lua;"), []);
+    assert_eq!(found("src/proxy/mod.rs", "use wasmtime::Engine;"), [(1, "crate")]);
+    assert_eq!(found("src/policy/mod.rs", "use ::http::Uri;"), [(1, "crate")]);
+    assert_eq!(found("src/policy/mod.rs", "wasmtime::component::bindgen!({});"), []);
+    assert_eq!(found("src/policy/mod.rs", "fn f() { assert!(http::Uri::default()); }"), [(1, "crate")]);
+    assert_eq!(found("src/telemetry/mod.rs", "use hyper::Request;"), [(1, "crate")]);
+    assert_eq!(found("src/app/mod.rs", "use toml::Value;"), [(1, "crate")]);
+    assert_eq!(found("src/listen/mod.rs", "use rustls::ServerConfig;"), [(1, "crate")]);
+    // A module of that name is not the crate.
+    assert_eq!(found("src/engine/mod.rs", "mod redis; pub use redis::Redis;"), []);
+}
+
+#[test]
+fn only_clock_asks_for_the_time() {
+    for bad in [
+        "fn f() { std::time::Instant::now(); }",
+        "use std::time::Instant; fn f() { Instant::now(); }",
+        "use std::time::SystemTime; fn f() { vec![SystemTime::now()]; }",
+        "use std::time::SystemTime as Wall;",
+        "use std::time::Instant; fn f() { let g = Instant::now; }",
+    ] {
+        assert_eq!(found("src/proxy/mod.rs", bad), [(1, "time")], "{bad}");
+        assert_eq!(found("src/clock/mod.rs", bad), [], "{bad}");
+    }
+    for good in [
+        "fn f() { tokio::time::Instant::now(); }",
+        "use tokio::time::Instant; fn f() { Instant::now(); }",
+        "use std::time::Instant; fn f(at: Instant) {}",
+    ] {
+        assert_eq!(found("src/proxy/mod.rs", good), [], "{good}");
+    }
+}
+
+#[test]
+fn what_is_no_rust_is_a_finding_and_not_silence() {
+    assert_eq!(found("src/proxy/mod.rs", "\nfn {"), [(2, "parse")]);
+}
+
+#[test]
+fn a_room_without_a_door_and_a_stranger_are_found() {
+    let mut house: Vec<File> = rules::ARROWS.iter().map(|(room, _)| file(&format!("src/{room}/mod.rs"), "")).collect();
+    house.push(file("src/lib.rs", ""));
+    assert_eq!(rules::doors(&house), []);
+    house.push(file("src/helpers.rs", ""));
+    house.push(file("src/misc/mod.rs", ""));
+    assert_eq!(rules::doors(&house).len(), 2);
+    house.retain(|file| file.path != "src/limit/mod.rs");
+    assert_eq!(rules::doors(&house).len(), 3);
+}
+
+#[test]
+fn arrows_point_at_rooms_of_the_table_and_never_in_a_circle() {
+    // Strike out rooms that use none that is left, until nothing is left.
+    let mut left: Vec<_> = rules::ARROWS.to_vec();
+    while !left.is_empty() {
+        let names: Vec<&str> = left.iter().map(|(room, _)| *room).collect();
+        let before = left.len();
+        left.retain(|(_, uses)| uses.iter().any(|used| names.contains(used)));
+        assert!(left.len() < before, "a circle among {names:?}");
+    }
+    assert!(rules::ARROWS.iter().flat_map(|(_, uses)| uses.iter()).all(|used| rules::is_room(used)));
+}
+
+#[test]
+fn a_headless_and_an_endless_file_are_found() {
+    let long = format!("//! Long.\n{}", "// x\n".repeat(rules::LINES_MAX));
+    let files = [file("src/a.rs", "use std::fmt;\n"), file("src/b.rs", &long), file("src/c.rs", "//! Good.\n")];
+    assert_eq!(lines(&words::heads_and_lengths(&files)), [(1, "head"), (rules::LINES_MAX + 1, "length")]);
+}
+
+#[test]
+fn a_metric_missing_from_the_readme_and_one_made_up_are_found() {
+    let names = "A \"weir_requests\" [\"route\"] \"Requests\";\n// \"weir_old\"\nname: \"weir_open\",\n";
+    let good = "## Metrics\n\n| `weir_requests_total` | x |\n| `weir_open` | x |\n\n## Next\nweir_other\n";
+    assert_eq!(words::metrics(names, good), []);
+    assert_eq!(words::metrics(names, "# No such section\n"), []);
+    assert_eq!(lines(&words::metrics(names, "# T\n## Metrics\n`weir_open`\n")), [(2, "metrics")]);
+    assert_eq!(lines(&words::metrics(names, "## Metrics\nweir_open weir_requests\nweir_wrong\n")), [(3, "metrics")]);
+}
+
+#[test]
+fn a_machines_folder_is_found() {
+    let bad = |folder: &str| lines(&words::machine_paths(&[file("a.md", &format!("see\n\"/{folder}/me/x\"\n"))]));
+    for folder in ["root", "home", "Users", "work"] {
+        assert_eq!(bad(folder), [(2, "machine")], "{folder}");
+    }
+    assert_eq!(words::machine_paths(&[file("a.md", "https://example.com/home/x target/work/y $HOME/x\n")]), []);
+}

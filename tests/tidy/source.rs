@@ -1,0 +1,299 @@
+//! Walks Rust sources under `src/`: paths between rooms, crates in the wrong room, and who asks the system for the time.
+//!
+//! Code under `cfg(test)` is exempt: a room's tests may stand beside any other. Paths inside macros' arguments are seen as well, as tokens.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Span, TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+
+use super::rules::{self, CRATES, LISTEN_ITEMS_OF_PROXY};
+use super::{File, Finding};
+
+pub fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut parsed = Vec::new();
+    for file in files {
+        match syn::parse_file(&file.text) {
+            Ok(tree) => parsed.push((file, tree)),
+            Err(error) => {
+                findings.push(Finding { file: file.path.clone(), line: error.span().start().line, rule: "parse", why: error.to_string() })
+            }
+        }
+    }
+    let test_only: Vec<String> = parsed.iter().flat_map(|(file, tree)| test_modules(&file.path, tree)).collect();
+    for (file, tree) in &parsed {
+        let exempt = test_only.iter().any(|stem| file.path == format!("{stem}.rs") || file.path.starts_with(&format!("{stem}/")));
+        if !exempt {
+            let mut walker = Walker::new(&file.path, tree);
+            walker.visit_file(tree);
+            findings.extend(walker.findings);
+        }
+    }
+    findings
+}
+
+/// `#[cfg(test)] mod NAME;` in a file: the paths, without `.rs`, of what it declares.
+fn test_modules(path: &str, tree: &syn::File) -> Vec<String> {
+    let stem = path.strip_suffix("/mod.rs").or_else(|| path.strip_suffix(".rs")).unwrap_or(path);
+    let declared = tree.items.iter().filter_map(|item| match item {
+        syn::Item::Mod(module) if module.content.is_none() && for_tests(&module.attrs) => Some(format!("{stem}/{}", module.ident)),
+        _ => None,
+    });
+    declared.collect()
+}
+
+struct Walker {
+    path: String,
+    /// The file's module, from the crate's top: `["limit", "keys"]`. Inline modules are pushed while they are walked.
+    module: Vec<String>,
+    /// Modules declared here: their names hide crates of the same name.
+    local: BTreeSet<String>,
+    /// `Instant` is tokio's here, which a test may hold still.
+    tokio_instant: bool,
+    findings: Vec<Finding>,
+}
+
+impl Walker {
+    fn new(path: &str, tree: &syn::File) -> Self {
+        let inner = path.strip_prefix("src/").unwrap_or(path);
+        let stem = inner.strip_suffix("/mod.rs").or_else(|| inner.strip_suffix(".rs")).unwrap_or(inner);
+        let module = if stem == "lib" || stem == "main" { Vec::new() } else { stem.split('/').map(str::to_owned).collect() };
+        let mut uses = Vec::new();
+        for item in &tree.items {
+            if let syn::Item::Use(item) = item {
+                flatten(&item.tree, &mut Vec::new(), &mut uses);
+            }
+        }
+        let local = tree.items.iter().filter_map(|item| match item {
+            syn::Item::Mod(module) => Some(module.ident.to_string()),
+            _ => None,
+        });
+        Self {
+            path: path.to_owned(),
+            module,
+            local: local.collect(),
+            tokio_instant: uses.iter().any(|used| used.segments == ["tokio", "time", "Instant"]),
+            findings: Vec::new(),
+        }
+    }
+
+    fn room(&self) -> Option<&str> {
+        self.path.strip_prefix("src/").and_then(|path| path.split_once('/')).map(|(room, _)| room)
+    }
+
+    fn find(&mut self, span: Span, rule: &'static str, why: String) {
+        self.findings.push(Finding { file: self.path.clone(), line: span.start().line, rule, why });
+    }
+
+    fn check(&mut self, segments: &[String], span: Span) {
+        if segments.len() < 2 {
+            return;
+        }
+        if let Some(absolute) = self.absolute(segments) {
+            self.check_arrow(&absolute, span);
+        } else {
+            self.check_crate(segments, span);
+            self.check_time(segments, span);
+        }
+    }
+
+    /// The path from the crate's top, where it is one of ours.
+    fn absolute(&self, segments: &[String]) -> Option<Vec<String>> {
+        let main = self.path == "src/main.rs";
+        match segments[0].as_str() {
+            "crate" => Some(segments[1..].to_vec()),
+            "weir" if main => Some(segments[1..].to_vec()),
+            "self" | "super" => {
+                let ups = segments.iter().take_while(|segment| *segment == "super").count();
+                let rest = segments.iter().skip_while(|segment| *segment == "self" || *segment == "super");
+                let kept = self.module.len().saturating_sub(ups);
+                Some(self.module[..kept].iter().chain(rest).cloned().collect())
+            }
+            _ => None,
+        }
+    }
+
+    fn check_arrow(&mut self, absolute: &[String], span: Span) {
+        let Some(target) = absolute.first() else { return };
+        let target = if target == "App" { "app" } else { target.as_str() };
+        let Some(room) = self.room().map(str::to_owned) else {
+            // lib.rs names every room; main.rs only calls the command line.
+            if self.path == "src/main.rs" && target != "cli" {
+                self.find(span, "arrow", format!("main.rs only calls cli, not `{target}`"));
+            }
+            return;
+        };
+        if !rules::is_room(target) {
+            self.find(span, "arrow", format!("`crate::{target}` is no room"));
+        } else if !rules::may_use(&room, target) {
+            self.find(span, "arrow", format!("`{room}` may not use `{target}`"));
+        } else if room == "proxy"
+            && target == "listen"
+            && !absolute.get(1).is_some_and(|item| LISTEN_ITEMS_OF_PROXY.contains(&item.as_str()))
+        {
+            self.find(span, "arrow", format!("of `listen`, `proxy` may name only {}", LISTEN_ITEMS_OF_PROXY.join(" and ")));
+        }
+    }
+
+    fn check_crate(&mut self, segments: &[String], span: Span) {
+        let name = segments[0].as_str();
+        if self.local.contains(name) {
+            return;
+        }
+        let Some(rule) = CRATES.iter().find(|rule| rule.crates.contains(&name)) else { return };
+        let inner = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        if !rule.to.iter().any(|prefix| inner.starts_with(prefix)) {
+            self.find(span, "crate", format!("`{name}` does not belong here: {}", rule.why));
+        }
+    }
+
+    fn check_time(&mut self, segments: &[String], span: Span) {
+        let [.., kind, verb] = segments else { return };
+        let asks = verb == "now" && (kind == "Instant" || kind == "SystemTime");
+        let tokio = segments[0] == "tokio" || (segments.len() == 2 && kind == "Instant" && self.tokio_instant);
+        if asks && !tokio && self.room() != Some("clock") {
+            self.find(span, "time", format!("`{kind}::now` is clock's: use crate::clock, so that a test can hold time"));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Walker {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        if !for_tests(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        if !for_tests(&item.attrs) {
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        self.module.push(module.ident.to_string());
+        visit::visit_item_mod(self, module);
+        self.module.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        let mut uses = Vec::new();
+        flatten(&item.tree, &mut Vec::new(), &mut uses);
+        for used in uses {
+            // An alias would hide the clock from `check_time`.
+            let hidden = used.renamed && matches!(used.segments.last().map(String::as_str), Some("Instant" | "SystemTime"));
+            if hidden && self.room() != Some("clock") {
+                self.find(used.span, "time", "a clock's type keeps its name, so that asking it can be seen".into());
+            }
+            self.check(&used.segments, used.span);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if let Some(first) = path.segments.first() {
+            self.check(&segments, first.ident.span());
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        for (segments, span) in paths_in(&call.tokens) {
+            self.check(&segments, span);
+        }
+        visit::visit_macro(self, call);
+    }
+}
+
+/// One name that a `use` brings in.
+struct Used {
+    segments: Vec<String>,
+    span: Span,
+    renamed: bool,
+}
+
+fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, found: &mut Vec<Used>) {
+    let mut add = |before: &[String], last: &str, span: Span, renamed: bool| {
+        let segments = before.iter().cloned().chain((last != "self").then(|| last.to_owned())).collect();
+        found.push(Used { segments, span, renamed });
+    };
+    match tree {
+        syn::UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            flatten(&path.tree, before, found);
+            before.pop();
+        }
+        syn::UseTree::Name(name) => add(before, &name.ident.to_string(), name.ident.span(), false),
+        syn::UseTree::Rename(name) => add(before, &name.ident.to_string(), name.ident.span(), true),
+        syn::UseTree::Glob(glob) => add(before, "*", glob.star_token.spans[0], false),
+        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, before, found)),
+    }
+}
+
+/// Paths of two segments or more in a macro's tokens.
+fn paths_in(tokens: &TokenStream) -> Vec<(Vec<String>, Span)> {
+    let mut found = Vec::new();
+    let mut current: Option<(Vec<String>, Span)> = None;
+    let mut colons = 0;
+    for token in tokens.clone() {
+        match token {
+            TokenTree::Ident(ident) => match &mut current {
+                Some((segments, _)) if colons == 2 => segments.push(ident.to_string()),
+                _ => found.extend(current.replace((vec![ident.to_string()], ident.span()))),
+            },
+            TokenTree::Punct(punct) if punct.as_char() == ':' => {
+                colons += 1;
+                continue;
+            }
+            TokenTree::Group(group) => {
+                found.extend(current.take());
+                found.extend(paths_in(&group.stream()));
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => found.extend(current.take()),
+        }
+        colons = 0;
+    }
+    found.extend(current);
+    found
+}
+
+fn for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        if attribute.path().is_ident("test") {
+            return true;
+        }
+        let syn::Meta::List(list) = &attribute.meta else { return false };
+        let words: Vec<String> = words(&list.tokens);
+        attribute.path().is_ident("cfg") && words.iter().any(|word| word == "test") && !words.iter().any(|word| word == "not")
+    })
+}
+
+fn words(tokens: &TokenStream) -> Vec<String> {
+    let mut found = Vec::new();
+    for token in tokens.clone() {
+        match token {
+            TokenTree::Ident(ident) => found.push(ident.to_string()),
+            TokenTree::Group(group) => found.extend(words(&group.stream())),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+    found
+}
+
+fn attributes(item: &syn::Item) -> &[syn::Attribute] {
+    match item {
+        syn::Item::Const(item) => &item.attrs,
+        syn::Item::Enum(item) => &item.attrs,
+        syn::Item::Fn(item) => &item.attrs,
+        syn::Item::Impl(item) => &item.attrs,
+        syn::Item::Macro(item) => &item.attrs,
+        syn::Item::Mod(item) => &item.attrs,
+        syn::Item::Static(item) => &item.attrs,
+        syn::Item::Struct(item) => &item.attrs,
+        syn::Item::Trait(item) => &item.attrs,
+        syn::Item::Type(item) => &item.attrs,
+        syn::Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}

@@ -1,0 +1,91 @@
+//! Rules on texts: a file's first line and its length, the README's table of metrics, and no paths of somebody's machine.
+
+use std::collections::BTreeSet;
+
+use super::rules::LINES_MAX;
+use super::{File, Finding};
+
+pub fn heads_and_lengths(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        if !file.text.starts_with("//!") {
+            let why = "begin with `//!`: what this file is, what it must not know".into();
+            findings.push(Finding { file: file.path.clone(), line: 1, rule: "head", why });
+        }
+        let lines = file.text.lines().count();
+        if lines > LINES_MAX {
+            let why = format!("{lines} lines; at most {LINES_MAX}: split it by what its parts are for");
+            findings.push(Finding { file: file.path.clone(), line: LINES_MAX + 1, rule: "length", why });
+        }
+    }
+    findings
+}
+
+/// Every metric named in `names` (the text of telemetry/names.rs) stands in the README's `## Metrics`, and nothing else does.
+pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
+    let Some(start) = readme.lines().position(|line| line.trim_end() == "## Metrics") else { return Vec::new() };
+    let section: Vec<(usize, &str)> = readme
+        .lines()
+        .enumerate()
+        .skip(start + 1)
+        .take_while(|(_, line)| !line.starts_with("## "))
+        .map(|(at, line)| (at + 1, line))
+        .collect();
+    let known: BTreeSet<String> = names.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(quoted_metrics).collect();
+    let mut shown = BTreeSet::new();
+    let mut findings = Vec::new();
+    for (line, text) in section {
+        for word in metric_words(text) {
+            let name = known.get(&word).or_else(|| known.get(word.strip_suffix("_total").unwrap_or(&word)));
+            match name {
+                Some(name) => drop(shown.insert(name.clone())),
+                None => findings.push(Finding {
+                    file: "README.md".into(),
+                    line,
+                    rule: "metrics",
+                    why: format!("`{word}` is no metric of src/telemetry/names.rs"),
+                }),
+            }
+        }
+    }
+    for name in known.difference(&shown) {
+        let why = format!("`{name}` is missing from the table of metrics");
+        findings.push(Finding { file: "README.md".into(), line: start + 1, rule: "metrics", why });
+    }
+    findings
+}
+
+fn quoted_metrics(line: &str) -> Vec<String> {
+    let strings = line.split('"').skip(1).step_by(2);
+    strings
+        .filter(|text| text.starts_with("weir_") && metric_words(text).first().is_some_and(|word| word == text))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn metric_words(text: &str) -> Vec<String> {
+    let words = text.split(|letter: char| !(letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_'));
+    words.filter(|word| word.starts_with("weir_")).map(str::to_owned).collect()
+}
+
+/// Folders that exist on one machine only. Put together here, so that this file does not name them.
+pub fn machine_paths(files: &[File]) -> Vec<Finding> {
+    let folders = ["root", "home", "Users", "work"].map(|folder| format!("/{folder}/"));
+    let mut findings = Vec::new();
+    for file in files {
+        for (at, line) in file.text.lines().enumerate() {
+            for folder in &folders {
+                // Inside a longer path or URL it is no machine's folder: `https://example.com/home/x`, `target/work/`.
+                let starts = line.match_indices(folder.as_str()).any(|(index, _)| {
+                    let before = line[..index].chars().next_back();
+                    !before.is_some_and(|letter| letter.is_alphanumeric() || "._-*/}".contains(letter))
+                });
+                if starts {
+                    let why = format!("`{folder}` is a folder of somebody's machine");
+                    findings.push(Finding { file: file.path.clone(), line: at + 1, rule: "machine", why });
+                }
+            }
+        }
+    }
+    findings
+}
