@@ -36,6 +36,7 @@ pub struct Embedded {
     shards: Box<[Slot]>,
     clock: Clock,
     keys_max: usize,
+    linger_us: u64,
     keys: AtomicUsize,
     warned: AtomicBool,
     gauge: Gauge,
@@ -56,6 +57,7 @@ impl Embedded {
             shards: (0..SHARDS).map(|_| Slot(Mutex::new(Shard::new(seed)))).collect(),
             clock,
             keys_max: settings.keys_max,
+            linger_us: LINGER_US,
             keys: AtomicUsize::new(0),
             warned: AtomicBool::new(false),
             gauge: metrics.gauge(names::EMBEDDED_KEYS),
@@ -91,7 +93,11 @@ impl Embedded {
         let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
             return Ok(Taken { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
         };
-        debug_assert!(cells.iter().all(|cell| cell.key.tag == tag), "the cells of a call share a tag");
+        if cells.iter().any(|cell| cell.key.tag != tag) {
+            // As Redis' CROSSSLOT: these cells can't be decided as one.
+            tracing::error!("cells of several tags in one call");
+            return Err(EngineError { cause: Cause::Script, ran: Ran::No });
+        }
         lua::with(|vm| {
             let mut shard = self.shard(tag).ok_or(FULL)?;
             // Inside the lock: two calls on one counter see times in the order in which they are decided.
@@ -135,7 +141,7 @@ impl Embedded {
         }
         for (cell, (id, decision)) in cells.iter().zip(decisions) {
             if charged(cell, decision) && (!cell.shadow || room_for_shadows || shard.holds(*id)) {
-                let entry = Entry { state: decision.state, expire_us: expire_us(decision.expire, cell.unit_us) };
+                let entry = Entry { state: decision.state, expire_us: self.expire_us(decision.expire, cell.unit_us) };
                 reserved -= usize::from(shard.put(*id, entry)).min(reserved);
             }
         }
@@ -154,7 +160,7 @@ impl Embedded {
                 let returned = vm.give_back(cell, state, units(now_us, cell.unit_us), units(taken_at_us, cell.unit_us))?;
                 // A counter that is gone is full: there is nothing to give back to.
                 if returned.changed && shard.holds(id) {
-                    shard.put(id, Entry { state: returned.state, expire_us: expire_us(returned.expire, cell.unit_us) });
+                    shard.put(id, Entry { state: returned.state, expire_us: self.expire_us(returned.expire, cell.unit_us) });
                 }
             }
             Ok(())
@@ -199,6 +205,17 @@ impl Embedded {
         }
     }
 
+    fn expire_us(&self, units: f64, unit_us: u32) -> u64 {
+        (units as u64).saturating_mul(u64::from(unit_us)).saturating_add(self.linger_us)
+    }
+
+    /// Forgets nothing: a clock that a test moves forward and back finds every counter again.
+    #[cfg(test)]
+    pub(super) fn remembering(mut self) -> Self {
+        self.linger_us = u64::MAX;
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
@@ -208,8 +225,4 @@ impl Embedded {
 /// An instant in microseconds, in whole units of `unit_us`.
 fn units(us: u64, unit_us: u32) -> f64 {
     (us / u64::from(unit_us.max(1))) as f64
-}
-
-fn expire_us(units: f64, unit_us: u32) -> u64 {
-    ((units as u64).saturating_mul(u64::from(unit_us))).saturating_add(LINGER_US)
 }

@@ -32,12 +32,18 @@ use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake};
 
 /// An algorithm: a Lua chunk under `lua/`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Program {
-    /// `fixed_window`, `gcra`, ...
+    /// `fixed_window`, `gcra`, ...: a Lua identifier, one name for one text.
     pub name: &'static str,
-    /// The chunk.
+    /// The chunk; its last line is `return { take = take, give_back = give_back }`.
     pub text: &'static str,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Program({})", self.name)
+    }
 }
 
 /// A counter's name, digested: callers can't steer its slot nor make it long.
@@ -222,10 +228,10 @@ impl Engine {
         }
     }
 
-    /// Takes all cells or none. The cells share a tag.
+    /// Takes all cells or none. The cells share a tag, and no two of them a key.
     ///
     /// # Errors
-    /// See [`EngineError`]; a refusal is no error.
+    /// See [`EngineError`]; a refusal is no error. Failures are counted here, by cause.
     pub async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),

@@ -1,1 +1,399 @@
+//! The Redis half against real servers: what is followed, what is never run twice, what is waited for, and what a lost master costs.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::super::testing::{ALL, Cluster, FIXED_WINDOW, GCRA, SECOND_US, Server, cell, cost, free_port, one};
+use super::super::{Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret, Settings};
+use crate::clock::{self, Clock};
+use crate::telemetry::Metrics;
+
+/// Wide, so that a busy machine fails no test; what depends on a tight one says so.
+const DEADLINE: Duration = Duration::from_millis(500);
+const TIGHT: Duration = Duration::from_millis(150);
+
+fn settings(nodes: Vec<String>, mode: RedisMode) -> RedisSettings {
+    RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline: DEADLINE }
+}
+
+fn engine(settings: RedisSettings) -> (Engine, Metrics) {
+    let metrics = Metrics::new(1);
+    (Engine::build(&Settings::Redis(settings), Clock::system(), &metrics).unwrap(), metrics)
+}
+
+fn single(server: &Server) -> (Engine, Metrics) {
+    engine(settings(vec![server.address()], RedisMode::Single))
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// A limit of 1,000 in 1,000 seconds, under this tag.
+fn slow(tag: u128) -> Cell {
+    let mut cell = cell(&FIXED_WINDOW, "slow", 1_000, 1_000 * SECOND_US, 1_000);
+    cell.key.tag = tag;
+    cell
+}
+
+async fn left(engine: &Engine, cell: &Cell) -> u64 {
+    engine.take(&one(&cost(cell, 0))).await.unwrap().cells[0].remaining
+}
+
+/// Asks until it goes well, for at most ten seconds.
+async fn recovers(engine: &Engine, cell: &Cell) -> Duration {
+    let start = clock::monotonic();
+    while let Err(error) = engine.take(&one(&cost(cell, 0))).await {
+        assert!(start.elapsed() < Duration::from_secs(10), "{error:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    start.elapsed()
+}
+
+/// A tag whose slot lies in this range.
+fn tag_in(slots: std::ops::RangeInclusive<u16>) -> u128 {
+    (1..).find(|tag| slots.contains(&slow(*tag).key.slot())).unwrap()
+}
+
+#[test]
+fn a_take_counts_by_redis_own_time_and_is_given_back_and_reset() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    block_on(async {
+        let before = Clock::system().wall_us() as u64;
+        for program in ALL {
+            let limit = cell(program, "counts", 10, 1_000 * SECOND_US, 10);
+            let taken = engine.take(&one(&cost(&limit, 4))).await.unwrap();
+            assert!(taken.admitted && taken.at_us >= before && taken.at_us < before + 60 * SECOND_US, "{taken:?}");
+            assert_eq!(taken.cells[0].remaining, 6);
+            engine.give_back(&one(&cost(&limit, 3)), taken.at_us).await.unwrap();
+            assert_eq!(left(&engine, &limit).await, 9, "{}", program.name);
+            engine.reset(&limit.key).await.unwrap();
+            assert_eq!(left(&engine, &limit).await, 10, "{}", program.name);
+        }
+        engine.ping().await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_is_bounded_in_time_and_named_by_tag_and_key() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    let limit = cell(&GCRA, "ttl", 10, 10 * SECOND_US, 10);
+    block_on(async { engine.take(&one(&limit)).await.unwrap() });
+    let keys: Vec<String> = server.run("KEYS *").unwrap();
+    assert_eq!(keys, [limit.key.text("weir")]);
+    // One second until all is back, one period, one second more.
+    let ttl_ms: i64 = server.run(&format!("PTTL {}", keys[0])).unwrap();
+    assert!((11_000..=12_001).contains(&ttl_ms), "{ttl_ms}");
+    let bytes: Vec<u8> = server.run(&format!("GET {}", keys[0])).unwrap();
+    assert_eq!(bytes.len(), 24);
+}
+
+#[test]
+fn a_flushed_script_is_sent_again_as_text() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    block_on(async {
+        for expected in (990..1_000).rev() {
+            let _: String = server.run("SCRIPT FLUSH").unwrap();
+            assert_eq!(engine.take(&one(&slow(1))).await.unwrap().cells[0].remaining, expected);
+        }
+    });
+}
+
+#[test]
+fn sixteen_cells_are_one_script() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    let cells: Cells = (0..16).map(|index| cell(ALL[index % 3], &format!("many{index}"), 3, 1_000 * SECOND_US, 3)).collect();
+    block_on(async {
+        for admitted in [true, true, true, false] {
+            assert_eq!(engine.take(&cells).await.unwrap().admitted, admitted);
+        }
+        let taken = engine.take(&cells).await.unwrap();
+        assert!(taken.cells.iter().all(|cell| !cell.fits && cell.remaining == 0));
+        engine.give_back(&cells, taken.at_us).await.unwrap();
+    });
+}
+
+#[test]
+fn many_calls_of_many_workers_admit_the_quota_exactly() {
+    let cluster = Cluster::start(0);
+    let engine = Arc::new(engine(settings(cluster.addresses(), RedisMode::Cluster)).0);
+    for program in ALL {
+        let mut limit = cell(program, "exact", 200, 1_000_000 * SECOND_US, 200);
+        limit.unit_us = 1000;
+        limit.numbers[1] /= 1000;
+        let worker = || {
+            block_on(async {
+                let calls: Vec<_> = (0..200)
+                    .map(|_| {
+                        let (engine, cells) = (Arc::clone(&engine), one(&limit));
+                        tokio::spawn(async move { engine.take(&cells).await.unwrap().admitted })
+                    })
+                    .collect();
+                let mut admitted = 0;
+                for call in calls {
+                    admitted += usize::from(call.await.unwrap());
+                }
+                admitted
+            })
+        };
+        let admitted: usize = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..3).map(|_| scope.spawn(worker)).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 200, "{}", program.name);
+    }
+}
+
+/// Passes bytes to a server and back. When it is armed, it lets the next script through, waits for the answer, and cuts the connection.
+struct Proxy {
+    port: u16,
+    armed: Arc<AtomicBool>,
+    /// New connections are closed at once.
+    shut: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    fn start(port: u16, server_port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let proxy = Self { port, armed: Arc::default(), shut: Arc::default() };
+        let (armed, shut) = (Arc::clone(&proxy.armed), Arc::clone(&proxy.shut));
+        // Ends with the test's process: it waits for connections until then.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok).filter(|_| !shut.load(Ordering::SeqCst)) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server_port)) else { continue };
+                let (armed, cut) = (Arc::clone(&armed), Arc::new(AtomicBool::new(false)));
+                let (from, to, back_cut) = (server.try_clone().unwrap(), client.try_clone().unwrap(), Arc::clone(&cut));
+                std::thread::spawn(move || pass(from, to, |_| !back_cut.load(Ordering::SeqCst)));
+                std::thread::spawn(move || {
+                    pass(client, server, |bytes| {
+                        let script = bytes.windows(7).any(|window| window == b"EVALSHA");
+                        if script && armed.swap(false, Ordering::SeqCst) {
+                            cut.store(true, Ordering::SeqCst);
+                        }
+                        true
+                    });
+                });
+            }
+        });
+        proxy
+    }
+}
+
+/// Copies until either side ends, or `wanted` says no to what was read.
+fn pass(mut from: TcpStream, mut to: TcpStream, wanted: impl Fn(&[u8]) -> bool) {
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !wanted(&bytes[..count]) || to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// A server behind a proxy, alone or as a cluster of one that names the proxy as itself.
+fn proxied(mode: RedisMode) -> (Server, Proxy, Engine, Metrics) {
+    let port = free_port();
+    let announced = port.to_string();
+    let arguments = ["--cluster-enabled", "yes", "--cluster-port", "BUS_PORT", "--cluster-announce-ip", "127.0.0.1"];
+    let server = match mode {
+        RedisMode::Single => Server::start(&[]),
+        RedisMode::Cluster => Server::start(&[arguments.as_slice(), &["--cluster-announce-port", &announced]].concat()),
+    };
+    if mode == RedisMode::Cluster {
+        let _: String = server.run("CLUSTER ADDSLOTSRANGE 0 16383").unwrap();
+        super::super::testing::wait_until("a cluster of one", || {
+            server.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains("cluster_state:ok"))
+        });
+    }
+    let proxy = Proxy::start(port, server.port);
+    let (engine, metrics) = engine(settings(vec![format!("127.0.0.1:{}", proxy.port)], mode));
+    (server, proxy, engine, metrics)
+}
+
+#[test]
+fn a_connection_that_is_cut_after_the_send_runs_the_script_once() {
+    for mode in [RedisMode::Single, RedisMode::Cluster] {
+        let (server, proxy, engine, metrics) = proxied(mode);
+        block_on(async {
+            assert_eq!(engine.take(&one(&slow(1))).await.unwrap().cells[0].remaining, 999);
+            proxy.armed.store(true, Ordering::SeqCst);
+            let error = engine.take(&one(&slow(1))).await.unwrap_err();
+            assert_eq!(error.ran, Ran::Unknown, "{mode:?}: {error:?}");
+            assert!(matches!(error.cause, Cause::Connection | Cause::Timeout), "{mode:?}: {error:?}");
+            recovers(&engine, &slow(1)).await;
+            assert_eq!(left(&engine, &slow(1)).await, 998, "{mode:?}: charged once");
+        });
+        assert!(metrics.encode().contains("weir_takes_unknown_total 1"), "{mode:?}");
+        drop(server);
+    }
+}
+
+#[test]
+fn a_store_that_can_not_be_reached_fails_at_once_and_is_found_again() {
+    for mode in [RedisMode::Single, RedisMode::Cluster] {
+        let (_server, proxy, engine, _) = proxied(mode);
+        proxy.shut.store(true, Ordering::SeqCst);
+        block_on(async {
+            let start = clock::monotonic();
+            for _ in 0..10 {
+                let error = engine.take(&one(&slow(1))).await.unwrap_err();
+                assert_eq!(error.ran, Ran::No, "{mode:?}: {error:?}");
+            }
+            assert!(start.elapsed() < DEADLINE * 5, "{mode:?}: {:?}", start.elapsed());
+            proxy.shut.store(false, Ordering::SeqCst);
+            let waited = recovers(&engine, &slow(1)).await;
+            assert!(waited < Duration::from_secs(3), "{mode:?}: {waited:?}");
+        });
+    }
+}
+
+#[test]
+fn a_frozen_server_costs_a_call_its_deadline_and_no_more() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    block_on(async {
+        engine.take(&one(&slow(1))).await.unwrap();
+        server.signal("-STOP");
+        let start = clock::monotonic();
+        assert_eq!(engine.take(&one(&slow(1))).await, Err(EngineError { cause: Cause::Timeout, ran: Ran::Unknown }));
+        assert!((DEADLINE..DEADLINE * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+        server.signal("-CONT");
+        recovers(&engine, &slow(1)).await;
+        // The take that was not answered ran when the server went on: it stands, once.
+        assert_eq!(left(&engine, &slow(1)).await, 998);
+    });
+}
+
+#[test]
+fn a_server_without_memory_refuses_takes_and_accepts_give_backs() {
+    let server = Server::start(&[]);
+    let (engine, metrics) = single(&server);
+    block_on(async {
+        let taken = engine.take(&one(&cost(&slow(1), 5))).await.unwrap();
+        let _: String = server.run("CONFIG SET maxmemory 1").unwrap();
+        assert_eq!(engine.take(&one(&slow(1))).await, Err(EngineError { cause: Cause::OutOfMemory, ran: Ran::No }));
+        engine.give_back(&one(&cost(&slow(1), 5)), taken.at_us).await.unwrap();
+        let _: String = server.run("CONFIG SET maxmemory 0").unwrap();
+        assert_eq!(left(&engine, &slow(1)).await, 1_000);
+    });
+    assert!(metrics.encode().contains("weir_store_errors_total{cause=\"out_of_memory\"} 1"));
+}
+
+#[test]
+fn a_password_is_needed_where_the_server_wants_one() {
+    let server = Server::start(&[]);
+    let _: String = server.run("CONFIG SET requirepass p{}:@\"w").unwrap();
+    let right = RedisSettings { password: Some(Secret("p{}:@\"w".into())), ..settings(vec![server.address()], RedisMode::Single) };
+    block_on(async {
+        let (engine_without, _) = single(&server);
+        assert_eq!(engine_without.take(&one(&slow(1))).await, Err(EngineError { cause: Cause::NoPermission, ran: Ran::No }));
+        let (engine_with, _) = engine(right);
+        assert!(engine_with.take(&one(&slow(1))).await.unwrap().admitted);
+    });
+}
+
+#[test]
+fn settings_that_can_not_work_are_named() {
+    let mistake = |settings| Engine::build(&Settings::Redis(settings), Clock::system(), &Metrics::new(1)).unwrap_err().setting;
+    assert_eq!(mistake(settings(vec!["a:1".into(), "b".into()], RedisMode::Cluster)), "store.redis.nodes[1]");
+    assert_eq!(mistake(settings(vec![], RedisMode::Single)), "store.redis.nodes");
+    let braces = RedisSettings { key_prefix: "{p}".into(), ..settings(vec!["a:1".into()], RedisMode::Single) };
+    assert_eq!(mistake(braces), "store.redis.key_prefix");
+}
+
+#[test]
+fn a_slot_that_moves_is_followed_while_it_moves_and_afterwards() {
+    let cluster = Cluster::start(0);
+    let (engine, _) = engine(settings(cluster.addresses(), RedisMode::Cluster));
+    let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let tag = tag_in(0..=5460);
+    let slot = slow(tag).key.slot();
+    block_on(async {
+        for tag in 1..50 {
+            assert!(engine.take(&one(&slow(tag + 1_000))).await.unwrap().admitted);
+        }
+        // The counter is not there yet, and its slot is on its way: ASK leads to where it will be.
+        let _: String = to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).unwrap();
+        let _: String = from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).unwrap();
+        assert_eq!(engine.take(&one(&slow(tag))).await.unwrap().cells[0].remaining, 999);
+        assert_eq!(engine.take(&one(&slow(tag))).await.unwrap().cells[0].remaining, 998);
+        // It has moved: MOVED.
+        for node in [to, from, &cluster.nodes[2]] {
+            let _: String = node.run(&format!("CLUSTER SETSLOT {slot} NODE {}", cluster.id(1))).unwrap();
+        }
+        assert_eq!(engine.take(&one(&slow(tag))).await.unwrap().cells[0].remaining, 997);
+        assert_eq!(engine.take(&one(&slow(tag))).await.unwrap().cells[0].remaining, 996);
+        engine.ping().await.unwrap();
+    });
+}
+
+/// Keeps asking all shards, one call after another on each, until the first shard went well again; how its failures and the others' looked.
+async fn during_an_outage(engine: &Engine, until_back: bool) -> (usize, Vec<EngineError>, Duration) {
+    let tags = [tag_in(0..=5460), tag_in(5461..=10922), tag_in(10923..=16383)];
+    let start = clock::monotonic();
+    let end = if until_back { Duration::from_secs(20) } else { Duration::from_secs(3) };
+    let back = AtomicBool::new(false);
+    let first = async {
+        let mut failed = 0;
+        while start.elapsed() < end {
+            match engine.take(&one(&slow(tags[0]))).await {
+                Ok(_) if failed > 0 => break,
+                Ok(_) => {}
+                Err(_) => failed += 1,
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        back.store(true, Ordering::SeqCst);
+        failed
+    };
+    let other = async |tag: u128| {
+        let mut errors = Vec::new();
+        while !back.load(Ordering::SeqCst) {
+            let _ = engine.take(&one(&slow(tag))).await.inspect_err(|error| errors.push(*error));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        errors
+    };
+    let (failed, mut second, third) = tokio::join!(first, other(tags[1]), other(tags[2]));
+    second.extend(third);
+    (failed, second, start.elapsed())
+}
+
+#[test]
+fn a_frozen_master_costs_its_shard_a_failover_and_the_others_nothing() {
+    let cluster = Cluster::start(1);
+    let (engine, _) = engine(RedisSettings { deadline: TIGHT, ..settings(cluster.addresses(), RedisMode::Cluster) });
+    block_on(async {
+        for tag in [tag_in(0..=5460), tag_in(5461..=10922), tag_in(10923..=16383)] {
+            recovers(&engine, &slow(tag)).await;
+        }
+        cluster.nodes[0].signal("-STOP");
+        let (failed, others, took) = during_an_outage(&engine, true).await;
+        cluster.nodes[0].signal("-CONT");
+        assert!(failed > 0 && took < Duration::from_secs(12), "{failed} failed in {took:?}");
+        assert_eq!(others, [], "the other shards' calls");
+    });
+}
+
+#[test]
+fn a_killed_master_fails_its_shard_and_the_others_go_on() {
+    let mut cluster = Cluster::start(0);
+    let (engine, _) = engine(RedisSettings { deadline: TIGHT, ..settings(cluster.addresses(), RedisMode::Cluster) });
+    block_on(async {
+        for tag in [tag_in(0..=5460), tag_in(5461..=10922), tag_in(10923..=16383)] {
+            recovers(&engine, &slow(tag)).await;
+        }
+        drop(cluster.nodes.remove(0));
+        let (failed, others, _) = during_an_outage(&engine, false).await;
+        assert!(failed > 10, "{failed}");
+        assert_eq!(others, [], "the other shards' calls");
+    });
+}
