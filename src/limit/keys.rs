@@ -53,6 +53,30 @@ impl Digests {
     }
 }
 
+/// Digests of one plan's keys: limits mostly share theirs, which is then digested once.
+pub(super) struct PlanDigests<'a> {
+    digests: &'a Digests,
+    last: Option<(&'a str, u128)>,
+}
+
+impl<'a> PlanDigests<'a> {
+    pub(super) fn new(digests: &'a Digests) -> Self {
+        Self { digests, last: None }
+    }
+
+    /// The digest of a key or a tag.
+    pub(super) fn of(&mut self, text: &'a str) -> u128 {
+        match self.last {
+            Some((last, digest)) if last == text => digest,
+            _ => {
+                let digest = self.digests.of(&[text.as_bytes()]);
+                self.last = Some((text, digest));
+                digest
+            }
+        }
+    }
+}
+
 /// `SCOPE/LIMIT/SHAPE` with its digest. No secret goes into it: it is made of names that the configuration shows anyway.
 pub(super) fn space(scope: &str, limit: &str, shape: &str) -> Space {
     let scope = escaped(scope);

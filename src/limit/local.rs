@@ -6,6 +6,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
@@ -34,7 +35,36 @@ pub(super) struct Local {
     limiter: Weak<Shared>,
     worker: Arc<Worker>,
     /// By the scope's address. The `Weak` inside keeps the address from being used again.
-    scopes: HashMap<usize, KnownScope>,
+    scopes: HashMap<usize, KnownScope, Addresses>,
+}
+
+/// Hashes an address that nobody outside can choose: spread by a multiplication, not guarded by SipHash.
+#[derive(Clone, Copy, Default)]
+struct Addresses;
+
+impl BuildHasher for Addresses {
+    type Hasher = AddressHasher;
+
+    fn build_hasher(&self) -> AddressHasher {
+        AddressHasher(0)
+    }
+}
+
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // 2^64 divided by the golden ratio: consecutive addresses fall far apart. Swapped, because the table reads the low bits first.
+        self.0 = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// What is known of a scope.
@@ -61,7 +91,7 @@ pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) 
         }
         // A limiter is met for the first time: the moment to forget those that are gone. As many stay as there are limiters.
         locals.retain(|local| local.limiter.strong_count() > 0);
-        let mut local = Local { limiter: Arc::downgrade(shared), worker: shared.new_worker(), scopes: HashMap::new() };
+        let mut local = Local { limiter: Arc::downgrade(shared), worker: shared.new_worker(), scopes: HashMap::default() };
         let answer = work(&mut local);
         locals.push(local);
         answer

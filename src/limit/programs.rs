@@ -39,27 +39,40 @@ pub(super) fn never_passes(algorithm: &Algorithm) -> bool {
 /// What gives a counter's state its meaning. Two algorithms of one shape may use one state; of two shapes never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// The algorithm, short, with the version of its state's format.
-    code: &'static str,
+    format: Format,
     per_ms: u64,
-    /// Where windows begin.
-    alignment: &'static str,
+}
+
+/// How a state is to be read: an algorithm, and where its windows begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    WindowFromFirst,
+    WindowByClock,
+    TokenBucket,
+    Gcra,
 }
 
 impl Shape {
     pub(super) fn of(algorithm: &Algorithm) -> Self {
-        let (code, alignment) = match algorithm {
-            Algorithm::FixedWindow { alignment: Alignment::FirstRequest, .. } => ("fw1", "f"),
-            Algorithm::FixedWindow { alignment: Alignment::Clock, .. } => ("fw1", "c"),
-            Algorithm::TokenBucket { .. } => ("tb1", ""),
-            Algorithm::Gcra { .. } => ("gcra1", ""),
+        let format = match algorithm {
+            Algorithm::FixedWindow { alignment: Alignment::FirstRequest, .. } => Format::WindowFromFirst,
+            Algorithm::FixedWindow { alignment: Alignment::Clock, .. } => Format::WindowByClock,
+            Algorithm::TokenBucket { .. } => Format::TokenBucket,
+            Algorithm::Gcra { .. } => Format::Gcra,
         };
-        Self { code, per_ms: algorithm.rate().per_ms, alignment }
+        Self { format, per_ms: algorithm.rate().per_ms }
     }
 
-    /// `fw1-60000c`: short, because it stands in every key.
+    /// `fw1-60000c`: the algorithm with the version of its state's format, the period in milliseconds, the alignment. Short, because it
+    /// stands in every key. A new meaning of an algorithm's state gets a new number.
     pub(super) fn text(&self) -> String {
-        format!("{}-{}{}", self.code, self.per_ms, self.alignment)
+        let (code, alignment) = match self.format {
+            Format::WindowFromFirst => ("fw1", "f"),
+            Format::WindowByClock => ("fw1", "c"),
+            Format::TokenBucket => ("tb1", ""),
+            Format::Gcra => ("gcra1", ""),
+        };
+        format!("{code}-{}{alignment}", self.per_ms)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::keys::PlanDigests;
 use super::local;
 use super::queue::{Job, Worker};
 use super::shared::Shared;
@@ -95,13 +96,14 @@ fn apply(units: i64, limit: Option<(&Limit, &Option<u64>, &mut Change)>) -> Resu
 /// holds back no other.
 fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
     let Grant { shared, scope, plan, charged } = grant;
+    let mut digests = PlanDigests::new(&shared.digests);
     local::with(shared, |local| {
         let worker = Arc::clone(local.worker());
         let jobs = local.scope(scope, |known| {
             let mut jobs = Vec::new();
             for ((limit, change), charged) in plan.limits().iter().zip(changes).zip(charged) {
                 if let (1.., Some(taken_at_us)) = (change.back, charged) {
-                    let cell = take::cell(shared, scope, known, limit, change.back);
+                    let cell = take::cell(&mut digests, scope, known, limit, change.back);
                     let same = |job: &&mut Job| {
                         matches!(job, Job::GiveBack { cells, taken_at_us: at }
                         if at == taken_at_us && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
@@ -118,7 +120,7 @@ fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
                     continue;
                 }
                 // Enforced, so that `admitted` says whether it fitted.
-                let cell = crate::engine::Cell { shadow: false, ..take::cell(shared, scope, known, limit, change.more) };
+                let cell = crate::engine::Cell { shadow: false, ..take::cell(&mut digests, scope, known, limit, change.more) };
                 jobs.push(Job::Charge(Cells::from_iter([cell])));
             }
             jobs

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use super::keys::PlanDigests;
 use super::local::{self, KnownScope};
 use super::queue::{Job, Worker};
 use super::round::{Charged, Round, Step, Verdict};
@@ -52,11 +53,12 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
 /// The round of `plan`, with each limit's cell under its tag. Limits that never pass (here only shadows) are not in it.
 fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Round {
     let mut round = Round::new();
+    let mut digests = PlanDigests::new(&shared.digests);
     local::with(shared, |local| {
         local.scope(scope, |known| {
             for (limit, place) in plan.limits().iter().zip(0_u8..) {
                 if !programs::never_passes(&limit.algorithm) {
-                    round.add(cell(shared, scope, known, limit, limit.cost), place, failure::denies(scope, limit));
+                    round.add(cell(&mut digests, scope, known, limit, limit.cost), place, failure::denies(scope, limit));
                 }
             }
         });
@@ -65,12 +67,9 @@ fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Round {
 }
 
 /// `limit`'s counter, with `cost` units to take from it or to give back.
-pub(super) fn cell(shared: &Shared, scope: &Scope, known: &mut KnownScope, limit: &Limit, cost: u64) -> Cell {
-    let key = shared.digests.of(&[limit.key.as_bytes()]);
-    let tag = match &limit.tag {
-        Some(tag) if *tag != limit.key => shared.digests.of(&[tag.as_bytes()]),
-        _ => key,
-    };
+pub(super) fn cell<'a>(digests: &mut PlanDigests<'a>, scope: &Scope, known: &mut KnownScope, limit: &'a Limit, cost: u64) -> Cell {
+    let tag = digests.of(limit.tag_or_key());
+    let key = digests.of(&limit.key);
     Cell {
         program: programs::program(&limit.algorithm),
         key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm) },
