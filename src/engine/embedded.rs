@@ -93,7 +93,11 @@ impl Embedded {
         let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
             return Ok(Taken { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
         };
-        debug_assert!(cells.iter().all(|cell| cell.key.tag == tag), "the cells of a call share a tag");
+        if cells.iter().any(|cell| cell.key.tag != tag) {
+            // As Redis' CROSSSLOT: these cells can't be decided as one.
+            tracing::error!("cells of several tags in one call");
+            return Err(EngineError { cause: Cause::Script, ran: Ran::No });
+        }
         lua::with(|vm| {
             let mut shard = self.shard(tag).ok_or(FULL)?;
             // Inside the lock: two calls on one counter see times in the order in which they are decided.

@@ -11,6 +11,11 @@ use super::{Cause, Cell, CellReply, EngineError, Program, Ran};
 /// A counter's state, as programs see it: three whole numbers, all 0 where there is none.
 pub(super) type State = [f64; 3];
 
+/// `take`'s answer, in the order of the contract: fits, the new state, remaining, retry, reset, expiry.
+type TakeAnswer = (f64, f64, f64, f64, f64, f64, f64, f64);
+/// `give_back`'s: the new state, changed, expiry.
+type GiveBackAnswer = (f64, f64, f64, f64, f64);
+
 /// What a program's `take` answered.
 pub(super) struct Decision {
     pub(super) fits: bool,
@@ -101,8 +106,7 @@ impl Vm {
     pub(super) fn take(&mut self, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
         let [s1, s2, s3] = state;
         let [n1, n2, n3, n4] = cell.numbers.map(|number| number as f64);
-        let answer: mlua::Result<(f64, f64, f64, f64, f64, f64, f64, f64)> =
-            self.program(cell.program)?.take.call((s1, s2, s3, now, cell.cost as f64, n1, n2, n3, n4));
+        let answer: mlua::Result<TakeAnswer> = self.program(cell.program)?.take.call((s1, s2, s3, now, cell.cost as f64, n1, n2, n3, n4));
         let (fits, s1, s2, s3, remaining, retry, reset, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
         Ok(Decision { fits: fits == 1.0, state: [s1, s2, s3], remaining, retry, reset, expire })
     }
@@ -111,7 +115,7 @@ impl Vm {
     pub(super) fn give_back(&mut self, cell: &Cell, state: State, now: f64, taken_at: f64) -> Result<Returned, EngineError> {
         let [s1, s2, s3] = state;
         let [n1, n2, n3, n4] = cell.numbers.map(|number| number as f64);
-        let answer: mlua::Result<(f64, f64, f64, f64, f64)> =
+        let answer: mlua::Result<GiveBackAnswer> =
             self.program(cell.program)?.give_back.call((s1, s2, s3, now, cell.cost as f64, taken_at, n1, n2, n3, n4));
         let (s1, s2, s3, changed, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
         Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })

@@ -228,10 +228,10 @@ impl Engine {
         }
     }
 
-    /// Takes all cells or none. The cells share a tag.
+    /// Takes all cells or none. The cells share a tag, and no two of them a key.
     ///
     /// # Errors
-    /// See [`EngineError`]; a refusal is no error.
+    /// See [`EngineError`]; a refusal is no error. Failures are counted here, by cause.
     pub async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),

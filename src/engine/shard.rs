@@ -123,4 +123,15 @@ mod tests {
         assert_eq!(shard.sweep(2_000, 334), 334);
         assert_eq!(shard.sweep(2_000, 10), 0);
     }
+    #[test]
+    fn a_counter_costs_less_than_two_hundred_bytes() {
+        let mut shard = Shard::new(7);
+        for id in 0..100_000_u128 {
+            shard.put(id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), entry(1));
+            // A place in the row (hash, key, counter), and for each an index of 8 bytes and a control byte, at most half of them used.
+            let row = size_of::<(usize, u128, Entry)>() * shard.entries.capacity();
+            let index = 2 * 9 * shard.entries.capacity();
+            assert!(id < 100 || row + index < 200 * shard.entries.len(), "{} bytes for {}", row + index, shard.entries.len());
+        }
+    }
 }

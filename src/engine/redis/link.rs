@@ -311,7 +311,9 @@ async fn open(done: Flag) {
             let first = link.lock().refused.take().is_some() || epoch == 0;
             if link.replace(epoch, conn.clone(), topology) && first {
                 tracing::info!("connected to Redis");
-                watch::warn_of_settings(&mut conn).await;
+                if link.opener.first_to_warn() {
+                    watch::warn_of_settings(&mut conn).await;
+                }
             }
         }
         Err(error) => {

@@ -1,5 +1,6 @@
 //! Makes connections: a cluster's, one server's, and plain ones to a named node. Every wait is bounded. Must not know what is sent on them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -108,6 +109,7 @@ pub(super) struct Opener {
     username: Option<String>,
     password: Option<String>,
     deadline: Duration,
+    warned: AtomicBool,
 }
 
 impl Opener {
@@ -126,6 +128,7 @@ impl Opener {
             username: settings.username.clone(),
             password: settings.password.as_ref().map(|secret| secret.0.clone()),
             deadline: settings.deadline,
+            warned: AtomicBool::new(false),
         };
         if settings.mode == RedisMode::Cluster {
             opener.cluster = Some(opener.cluster_client().map_err(|error| {
@@ -220,6 +223,11 @@ impl Opener {
     /// The addresses in the settings.
     pub(super) fn nodes(&self) -> impl Iterator<Item = String> {
         self.nodes.iter().map(|(host, port)| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+    }
+
+    /// Whether nobody has looked at Redis' settings yet: one worker does.
+    pub(super) fn first_to_warn(&self) -> bool {
+        !self.warned.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn is_cluster(&self) -> bool {

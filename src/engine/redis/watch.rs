@@ -4,7 +4,6 @@
 //! asks every 100 ms, and only when the owners changed is a new cluster connection opened, aside, and put in place. The calls to other shards
 //! go on on the old one until then.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -33,7 +32,7 @@ pub(super) async fn run(link: &Link) {
         // A probe that fails is dropped; the next node is asked.
         let Ok(seen) = link.opener.look(&mut conn).await else { continue };
         probe = Some(conn);
-        if seen == *known && !link.all_failing() {
+        if seen.agrees(&known) && !link.all_failing() {
             continue;
         }
         match link.opener.open().await {
@@ -57,12 +56,8 @@ async fn open_probe(link: &Link, masters: &[String], turn: usize) -> Option<Mult
     link.opener.open_node(node).await.ok()
 }
 
-/// Warns once a process of settings of Redis that change what limits mean. Best effort: CONFIG may be forbidden.
+/// Warns of settings of Redis that change what limits mean. Best effort: CONFIG may be forbidden.
 pub(super) async fn warn_of_settings(conn: &mut Conn) {
-    static WARNED: AtomicBool = AtomicBool::new(false);
-    if WARNED.swap(true, Ordering::Relaxed) {
-        return;
-    }
     if matches!(conn, Conn::Cluster(_)) && conn.setting("cluster-require-full-coverage").await.contains("yes") {
         tracing::warn!("Redis has cluster-require-full-coverage yes: one lost shard stops them all; set it to no");
     }
