@@ -1,8 +1,10 @@
 //! Decision by decision the same: a plain model, the embedded engine and a real Redis, under random plans, costs, times and give-backs.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
-use super::testing::{ALL, Timed, cell};
+use super::testing::{ALL, Server, Timed, cell};
 use super::{Cell, Cells, Taken};
 
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +96,17 @@ fn run(mut store: Timed, cells: &[Cell], steps: &[Step]) -> Vec<Taken> {
     answers
 }
 
+thread_local! {
+    /// Holds the shared server for all cases of the test: it would be started anew for each.
+    static SERVER: Arc<Server> = Server::shared();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn both_engines_decide_as_the_model_does(cells in cells(), steps in prop::collection::vec(steps(), 1..60)) {
+        SERVER.with(|_| {});
         let expected = run(Timed::model(), &cells, &steps);
         prop_assert_eq!(&run(Timed::embedded(), &cells, &steps), &expected);
         prop_assert_eq!(&run(Timed::redis(), &cells, &steps), &expected);

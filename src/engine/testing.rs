@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::driver::{self, Script, Verb};
@@ -42,7 +42,7 @@ pub(super) enum Store {
     Model(Model),
     Embedded(Box<Embedded>, Clock),
     /// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the time.
-    Redis(Box<::redis::Connection>, String),
+    Redis(Box<::redis::Connection>, String, Arc<Server>),
 }
 
 /// A store and its time.
@@ -64,9 +64,9 @@ impl Timed {
     }
 
     pub(super) fn redis() -> Self {
-        static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start(&[]));
-        let conn = SERVER.client().get_connection().unwrap();
-        Self { store: Store::Redis(Box::new(conn), format!("t{:x}", fastrand::u64(..))), now_us: START_US }
+        let server = Server::shared();
+        let conn = server.client().get_connection().unwrap();
+        Self { store: Store::Redis(Box::new(conn), format!("t{:x}", fastrand::u64(..)), server), now_us: START_US }
     }
 
     /// Both engines.
@@ -86,7 +86,7 @@ impl Timed {
                 clock.set(now_us as i64);
                 embedded.take(cells).unwrap()
             }
-            Store::Redis(conn, prefix) => {
+            Store::Redis(conn, prefix, _) => {
                 let answer = run(conn, prefix, Verb::Take, cells, now_us, 0);
                 super::redis::taken(&answer, cells.len()).unwrap()
             }
@@ -101,7 +101,7 @@ impl Timed {
                 clock.set(now_us as i64);
                 embedded.give_back(cells, taken_at_us).unwrap();
             }
-            Store::Redis(conn, prefix) => _ = run(conn, prefix, Verb::GiveBack, cells, now_us, taken_at_us),
+            Store::Redis(conn, prefix, _) => _ = run(conn, prefix, Verb::GiveBack, cells, now_us, taken_at_us),
         }
     }
 
@@ -160,6 +160,17 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// One for all tests that run just now, stopped with the last of them (a static would never be dropped).
+    pub(super) fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Self::start(&[]));
+            *shared = Arc::downgrade(&server);
+            server
+        })
+    }
+
     pub(super) fn start(arguments: &[&str]) -> Self {
         // Somebody may take the port between the look and the start: then the server ends, and another port is tried.
         (0..10).find_map(|_| Self::try_start(arguments)).expect("redis-server starts: is it installed?")
