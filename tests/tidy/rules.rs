@@ -12,7 +12,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "app",
         &["config", "reload", "listen", "proxy", "policy", "plan", "limit", "engine", "upstream", "admin", "wire", "clock", "telemetry"],
     ),
-    ("config", &["listen", "proxy", "policy", "limit", "engine", "upstream", "telemetry", "plan"]),
+    ("config", &["reload", "listen", "proxy", "policy", "limit", "engine", "upstream", "telemetry", "plan"]),
     ("reload", &["clock", "telemetry"]),
     ("listen", &["wire", "clock", "telemetry"]),
     ("proxy", &["listen", "policy", "limit", "upstream", "plan", "wire", "clock", "telemetry"]),
@@ -27,8 +27,13 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
 ];
 
-/// Of `listen`, `proxy` may use only these: it is handed connections, it does not make them.
-pub const LISTEN_ITEMS_OF_PROXY: &[&str] = &["Peer", "Handler"];
+/// Arrows that reach a few items only: who, whom, what.
+pub const NARROW: &[(&str, &str, &[&str])] = &[
+    // It is handed connections, it does not make them.
+    ("proxy", "listen", &["Peer", "Handler"]),
+    // It says which files it read, it does not watch them.
+    ("config", "reload", &["Watch"]),
+];
 
 /// A crate that belongs to some rooms only: its names, path prefixes under `src/`, and why.
 pub struct Belongs {
@@ -40,7 +45,7 @@ pub struct Belongs {
 /// Crates that are not named here may be used anywhere.
 pub const CRATES: &[Belongs] = &[
     Belongs { crates: &["redis"], to: &["engine/redis"], why: "only the engine's Redis half speaks to Redis" },
-    Belongs { crates: &["mlua"], to: &["engine/embedded"], why: "only the embedded engine runs Lua in this process" },
+    Belongs { crates: &["mlua"], to: &["engine/embedded", "engine/lua"], why: "only the embedded engine runs Lua in this process" },
     Belongs {
         crates: &["wasmtime", "wit_component", "wit_parser", "wasmparser", "wasm_encoder"],
         to: &["policy/"],
