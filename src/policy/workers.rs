@@ -70,36 +70,39 @@ impl Worker {
     }
 }
 
+/// A thread that is ending has no slots any more, and keeps nothing.
+fn with<R>(act: impl FnOnce(&mut Worker) -> Option<R>) -> Option<R> {
+    WORKER.try_with(|worker| act(&mut *worker.try_borrow_mut().ok()?)).ok().flatten()
+}
+
 /// This thread's idle instance of a policy.
 pub(super) fn take(token: &Arc<Token>) -> Option<Instance> {
-    WORKER.with_borrow_mut(|worker| worker.slot(token)?.instance.take())
+    with(|worker| worker.slot(token)?.instance.take())
 }
 
 /// Keeps an instance for this thread's next call.
 pub(super) fn put(token: &Arc<Token>, instance: Instance) {
-    WORKER.with_borrow_mut(|worker| {
-        if let Some(slot) = worker.slot(token) {
-            slot.instance = Some(instance);
-        }
-    });
+    with(|worker| worker.slot(token)?.instance.replace(instance));
 }
 
 /// Gives back all idle instances of this thread: the pool is full.
 pub(super) fn release() {
-    WORKER.with_borrow_mut(|worker| worker.slots.iter_mut().for_each(|slot| slot.instance = None));
+    with(|worker| {
+        worker.slots.iter_mut().for_each(|slot| slot.instance = None);
+        Some(())
+    });
 }
 
 /// The decision that this thread remembers for the same facts.
 pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
-    WORKER.with_borrow_mut(|worker| worker.slot(token)?.remembered.get(facts))
+    with(|worker| worker.slot(token)?.remembered.get(facts))
 }
 
 /// Remembers a pure policy's decision.
 pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
-    WORKER.with_borrow_mut(|worker| {
-        if let Some(slot) = worker.slot(token) {
-            slot.remembered.put(facts, decision);
-        }
+    with(|worker| {
+        worker.slot(token)?.remembered.put(facts, decision);
+        Some(())
     });
 }
 

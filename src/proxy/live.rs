@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,7 +61,7 @@ impl Live {
     fn renew(&self, stamp: u64) -> Arc<Local> {
         let local = Arc::new(Local::new(stamp, self.house.load_full()));
         // The old one is dropped outside the borrow: what a house owns may be anything.
-        let old = KEPT.with_borrow_mut(|kept| mem::replace(kept, Some(Arc::clone(&local))));
+        let old = KEPT.with_borrow_mut(|kept| kept.replace(Arc::clone(&local)));
         drop(old);
         local
     }

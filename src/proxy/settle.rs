@@ -22,15 +22,20 @@ pub(super) fn wants(visit: &Visit, name: &str) -> bool {
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
 pub(super) fn note_reply(visit: &mut Visit, headers: &HeaderMap) {
     let Some((policy, _)) = memo(visit) else { return };
-    let names = policy.response_facts().iter().filter_map(|fact| Some((fact, fact.strip_prefix("header.")?)));
+    visit.reply_facts = of_head(policy.response_facts(), headers);
+}
+
+/// The facts of a head, repeated fields repeated.
+pub(super) fn of_head(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {
+    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix("header.")?)));
     let values = names.flat_map(|(fact, name)| headers.get_all(name).iter().map(|value| (fact.clone(), facts::shown(value).into_owned())));
-    visit.reply_facts = values.collect();
+    values.collect()
 }
 
 /// Asks the policy where it wants to be asked, and settles the grant.
 pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Duration) {
     let adjustments = match memo(visit) {
-        Some((policy, memo)) => ask(visit, policy, memo, &view(visit, policy, ending, bytes, took)),
+        Some((policy, memo)) => ask(visit, policy, memo, &view(visit, policy.response_facts(), ending, bytes, took)),
         None => Vec::new(),
     };
     if let Some(grant) = visit.grant.take() {
@@ -57,9 +62,10 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
     }
 }
 
-fn view(visit: &Visit, policy: &Policy, ending: Ending, bytes: u64, took: Duration) -> ResponseView {
+/// How the request ended, as the policy is told it.
+pub(super) fn view(visit: &Visit, names: &[String], ending: Ending, bytes: u64, took: Duration) -> ResponseView {
     let mut facts = visit.reply_facts.clone();
-    for name in policy.response_facts() {
+    for name in names {
         let value = match name.as_str() {
             "request.bytes" => {
                 visit.request_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != BYTES_UNKNOWN)

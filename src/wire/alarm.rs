@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use tokio::time::{Instant as TimerInstant, Sleep, sleep_until};
+use tokio::time::{self, Sleep, sleep_until};
 
 /// A deadline, and the timer behind it once one was needed.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Alarm {
 
     /// Ready, once, when the deadline has come; pending without one.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.deadline.map(TimerInstant::from_std) else { return Poll::Pending };
+        let Some(deadline) = self.deadline.map(time::Instant::from_std) else { return Poll::Pending };
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if deadline < sleep.deadline() {
             sleep.as_mut().reset(deadline);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::access;
 use super::super::tally::Decided;
+use super::super::{access, settle};
 use super::*;
 use crate::plan::Refund;
 use crate::upstream::{Cause, UpstreamError};
@@ -133,6 +133,28 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
     assert_eq!(answered.headers.get_all("x-request-id").iter().count(), 1);
     let members: Vec<&[u8]> = answered.headers.get_all("ratelimit").iter().map(HeaderValue::as_bytes).collect();
     assert_eq!(members, [b"\"up\";r=3;t=1".as_slice(), b"\"one\";r=0;t=60"]);
+}
+
+#[tokio::test]
+async fn a_policy_is_told_the_end_where_it_asked_to_be() {
+    let rig = rig();
+    for (wants, named) in [(None, false), (Some("memo"), true)] {
+        let mut visit = rig.visit(0);
+        let asked = Decision { settle_with: wants.map(str::to_owned), ..(*check(vec![window("a", 9), window("b", 9)])).clone() };
+        admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
+        visit.status = 201;
+        let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"].map(str::to_owned);
+        let headers = HeaderMap::from_iter([("x-cost".parse().unwrap(), HeaderValue::from_static("7"))]);
+        visit.reply_facts = settle::of_head(&names, &headers);
+        let view = settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
+        let facts: Vec<(&str, &str)> = view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(facts, [("header.x-cost", "7"), ("response.bytes", "5"), ("duration-ms", "12")]);
+        assert_eq!((view.status, view.outcome), (201, crate::policy::ResponseOutcome::Completed));
+        assert_eq!(view.limits[0].0, "a");
+        assert!(!settle::wants(&visit, "header.x-cost"), "client-ip's manifest names no response fact: {named}");
+        // The guest that ships says nothing to it: the declared refunds apply.
+        Answered::read(visit.stream(reply(200))).await;
+    }
 }
 
 #[tokio::test]

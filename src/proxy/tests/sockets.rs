@@ -130,7 +130,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_read_and_while_it_come
     assert!(declared.starts_with("HTTP/1.1 413 "), "no 100 first: {declared}");
     assert!(!declared.contains("ratelimit"), "nothing was charged: {declared}");
     assert_eq!(front.heads().len(), 0);
-    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n0\r\n\r\n";
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nb\r\n01234567890\r\n0\r\n\r\n";
     let streamed = front.exchange(chunked).await;
     assert!(streamed.starts_with("HTTP/1.1 413 "), "{streamed}");
     assert_eq!(front.heads().len(), 0, "the upstream never got a whole request");
