@@ -27,8 +27,13 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
 ];
 
-/// Of `listen`, `proxy` may use only these: it is handed connections, it does not make them.
-pub const LISTEN_ITEMS_OF_PROXY: &[&str] = &["Peer", "Handler"];
+/// Arrows that reach a few items only: who, whom, what.
+pub const NARROW: &[(&str, &str, &[&str])] = &[
+    // It is handed connections, it does not make them.
+    ("proxy", "listen", &["Peer", "Handler"]),
+    // It says which files it read, it does not watch them.
+    ("config", "reload", &["Watch"]),
+];
 
 /// A crate that belongs to some rooms only: its names, path prefixes under `src/`, and why.
 pub struct Belongs {

@@ -64,7 +64,9 @@ fn tests_may_use_any_room() {
 }
 
 #[test]
-fn proxy_takes_only_the_peer_from_listen_and_nobody_takes_app() {
+fn narrow_arrows_reach_only_what_they_name_and_nobody_takes_app() {
+    assert_eq!(found("src/config/mod.rs", "use crate::reload::Watch;"), []);
+    assert_eq!(found("src/config/mod.rs", "use crate::reload::Watcher;"), [(1, "arrow")]);
     assert_eq!(found("src/proxy/mod.rs", "use crate::listen::{Handler, Peer};"), []);
     assert_eq!(found("src/proxy/mod.rs", "use crate::listen::Listener;"), [(1, "arrow")]);
     assert_eq!(found("src/proxy/mod.rs", "use crate::listen;"), [(1, "arrow")]);
@@ -114,6 +116,7 @@ fn only_clock_asks_for_the_time() {
     for good in [
         "fn f() { tokio::time::Instant::now(); }",
         "use tokio::time::Instant; fn f() { Instant::now(); }",
+        "use tokio::time::Instant as Timer; fn f() { Timer::now(); }",
         "use std::time::Instant; fn f(at: Instant) {}",
     ] {
         assert_eq!(found("src/proxy/mod.rs", good), [], "{good}");

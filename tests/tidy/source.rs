@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-use super::rules::{self, CRATES, LISTEN_ITEMS_OF_PROXY};
+use super::rules::{self, CRATES, NARROW};
 use super::{File, Finding};
 
 pub fn check(files: &[File]) -> Vec<Finding> {
@@ -128,11 +128,10 @@ impl Walker {
             self.find(span, "arrow", format!("`crate::{target}` is no room"));
         } else if !rules::may_use(&room, target) {
             self.find(span, "arrow", format!("`{room}` may not use `{target}`"));
-        } else if room == "proxy"
-            && target == "listen"
-            && !absolute.get(1).is_some_and(|item| LISTEN_ITEMS_OF_PROXY.contains(&item.as_str()))
+        } else if let Some((.., items)) = NARROW.iter().find(|(from, to, _)| *from == room && *to == target)
+            && !absolute.get(1).is_some_and(|item| items.contains(&item.as_str()))
         {
-            self.find(span, "arrow", format!("of `listen`, `proxy` may name only {}", LISTEN_ITEMS_OF_PROXY.join(" and ")));
+            self.find(span, "arrow", format!("of `{target}`, `{room}` may name only {}", items.join(" and ")));
         }
     }
 
@@ -182,7 +181,8 @@ impl<'ast> Visit<'ast> for Walker {
         flatten(&item.tree, &mut Vec::new(), &mut uses);
         for used in uses {
             // An alias would hide the clock from `check_time`.
-            let hidden = used.renamed && matches!(used.segments.last().map(String::as_str), Some("Instant" | "SystemTime"));
+            let tokio = used.segments.first().is_some_and(|first| first == "tokio");
+            let hidden = used.renamed && !tokio && matches!(used.segments.last().map(String::as_str), Some("Instant" | "SystemTime"));
             if hidden && self.room() != Some("clock") {
                 self.find(used.span, "time", "a clock's type keeps its name, so that asking it can be seen".into());
             }
