@@ -166,7 +166,7 @@ fn settings_of(
             Some(RoutePolicy {
                 policy: Arc::clone(policy),
                 scope: Arc::new(Scope {
-                    name: if route.scope_is_route { format!("{name}@{}", route.name) } else { name.clone() },
+                    name: Scope::name_of(name, route.scope_is_route.then_some(route.name.as_str())),
                     policy: name.clone(),
                     on_store_error: route.on_store_error,
                     limit_decides: route.limit_decides,
