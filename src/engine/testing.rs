@@ -42,7 +42,7 @@ pub(super) enum Store {
     Model(Model),
     Embedded(Box<Embedded>, Clock),
     /// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the time.
-    Redis(Box<::redis::Connection>, String, Arc<Server>),
+    Redis(Box<::redis::Connection>, String, #[allow(dead_code, reason = "it runs for as long as it is held")] Arc<Server>),
 }
 
 /// A store and its time.
