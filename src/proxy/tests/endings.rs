@@ -136,25 +136,32 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
 }
 
 #[tokio::test]
-async fn a_policy_is_told_the_end_where_it_asked_to_be() {
+async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
     let rig = rig();
-    for (wants, named) in [(None, false), (Some("memo"), true)] {
-        let mut visit = rig.visit(0);
-        let asked = Decision { settle_with: wants.map(str::to_owned), ..(*check(vec![window("a", 9), window("b", 9)])).clone() };
-        admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
-        visit.status = 201;
-        let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"].map(str::to_owned);
-        let headers = HeaderMap::from_iter([("x-cost".parse().unwrap(), HeaderValue::from_static("7"))]);
-        visit.reply_facts = settle::of_head(&names, &headers);
-        let view = settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
-        let facts: Vec<(&str, &str)> = view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(facts, [("header.x-cost", "7"), ("response.bytes", "5"), ("duration-ms", "12")]);
-        assert_eq!((view.status, view.outcome), (201, crate::policy::ResponseOutcome::Completed));
-        assert_eq!(view.limits[0].0, "a");
-        assert!(!settle::wants(&visit, "header.x-cost"), "client-ip's manifest names no response fact: {named}");
-        // The guest that ships says nothing to it: the declared refunds apply.
-        Answered::read(visit.stream(reply(200))).await;
-    }
+    let mut visit = rig.visit(0);
+    let asked = Decision { settle_with: Some("memo".into()), ..(*check(vec![window("a", 9), window("b", 9)])).clone() };
+    admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
+    visit.status = 201;
+    let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"].map(str::to_owned);
+    let headers = HeaderMap::from_iter([("x-cost".parse().unwrap(), HeaderValue::from_static("7"))]);
+    visit.reply_facts = settle::of_head(&names, &headers);
+    let view = settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
+    let facts: Vec<(&str, &str)> = view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(facts, [("header.x-cost", "7"), ("response.bytes", "5"), ("duration-ms", "12")]);
+    assert_eq!((view.status, view.outcome), (201, crate::policy::ResponseOutcome::Completed));
+    assert_eq!(view.limits, [("a".to_owned(), true, 8), ("b".to_owned(), true, 8)]);
+}
+
+#[tokio::test]
+async fn a_settle_without_adjustments_leaves_the_declared_refunds() {
+    let rig = rig();
+    let mut visit = rig.visit(0);
+    let asked = Decision { settle_with: Some("memo".into()), ..(*refunded(Refund::UpstreamError)).clone() };
+    admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
+    visit.sending(Body::empty());
+    // The policy that ships has no settle of its own.
+    Answered::read(visit.stream(reply(500))).await;
+    assert!(is_back(&rig).await);
 }
 
 #[tokio::test]
