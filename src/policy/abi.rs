@@ -16,7 +16,7 @@
 
 wasmtime::component::bindgen!({ world: "policy", path: "wasm-sdk/wit" });
 
-pub(super) use weir::policy::{host, types};
+pub(super) use self::weir::policy::{host, types};
 
 use wasmtime::component::TypedFunc;
 

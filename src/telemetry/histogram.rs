@@ -52,7 +52,7 @@ impl Histogram {
         }
         #[allow(clippy::cast_precision_loss, reason = "bounds and sums for a graph: seconds as a double is the format")]
         let (bounds, sum) = (BOUNDS_US.map(|us| us as f64 / 1e6), sum_ns as f64 / 1e9);
-        let buckets: Vec<(f64, u64)> = bounds.into_iter().chain([f64::MAX]).zip(counts).collect();
+        let buckets: Vec<(f64, u64)> = bounds.into_iter().chain([f64::INFINITY]).zip(counts).collect();
         let mut metric = encoder.encode_descriptor(name.name, name.help, None, MetricType::Histogram)?;
         metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
