@@ -27,9 +27,21 @@ has_wasm_target() {
     [[ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown/lib" ]]
 }
 
-# Whether Debian's toolchain and the sources of its standard library are there: the other way to build guests.
+# What Cargo.toml asks for.
+wanted_rust() { sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1; }
+
+rust_of() { "$1" --version | cut -d ' ' -f 2 | cut -d - -f 1; }
+
+# new_enough RUSTC: whether it is at least what Cargo.toml asks for.
+new_enough() {
+    local wanted
+    wanted=$(wanted_rust)
+    [[ $(printf '%s\n%s\n' "$wanted" "$(rust_of "$1")" | sort -V | head -n 1) == "$wanted" ]]
+}
+
+# Whether Debian's toolchain and the sources of its standard library are there, and new enough: the other way to build guests.
 has_debian_wasm() {
-    have wasm-ld && [[ -x /usr/bin/rustc && -x /usr/bin/cargo ]] && compgen -G '/usr/src/rustc-*/library/std' > /dev/null
+    have wasm-ld && [[ -x /usr/bin/rustc && -x /usr/bin/cargo ]] && compgen -G '/usr/src/rustc-*/library/std' > /dev/null && new_enough /usr/bin/rustc
 }
 
 # For build.rs: which of the two builds the guests.

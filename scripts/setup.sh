@@ -69,12 +69,7 @@ toolchain() {
         "Debian, Ubuntu: sudo apt-get install build-essential" \
         "macOS: xcode-select --install"
     have make || die "make is missing" "Debian, Ubuntu: sudo apt-get install make"
-    local wanted found
-    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-    found=$(rustc --version | cut -d ' ' -f 2)
-    if [[ $(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1) != "$wanted" ]]; then
-        die "Rust $found is older than $wanted" "Type: rustup update stable"
-    fi
+    new_enough rustc || die "Rust $(rust_of rustc) is older than $(wanted_rust)" "Type: rustup update stable"
 }
 
 wasm() {
@@ -89,8 +84,9 @@ wasm() {
     say "Falling back to Debian's toolchain for the guests; this needs root"
     # Beside rustup's, which goes on building everything else.
     install rustc-web cargo-web rust-web-src lld
-    has_debian_wasm || die "Debian's packages were installed, but no WebAssembly toolchain was found in them" \
-        "Expected: /usr/bin/rustc, /usr/bin/cargo, wasm-ld, /usr/src/rustc-*/library/std"
+    has_debian_wasm || die "Debian's packages can't build the guests" \
+        "Expected: /usr/bin/rustc ($(wanted_rust) or later), /usr/bin/cargo, wasm-ld, /usr/src/rustc-*/library/std" \
+        "Where Debian's are older, only this is left: rustup target add wasm32-unknown-unknown"
 }
 
 component() { # NAME PROBE
@@ -100,23 +96,29 @@ component() { # NAME PROBE
     rustup component add "$1"
 }
 
-lint() {
+components() {
     component rustfmt fmt
     component clippy clippy
-    if ! have luacheck; then
-        if [[ $(uname -s) == Darwin ]]; then install luacheck; else install lua-check; fi
-    fi
 }
 
-tests() {
-    local missing=()
-    if ! have redis-server || ! have redis-cli; then
-        if [[ $(uname -s) == Darwin ]]; then missing+=(redis); else missing+=(redis-server); fi
+# packages_for lint|test: those that are missing, all in one go, so that whoever has to type it types it once.
+packages_for() {
+    local missing=() mac=no
+    [[ $(uname -s) != Darwin ]] || mac=yes
+    if ! have luacheck; then
+        if [[ $mac == yes ]]; then missing+=(luacheck); else missing+=(lua-check); fi
     fi
-    if ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null && ! compgen -G '/opt/homebrew/lib/faketime/*' > /dev/null; then
-        if [[ $(uname -s) == Darwin ]]; then missing+=(libfaketime); else missing+=(faketime); fi
+    if [[ $1 == test ]]; then
+        if ! have redis-server || ! have redis-cli; then
+            if [[ $mac == yes ]]; then missing+=(redis); else missing+=(redis-server); fi
+        fi
+        # The tests of skewed clocks are built on Linux only.
+        if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
     fi
     ((${#missing[@]} == 0)) || install "${missing[@]}"
+}
+
+redis_version() {
     local version
     version=$(redis-server --version | sed -n 's/.*v=\([0-9]*\).*/\1/p')
     ((version >= 7)) || die "redis-server $version is too old: 7.0 or later is needed" \
@@ -129,10 +131,14 @@ for part in "$@"; do
             toolchain
             wasm
             ;;
-        lint) lint ;;
+        lint)
+            components
+            packages_for lint
+            ;;
         test)
-            lint
-            tests
+            components
+            packages_for test
+            redis_version
             ;;
         *) die "setup.sh knows build, lint and test, not $part" ;;
     esac
