@@ -42,7 +42,11 @@ pub(super) enum Store {
     Model(Model),
     Embedded(Box<Embedded>, Clock),
     /// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the time.
-    Redis(Box<::redis::Connection>, String, #[allow(dead_code, reason = "it runs for as long as it is held")] Arc<Server>),
+    Redis {
+        conn: Box<::redis::Connection>,
+        prefix: String,
+        _server: Arc<Server>,
+    },
 }
 
 /// A store and its time.
@@ -66,7 +70,8 @@ impl Timed {
     pub(super) fn redis() -> Self {
         let server = Server::shared();
         let conn = server.client().get_connection().unwrap();
-        Self { store: Store::Redis(Box::new(conn), format!("t{:x}", fastrand::u64(..)), server), now_us: START_US }
+        let prefix = format!("t{:x}", fastrand::u64(..));
+        Self { store: Store::Redis { conn: Box::new(conn), prefix, _server: server }, now_us: START_US }
     }
 
     /// Both engines.
@@ -86,7 +91,7 @@ impl Timed {
                 clock.set(now_us as i64);
                 embedded.take(cells).unwrap()
             }
-            Store::Redis(conn, prefix, _) => {
+            Store::Redis { conn, prefix, .. } => {
                 let answer = run(conn, prefix, Verb::Take, cells, now_us, 0);
                 super::redis::taken(&answer, cells.len()).unwrap()
             }
@@ -101,7 +106,7 @@ impl Timed {
                 clock.set(now_us as i64);
                 embedded.give_back(cells, taken_at_us).unwrap();
             }
-            Store::Redis(conn, prefix, _) => _ = run(conn, prefix, Verb::GiveBack, cells, now_us, taken_at_us),
+            Store::Redis { conn, prefix, .. } => _ = run(conn, prefix, Verb::GiveBack, cells, now_us, taken_at_us),
         }
     }
 
@@ -138,7 +143,7 @@ fn run(conn: &mut ::redis::Connection, prefix: &str, verb: Verb, cells: &Cells, 
 }
 
 /// A port that was free a moment ago.
-pub(super) fn free_port() -> u16 {
+fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::testing::{ALL, Cluster, FIXED_WINDOW, GCRA, SECOND_US, Server, cell, cost, free_port, one};
+use super::super::testing::{ALL, Cluster, FIXED_WINDOW, GCRA, SECOND_US, Server, cell, cost, one};
 use super::super::{Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret, Settings};
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
@@ -166,9 +166,8 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn start(port: u16, server_port: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let proxy = Self { port, armed: Arc::default(), shut: Arc::default() };
+    fn start(listener: TcpListener, server_port: u16) -> Self {
+        let proxy = Self { port: listener.local_addr().unwrap().port(), armed: Arc::default(), shut: Arc::default() };
         let (armed, shut) = (Arc::clone(&proxy.armed), Arc::clone(&proxy.shut));
         // Ends with the test's process: it waits for connections until then.
         std::thread::spawn(move || {
@@ -206,8 +205,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream, wanted: impl Fn(&[u8]) -> bool) 
 
 /// A server behind a proxy, alone or as a cluster of one that names the proxy as itself.
 fn proxied(mode: RedisMode) -> (Server, Proxy, Engine, Metrics) {
-    let port = free_port();
-    let announced = port.to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let announced = listener.local_addr().unwrap().port().to_string();
     let arguments = ["--cluster-enabled", "yes", "--cluster-port", "BUS_PORT", "--cluster-announce-ip", "127.0.0.1"];
     let server = match mode {
         RedisMode::Single => Server::start(&[]),
@@ -219,7 +218,7 @@ fn proxied(mode: RedisMode) -> (Server, Proxy, Engine, Metrics) {
             server.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains("cluster_state:ok"))
         });
     }
-    let proxy = Proxy::start(port, server.port);
+    let proxy = Proxy::start(listener, server.port);
     let (engine, metrics) = engine(settings(vec![format!("127.0.0.1:{}", proxy.port)], mode));
     (server, proxy, engine, metrics)
 }
