@@ -60,8 +60,9 @@ fn star(method: &Method) -> Result<PathAndQuery, Refusal> {
 
 fn normal(asked: &PathAndQuery) -> Result<PathAndQuery, Refusal> {
     let normal = match path::normal(asked.path()).map_err(Refusal::BadRequest)? {
-        std::borrow::Cow::Borrowed(_) => return Ok(asked.clone()),
-        std::borrow::Cow::Owned(normal) => normal,
+        std::borrow::Cow::Borrowed(_) if asked.as_str().starts_with('/') => return Ok(asked.clone()),
+        // `http://host#x` has an empty path, which means `/`, and would be forwarded as nothing.
+        normal => normal.into_owned(),
     };
     let text = match asked.query() {
         None => normal,
@@ -189,7 +190,9 @@ mod tests {
         let (target, headers) = ask("GET", "http://real.example/x", &["other"], Version::HTTP_11);
         assert_eq!(target.unwrap().authority.as_str(), "real.example");
         assert_eq!(headers.get(HOST).unwrap(), "real.example");
-        assert_eq!(get("http://a", &[]).unwrap().path_and_query.path(), "/");
+        for (empty, path) in [("http://a", "/"), ("http://a#x", "/"), ("http://a?x", "/?x"), ("http://a?x#y", "/?x")] {
+            assert_eq!(get(empty, &[]).unwrap().path_and_query.as_str(), path, "{empty}");
+        }
         assert!(matches!(get("http://user@a/", &[]), Err(Refusal::BadRequest(_))));
     }
 
