@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes, Route, RouteTarget};
 use crate::engine::{self, Engine};
-use crate::limit::{Limiter, Scope};
+use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
 use crate::proxy::{House, RoutePolicy, RouteSettings, Target};
@@ -37,6 +37,7 @@ pub(super) struct Built {
     pub(super) limiter: Arc<Limiter>,
     pub(super) engine: Arc<Engine>,
     engine_settings: engine::Settings,
+    limiter_settings: limit::Settings,
     pub(super) policies: HashMap<String, (policy::Settings, Arc<Policy>)>,
     pub(super) upstreams: HashMap<String, (upstream::Settings, Arc<Upstream>)>,
     pub(super) routes: Vec<Route>,
@@ -61,7 +62,7 @@ impl Builder {
         let upstreams = self.upstreams(config.upstreams, before, &mut mistakes);
         let Some(engine) = engine.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
 
-        let limiter = Arc::new(Limiter::new(config.limiter, Arc::clone(&engine), self.metrics.clone()));
+        let limiter = self.limiter(&config.limiter, &engine, before);
         let routes = config.routes.iter().map(|route| settings_of(route, &policies, &upstreams)).collect::<Result<_, _>>()?;
         let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics)?;
         let built = Built {
@@ -74,6 +75,7 @@ impl Builder {
             limiter,
             engine,
             engine_settings: config.engine,
+            limiter_settings: config.limiter,
             policies,
             upstreams,
             routes: config.routes,
@@ -87,6 +89,18 @@ impl Builder {
             return Ok(Arc::clone(&before.engine));
         }
         Engine::build(&config.engine, self.clock.clone(), &self.metrics).map(Arc::new)
+    }
+
+    /// One for as long as its engine and its settings stand: what is still to be settled belongs to it, and a shutdown waits for that of one only.
+    fn limiter(&self, settings: &limit::Settings, engine: &Arc<Engine>, before: Option<&Built>) -> Arc<Limiter> {
+        let same = |before: &&Built| {
+            let limit::Settings { deadline, key_secret } = &before.limiter_settings;
+            Arc::ptr_eq(&before.engine, engine) && *deadline == settings.deadline && *key_secret == settings.key_secret
+        };
+        match before.filter(same) {
+            Some(before) => Arc::clone(&before.limiter),
+            None => Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone())),
+        }
     }
 
     fn policies(

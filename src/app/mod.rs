@@ -7,6 +7,8 @@
 mod build;
 mod demo;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod views;
 mod workers;
 
@@ -17,7 +19,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
-use crate::listen::{Drain, Listener};
+use crate::engine::Engine;
+use crate::limit::Limiter;
+use crate::listen::{ConnectionSettings, Drain, Listener};
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
 
@@ -31,23 +35,52 @@ use workers::Workers;
 #[derive(Debug)]
 pub struct App {
     house: Arc<Running>,
-    workers: Workers,
+    /// None once [`App::shutdown`] has taken them.
+    workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
-    grace: Duration,
 }
 
 /// What a reload changes and what the views show.
 #[derive(Debug)]
 struct Running {
     builder: Builder,
+    /// Held while a reload builds, which takes as long as compiling guests does: nobody who has to answer may wait for it.
     current: Mutex<Built>,
+    /// Of the start: a reload changes none.
+    shutdown_grace: Duration,
+    /// What serving needs of `current`, without that wait.
+    serving: arc_swap::ArcSwap<Serving>,
     live: Arc<crate::proxy::Live>,
-    connections: Arc<arc_swap::ArcSwap<crate::listen::ConnectionSettings>>,
+    connections: Arc<Connections>,
+    /// The operator's own: clients who take all places must not shut out whoever looks why.
+    admin_connections: Arc<Connections>,
     metrics: Metrics,
     clock: Clock,
     drain: Drain,
     views: views::State,
+}
+
+type Connections = arc_swap::ArcSwap<ConnectionSettings>;
+
+/// Connections to the operator's pages at once, at most.
+const ADMIN_CONNECTIONS_MAX: usize = 256;
+
+/// What stands now, for whoever asks while the next is being built.
+#[derive(Debug)]
+struct Serving {
+    engine: Arc<Engine>,
+    limiter: Arc<Limiter>,
+}
+
+impl Serving {
+    fn of(built: &Built) -> Self {
+        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter) }
+    }
+}
+
+fn admin_connections(public: &ConnectionSettings) -> ConnectionSettings {
+    ConnectionSettings { connections_max: ADMIN_CONNECTIONS_MAX, ..public.clone() }
 }
 
 /// Why Weir did not start.
@@ -93,10 +126,12 @@ impl App {
         let addresses = public.iter().filter_map(|per_worker| per_worker.first().map(Listener::address)).collect();
         let admin_address = admin.as_ref().and_then(|bound| bound.first().map(Listener::address));
 
-        let connections = Arc::new(arc_swap::ArcSwap::from_pointee(built.connections.clone()));
-        let grace = built.shutdown_grace;
+        let connections = Arc::new(Connections::from_pointee(built.connections.clone()));
         let running = Arc::new(Running {
             views: views::State::new(&built, clock.wall_us()),
+            shutdown_grace: built.shutdown_grace,
+            serving: arc_swap::ArcSwap::from_pointee(Serving::of(&built)),
+            admin_connections: Arc::new(Connections::from_pointee(admin_connections(&built.connections))),
             current: Mutex::new(built),
             live: crate::proxy::Live::new(house),
             builder,
@@ -107,7 +142,7 @@ impl App {
         });
         running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
         let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers)?;
-        Ok(Self { house: running, workers, addresses, admin: admin_address, grace })
+        Ok(Self { house: running, workers: Some(workers), addresses, admin: admin_address })
     }
 
     /// Where clients are served, in the order of the configuration's listeners.
@@ -136,9 +171,16 @@ impl App {
 
     /// Stops accepting, lets what is under way finish within the configured grace, settles, and ends all threads.
     /// Says whether all of it finished in time.
-    pub fn shutdown(self) -> bool {
+    pub fn shutdown(mut self) -> bool {
         self.house.drain.start();
-        self.workers.join(self.grace)
+        self.workers.take().is_none_or(|workers| workers.join(self.house.shutdown_grace))
+    }
+}
+
+impl Drop for App {
+    /// Also after [`App::shutdown`], whose grace is over then.
+    fn drop(&mut self) {
+        self.house.drain.cut();
     }
 }
 
@@ -171,6 +213,8 @@ impl Reloader {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
         }
         running.connections.store(Arc::new(built.connections.clone()));
+        running.admin_connections.store(Arc::new(admin_connections(&built.connections)));
+        running.serving.store(Arc::new(Serving::of(&built)));
         running.live.swap(house);
         let watched = built.watched.clone();
         running.views.applied(&built);

@@ -60,7 +60,7 @@ impl Views for Pages {
         if self.0.drain.started() {
             return Err("shutting down".into());
         }
-        let engine = Arc::clone(&self.0.current.lock().unwrap_or_else(PoisonError::into_inner).engine);
+        let engine = Arc::clone(&self.0.serving.load().engine);
         engine.ping().await.map_err(|error| error.to_string())
     }
 

@@ -6,10 +6,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::views::Pages;
-use super::{Running, StartError};
+use super::{Connections, Running, StartError};
 use crate::admin::Admin;
 use crate::clock;
-use crate::limit::Limiter;
 use crate::listen::{Handler, Listener};
 use crate::proxy::Proxy;
 use crate::telemetry;
@@ -41,11 +40,11 @@ impl Workers {
         let mut threads = Vec::with_capacity(count + 1);
         for (index, mine) in sockets.into_iter().enumerate() {
             let handler = Proxy::new(Arc::clone(&running.live));
-            threads.push(spawn(format!("weir-worker-{index}"), index, running, mine, handler, finish.clone())?);
+            threads.push(spawn(format!("weir-worker-{index}"), index, running, &running.connections, mine, handler, finish.clone())?);
         }
         if !admin.is_empty() {
             let handler = Admin::new(Arc::new(Pages(Arc::clone(running))), running.metrics.clone());
-            threads.push(spawn("weir-admin".into(), 0, running, admin, handler, finish)?);
+            threads.push(spawn("weir-admin".into(), 0, running, &running.admin_connections, admin, handler, finish)?);
         }
         Ok(Self { threads, finished })
     }
@@ -69,15 +68,16 @@ fn spawn<H: Handler>(
     name: String,
     index: usize,
     running: &Arc<Running>,
+    settings: &Arc<Connections>,
     sockets: Vec<Listener>,
     handler: H,
     finish: Sender<bool>,
 ) -> Result<JoinHandle<()>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Worker)?;
-    let running = Arc::clone(running);
+    let (running, settings) = (Arc::clone(running), Arc::clone(settings));
     let work = move || {
         telemetry::enter_worker(index);
-        let finished = runtime.block_on(serve(&running, sockets, handler));
+        let finished = runtime.block_on(serve(&running, &settings, sockets, handler));
         // Nobody listens any more when the grace period is over: then the answer is known to be no.
         let _ = finish.send(finished);
     };
@@ -85,25 +85,29 @@ fn spawn<H: Handler>(
 }
 
 /// Serves until told to drain, then lets connections finish and settles what they held.
-async fn serve<H: Handler>(running: &Arc<Running>, sockets: Vec<Listener>, handler: H) -> bool {
+async fn serve<H: Handler>(running: &Arc<Running>, settings: &Arc<Connections>, sockets: Vec<Listener>, handler: H) -> bool {
     let mut serving = tokio::task::JoinSet::new();
     for socket in sockets {
-        let (settings, drain) = (Arc::clone(&running.connections), running.drain.clone());
-        serving.spawn(socket.serve(handler.clone(), settings, drain, running.metrics.clone()));
+        serving.spawn(socket.serve(handler.clone(), Arc::clone(settings), running.drain.clone(), running.metrics.clone()));
     }
     running.drain.wait().await;
-    let (grace, limiter) = end_of(running);
-    let ended = clock::monotonic() + grace;
-    let all = async { while serving.join_next().await.is_some() {} };
-    let finished = tokio::time::timeout(grace, all).await.is_ok();
+    let ended = clock::monotonic() + running.shutdown_grace;
+    let finished = tokio::time::timeout(running.shutdown_grace, all(&mut serving)).await.is_ok();
+    if !finished {
+        // Ended before the settling, so that what these requests held is settled too, and each has its log line.
+        running.drain.cut();
+        let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;
+    }
+    let limiter = Arc::clone(&running.serving.load().limiter);
     limiter.drain(ended.saturating_duration_since(clock::monotonic()).max(SETTLE_MIN)).await;
     finished
 }
 
+async fn all(serving: &mut tokio::task::JoinSet<()>) {
+    while serving.join_next().await.is_some() {}
+}
+
 /// Settling gets at least this long, also where connections have used up the grace period.
 const SETTLE_MIN: Duration = Duration::from_millis(500);
-
-fn end_of(running: &Running) -> (Duration, Arc<Limiter>) {
-    let current = running.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    (current.shutdown_grace, Arc::clone(&current.limiter))
-}
+/// Connections that are cut get this long to let go of what they hold.
+const CUT_MAX: Duration = Duration::from_millis(500);

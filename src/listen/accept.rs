@@ -35,7 +35,14 @@ pub(super) async fn serve<H: Handler>(
             acceptor.accept_until_drained(&listener, &drain).await;
             acceptor.accept_the_queued(listener);
             acceptor.connections.drain();
-            acceptor.connections.emptied().await;
+            tokio::select! {
+                () = acceptor.connections.emptied() => {}
+                () = drain.wait_cut() => {
+                    acceptor.connections.abandon();
+                    // Each ends at its next turn: then its requests have settled and are logged.
+                    acceptor.connections.emptied().await;
+                }
+            }
             drop(abandon);
         }
         Err(error) => tracing::error!(%error, "can't accept on this socket"),

@@ -1,4 +1,4 @@
-//! What the listeners of a process share: the word that ends accepting, and the number of open connections. Also a worker's own list of its
+//! What the listeners of a process share: the words that end accepting and then everything, and the number of open connections. Also a worker's own list of its
 //! connections, so that they can be told. Knows nothing of HTTP.
 
 use std::collections::HashMap;
@@ -18,8 +18,17 @@ pub struct Drain(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    started: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
     counts: Mutex<Vec<Count>>,
+}
+
+/// What was said so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    Open,
+    Draining,
+    Over,
 }
 
 /// Listeners with the same settings count together; the admin's, with its own, is not shut out by a full house.
@@ -38,19 +47,41 @@ impl Drain {
 
     /// Says it: accepting stops, idle connections close, busy ones finish what they do.
     pub fn start(&self) {
-        self.0.started.send_replace(true);
+        self.reach(Stage::Draining);
     }
 
-    /// Whether it was said.
+    /// Says that the grace is over: connections end at once, whatever they do.
+    pub fn cut(&self) {
+        self.reach(Stage::Over);
+    }
+
+    fn reach(&self, stage: Stage) {
+        self.0.stage.send_if_modified(|now| {
+            let later = *now < stage;
+            *now = stage.max(*now);
+            later
+        });
+    }
+
+    /// Whether [`start`](Self::start) was said.
     #[must_use]
     pub fn started(&self) -> bool {
-        *self.0.started.borrow()
+        *self.0.stage.borrow() >= Stage::Draining
     }
 
     /// Waits until it is said.
     pub async fn wait(&self) {
+        self.reached(Stage::Draining).await;
+    }
+
+    /// Waits until the grace is over.
+    pub(super) async fn wait_cut(&self) {
+        self.reached(Stage::Over).await;
+    }
+
+    async fn reached(&self, stage: Stage) {
         // An error would mean that the sender is gone, and we hold it.
-        let _ = self.0.started.subscribe().wait_for(|started| *started).await;
+        let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 
     /// The number of connections that are open under `settings`.

@@ -3,7 +3,7 @@
 //! A request's are taken off before the policy looks: it must see what the upstream will see. Otherwise `Connection: x-api-key` would show a key
 //! to the policy and hide it from the upstream, and each invented key would have an allowance of its own.
 
-use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING};
+use http::header::{CONNECTION, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING};
 use smallvec::SmallVec;
 
 use super::refusal::Refusal;
@@ -11,21 +11,47 @@ use super::refusal::Refusal;
 /// Takes the connection's own fields off a request.
 ///
 /// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that would concern the next connection, whose
-/// fields are the upstream room's.
+/// fields are the upstream room's. What a client that is no trusted proxy says in a proxy's name goes too: an upstream may believe all of
+/// `X-Forwarded-*`, not only those that we set.
 ///
 /// # Errors
 /// 501 for a transfer coding other than `chunked`: its bytes would be forwarded as if they were the content.
-pub(super) fn strip_request(headers: &mut HeaderMap) -> Result<(), Refusal> {
+pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<(), Refusal> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     if codings.any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
         return Err(Refusal::NotImplemented("only the transfer coding chunked is known"));
     }
+    if headers.get_all(TRANSFER_ENCODING).iter().nth(1).is_some() {
+        // RFC 9112, 6.1: never twice. A proxy before us may have read it as nested.
+        return Err(Refusal::BadRequest("chunked stands twice"));
+    }
     let trailers = headers.get_all(TE).iter().any(|value| tokens(value).any(|token| token.eq_ignore_ascii_case(b"trailers")));
     strip(headers);
+    if !trusted {
+        disbelieve(headers);
+    }
+    // A trailer is sent on only where it is announced. One of these would reach an upstream that merges trailers into fields, past us.
+    if headers
+        .get_all(TRAILER)
+        .iter()
+        .flat_map(tokens)
+        .any(|name| HeaderName::from_bytes(name).is_ok_and(|name| is_end_to_end(name.as_str())))
+    {
+        headers.remove(TRAILER);
+    }
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
     Ok(())
+}
+
+/// Takes off what only a proxy may say of its client.
+fn disbelieve(headers: &mut HeaderMap) {
+    let said = |name: &&HeaderName| *name == FORWARDED || name.as_str() == "x-real-ip" || name.as_str().starts_with("x-forwarded-");
+    let doomed: SmallVec<[HeaderName; 4]> = headers.keys().filter(said).cloned().collect();
+    for name in doomed {
+        headers.remove(name);
+    }
 }
 
 /// Takes the connection's own fields off a reply, or off what is left of a request. `Trailer` stays: trailers are forwarded.
@@ -109,7 +135,7 @@ mod tests {
             ("trailer", "x-sum"),
             ("accept", "*/*"),
         ]);
-        strip_request(&mut found).unwrap();
+        strip_request(&mut found, true).unwrap();
         assert_eq!(found, headers(&[("trailer", "x-sum"), ("accept", "*/*")]));
     }
 
@@ -119,25 +145,52 @@ mod tests {
             [("host", "a"), ("content-length", "1"), ("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1"), ("x-request-id", "i")];
         let mut found = headers(&kept);
         found.insert(CONNECTION, "host, content-length, x-forwarded-for, forwarded, x-request-id".parse().unwrap());
-        strip_request(&mut found).unwrap();
+        strip_request(&mut found, true).unwrap();
         assert_eq!(found, headers(&kept));
     }
 
     #[test]
     fn of_te_only_trailers_is_left() {
         let mut found = headers(&[("te", "gzip, Trailers"), ("connection", "te")]);
-        strip_request(&mut found).unwrap();
+        strip_request(&mut found, true).unwrap();
         assert_eq!(found, headers(&[("te", "trailers")]));
         let mut found = headers(&[("te", "gzip")]);
-        strip_request(&mut found).unwrap();
+        strip_request(&mut found, true).unwrap();
         assert!(found.is_empty());
     }
 
     #[test]
     fn a_coding_that_we_would_not_undo_is_refused() {
         for coding in ["gzip, chunked", "identity", "chunked, chunked"] {
-            assert!(strip_request(&mut headers(&[("transfer-encoding", coding)])).is_err(), "{coding}");
+            assert!(strip_request(&mut headers(&[("transfer-encoding", coding)]), true).is_err(), "{coding}");
         }
-        assert!(strip_request(&mut headers(&[("transfer-encoding", "Chunked ")])).is_ok());
+        assert!(strip_request(&mut headers(&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")]), true).is_err());
+        assert!(strip_request(&mut headers(&[("transfer-encoding", "Chunked ")]), true).is_ok());
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_speaks_of_its_client() {
+        let said = [
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-port", "443"),
+            ("x-forwarded-prefix", "/admin"),
+            ("x-real-ip", "1.1.1.1"),
+            ("forwarded", "for=1.1.1.1"),
+            ("accept", "*/*"),
+        ];
+        let mut found = headers(&said);
+        strip_request(&mut found, true).unwrap();
+        assert_eq!(found, headers(&said));
+        strip_request(&mut found, false).unwrap();
+        assert_eq!(found, headers(&said[5..]));
+    }
+
+    #[test]
+    fn what_we_say_of_a_client_is_no_trailer() {
+        for (announced, kept) in [("x-sum", true), ("x-sum, X-Forwarded-For", false), ("host", false), ("x-request-id", false)] {
+            let mut found = headers(&[("trailer", announced)]);
+            strip_request(&mut found, true).unwrap();
+            assert_eq!(found.contains_key(TRAILER), kept, "{announced}");
+        }
     }
 }

@@ -97,7 +97,7 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     let target = target::read(&mut head, visit.client.https, peer, house.settings.uri_bytes_max)?;
     visit.asked = Some(target.path_and_query.clone());
     // Before the policy looks: it sees what the upstream will see.
-    hop::strip_request(&mut head.headers)?;
+    hop::strip_request(&mut head.headers, visit.client.trusted)?;
 
     let Match { route, parameters } = house.routes.find(target.authority.host(), target.path_and_query.path(), &head.method)?;
     let route = visit.enter(local, house, route)?;

@@ -174,6 +174,7 @@ impl From<&UpstreamError> for Refusal {
         match (&error.body, error.cause) {
             (Some(BodyError::TooLarge { limit_bytes }), _) => Self::BodyTooLarge { limit_bytes: *limit_bytes },
             (Some(BodyError::Idle), _) => Self::BodyTooSlow,
+            (Some(BodyError::Malformed), _) => Self::BadRequest("the body's chunks are broken"),
             (Some(BodyError::Cut(_)), _) | (None, Cause::Body) => Self::ClientGone,
             (None, Cause::Connect | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
             (None, Cause::Overload) => Self::UpstreamOverloaded,

@@ -60,8 +60,10 @@ fn star(method: &Method) -> Result<PathAndQuery, Refusal> {
 
 fn normal(asked: &PathAndQuery) -> Result<PathAndQuery, Refusal> {
     let normal = match path::normal(asked.path()).map_err(Refusal::BadRequest)? {
-        std::borrow::Cow::Borrowed(_) => return Ok(asked.clone()),
-        std::borrow::Cow::Owned(normal) => normal,
+        // `http://host#x` has an empty path that says `/` when it is asked and is written as nothing.
+        std::borrow::Cow::Borrowed("/") if asked.query().is_none() => return Ok(PathAndQuery::from_static("/")),
+        std::borrow::Cow::Borrowed(_) if asked.as_str().starts_with('/') => return Ok(asked.clone()),
+        normal => normal.into_owned(),
     };
     let text = match asked.query() {
         None => normal,
@@ -189,7 +191,10 @@ mod tests {
         let (target, headers) = ask("GET", "http://real.example/x", &["other"], Version::HTTP_11);
         assert_eq!(target.unwrap().authority.as_str(), "real.example");
         assert_eq!(headers.get(HOST).unwrap(), "real.example");
-        assert_eq!(get("http://a", &[]).unwrap().path_and_query.path(), "/");
+        for (empty, path) in [("http://a", "/"), ("http://a#x", "/"), ("http://a?x", "/?x"), ("http://a?x#y", "/?x")] {
+            // As it will be written: alone, an empty path is shown as `/`.
+            assert_eq!(http::Uri::from(get(empty, &[]).unwrap().path_and_query).to_string(), path, "{empty}");
+        }
         assert!(matches!(get("http://user@a/", &[]), Err(Refusal::BadRequest(_))));
     }
 

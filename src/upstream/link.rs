@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::framing;
 use super::outgoing::{Outgoing, Turn, Watch};
 use super::pool::{self, Seat};
 use super::{Cause, Inner, UpstreamError};
@@ -30,6 +32,8 @@ pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 /// A connection. Boxed once when it is made, so that handing it around moves a pointer.
 pub(super) struct Link {
     sender: SendRequest<Outgoing>,
+    /// The task that moves its bytes. It ends with the link: see its `Drop`.
+    task: AbortHandle,
     /// The reply's deadline. It stays registered from request to request.
     alarm: Alarm,
     pub(super) endpoint: usize,
@@ -67,13 +71,13 @@ impl Link {
         let handshake =
             Builder::new().max_header_size(REPLY_HEAD_BYTES_MAX).max_buf_size(READ_AHEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
-        tokio::spawn(async move {
+        let moving = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an upstream's connection failed");
             }
         });
-        let upstream = Arc::clone(upstream);
-        Ok(Box::new(Self { sender, alarm: Alarm::default(), endpoint, idle_since: clock::monotonic(), upstream, seat: None }))
+        let (upstream, task) = (Arc::clone(upstream), moving.abort_handle());
+        Ok(Box::new(Self { sender, task, alarm: Alarm::default(), endpoint, idle_since: clock::monotonic(), upstream, seat: None }))
     }
 
     /// Whether a request may be sent: the one before is over, and the upstream has not closed.
@@ -100,10 +104,11 @@ impl Link {
             Poll::Pending => patience.poll(cx).map(|()| None),
         });
         match answer.await {
-            Some(Ok(reply)) => match watch.and_then(Watch::error) {
+            Some(Ok(mut reply)) => match watch.and_then(Watch::error) {
                 // The upstream answered before it had all; what it answered to is not what the client sent.
                 Some(error) => Sent::Failed(body_failed(error.clone())),
                 None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Sent::Failed(UpstreamError::sent(Cause::Protocol)),
+                None if !framing::is_clear(reply.headers_mut()) => Sent::Failed(UpstreamError::sent(Cause::Protocol)),
                 None => Sent::Reply(reply),
             },
             Some(Err(mut failed)) => {
@@ -176,5 +181,13 @@ impl OnEnd for Link {
             Ending::Failed(Failure::Cut) => self.upstream.count(Cause::Cut),
             Ending::Failed(Failure::TooLarge) | Ending::Dropped => {}
         }
+    }
+}
+
+impl Drop for Link {
+    /// Nothing more will come of the connection: its reply is whole or given up. A request's body may still be on its way, though, to an upstream that
+    /// answered early and takes no more of it; without an end that would hold both connections for ever.
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -1,6 +1,7 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
 //!
-//! Read on in `send` (a request's way), `link` (one connection), `pool` (a worker's idle ones), `endpoint` (addresses), `outgoing` (a request's body).
+//! Read on in `send` (a request's way), `link` (one connection), `pool` (a worker's idle ones), `endpoint` (addresses), `outgoing` (a request's body),
+//! `framing` (how long a body is).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use crate::telemetry::{Counter, Metrics, Mistake, names};
 use crate::wire::{Request, Response};
 
 mod endpoint;
+mod framing;
 mod link;
 mod outgoing;
 mod pool;

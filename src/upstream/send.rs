@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 
+use super::framing;
 use super::link::{Link, Sent};
 use super::outgoing::{Outgoing, Watch};
 use super::pool::{self, Seat};
@@ -18,7 +19,8 @@ const ENDPOINT_TRIES_MAX: usize = 3;
 
 pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Response, UpstreamError> {
     let Some((seat, first)) = pool::admit(upstream) else { return Err(UpstreamError::unsent(Cause::Overload)) };
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    framing::announce(&mut parts.headers, &body);
     let (body, watch) = Outgoing::new(body);
     let mut request = http::Request::from_parts(parts, body);
     // Whatever the client speaks, we speak 1.1: an old client does not cost us the connection.

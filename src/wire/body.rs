@@ -4,6 +4,7 @@
 //! No allocation of its own: a stream's timer is made when the peer first lets us wait, which a body that came with its head never does.
 
 use std::fmt;
+use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,9 +40,12 @@ enum Kind {
 /// Why a body ended early.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The other side's connection failed, or its framing was wrong.
+    /// The other side's connection failed.
     #[error("the peer's body ended early: {0}")]
     Cut(#[source] Arc<hyper::Error>),
+    /// The other side is still there, but what it sends is no body: chunks without a size, trailers that are none.
+    #[error("the body's framing is broken")]
+    Malformed,
     /// Nothing came for the idle timeout.
     #[error("the body stood still")]
     Idle,
@@ -58,7 +62,8 @@ impl BodyError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         match self {
-            Self::Cut(_) => Failure::Cut,
+            // To whoever counts, both are a body that broke off.
+            Self::Cut(_) | Self::Malformed => Failure::Cut,
             Self::Idle => Failure::Idle,
             Self::TooLarge { .. } => Failure::TooLarge,
         }
@@ -167,7 +172,7 @@ impl Body {
                 self.complete(false);
                 return Poll::Ready(None);
             }
-            Some(Err(error)) => return self.fail(BodyError::Cut(Arc::new(error))),
+            Some(Err(error)) => return self.fail(failed(error)),
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
@@ -184,6 +189,15 @@ impl Body {
             self.complete(true);
         }
         Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+/// hyper tells the two apart only by the kind of the input error underneath.
+fn failed(error: hyper::Error) -> BodyError {
+    let kind = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+    match kind {
+        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => BodyError::Malformed,
+        _ => BodyError::Cut(Arc::new(error)),
     }
 }
 

@@ -23,6 +23,7 @@ mod commands;
 mod faults;
 mod forwarding;
 mod guests;
+mod hostile;
 mod keys;
 mod lifecycle;
 mod refusals;

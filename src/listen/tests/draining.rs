@@ -56,6 +56,22 @@ async fn when_the_grace_is_over_connections_end_with_serve() {
 }
 
 #[tokio::test]
+async fn a_cut_ends_what_is_under_way_and_serve_returns_when_it_has_ended() {
+    let house = house(settings());
+    let mut busy = house.connect().await;
+    busy.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    house.answers.0.begun.notified().await;
+    // Without a drain before it, as when the whole program is dropped.
+    house.drain.cut();
+    house.drain.start();
+    assert!(house.drain.started());
+    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the handler lives on");
+    assert!(house.metrics.encode().contains("weir_connections_open 0\n"), "{}", house.metrics.encode());
+    assert_eq!(busy.read_all().await, "");
+}
+
+#[tokio::test]
 async fn listeners_count_together_under_the_same_settings_only() {
     let drain = Drain::new();
     let (one, other) = (Arc::new(ArcSwap::from_pointee(settings())), Arc::new(ArcSwap::from_pointee(settings())));

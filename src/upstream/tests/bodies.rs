@@ -201,3 +201,62 @@ async fn an_answer_to_a_body_that_broke_a_limit_does_not_hide_it() {
     let error = in_time(upstream.send(post(Body::incoming(body).limit(4)))).await.unwrap_err();
     assert!(matches!(error.body, Some(BodyError::TooLarge { limit_bytes: 4 })), "{error:?}");
 }
+
+#[tokio::test]
+async fn a_body_of_unknown_length_is_sent_whatever_the_method() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        while let Some(head) = stream.head().await {
+            let body =
+                if head.contains("transfer-encoding: chunked") { stream.read_to("\r\n0\r\n\r\n").await.unwrap() } else { String::new() };
+            let length = if head.starts_with("HEAD") { 0 } else { body.len() };
+            assert_eq!(body, "3\r\nabc\r\n0\r\n\r\n", "{head}");
+            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", &body[..length])).await;
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    for method in ["GET", "HEAD", "DELETE", "POST"] {
+        let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
+        let mut request = post(Body::incoming(body));
+        *request.method_mut() = method.parse().unwrap();
+        let reply = in_time(upstream.send(request)).await.unwrap_or_else(|error| panic!("{method}: {error}"));
+        assert_eq!(reply.status(), 200, "{method}");
+        drop(text(reply).await);
+    }
+    assert_eq!(scripted.accepted(), 1);
+}
+
+#[tokio::test]
+async fn an_upload_that_the_upstream_takes_no_more_of_after_its_answer_ends() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+        stream.send(OK).await;
+        // It neither reads nor closes.
+        tokio::time::sleep(2 * PATIENCE).await;
+        drop(stream);
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let (mut client, body) = incoming(CHUNKED).await;
+    let endless = tokio::spawn(async move {
+        let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
+        while client.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let ends = crate::wire::tests::Ends::default();
+    let body = Body::incoming(body).on_end(ends.hook());
+    let reply = in_time(upstream.send(post(body))).await.unwrap();
+    assert_eq!(text(reply).await, "ok");
+    // Dropped by the connection: whoever serves the client may close.
+    until(|| !ends.told().is_empty()).await;
+    endless.abort();
+}
+
+#[tokio::test]
+async fn a_reply_whose_length_is_said_twice_is_passed_on_by_its_chunks() {
+    let scripted =
+        Scripted::answering("HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n").await;
+    let upstream = upstream(&scripted);
+    let reply = in_time(upstream.send(get())).await.unwrap();
+    assert!(!reply.headers().contains_key("content-length"), "{:?}", reply.headers());
+    assert_eq!(text(reply).await, "hello");
+}

@@ -82,6 +82,8 @@ async fn what_is_not_http_is_a_protocol_failure() {
         "HTTP/1.1 abc\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        // We would hand on compressed bytes as if they were the content.
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
     ] {
         let scripted = Scripted::answering(garbage).await;

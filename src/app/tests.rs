@@ -1,0 +1,100 @@
+//! The house as a library has it: started and let go in one process.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::views::Pages;
+use super::*;
+use crate::admin::Views as _;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn app() -> App {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let text = "[[listeners]]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[server]\nworkers = 2\n[server.limits]\nconnections = 2\n\
+                [[routes]]\npath = \"/*\"\nrespond = { status = 200, body = \"ok\" }\n";
+    std::fs::write(&path, text).unwrap();
+    App::start(Config::load(&path).unwrap()).unwrap()
+}
+
+fn get(address: SocketAddr, close: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("GET /live HTTP/1.1\r\nhost: a\r\n{close}\r\n").as_bytes()).unwrap();
+    let mut piece = [0; 4096];
+    let read = stream.read(&mut piece).unwrap_or(0);
+    (stream, String::from_utf8_lossy(&piece[..read]).into_owned())
+}
+
+#[test]
+fn a_full_house_does_not_shut_the_operator_out() {
+    let app = app();
+    let public = app.addresses()[0];
+    let held = [get(public, ""), get(public, "")];
+    assert!(held.iter().all(|(_, reply)| reply.starts_with("HTTP/1.1 200")), "{held:?}");
+    assert_eq!(get(public, "").1, "", "a third client is not served");
+    let (_, live) = get(app.admin_address().unwrap(), "connection: close\r\n");
+    assert!(live.starts_with("HTTP/1.1 200"), "{live:?}");
+    drop(held);
+    assert!(app.shutdown());
+}
+
+#[test]
+fn while_a_reload_builds_the_operator_is_answered() {
+    let app = app();
+    let building = app.house.current.lock().unwrap();
+    let pages = Pages(Arc::clone(&app.house));
+    let (done, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        done.send((runtime.block_on(pages.ready()), pages.status())).unwrap();
+    });
+    let (ready, _) = asked.recv_timeout(PATIENCE).expect("/ready waits for the reload");
+    assert_eq!(ready, Ok(()));
+    // Nor does the end wait for it.
+    app.house.drain.start();
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if TcpStream::connect(app.addresses()[0]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(TcpStream::connect(app.addresses()[0]).is_err());
+    drop(building);
+    assert!(app.shutdown());
+}
+
+#[test]
+fn an_app_that_is_dropped_serves_no_more() {
+    let app = app();
+    let address = app.addresses()[0];
+    let (mut open, reply) = get(address, "");
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply:?}");
+    drop(app);
+    assert_eq!(open.read(&mut [0; 16]).unwrap(), 0, "its connections are cut");
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if TcpStream::connect(address).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it still listens");
+}
+
+#[test]
+fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
+    let app = app();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let before = Arc::clone(&app.house.serving.load().limiter);
+    let text = |deadline: &str| format!("[store]\ndeadline = \"{deadline}\"\n[[routes]]\npath = \"/x\"\nrespond = {{ status = 204 }}\n");
+    std::fs::write(&path, text("50ms")).unwrap();
+    app.reloader().reload(&path).unwrap();
+    assert!(Arc::ptr_eq(&before, &app.house.serving.load().limiter));
+    std::fs::write(&path, text("60ms")).unwrap();
+    app.reloader().reload(&path).unwrap();
+    assert!(!Arc::ptr_eq(&before, &app.house.serving.load().limiter));
+    assert!(app.shutdown());
+}
