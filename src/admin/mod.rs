@@ -20,11 +20,11 @@ const JSON: &str = "application/json";
 
 /// What the admin pages show.
 pub trait Views: Send + Sync + 'static {
-    /// Whether requests can be served, or why not.
+    /// Whether requests can be served, with a sentence for the operator.
     ///
     /// # Errors
-    /// A sentence for the operator.
-    fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// Why not.
+    fn ready(&self) -> impl Future<Output = Result<String, String>> + Send;
     /// `/status`: version, configuration, last reload, as JSON.
     fn status(&self) -> String;
 }
@@ -59,7 +59,7 @@ impl<V: Views> Admin<V> {
             // Whoever can answer is alive; whether it is of use is `/ready`'s question.
             "/live" => reply(StatusCode::OK, TEXT, "live\n"),
             "/ready" => match self.views.ready().await {
-                Ok(()) => reply(StatusCode::OK, TEXT, "ready\n"),
+                Ok(sentence) => reply(StatusCode::OK, TEXT, format!("{sentence}\n")),
                 Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
             "/status" => reply(StatusCode::OK, JSON, self.views.status()),

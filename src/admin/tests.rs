@@ -16,8 +16,8 @@ struct Shown {
 }
 
 impl Views for Shown {
-    async fn ready(&self) -> Result<(), String> {
-        if self.broken.load(Ordering::SeqCst) { Err("the store does not answer".to_owned()) } else { Ok(()) }
+    async fn ready(&self) -> Result<String, String> {
+        if self.broken.load(Ordering::SeqCst) { Err("the store does not answer".to_owned()) } else { Ok("ready".into()) }
     }
 
     fn status(&self) -> String {

@@ -22,6 +22,7 @@ use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
 use crate::limit::Limiter;
 use crate::listen::{ConnectionSettings, Drain, Listener};
+use crate::plan::Fallback;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
 
@@ -58,6 +59,8 @@ struct Running {
     metrics: Metrics,
     clock: Clock,
     drain: Drain,
+    /// The operator's pages are served until everything else has ended.
+    admin_drain: Drain,
     views: views::State,
 }
 
@@ -71,11 +74,14 @@ const ADMIN_CONNECTIONS_MAX: usize = 256;
 struct Serving {
     engine: Arc<Engine>,
     limiter: Arc<Limiter>,
+    /// Some route refuses its clients when the store does not answer.
+    store_is_needed: bool,
 }
 
 impl Serving {
     fn of(built: &Built) -> Self {
-        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter) }
+        let store_is_needed = built.routes.iter().any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
+        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed }
     }
 }
 
@@ -139,6 +145,7 @@ impl App {
             metrics,
             clock,
             drain: Drain::new(),
+            admin_drain: Drain::new(),
         });
         running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
         let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers)?;
@@ -181,6 +188,7 @@ impl Drop for App {
     /// Also after [`App::shutdown`], whose grace is over then.
     fn drop(&mut self) {
         self.house.drain.cut();
+        self.house.admin_drain.cut();
     }
 }
 

@@ -52,7 +52,7 @@ fn while_a_reload_builds_the_operator_is_answered() {
         done.send((runtime.block_on(pages.ready()), pages.status())).unwrap();
     });
     let (ready, _) = asked.recv_timeout(PATIENCE).expect("/ready waits for the reload");
-    assert_eq!(ready, Ok(()));
+    assert_eq!(ready, Ok("ready".into()));
     // Nor does the end wait for it.
     app.house.drain.start();
     for _ in 0..PATIENCE.as_millis() / 10 {
@@ -97,4 +97,26 @@ fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
     app.reloader().reload(&path).unwrap();
     assert!(!Arc::ptr_eq(&before, &app.house.serving.load().limiter));
     assert!(app.shutdown());
+}
+
+#[test]
+fn the_operator_can_watch_a_drain() {
+    let mut app = app();
+    let (public, admin) = (app.addresses()[0], app.admin_address().unwrap());
+    // A head under way holds the drain.
+    let mut held = TcpStream::connect(public).unwrap();
+    held.write_all(b"GET /live HTTP/1.1\r\n").unwrap();
+    let open = app.metrics().gauge(names::CONNECTIONS_OPEN);
+    let start = crate::clock::monotonic();
+    while open.get() == 0 {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    app.house.drain.start();
+    let (_, live) = get(admin, "connection: close\r\n");
+    assert!(live.starts_with("HTTP/1.1 200"), "{live:?}");
+    let ready = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(Pages(Arc::clone(&app.house)).ready());
+    assert_eq!(ready, Err("shutting down".into()));
+    drop(held);
+    assert!(app.workers.take().is_some_and(|workers| workers.join(PATIENCE)));
 }

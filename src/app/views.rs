@@ -55,13 +55,18 @@ fn describe(built: &Built) -> Value {
 pub(super) struct Pages(pub(super) Arc<Running>);
 
 impl Views for Pages {
-    /// Ready means: not draining, and the store answers.
-    async fn ready(&self) -> Result<(), String> {
+    /// Ready means: not draining, and the store answers or every route has said that it does without (`on_store_error = "allow"`). Otherwise a
+    /// balancer would take all proxies away at once, the very outage that `allow` was chosen against.
+    async fn ready(&self) -> Result<String, String> {
         if self.0.drain.started() {
             return Err("shutting down".into());
         }
-        let engine = Arc::clone(&self.0.serving.load().engine);
-        engine.ping().await.map_err(|error| error.to_string())
+        let serving = self.0.serving.load_full();
+        match serving.engine.ping().await {
+            Ok(()) => Ok("ready".into()),
+            Err(error) if serving.store_is_needed => Err(error.to_string()),
+            Err(error) => Ok(format!("ready, and degraded: {error}; every route lets requests through uncounted")),
+        }
     }
 
     fn status(&self) -> String {

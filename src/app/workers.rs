@@ -1,15 +1,17 @@
 //! The threads: one single-threaded runtime a worker, each with its own listening sockets, and one for the operator's pages.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use tokio::task::JoinSet;
 
 use super::views::Pages;
 use super::{Connections, Running, StartError};
 use crate::admin::Admin;
 use crate::clock;
-use crate::listen::{Handler, Listener};
+use crate::listen::{Drain, Handler, Listener};
 use crate::proxy::Proxy;
 use crate::telemetry;
 
@@ -22,6 +24,9 @@ pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
     /// Each thread's last word: whether everything that it served had finished.
     finished: Receiver<bool>,
+    /// The operator's pages: they end last, so that a drain can be watched and `/ready` can say no.
+    admin: Option<JoinHandle<()>>,
+    admin_drain: Drain,
 }
 
 impl Workers {
@@ -37,16 +42,19 @@ impl Workers {
             sockets.iter_mut().zip(per_worker).for_each(|(mine, socket)| mine.push(socket));
         }
         let (finish, finished) = channel();
-        let mut threads = Vec::with_capacity(count + 1);
+        let mut threads = Vec::with_capacity(count);
         for (index, mine) in sockets.into_iter().enumerate() {
-            let handler = Proxy::new(Arc::clone(&running.live));
-            threads.push(spawn(format!("weir-worker-{index}"), index, running, &running.connections, mine, handler, finish.clone())?);
+            let (running, finish) = (Arc::clone(running), finish.clone());
+            let work = async move || {
+                telemetry::enter_worker(index);
+                let finished = serve(&running, mine).await;
+                // Nobody listens any more when the grace period is over: then the answer is known to be no.
+                let _ = finish.send(finished);
+            };
+            threads.push(spawn(format!("weir-worker-{index}"), work)?);
         }
-        if !admin.is_empty() {
-            let handler = Admin::new(Arc::new(Pages(Arc::clone(running))), running.metrics.clone());
-            threads.push(spawn("weir-admin".into(), 0, running, &running.admin_connections, admin, handler, finish)?);
-        }
-        Ok(Self { threads, finished })
+        let admin = if admin.is_empty() { None } else { Some(start_admin(running, admin)?) };
+        Ok(Self { threads, finished, admin, admin_drain: running.admin_drain.clone() })
     }
 
     /// Waits for all threads, at most `grace`; those that are still busy then are left to the process's end.
@@ -60,36 +68,44 @@ impl Workers {
                 Err(_) => return false,
             }
         }
-        all && self.threads.into_iter().all(|thread| thread.join().is_ok())
+        self.admin_drain.start();
+        all && self.threads.into_iter().chain(self.admin).all(|thread| thread.join().is_ok())
     }
 }
 
-fn spawn<H: Handler>(
-    name: String,
-    index: usize,
-    running: &Arc<Running>,
-    settings: &Arc<Connections>,
-    sockets: Vec<Listener>,
-    handler: H,
-    finish: Sender<bool>,
-) -> Result<JoinHandle<()>, StartError> {
+fn start_admin(running: &Arc<Running>, sockets: Vec<Listener>) -> Result<JoinHandle<()>, StartError> {
+    let running = Arc::clone(running);
+    spawn("weir-admin".into(), async move || {
+        let handler = Admin::new(Arc::new(Pages(Arc::clone(&running))), running.metrics.clone());
+        let drain = &running.admin_drain;
+        let mut serving = start_serving(sockets, &handler, &running.admin_connections, drain, &running);
+        drain.wait().await;
+        if tokio::time::timeout(CUT_MAX, all(&mut serving)).await.is_err() {
+            drain.cut();
+        }
+    })
+}
+
+/// A thread with a runtime of its own, for `work` and whatever that spawns.
+fn spawn(name: String, work: impl AsyncFnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Worker)?;
-    let (running, settings) = (Arc::clone(running), Arc::clone(settings));
-    let work = move || {
-        telemetry::enter_worker(index);
-        let finished = runtime.block_on(serve(&running, &settings, sockets, handler));
-        // Nobody listens any more when the grace period is over: then the answer is known to be no.
-        let _ = finish.send(finished);
-    };
-    std::thread::Builder::new().name(name).spawn(work).map_err(StartError::Worker)
+    std::thread::Builder::new().name(name).spawn(move || runtime.block_on(work())).map_err(StartError::Worker)
 }
 
-/// Serves until told to drain, then lets connections finish and settles what they held.
-async fn serve<H: Handler>(running: &Arc<Running>, settings: &Arc<Connections>, sockets: Vec<Listener>, handler: H) -> bool {
-    let mut serving = tokio::task::JoinSet::new();
-    for socket in sockets {
-        serving.spawn(socket.serve(handler.clone(), Arc::clone(settings), running.drain.clone(), running.metrics.clone()));
-    }
+fn start_serving<H: Handler>(
+    sockets: Vec<Listener>,
+    handler: &H,
+    settings: &Arc<Connections>,
+    drain: &Drain,
+    running: &Running,
+) -> JoinSet<()> {
+    sockets.into_iter().map(|socket| socket.serve(handler.clone(), Arc::clone(settings), drain.clone(), running.metrics.clone())).collect()
+}
+
+/// Serves clients until told to drain, then lets connections finish and settles what they held.
+async fn serve(running: &Arc<Running>, sockets: Vec<Listener>) -> bool {
+    let handler = Proxy::new(Arc::clone(&running.live));
+    let mut serving = start_serving(sockets, &handler, &running.connections, &running.drain, running);
     running.drain.wait().await;
     let ended = clock::monotonic() + running.shutdown_grace;
     let finished = tokio::time::timeout(running.shutdown_grace, all(&mut serving)).await.is_ok();
@@ -103,7 +119,7 @@ async fn serve<H: Handler>(running: &Arc<Running>, settings: &Arc<Connections>, 
     finished
 }
 
-async fn all(serving: &mut tokio::task::JoinSet<()>) {
+async fn all(serving: &mut JoinSet<()>) {
     while serving.join_next().await.is_some() {}
 }
 

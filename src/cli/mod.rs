@@ -56,6 +56,9 @@ struct Run {
     /// Without a file: where to listen [default: 127.0.0.1:8080]
     #[arg(long, requires = "to")]
     listen: Option<SocketAddr>,
+    /// Without a file: where to serve /metrics, /live, /ready and /status [default: nowhere]
+    #[arg(long, requires = "to")]
+    admin: Option<SocketAddr>,
 }
 
 /// Runs the command line of this process.
@@ -71,7 +74,7 @@ pub fn main() -> ExitCode {
 impl Run {
     fn start(self) -> ExitCode {
         let (config, watch) = match (&self.to, &self.limit) {
-            (Some(to), Some(limit)) => (config::quick(to, limit, self.listen), None),
+            (Some(to), Some(limit)) => (config::quick(to, limit, self.listen, self.admin), None),
             _ => (Config::load(&self.config), Some(self.config.as_path())),
         };
         let config = match config {

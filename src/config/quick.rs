@@ -11,11 +11,12 @@ use crate::telemetry::Mistake;
 const NAME: &str = "<command line>";
 
 /// The configuration that forwards everything to `to` and lets each client address through `limit` (`100/1m`, `10/1s`) times; it listens on
-/// `listen`, or where a file without listeners would.
+/// `listen`, or where a file without listeners would. The operator's pages are served on `admin` and nowhere else: a second proxy in the next
+/// terminal finds no port taken that it never asked for.
 ///
 /// # Errors
 /// A `limit` that is none, or whatever is wrong with `to`.
-pub fn quick(to: &str, limit: &str, listen: Option<SocketAddr>) -> Result<Config, Mistakes> {
+pub fn quick(to: &str, limit: &str, listen: Option<SocketAddr>, admin: Option<SocketAddr>) -> Result<Config, Mistakes> {
     let (quota, period) = rate(limit).ok_or_else(|| {
         let expected = format!("a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s");
         let text = format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
@@ -25,8 +26,9 @@ pub fn quick(to: &str, limit: &str, listen: Option<SocketAddr>) -> Result<Config
     // As a TOML string: whatever the shell handed over stays one value.
     let url = toml::Value::from(url.trim_end_matches('/')).to_string();
     let listener = listen.map_or_else(String::new, |address| format!("[[listeners]]\naddress = \"{address}\"\n\n"));
+    let admin = admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let text = format!(
-        "{listener}[upstreams.to]\nendpoints = [{url}]\n\n\
+        "{listener}[admin]\naddress = \"{admin}\"\n\n[upstreams.to]\nendpoints = [{url}]\n\n\
          [policies.limit]\nuse = \"client-ip\"\n\n\
          [[policies.limit.config.limits]]\nname = \"limit\"\nalgorithm = \"fixed_window\"\nquota = {quota}\nperiod = \"{period}\"\n\n\
          [[routes]]\nname = \"all\"\npath = \"/*\"\nupstream = \"to\"\npolicy = \"limit\"\n"

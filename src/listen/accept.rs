@@ -16,6 +16,7 @@ use super::head_timer::Pulse;
 use super::stream::ClientStream;
 use super::{ConnectionSettings, Drain, Handler, Peer};
 use crate::telemetry::{Counter, Metrics, names};
+use crate::wire::Gathering;
 
 /// The first wait after an error that hits every accept, and the longest: each further one is twice as long.
 const BACKOFF_FIRST_MS: u64 = 5;
@@ -153,7 +154,7 @@ impl<H: Handler> Acceptor<H> {
                 stream.set_nodelay(true)?;
                 let local = stream.local_addr()?;
                 let peer = Arc::new(Peer { address: canonical(address), local: canonical(local), tls: false });
-                let stream = ClientStream::new(stream, Arc::clone(&pulse));
+                let stream = ClientStream::new(Gathering(stream), Arc::clone(&pulse));
                 serve_connection(stream, peer, pulse, handler, &settings).await.map_err(io::Error::other)
             };
             if let Err(error) = served.await {

@@ -32,7 +32,12 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
     }
     let unfit = |(found, expected): (String, String)| Mistake::new(at(source), found, expected);
     let pre = component::load(runtime.engine(), runtime.linker(), bytes).map_err(|mistake| vec![unfit(mistake)])?;
-    let bounds = Bounds { policy: settings.name.as_str().into(), cpu_time: settings.cpu_time, memory_bytes: settings.memory_bytes };
+    let bounds = Bounds {
+        policy: settings.name.as_str().into(),
+        cpu_time: settings.cpu_time,
+        memory_bytes: settings.memory_bytes,
+        ticker: Arc::clone(runtime.ticker()),
+    };
     let (_, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
         Unready::Refused(mistakes) => refused(&at("config"), &mistakes),
         Unready::Failed(failure) => {

@@ -9,6 +9,7 @@ use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 use super::abi::{Configure, Decide, HANDLER, Settle, host, types};
 use super::error::{Cause, Failure, OverLimit, bounded};
 use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
+use super::ticker::Ticker;
 use crate::clock::{Clock, thread_cpu};
 
 /// Bytes that a guest may hand over in one call, about.
@@ -28,6 +29,7 @@ pub(super) struct Bounds {
     pub(super) policy: Arc<str>,
     pub(super) cpu_time: Duration,
     pub(super) memory_bytes: usize,
+    pub(super) ticker: Arc<Ticker>,
 }
 
 /// What the host keeps for one instance.
@@ -117,6 +119,7 @@ fn begin(store: &mut Store<State>, budget: Duration) {
     state.ticked = None;
     state.now_ms = None;
     state.lines = 0;
+    state.bounds.ticker.want();
     store.set_epoch_deadline(1);
 }
 
@@ -135,6 +138,7 @@ impl State {
     /// A tick of the clock thread met the guest running: on while there is CPU time left. What it ran before its first tick, at most 1 ms, is
     /// not counted.
     fn tick(&mut self) -> UpdateDeadline {
+        self.bounds.ticker.want();
         let now = thread_cpu();
         let since = *self.ticked.get_or_insert(now);
         if now.saturating_sub(since) >= self.budget { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) }

@@ -13,6 +13,7 @@ mod fact;
 mod instance;
 mod remember;
 mod runtime;
+mod ticker;
 mod workers;
 
 use std::fmt;

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use wasmtime::component::{HasSelf, Linker};
-use wasmtime::{Cache, CacheConfig, Config, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::abi;
 use super::instance::State;
+use super::ticker::Ticker;
 use crate::telemetry::Mistake;
 
 /// Instances of all policies and all workers together.
@@ -25,13 +25,12 @@ pub(super) const TABLE_ELEMENTS_MAX: usize = 20_000;
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
 /// Stack of a running guest. It lies on the calling thread's, which must be larger: 2 MiB is enough.
 const STACK_BYTES: usize = 1 << 20;
-/// How often a running guest's CPU time is looked at.
-const TICK: Duration = Duration::from_millis(1);
 
 /// What all policies of a process share: the wasmtime engine and its epoch thread.
 pub struct Runtime {
     engine: Engine,
     linker: Linker<State>,
+    ticker: Arc<Ticker>,
 }
 
 impl fmt::Debug for Runtime {
@@ -51,14 +50,16 @@ impl Runtime {
         let engine = Engine::new(&config()).map_err(|error| unable(format!("{error:#}")))?;
         let mut linker = Linker::new(&engine);
         abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state).map_err(|error| unable(format!("{error:#}")))?;
-        let weak = engine.weak();
-        let ticker = std::thread::Builder::new().name("weir-policy-tick".into()).spawn(move || tick(&weak));
-        ticker.map_err(|error| unable(error.to_string()))?;
-        Ok(Arc::new(Self { engine, linker }))
+        let ticker = Ticker::start(engine.weak()).map_err(|error| unable(error.to_string()))?;
+        Ok(Arc::new(Self { engine, linker, ticker }))
     }
 
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    pub(super) fn ticker(&self) -> &Arc<Ticker> {
+        &self.ticker
     }
 
     pub(super) fn linker(&self) -> &Linker<State> {
@@ -88,14 +89,4 @@ fn config() -> Config {
         Err(error) => tracing::debug!("compiled policies are not cached: {error:#}"),
     }
     config
-}
-
-fn tick(engine: &EngineWeak) {
-    loop {
-        std::thread::sleep(TICK);
-        match engine.upgrade() {
-            Some(engine) => engine.increment_epoch(),
-            None => return,
-        }
-    }
 }

@@ -19,7 +19,7 @@ use super::outgoing::{Outgoing, Turn, Watch};
 use super::pool::{self, Seat};
 use super::{Cause, Inner, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
+use crate::wire::{Alarm, End, Ending, Failure, Gathering, OnEnd};
 
 /// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -61,7 +61,7 @@ impl Link {
     pub(super) async fn connect(upstream: &Arc<Inner>, endpoint: usize) -> Result<Box<Self>, Cause> {
         let target = upstream.endpoints.get(endpoint).ok_or(Cause::Connect)?;
         let stream = match timeout(upstream.connect, target.connect()).await {
-            Ok(Ok(stream)) => stream,
+            Ok(Ok(stream)) => Gathering(stream),
             Ok(Err(error)) => {
                 tracing::debug!(%error, ?target, "can't connect to an upstream");
                 return Err(Cause::Connect);

@@ -6,12 +6,14 @@ use bytes::Bytes;
 mod alarm;
 mod body;
 mod end;
+mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError};
 pub use end::{End, Ending, Failure, OnEnd};
+pub(crate) use stream::Gathering;
 
 /// A request on its way through.
 pub type Request = http::Request<Body>;

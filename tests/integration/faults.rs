@@ -101,6 +101,8 @@ async fn without_a_store_allow_lets_through_and_says_so() {
             assert_eq!(reply.header("ratelimit"), "", "nothing was counted, so nothing can be told");
             assert_eq!(weir.metric(DEGRADED), turn);
         }
+        let ready = weir.admin_page("/ready");
+        assert_eq!(ready.status, 200, "a balancer must not take away what was told to go on: {ready:?}");
         assert_eq!(upstream.count(), 5);
     }
 }

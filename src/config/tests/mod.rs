@@ -205,18 +205,18 @@ fn what_nobody_names_is_allowed_and_told() {
 
 #[test]
 fn two_words_are_a_configuration() {
-    let config = quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()));
+    let config = quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()), None);
     let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(config.listeners[0].address.port(), 0);
     assert_eq!(config.upstreams[0].endpoints, ["http://localhost:3000"]);
     assert_eq!(config.routes[0].policy.as_deref(), Some("limit"));
     assert!(config.policies[0].config_json.contains(r#""period":"1m","quota":100"#));
     assert!(config.watched.is_empty());
-    assert_eq!(quick("localhost:3000", "10/1s", None).unwrap().upstreams[0].endpoints, ["http://localhost:3000"]);
+    assert_eq!(quick("localhost:3000", "10/1s", None, None).unwrap().upstreams[0].endpoints, ["http://localhost:3000"]);
     for limit in ["", "100", "100/", "/1m", "100/m", "-1/1m", "+1/1m", "100/401d", "1/0s", "3000000000/1s", "1/1m\"\n[x]"] {
-        assert!(quick("h:1", limit, None).unwrap_err().text.starts_with("error: --limit: found "), "{limit}");
+        assert!(quick("h:1", limit, None, None).unwrap_err().text.starts_with("error: --limit: found "), "{limit}");
     }
     let odd = "h\"\n[x]\\";
-    assert_eq!(quick(odd, "1/1s", None).unwrap().upstreams[0].endpoints, [format!("http://{odd}")]);
-    assert!(quick("https://h", "1/1s", None).unwrap_err().text.contains("<command line>:2:14"));
+    assert_eq!(quick(odd, "1/1s", None, None).unwrap().upstreams[0].endpoints, [format!("http://{odd}")]);
+    assert!(quick("https://h", "1/1s", None, None).unwrap_err().text.contains("<command line>:5:14"));
 }
