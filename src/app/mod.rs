@@ -148,7 +148,10 @@ impl App {
             admin_drain: Drain::new(),
         });
         running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
-        let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers)?;
+        let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers).inspect_err(|_| {
+            // Those that did start must not serve on.
+            running.drain.cut();
+        })?;
         Ok(Self { house: running, workers: Some(workers), addresses, admin: admin_address })
     }
 

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::framing;
 use super::outgoing::{Outgoing, Turn, Watch};
 use super::pool::{self, Seat};
+use super::stream::UpstreamStream;
 use super::{Cause, Inner, UpstreamError};
 use crate::clock;
 use crate::wire::{Alarm, End, Ending, Failure, Gathering, OnEnd};
@@ -68,8 +69,11 @@ impl Link {
             }
             Err(_) => return Err(Cause::Timeout),
         };
-        let handshake =
-            Builder::new().max_header_size(REPLY_HEAD_BYTES_MAX).max_buf_size(READ_AHEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
+        let handshake = Builder::new()
+            .max_header_size(REPLY_HEAD_BYTES_MAX)
+            .max_buf_size(READ_AHEAD_BYTES_MAX)
+            .handshake(TokioIo::new(UpstreamStream::new(stream)))
+            .await;
         let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
         let moving = tokio::spawn(async move {
             if let Err(error) = connection.await {

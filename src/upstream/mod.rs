@@ -16,6 +16,7 @@ mod link;
 mod outgoing;
 mod pool;
 mod send;
+mod stream;
 #[cfg(test)]
 mod tests;
 

@@ -120,3 +120,24 @@ fn a_request_that_is_cut_at_the_end_of_the_grace_period_has_its_log_line() {
         if found == Some(true) { Ok(()) } else { Err(weir.output().tail(10)) }
     });
 }
+
+#[test]
+fn an_answer_that_its_upstream_gave_before_it_cut_the_upload_arrives() {
+    const TURNS: usize = 30;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let refusing = std::thread::spawn(move || {
+        for _ in 0..TURNS {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            // Closed with most of the body unread: the kernel resets the connection.
+            let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig");
+        }
+    });
+    let weir = Weir::start(&simple(&url, &[LIMIT]).text());
+    let mut request = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3000000\r\n\r\n".to_vec();
+    request.resize(request.len() + 3_000_000, b'x');
+    let told: Vec<Vec<u16>> = (0..TURNS).map(|_| statuses(&raw(weir.http, &request, PATIENCE))).collect();
+    assert!(told.iter().all(|statuses| *statuses == [413]), "{told:?}");
+    refusing.join().unwrap();
+}
