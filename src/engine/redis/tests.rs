@@ -281,6 +281,32 @@ fn a_frozen_server_costs_a_call_its_deadline_and_no_more() {
 }
 
 #[test]
+fn a_call_with_less_time_left_ends_then_and_has_the_store_watched_as_any_other() {
+    let server = Server::start(&[]);
+    let (engine, metrics) = single(&server);
+    let Engine::Redis(redis) = &engine else { panic!("{engine:?}") };
+    block_on(async {
+        recovers(&engine, &slow(999)).await;
+        engine.take(&one(&slow(1))).await.unwrap();
+        assert_eq!(engine.take_within(&one(&slow(1)), Duration::ZERO).await, Err(EngineError { cause: Cause::Timeout, ran: Ran::No }));
+        assert_eq!(left(&engine, &slow(1)).await, 999, "nothing is sent when no time is left");
+        let counted = metrics.counter(names::STORE_ERRORS, &["timeout"]).get();
+        assert!(!redis.link().failed_within(DEADLINE));
+
+        server.signal("-STOP");
+        let start = clock::monotonic();
+        assert_eq!(engine.take_within(&one(&slow(1)), TIGHT).await, Err(EngineError { cause: Cause::Timeout, ran: Ran::Unknown }));
+        assert!((TIGHT..DEADLINE).contains(&start.elapsed()), "{:?}", start.elapsed());
+        // A timeout never has redis-rs look for a slot's new owner: without the watch a shard that is always asked second stays lost.
+        assert!(redis.link().failed_within(DEADLINE));
+        assert_eq!(metrics.counter(names::STORE_ERRORS, &["timeout"]).get(), counted + 1);
+        assert_eq!(metrics.counter(names::TAKES_UNKNOWN, &[]).get(), 1);
+        server.signal("-CONT");
+        recovers(&engine, &slow(1)).await;
+    });
+}
+
+#[test]
 fn a_server_without_memory_refuses_takes_and_accepts_give_backs() {
     let server = Server::start(&[]);
     let (engine, metrics) = single(&server);
