@@ -235,7 +235,10 @@ async fn follow(link: &Arc<Link>, slot: u16, command: impl Fn(bool) -> Cmd, ran:
                 tokio::time::sleep(wait).await;
             }
             Next::Follow(_) | Next::Ask(..) => {
-                link.set_down(slot);
+                // While slots are moved, one of them after another says so for its calls: the node's others go on.
+                if !failure::is_of_a_moving_slot(&error) {
+                    link.set_down(slot);
+                }
                 return Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
             }
             Next::Fail(error) => {

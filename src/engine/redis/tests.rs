@@ -372,6 +372,32 @@ fn a_slot_that_moves_is_followed_while_it_moves_and_afterwards() {
     });
 }
 
+#[test]
+fn a_slot_that_moves_costs_the_other_slots_of_its_node_nothing() {
+    let cluster = Cluster::start(0);
+    let (engine, _) = engine(settings(cluster.addresses(), RedisMode::Cluster));
+    let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let (moving, beside) = (tag_in(0..=1000), tag_in(1001..=5460));
+    let slot = slow(moving).key.slot();
+    block_on(async {
+        recovers(&engine, &slow(beside)).await;
+        let _: String = to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).unwrap();
+        let _: String = from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).unwrap();
+        // Neither of two keys is there yet: ASK leads on, and there TRYAGAIN says to wait until the slot has moved.
+        let mut second = cell(&GCRA, "second", 10, 1_000 * SECOND_US, 10);
+        second.key.tag = moving;
+        let both = Cells::from_iter([slow(moving), second]);
+        for _ in 0..5 {
+            assert_eq!(engine.take(&both).await, Err(EngineError { cause: Cause::Cluster, ran: Ran::No }));
+            engine.take(&one(&slow(beside))).await.unwrap();
+        }
+        for node in [to, from, &cluster.nodes[2]] {
+            let _: String = node.run(&format!("CLUSTER SETSLOT {slot} NODE {}", cluster.id(1))).unwrap();
+        }
+        assert!(engine.take(&both).await.unwrap().admitted);
+    });
+}
+
 /// Keeps asking all shards, one call after another on each, until the first shard went well again: how many of its calls failed, what share of
 /// the others' did, how long it took.
 async fn during_an_outage(engine: &Engine, until_back: bool) -> (usize, f64, Duration) {
