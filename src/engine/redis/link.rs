@@ -141,6 +141,7 @@ impl Link {
         state.epoch += 1;
         state.open = Some(Open { conn, topology: Arc::new(topology) });
         state.refused = None;
+        state.failing_since = None;
         state.down.clear();
         self.any_down.store(false, Ordering::Relaxed);
         drop(state);

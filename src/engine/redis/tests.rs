@@ -307,6 +307,28 @@ fn a_call_with_less_time_left_ends_then_and_has_the_store_watched_as_any_other()
 }
 
 #[test]
+fn a_new_connection_is_given_its_time_though_the_one_before_had_failed() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    let Engine::Redis(redis) = &engine else { panic!("{engine:?}") };
+    block_on(async {
+        recovers(&engine, &slow(999)).await;
+        let link = redis.link();
+        let fail = || (0..10).for_each(|_| link.failed(Cause::Timeout));
+        link.went_well();
+        fail();
+        assert!(!link.all_failing(), "many calls under way fail in one moment");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(link.all_failing());
+        let (epoch, _) = link.connection().await.unwrap();
+        let (conn, topology) = link.opener.open().await.unwrap();
+        assert!(link.replace(epoch, conn, topology));
+        fail();
+        assert!(!link.all_failing());
+    });
+}
+
+#[test]
 fn a_server_without_memory_refuses_takes_and_accepts_give_backs() {
     let server = Server::start(&[]);
     let (engine, metrics) = single(&server);
