@@ -310,7 +310,7 @@ pub(super) fn describe(value: &DeValue<'_>) -> String {
 }
 
 pub(super) fn quoted(text: &str) -> String {
-    format!("{:?}", shortened(text))
+    format!("{:?}", shortened(&super::source::without_user_infos(text)))
 }
 
 fn shortened(text: &str) -> String {

@@ -176,29 +176,41 @@ fn is_secret(key: &str) -> bool {
     SECRET_KEYS.contains(&key.trim().trim_matches(['"', '\'']))
 }
 
-/// Values of secret keys, found by line: also where the line is no TOML.
+/// Values of secret keys, found by line: also where the line is no TOML. What follows the first may be part of it.
 fn secret_lines(text: &str) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut found = Vec::new();
     for line in text.split('\n') {
-        if let Some((key, value)) = line.split_once('=')
-            && is_secret(key.rsplit('.').next().unwrap_or(key))
-        {
-            found.push(start + line.len() - value.len()..start + line.len());
+        let key = |at: usize| line.get(..at).unwrap_or_default().trim_end().rsplit(|c: char| c.is_whitespace() || ".{,".contains(c)).next();
+        if let Some((at, _)) = line.match_indices('=').find(|(at, _)| key(*at).is_some_and(is_secret)) {
+            found.push(start + at + 1..start + line.len());
         }
         start += line.len() + 1;
     }
     found
 }
 
-/// `user:password` in `scheme://user:password@host`.
+/// `user:password` in `scheme://user:password@host` and in `user:password@host`. A password may hold slashes, so a path with an `@` is
+/// blotted with it.
 fn user_infos(text: &str) -> Vec<Range<usize>> {
-    let authority = |(at, _): (usize, &str)| {
-        let rest = text.get(at + 3..).unwrap_or_default();
-        let end = rest.find(|c: char| c.is_whitespace() || "/\"'".contains(c)).unwrap_or(rest.len());
-        rest.get(..end).and_then(|authority| authority.rfind('@')).map(|length| at + 3..at + 3 + length)
-    };
-    text.match_indices("://").filter_map(authority).collect()
+    let ends = |c: char| c.is_whitespace() || "\"'".contains(c);
+    let mut start = 0;
+    let mut found = Vec::new();
+    for word in text.split_inclusive(ends) {
+        if let Some((info, _)) = word.rsplit_once('@') {
+            let scheme = info.find("://").map(|at| at + 3);
+            if scheme.is_some() || info.contains(':') {
+                found.push(start + scheme.unwrap_or(0)..start + info.len());
+            }
+        }
+        start += word.len();
+    }
+    found
+}
+
+/// A text of the file's as a message may repeat it; also one that is shortened afterwards, which may lose the `@`.
+pub(super) fn without_user_infos(text: &str) -> String {
+    blot(text, &user_infos(text))
 }
 
 /// The text with stars for these bytes, so that every other byte stays where it was.
@@ -214,6 +226,5 @@ fn blot(text: &str, ranges: &[Range<usize>]) -> String {
 
 /// One line without control characters or a URL's password, bounded.
 fn plain(text: &str) -> String {
-    let text = blot(text, &user_infos(text));
-    text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    without_user_infos(text).chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -77,6 +77,9 @@ pub(super) fn with<T>(work: impl FnOnce(&mut Vm) -> Result<T, EngineError>) -> R
 
 const FAILED: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
 
+/// What the base library has beside what a pure function needs: it reads files and compiles texts.
+const TAKEN_AWAY: [&str; 4] = ["load", "loadstring", "loadfile", "dofile"];
+
 fn script(name: &str, error: &mlua::Error) -> EngineError {
     tracing::error!(program = name, %error, "an algorithm's script failed");
     FAILED
@@ -86,6 +89,9 @@ impl Vm {
     fn new() -> mlua::Result<Self> {
         // Without the jit library LuaJIT never starts its compiler.
         let lua = Lua::new_with(StdLib::JIT | StdLib::MATH, LuaOptions::default())?;
+        for name in TAKEN_AWAY {
+            lua.globals().set(name, mlua::Value::Nil)?;
+        }
         Ok(Self { lua, loaded: Vec::new() })
     }
 
@@ -125,4 +131,20 @@ impl Vm {
 fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Loaded> {
     let functions: Table = lua.load(program.text).set_name(program.name).eval()?;
     Ok(Loaded { program, take: functions.get("take")?, give_back: functions.get("give_back")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vm_reads_no_file_and_compiles_no_text() {
+        with(|vm| {
+            for name in ["io", "os", "ffi", "package", "require", "debug", "load", "loadstring", "loadfile", "dofile"] {
+                assert!(vm.lua.globals().get::<mlua::Value>(name).unwrap().is_nil(), "{name}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
 }

@@ -235,7 +235,18 @@ impl Engine {
     pub async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),
-            Self::Redis(redis) => redis.take(cells).await,
+            Self::Redis(redis) => redis.take(cells, Duration::MAX).await,
+        }
+    }
+
+    /// As [`Engine::take`], and within `left` where that is less than the engine's own deadline: for a decision that asks more than once.
+    ///
+    /// # Errors
+    /// See [`Engine::take`]; with no time left nothing is sent.
+    pub async fn take_within(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+        match self {
+            Self::Embedded(embedded) => embedded.take(cells),
+            Self::Redis(redis) => redis.take(cells, left).await,
         }
     }
 

@@ -38,9 +38,6 @@ pub(super) struct Counters {
     pub(super) charge_refused: Counter,
     /// Too many takes under way.
     pub(super) overload: Counter,
-    /// Takes cut off by the decision's deadline.
-    pub(super) timeout: Counter,
-    pub(super) unknown: Counter,
 }
 
 impl Shared {
@@ -51,8 +48,6 @@ impl Shared {
             failed: by_kind(names::SETTLES_FAILED),
             charge_refused: metrics.counter(names::SETTLES_FAILED, &["charge_refused"]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
-            timeout: metrics.counter(names::STORE_ERRORS, &["timeout"]),
-            unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
         };
         Self {
             engine,

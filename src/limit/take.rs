@@ -5,7 +5,6 @@
 //! its end, and a grant that nobody receives settles itself as [`Ending::Unsent`], because nothing reached the upstream.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -17,14 +16,12 @@ use super::round::{Charged, Round, Step, Verdict};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, failure, programs, settle};
 use crate::clock::monotonic;
-use crate::engine::{Cause, Cell, Cells, Embedded, Engine, EngineError, Key, Ran, Taken};
+use crate::engine::{Cause, Cell, Embedded, Engine, EngineError, Key, Ran};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
 /// Too many takes are under way here: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
-/// The decision's deadline passed before this group's turn.
-const TOO_LATE: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
-/// The decision's deadline passed while the store was asked.
+/// The take's task was torn down with its runtime.
 const CUT_OFF: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::Unknown };
 
 /// Charges all limits of `plan`, or none.
@@ -45,7 +42,7 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
     };
     match receiver.await {
         Ok(delivery) => delivery.accept(),
-        // The task was torn down with its runtime: whether it charged is unknown, and it stands.
+        // Whether it charged is unknown, and it stands.
         Err(_) => finish(shared, scope, plan, &failed(begin(shared, scope, plan), CUT_OFF)),
     }
 }
@@ -109,7 +106,8 @@ async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Work
                         began = several.then(monotonic);
                         shared.engine.take(cells).await
                     }
-                    Some(began) => take_in_time(shared, cells, began).await,
+                    // A later group has what is left of the whole decision's deadline.
+                    Some(began) => shared.engine.take_within(cells, shared.deadline.saturating_sub(monotonic() - began)).await,
                 };
                 round.took(answer);
             }
@@ -120,23 +118,6 @@ async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Work
                 Err(EngineError { ran: Ran::Unknown, .. }) => shared.counters.failed.give_back.inc(),
             },
             Step::Done => return,
-        }
-    }
-}
-
-/// Asks a later group within what is left of the whole decision's deadline.
-async fn take_in_time(shared: &Shared, cells: &Cells, began: Instant) -> Result<Taken, EngineError> {
-    let left = shared.deadline.saturating_sub(monotonic() - began);
-    if left == Duration::ZERO {
-        shared.counters.timeout.inc();
-        return Err(TOO_LATE);
-    }
-    match tokio::time::timeout(left, shared.engine.take(cells)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            shared.counters.timeout.inc();
-            shared.counters.unknown.inc();
-            Err(CUT_OFF)
         }
     }
 }

@@ -12,8 +12,9 @@ use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLE
 use super::ticker::Ticker;
 use crate::clock::{Clock, thread_cpu};
 
-/// Bytes that a guest may hand over in one call, about.
-const HANDED_OVER_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a guest may hand over in one call, about. The largest plan of the contract has room in it, 16 limits with 4 KiB of key and of
+/// tag each: were it refused, a client's long header could make a good policy fail.
+const HANDED_OVER_BYTES_MAX: usize = 256 << 10;
 /// Resource handles that live at once in one instance: the contract has none, a component's own parts may.
 const HANDLES_MAX: usize = 1_000;
 /// CPU time to start an instance and configure it, at most.

@@ -6,7 +6,8 @@
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -15,6 +16,10 @@ use tracing_subscriber::fmt::MakeWriter;
 const QUEUE_LINES_MAX: usize = 8_192;
 /// Lines are gathered up to this size before they are written.
 const BATCH_BYTES: usize = 64 << 10;
+/// Waiting for the last lines to be written, at most.
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
+/// Before the full queue is tried again: the standard library's channel has no send with a timeout.
+const FLUSH_TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,9 +108,25 @@ pub fn access_line(line: Vec<u8>) {
 
 /// Waits until the lines so far are written, for at most a second: what a process does last.
 pub fn flush() {
-    let (done, written) = sync_channel(1);
-    if WRITER.get().is_some_and(|writer| writer.queue.send(Message::Flush(done)).is_ok()) {
-        let _ = written.recv_timeout(std::time::Duration::from_secs(1));
+    if let Some(writer) = WRITER.get() {
+        writer.flush();
+    }
+}
+
+impl Writer {
+    fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        let mut message = Message::Flush(done);
+        let mut left = FLUSH_WAIT;
+        // The queue is full where nobody reads the log: a plain `send` would then wait for ever, and the process with it.
+        while let Err(TrySendError::Full(back)) = self.queue.try_send(message) {
+            if left == Duration::ZERO {
+                return;
+            }
+            std::thread::sleep(FLUSH_TRY_AGAIN);
+            (message, left) = (back, left.saturating_sub(FLUSH_TRY_AGAIN));
+        }
+        let _ = written.recv_timeout(left);
     }
 }
 
@@ -178,5 +199,43 @@ impl<'a> MakeWriter<'a> for Queue {
 
     fn make_writer(&'a self) -> Self::Writer {
         Line(Vec::with_capacity(256))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_gives_up_where_nobody_reads_the_log() {
+        // A terminal that is held up: the writer's thread stands in its write, and the queue is full behind it.
+        let (queue, _unread) = sync_channel(1);
+        let writer = Writer { queue, dropped: AtomicU64::new(0) };
+        writer.queue.try_send(Message::Line(Vec::new())).unwrap();
+        let (done, ended) = sync_channel(1);
+        std::thread::spawn(move || {
+            writer.flush();
+            done.send(())
+        });
+        ended.recv_timeout(FLUSH_WAIT * 10).expect("a process that ends must not wait for its reader");
+    }
+
+    #[test]
+    fn a_flush_waits_until_what_was_there_is_written() {
+        let (queue, lines) = sync_channel(2);
+        let writer = Writer { queue, dropped: AtomicU64::new(0) };
+        writer.queue.try_send(Message::Line(vec![b'x'])).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut batch = Vec::new();
+            while let Ok(message) = lines.recv() {
+                if let Some(done) = append(&mut batch, message) {
+                    done.try_send(()).unwrap();
+                    break;
+                }
+            }
+            batch
+        });
+        writer.flush();
+        assert_eq!(reader.join().unwrap(), b"x");
     }
 }

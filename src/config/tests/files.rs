@@ -7,6 +7,9 @@ use super::*;
 const REDIS_WITH_SECRETS: &str = "[store]\nengine = \"redis\"\non_store_error = \"allow\"\nkey_secret_file = \"key\"\n\
                                   [store.redis]\nnodes = [\"127.0.0.1:7000\"]\npassword_file = \"key\"\n";
 
+/// Longer than what a message repeats of a text.
+const LONG: &str = "redis://me:hunter2-0123456789012345678901234567890123456789012345678901234567890123456789@h:1";
+
 fn wrong(text: &str) -> String {
     parse(&format!("{text}\n{}", MINIMAL)).expect_err(text).text
 }
@@ -37,6 +40,14 @@ fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
     }
     let picture = wrong(&REDIS.replace("127.0.0.1:7000", "redis://me:hunter2@h:1"));
     assert!(!picture.contains("hunter2") && picture.contains("redis://"), "{picture}");
+    // A password of random characters has slashes; and the scheme is forgotten where a node is only `host:port`.
+    for node in ["redis://me:hun/hunter2@h:1", "me:hun/hunter2@h:1", ":hunter2@h:1", "redis://me:a?b#hunter2@h:1", LONG] {
+        let picture = wrong(&REDIS.replace("127.0.0.1:7000", node));
+        assert!(!picture.contains("hunter2") && picture.contains("@h:1"), "{picture}");
+    }
+    // A line that is no TOML has no tree in which to look for a key.
+    let picture = wrong(&format!("{REDIS}[store]\nredis = {{ password = \"hunter2\", x }}"));
+    assert!(!picture.contains("hunter2"), "{picture}");
 }
 
 #[test]

@@ -42,6 +42,11 @@ pub(super) fn next(error: &RedisError) -> Next {
     }
 }
 
+/// Whether it says nothing about the node, but only that this slot is on its way to another.
+pub(super) fn is_of_a_moving_slot(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain))
+}
+
 /// The cause of an error that is not followed, and whether the command may have run.
 pub(super) fn meaning(error: &RedisError) -> EngineError {
     let refused = |cause| EngineError { cause, ran: Ran::No };

@@ -22,7 +22,7 @@ use crate::engine::{Cause, Cells, EngineError, Ran};
 
 /// After a connection could not be opened, calls fail at once for so long.
 const REOPEN_WAIT: Duration = Duration::from_millis(100);
-/// A slot's owner that could not be reached is not asked again for so long: each try would have redis-rs refresh its slots, and nothing else
+/// A slot's owner that would not serve is not asked again for so long: each try would have redis-rs refresh its slots, and nothing else
 /// is sent meanwhile.
 const DOWN_WAIT: Duration = Duration::from_millis(100);
 /// A cluster connection is given up when so many calls failed in a row ...
@@ -141,6 +141,7 @@ impl Link {
         state.epoch += 1;
         state.open = Some(Open { conn, topology: Arc::new(topology) });
         state.refused = None;
+        state.failing_since = None;
         state.down.clear();
         self.any_down.store(false, Ordering::Relaxed);
         drop(state);

@@ -108,10 +108,16 @@ impl Redis {
         })
     }
 
-    pub(super) async fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+    pub(super) async fn take(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+        if left == Duration::ZERO {
+            // The time went elsewhere: this shard is not to blame.
+            let error = EngineError { cause: Cause::Timeout, ran: Ran::No };
+            self.failures.count(error);
+            return Err(error);
+        }
         let link = self.link();
         let request = self.request(&link, Verb::Take, cells, 0);
-        let answer = self.call(&link, &request).await.and_then(|answer| taken(&answer, cells.len()));
+        let answer = self.call(&link, &request, left).await.and_then(|answer| taken(&answer, cells.len()));
         answer.inspect_err(|error| {
             if error.ran == Ran::Unknown {
                 self.unknown.inc();
@@ -122,19 +128,19 @@ impl Redis {
     pub(super) async fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
         let link = self.link();
         let request = self.request(&link, Verb::GiveBack, cells, taken_at_us);
-        self.call(&link, &request).await.map(|_| ())
+        self.call(&link, &request, self.deadline).await.map(|_| ())
     }
 
     pub(super) async fn reset(&self, key: &Key) -> Result<(), EngineError> {
         let mut command = ::redis::cmd("DEL");
         command.arg(key.text(&self.key_prefix));
         let link = self.link();
-        self.within_deadline(&link, async |ran| follow(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())).await
+        self.within(self.deadline, &link, async |ran| follow(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())).await
     }
 
     pub(super) async fn ping(&self) -> Result<(), EngineError> {
         let link = self.link();
-        self.within_deadline(&link, async |_| {
+        self.within(self.deadline, &link, async |_| {
             let (_, mut conn) = link.connection().await?;
             let reply = conn.look().await.map_err(|error| failure::meaning(&error))?;
             if reply { Ok(()) } else { Err(EngineError { cause: Cause::Cluster, ran: Ran::No }) }
@@ -151,17 +157,18 @@ impl Redis {
         }
     }
 
-    async fn call(&self, link: &Arc<Link>, request: &Request) -> Result<Value, EngineError> {
-        self.within_deadline(link, async |ran| follow(link, request.slot, |with_text| request.command(with_text), ran).await).await
+    async fn call(&self, link: &Arc<Link>, request: &Request, left: Duration) -> Result<Value, EngineError> {
+        self.within(left, link, async |ran| follow(link, request.slot, |with_text| request.command(with_text), ran).await).await
     }
 
-    /// Runs `work` for at most the deadline, connecting included; `work` keeps its [`Ran`] at what a timeout would mean just then.
-    async fn within_deadline<T>(
+    /// Runs `work` for at most `left` and the deadline, connecting included; `work` keeps its [`Ran`] at what a timeout would mean just then.
+    async fn within<T>(
         &self,
+        left: Duration,
         link: &Arc<Link>,
         work: impl AsyncFnOnce(&mut Ran) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let deadline = tokio::time::Instant::from_std(clock::monotonic() + self.deadline);
+        let deadline = tokio::time::Instant::from_std(clock::monotonic() + self.deadline.min(left));
         let mut ran = Ran::No;
         let outcome = match tokio::time::timeout_at(deadline, work(&mut ran)).await {
             Ok(outcome) => outcome,
@@ -228,7 +235,10 @@ async fn follow(link: &Arc<Link>, slot: u16, command: impl Fn(bool) -> Cmd, ran:
                 tokio::time::sleep(wait).await;
             }
             Next::Follow(_) | Next::Ask(..) => {
-                link.set_down(slot);
+                // While slots are moved, one of them after another says so for its calls: the node's others go on.
+                if !failure::is_of_a_moving_slot(&error) {
+                    link.set_down(slot);
+                }
                 return Err(EngineError { cause: Cause::Cluster, ran: Ran::No });
             }
             Next::Fail(error) => {

@@ -281,6 +281,54 @@ fn a_frozen_server_costs_a_call_its_deadline_and_no_more() {
 }
 
 #[test]
+fn a_call_with_less_time_left_ends_then_and_has_the_store_watched_as_any_other() {
+    let server = Server::start(&[]);
+    let (engine, metrics) = single(&server);
+    let Engine::Redis(redis) = &engine else { panic!("{engine:?}") };
+    block_on(async {
+        recovers(&engine, &slow(999)).await;
+        engine.take(&one(&slow(1))).await.unwrap();
+        assert_eq!(engine.take_within(&one(&slow(1)), Duration::ZERO).await, Err(EngineError { cause: Cause::Timeout, ran: Ran::No }));
+        assert_eq!(left(&engine, &slow(1)).await, 999, "nothing is sent when no time is left");
+        let counted = metrics.counter(names::STORE_ERRORS, &["timeout"]).get();
+        assert!(!redis.link().failed_within(DEADLINE));
+
+        server.signal("-STOP");
+        let start = clock::monotonic();
+        assert_eq!(engine.take_within(&one(&slow(1)), TIGHT).await, Err(EngineError { cause: Cause::Timeout, ran: Ran::Unknown }));
+        assert!((TIGHT..DEADLINE).contains(&start.elapsed()), "{:?}", start.elapsed());
+        // A timeout never has redis-rs look for a slot's new owner: without the watch a shard that is always asked second stays lost.
+        assert!(redis.link().failed_within(DEADLINE));
+        assert_eq!(metrics.counter(names::STORE_ERRORS, &["timeout"]).get(), counted + 1);
+        assert_eq!(metrics.counter(names::TAKES_UNKNOWN, &[]).get(), 1);
+        server.signal("-CONT");
+        recovers(&engine, &slow(1)).await;
+    });
+}
+
+#[test]
+fn a_new_connection_is_given_its_time_though_the_one_before_had_failed() {
+    let server = Server::start(&[]);
+    let (engine, _) = single(&server);
+    let Engine::Redis(redis) = &engine else { panic!("{engine:?}") };
+    block_on(async {
+        recovers(&engine, &slow(999)).await;
+        let link = redis.link();
+        let fail = || (0..10).for_each(|_| link.failed(Cause::Timeout));
+        link.went_well();
+        fail();
+        assert!(!link.all_failing(), "many calls under way fail in one moment");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(link.all_failing());
+        let (epoch, _) = link.connection().await.unwrap();
+        let (conn, topology) = link.opener.open().await.unwrap();
+        assert!(link.replace(epoch, conn, topology));
+        fail();
+        assert!(!link.all_failing());
+    });
+}
+
+#[test]
 fn a_server_without_memory_refuses_takes_and_accepts_give_backs() {
     let server = Server::start(&[]);
     let (engine, metrics) = single(&server);
@@ -343,6 +391,32 @@ fn a_slot_that_moves_is_followed_while_it_moves_and_afterwards() {
         assert_eq!(engine.take(&one(&slow(tag))).await.unwrap().cells[0].remaining, 997);
         assert_eq!(engine.take(&one(&slow(tag))).await.unwrap().cells[0].remaining, 996);
         engine.ping().await.unwrap();
+    });
+}
+
+#[test]
+fn a_slot_that_moves_costs_the_other_slots_of_its_node_nothing() {
+    let cluster = Cluster::start(0);
+    let (engine, _) = engine(settings(cluster.addresses(), RedisMode::Cluster));
+    let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let (moving, beside) = (tag_in(0..=1000), tag_in(1001..=5460));
+    let slot = slow(moving).key.slot();
+    block_on(async {
+        recovers(&engine, &slow(beside)).await;
+        let _: String = to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).unwrap();
+        let _: String = from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).unwrap();
+        // Neither of two keys is there yet: ASK leads on, and there TRYAGAIN says to wait until the slot has moved.
+        let mut second = cell(&GCRA, "second", 10, 1_000 * SECOND_US, 10);
+        second.key.tag = moving;
+        let both = Cells::from_iter([slow(moving), second]);
+        for _ in 0..5 {
+            assert_eq!(engine.take(&both).await, Err(EngineError { cause: Cause::Cluster, ran: Ran::No }));
+            engine.take(&one(&slow(beside))).await.unwrap();
+        }
+        for node in [to, from, &cluster.nodes[2]] {
+            let _: String = node.run(&format!("CLUSTER SETSLOT {slot} NODE {}", cluster.id(1))).unwrap();
+        }
+        assert!(engine.take(&both).await.unwrap().admitted);
     });
 }
 

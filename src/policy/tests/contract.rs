@@ -35,6 +35,22 @@ fn a_component_is_accepted_as_it_is() {
 }
 
 #[test]
+fn the_largest_plan_of_the_contract_passes_the_bound_on_what_is_handed_over() {
+    // Otherwise a long header would be a way round the limits, where a route lets requests through on a policy error.
+    let limit = |index: usize| {
+        format!(
+            r#"{{"name": "l{index}", "algorithm": "gcra", "quota": 1, "period": "1s", "key": "{{header.x}}", "unit": "{}"}}"#,
+            "u".repeat(64)
+        )
+    };
+    let limits: Vec<String> = (0..crate::plan::LIMITS_MAX).map(limit).collect();
+    let policy = build(&settings(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")))).unwrap();
+    let key = "x".repeat(crate::plan::KEY_BYTES_MAX);
+    let decision = policy.decide(&[("client-ip", "192.0.2.1"), ("header.x", &key)]).unwrap();
+    assert!(plan(&decision).limits().iter().all(|limit| limit.key == key));
+}
+
+#[test]
 fn each_verdict_arrives() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let decide = |how: &str| policy.decide(&[("query", how)]).unwrap();
