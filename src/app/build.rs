@@ -44,27 +44,34 @@ pub(super) struct Built {
 }
 
 impl Builder {
-    pub(super) fn new(metrics: Metrics, clock: Clock, config: &Config) -> Result<Self, Mistakes> {
-        let runtime = Runtime::new().map_err(|mistake| config.source.locate(&[mistake]))?;
-        Ok(Self { metrics, clock, runtime })
+    pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
+        Ok(Self { metrics, clock, runtime: Runtime::new()? })
+    }
+
+    /// What `config` says of its own mistakes, and what the rooms say of the rest of it.
+    pub(super) fn complete(&self, mistakes: Mistakes, before: Option<&Built>) -> Mistakes {
+        mistakes.and_those_of(|config, routes_stand| self.build_all(config, before, routes_stand).err().unwrap_or_default())
     }
 
     /// Builds everything that `config` names, and reports all mistakes of all rooms at once.
     pub(super) fn build(&self, config: Config, before: Option<&Built>) -> Result<(Built, House), Mistakes> {
         let source = Arc::clone(&config.source);
-        self.build_all(config, before).map_err(|mistakes| source.locate(&mistakes))
+        self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
     }
 
-    fn build_all(&self, config: Config, before: Option<&Built>) -> Result<(Built, House), Vec<Mistake>> {
+    fn build_all(&self, config: Config, before: Option<&Built>, routes_stand: bool) -> Result<(Built, House), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let policies = self.policies(config.policies, before, &mut mistakes);
         let upstreams = self.upstreams(config.upstreams, before, &mut mistakes);
-        let Some(engine) = engine.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let Some(engine) = engine else { return Err(mistakes) };
 
         let limiter = self.limiter(&config.limiter, &engine, before);
-        let routes = config.routes.iter().map(|route| settings_of(route, &policies, &upstreams)).collect::<Result<_, _>>()?;
-        let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics)?;
+        // Also where a policy or an upstream failed: the routes are then built for what they say of their own paths.
+        let routes = config.routes.iter().filter(|_| routes_stand).map(|route| settings_of(route, &policies, &upstreams)).collect();
+        let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
+        let house = house.map_err(|found| mistakes.extend(found)).ok();
+        let Some(house) = house.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
         let built = Built {
             listeners: config.listeners,
             admin: config.admin,
@@ -147,6 +154,15 @@ impl Builder {
 }
 
 impl Built {
+    /// What a running process does not take on stays as it was started with: the next configuration is compared with what runs.
+    pub(super) fn started_as(mut self, running: &Self) -> Self {
+        self.listeners.clone_from(&running.listeners);
+        self.admin = running.admin;
+        self.workers = running.workers;
+        self.shutdown_grace = running.shutdown_grace;
+        self
+    }
+
     /// Settings of `next` that a running process can't take on.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
         let changed = [
@@ -159,37 +175,30 @@ impl Built {
     }
 }
 
-/// Puts the built things in the place of their names. `config` has checked the names, so a missing one is a bug that is told, not hidden.
+/// Puts the built things in the place of their names. `config` has checked the names: one that is missing was not built, and its mistakes keep
+/// this house from ever serving.
 fn settings_of(
     route: &Route,
     policies: &HashMap<String, (policy::Settings, Arc<Policy>)>,
     upstreams: &HashMap<String, (upstream::Settings, Arc<Upstream>)>,
-) -> Result<RouteSettings, Vec<Mistake>> {
-    let missing = |what: &str, name: &str| vec![Mistake::new("routes", name, format!("the name of {what}"))];
+) -> RouteSettings {
+    let unbuilt = || Target::Respond { status: 503, body: String::new() };
     let target = match &route.target {
         RouteTarget::Respond { status, body } => Target::Respond { status: *status, body: body.clone() },
-        RouteTarget::Upstream(name) => {
-            let (_, upstream) = upstreams.get(name).ok_or_else(|| missing("an upstream", name))?;
-            Target::Upstream(Arc::clone(upstream))
-        }
+        RouteTarget::Upstream(name) => upstreams.get(name).map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
     };
-    let policy = match &route.policy {
-        None => None,
-        Some(name) => {
-            let (_, policy) = policies.get(name).ok_or_else(|| missing("a policy", name))?;
-            Some(RoutePolicy {
-                policy: Arc::clone(policy),
-                scope: Arc::new(Scope {
-                    name: Scope::name_of(name, route.scope_is_route.then_some(route.name.as_str())),
-                    policy: name.clone(),
-                    on_store_error: route.on_store_error,
-                    limit_decides: route.limit_decides,
-                }),
-                allow_on_error: route.allow_on_policy_error,
-            })
-        }
-    };
-    Ok(RouteSettings {
+    let policy = route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
+    let policy = policy.map(|(name, policy)| RoutePolicy {
+        policy: Arc::clone(policy),
+        scope: Arc::new(Scope {
+            name: Scope::name_of(name, route.scope_is_route.then_some(route.name.as_str())),
+            policy: name.clone(),
+            on_store_error: route.on_store_error,
+            limit_decides: route.limit_decides,
+        }),
+        allow_on_error: route.allow_on_policy_error,
+    });
+    RouteSettings {
         name: route.name.clone(),
         host: route.host.clone(),
         path: route.path.clone(),
@@ -198,5 +207,5 @@ fn settings_of(
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,
-    })
+    }
 }

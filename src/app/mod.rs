@@ -124,7 +124,7 @@ impl App {
     pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Self, StartError> {
         let (workers, clock) = (config.workers.max(1), Clock::system());
         let metrics = Metrics::new(workers);
-        let builder = Builder::new(metrics.clone(), clock.clone(), &config)?;
+        let builder = Builder::new(metrics.clone(), clock.clone()).map_err(|mistake| config.source.locate(&[mistake]))?;
         warn(&config);
         let (built, house) = builder.build(config, None)?;
         let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
@@ -205,9 +205,14 @@ impl Reloader {
     /// # Errors
     /// All mistakes; nothing has changed then.
     pub fn reload(&self, path: &Path) -> Result<Vec<Watch>, Mistakes> {
-        let outcome = Config::load(path).and_then(|config| self.apply(config));
+        let outcome = Config::load(path).map_err(|mistakes| self.complete(mistakes)).and_then(|config| self.apply(config));
         self.0.views.reloaded(outcome.as_ref().err(), self.0.clock.wall_us());
         outcome
+    }
+
+    fn complete(&self, mistakes: Mistakes) -> Mistakes {
+        let current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.builder.complete(mistakes, Some(&current))
     }
 
     /// Applies a configuration that is read already. Answers the files to watch from now on.
@@ -229,7 +234,7 @@ impl Reloader {
         running.live.swap(house);
         let watched = built.watched.clone();
         running.views.applied(&built);
-        *current = built;
+        *current = built.started_as(&current);
         Ok(watched)
     }
 
@@ -262,12 +267,26 @@ fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Vec<Listener>>
         .map_err(StartError::Worker)
 }
 
+/// Reads a configuration. Where it has mistakes, what could be read of it is built all the same and let go again, so that all mistakes are told
+/// at once: those of the rooms and of the guests too.
+///
+/// # Errors
+/// All mistakes.
+pub fn load(path: &Path) -> Result<Config, Mistakes> {
+    Config::load(path).map_err(|mistakes| match Builder::new(Metrics::new(1), Clock::system()) {
+        Ok(builder) => builder.complete(mistakes, None),
+        // A machine that runs no guest: starting will say so.
+        Err(_) => mistakes,
+    })
+}
+
 /// Builds everything that `config` names, guests included, and lets it go again: what `weir check` does.
 ///
 /// # Errors
 /// All mistakes of all rooms.
 pub fn check(config: Config) -> Result<(), Mistakes> {
-    Builder::new(Metrics::new(1), Clock::system(), &config)?.build(config, None).map(drop)
+    let builder = Builder::new(Metrics::new(1), Clock::system()).map_err(|mistake| config.source.locate(&[mistake]))?;
+    builder.build(config, None).map(drop)
 }
 
 /// Starts the log as `config` says: what a program does first, once.

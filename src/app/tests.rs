@@ -120,3 +120,24 @@ fn the_operator_can_watch_a_drain() {
     drop(held);
     assert!(app.workers.take().is_some_and(|workers| workers.join(PATIENCE)));
 }
+
+#[test]
+fn the_mistakes_of_all_rooms_and_of_a_guest_are_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let text = "[server.limits]\nbody_bytes = \"100 elephants\"\n\
+                [upstreams.api]\nendpoints = [\"http://\"]\n\
+                [policies.p]\nuse = \"client-ip\"\n\
+                config.limits = [{ name = \"a\", algorithm = \"gccra\", quota = 1, period = \"1s\" }]\n\
+                [[routes]]\npath = \"/x/{a}\"\nupstream = \"api\"\npolicy = \"p\"\n\
+                [[routes]]\npath = \"/x/{b}\"\nupstream = \"api\"\n";
+    std::fs::write(&path, text).unwrap();
+    let mistakes = load(&path).unwrap_err();
+    for told in ["server.limits.body_bytes", "upstreams.api.endpoints[0]", "policies.p.config.limits[0].algorithm", "routes[1].path"] {
+        assert!(mistakes.text.contains(told), "{told} is missing:\n{mistakes}");
+    }
+    assert_eq!(mistakes.count, 4, "{mistakes}");
+    let house = app();
+    assert_eq!(house.reloader().reload(&path).unwrap_err().count, 4);
+    assert!(house.shutdown());
+}

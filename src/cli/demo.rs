@@ -9,7 +9,7 @@ use crate::app::{self, App, DemoUpstream};
 use crate::config::Config;
 
 pub(super) fn run(path: &Path) -> ExitCode {
-    let config = match Config::load(path) {
+    let config = match app::load(path) {
         Ok(config) => config,
         Err(mistakes) => return wrong_config(&mistakes),
     };

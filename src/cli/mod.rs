@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 mod demo;
 
 use crate::app::{self, App, StartError};
-use crate::config::{self, Config};
+use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
 
@@ -75,7 +75,7 @@ impl Run {
     fn start(self) -> ExitCode {
         let (config, watch) = match (&self.to, &self.limit) {
             (Some(to), Some(limit)) => (config::quick(to, limit, self.listen, self.admin), None),
-            _ => (Config::load(&self.config), Some(self.config.as_path())),
+            _ => (app::load(&self.config), Some(self.config.as_path())),
         };
         let config = match config {
             Ok(config) => config,
@@ -90,7 +90,7 @@ impl Run {
 }
 
 fn check(path: &std::path::Path) -> ExitCode {
-    let loaded = Config::load(path).inspect(|config| config.warnings.iter().for_each(|warning| eprintln!("{warning}")));
+    let loaded = app::load(path).inspect(|config| config.warnings.iter().for_each(|warning| eprintln!("{warning}")));
     match loaded.and_then(app::check) {
         Ok(()) => {
             println!("{}: no mistakes", path.display());

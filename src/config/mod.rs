@@ -135,6 +135,32 @@ pub struct Mistakes {
     pub text: String,
     /// What was read all the same: the watcher goes on watching these.
     pub watched: Vec<Watch>,
+    rest: Option<Box<Rest>>,
+}
+
+/// What could be read of a file with mistakes: other rooms may find theirs in it.
+#[derive(Debug)]
+struct Rest {
+    /// With a default where a mistake stands.
+    config: Config,
+    findings: Vec<Finding>,
+}
+
+impl Mistakes {
+    fn told(text: String, watched: Vec<Watch>) -> Self {
+        Self { count: 1, text, watched, rest: None }
+    }
+
+    /// These, and those that `look` finds in what could be read: so that a file tells all of them at once. `look` is told whether the routes can be
+    /// judged: with a default in the place of a mistaken path, two of them might seem to tie.
+    #[must_use]
+    pub fn and_those_of(mut self, look: impl FnOnce(Config, bool) -> Vec<Mistake>) -> Self {
+        let Some(Rest { config, mut findings }) = self.rest.take().map(|rest| *rest) else { return self };
+        let source = Arc::clone(&config.source);
+        let routes_stand = !findings.iter().any(|finding| finding.mistake.setting.starts_with("routes"));
+        findings.extend(look(config, routes_stand).into_iter().map(Finding::elsewhere));
+        source.report(findings)
+    }
 }
 
 impl Config {
@@ -145,7 +171,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
         let unread = |cause: String| {
             let text = format!("error: {}: cannot be read: {cause}", path.display());
-            Mistakes { count: 1, text, watched: vec![Watch::absent(path)] }
+            Mistakes::told(text, vec![Watch::absent(path)])
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
         // What was read from a pipe is gone: there is nothing to watch.
@@ -155,7 +181,7 @@ impl Config {
             Err(error) => {
                 let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
                 let text = format!("error: {}:{line}: found bytes that are not UTF-8, expected TOML", path.display());
-                Err(Mistakes { count: 1, text, watched: watch.into_iter().collect() })
+                Err(Mistakes::told(text, watch.into_iter().collect()))
             }
         }
     }
@@ -178,15 +204,22 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     let (mut findings, watched) = notes.into_parts();
     let source = source.watching(watched.clone());
     // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be none.
-    if errors.iter().any(|error| error.message() != "duplicate key") {
+    let torn = errors.iter().any(|error| error.message() != "duplicate key");
+    if torn {
         findings.clear();
     }
     findings.extend(errors.iter().map(syntax));
-    if !findings.is_empty() {
-        return Err(source.report(findings));
+    let source = Arc::new(source);
+    if findings.is_empty() {
+        let warnings = warnings(&config, &source);
+        return Ok(Config { watched, warnings, source, ..config });
     }
-    let warnings = warnings(&config, &source);
-    Ok(Config { watched, warnings, source: Arc::new(source), ..config })
+    let mut mistakes = source.report(findings.clone());
+    if !torn {
+        let config = Config { source, ..config };
+        mistakes.rest = Some(Box::new(Rest { config, findings }));
+    }
+    Err(mistakes)
 }
 
 /// Each section in the order in which others depend on it. What was wrong is in `notes`, and a default stands in its place.

@@ -20,7 +20,7 @@ pub fn quick(to: &str, limit: &str, listen: Option<SocketAddr>, admin: Option<So
     let (quota, period) = rate(limit).ok_or_else(|| {
         let expected = format!("a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s");
         let text = format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
-        Mistakes { count: 1, text, watched: Vec::new() }
+        Mistakes::told(text, Vec::new())
     })?;
     let url = if to.contains("://") { to.to_owned() } else { format!("http://{to}") };
     // As a TOML string: whatever the shell handed over stays one value.

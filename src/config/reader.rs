@@ -27,6 +27,13 @@ pub(super) struct Finding {
     pub(super) help: Option<String>,
 }
 
+impl Finding {
+    /// One that another room, or a guest, has found.
+    pub(super) fn elsewhere(mistake: Mistake) -> Self {
+        Self { mistake, place: Place::Value, help: None }
+    }
+}
+
 /// What of a setting is marked.
 #[derive(Clone, Debug)]
 pub(super) enum Place {

@@ -53,8 +53,7 @@ impl Source {
     /// Mistakes that other rooms found when they were built, with file and line.
     #[must_use]
     pub fn locate(&self, mistakes: &[Mistake]) -> Mistakes {
-        let finding = |mistake: &Mistake| Finding { mistake: mistake.clone(), place: Place::Value, help: None };
-        self.report(mistakes.iter().map(finding).collect())
+        self.report(mistakes.iter().cloned().map(Finding::elsewhere).collect())
     }
 
     /// All findings as one text, in the file's order; those that stand nowhere come last.
@@ -71,7 +70,7 @@ impl Source {
             text.push_str(&format!("... and {} more\n", count - SHOWN_MAX));
         }
         text.push_str(&format!("{}: {count} mistake{}", self.name, if count == 1 { "" } else { "s" }));
-        Mistakes { count, text, watched: self.watched.clone() }
+        Mistakes { count, text, watched: self.watched.clone(), rest: None }
     }
 
     /// `file:line:column` of a setting, or the file where the setting is not in it.
