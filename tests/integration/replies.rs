@@ -58,7 +58,7 @@ async fn what_waiting_cannot_help_has_no_retry_after() {
     let upstream = Upstream::start();
     for never in [
         "name = \"none\", algorithm = \"fixed_window\", quota = 0, period = \"1m\"",
-        "name = \"none\", algorithm = \"gcra\", quota = 5, period = \"1m\", cost = 6",
+        "name = \"none\", algorithm = \"gcra\", quota = 0, period = \"1m\", cost = 6",
     ] {
         let weir = Weir::start(&simple(&upstream.url(), &[never]).text());
         let reply = get(weir.http, "/", &[]).await;

@@ -43,7 +43,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, V
         let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         if let Some(field) = missing {
             if !removed.contains(&join(&at, field)) {
-                mistakes.push(Mistake { path: at, message: message(format_args!("no `{field}`"), "one") });
+                mistakes.push(Mistake { path: at, message: message(format_args!("no `{field}`"), "this setting, as it has no default") });
             }
             return (None, mistakes);
         }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_missing_setting_is_named_where_it_is_missing() {
-        assert_eq!(mistakes("{}"), [pair("", "found no `needed`, expected one")]);
+        assert_eq!(mistakes("{}"), [pair("", "found no `needed`, expected this setting, as it has no default")]);
         assert_eq!(mistakes(r#"{"needed": 3}"#), [pair("needed", "found integer `3`, expected true or false")]);
     }
 

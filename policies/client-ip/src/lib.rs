@@ -181,7 +181,7 @@ mod tests {
         let mistakes = Instance::<ClientIp>::new(config).unwrap_err();
         let mut paths: Vec<&str> = mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
         paths.sort_unstable();
-        assert_eq!(paths, ["bypas", "bypass[0]", "bypass[1]", "ipv6_prefix", "limits[0]"], "{mistakes:#?}");
+        assert_eq!(paths, ["bypas", "bypass[0]", "bypass[1]", "ipv6_prefix", "limits[0]", "limits[0]", "limits[0]"], "{mistakes:#?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The one way in which limits are written in a configuration, shared by every policy that ships.
 //!
-//! `written` checks what stands there, `template` and `period` read its two little languages.
+//! `written` checks what stands there, `built` knows what the proxy does not run yet, `template` and `period` read its two little languages.
 
+mod built;
 mod period;
 mod template;
 mod written;
@@ -23,7 +24,7 @@ use written::Written;
 /// ```toml
 /// [[policies.public.config.limits]]
 /// name = "per-minute"           # in fields, metrics, logs; unique in its table
-/// algorithm = "fixed_window"    # or "token_bucket", "gcra", ...
+/// algorithm = "fixed_window"    # or "token_bucket", "gcra"
 /// quota = 100
 /// period = "1m"
 /// # burst = 20                  # the bucket's capacity, where there is one; default: the quota
@@ -32,7 +33,7 @@ use written::Written;
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
 /// # refund = "never"            # "unsent", "upstream_error", "by_settle"
-/// # on_store_error = "deny"     # or "allow", "local"; default: the route's
+/// # on_store_error = "deny"     # or "allow"; default: the route's
 /// # unit = "requests"
 /// ```
 ///
@@ -92,7 +93,9 @@ impl Limits {
                 }
                 names.push(name);
             }
-            let (written, unfit) = read_value::<Written>(item.clone());
+            let mut limit = item.clone();
+            built::take_keys_to_come(&at, &mut limit, &mut mistakes);
+            let (written, unfit) = read_value::<Written>(limit);
             for mut mistake in unfit {
                 mistake.path = join(&at, &mistake.path);
                 mistakes.push(mistake);
