@@ -116,3 +116,27 @@ async fn demo_brings_its_own_upstream() {
         weir.output().lines()
     );
 }
+
+/// What a newcomer copies must work: each of the README's TOML blocks, with what it leaves out put beside it.
+#[test]
+fn the_readmes_configurations_have_no_mistakes() {
+    let readme = include_str!("../../README.md");
+    let blocks: Vec<&str> = readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(blocks.len() >= 5, "{blocks:?}");
+    for block in blocks {
+        let mut text = block.to_owned();
+        if !block.contains("[upstreams.") {
+            text += "\n[upstreams.api]\nendpoints = [\"http://127.0.0.1:3000\"]\n";
+        }
+        if block.contains("[policies.public.") {
+            text += "\n[policies.public]\nuse = \"client-ip\"\n";
+        }
+        if !block.contains("[[routes]]") {
+            text += "\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
+            text += if block.contains("policies.public") { "policy = \"public\"\n" } else { "" };
+        }
+        let guest = std::fs::read(crate::harness::guest::api_key()).unwrap();
+        let (code, out, err) = Weir::check(Weir::build(&text).file("api_key.wasm", &guest));
+        assert_eq!(code, 0, "{block}\n{out}{err}");
+    }
+}
