@@ -3,6 +3,10 @@
 //! Three clocks, never mixed up: the wall clock (microseconds since 1970, what a store decides by), the monotonic clock (durations, deadlines) and
 //! a thread's CPU time (a guest's budget). A [`Clock`] may be virtual, so that a test moves time by hand. This room knows no other.
 
+mod seldom;
+
+pub use seldom::Seldom;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

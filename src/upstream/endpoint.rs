@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Mutex;
 
-use crate::clock;
+use crate::clock::{self, Seldom};
 use crate::telemetry::Mistake;
 
 /// Endpoints of one upstream, at most.
@@ -20,7 +20,12 @@ const EXPECTED: &str = "http://host:port, without a path";
 
 /// One address that may answer.
 #[derive(Debug)]
-pub(super) struct Endpoint(Target);
+pub(super) struct Endpoint {
+    target: Target,
+    /// As it was written.
+    text: String,
+    warned: Seldom,
+}
 
 #[derive(Debug)]
 enum Target {
@@ -72,19 +77,27 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
     if bare.is_empty() {
         return Err(EXPECTED);
     }
-    Ok(Endpoint(match bare.parse::<IpAddr>() {
+    let target = match bare.parse::<IpAddr>() {
         Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
         Err(_) => Target::Name { host: bare.to_owned(), port, resolved: Mutex::new(None) },
-    }))
+    };
+    Ok(Endpoint { target, text: text.to_owned(), warned: Seldom::default() })
 }
 
 impl Endpoint {
+    /// Says that there was no connection, once a second at most: while an upstream is down this happens at every request.
+    pub(super) fn warn(&self, upstream: &str, error: &dyn std::fmt::Display) {
+        if let Some(held_back) = self.warned.due() {
+            tracing::warn!(upstream, endpoint = self.text, %error, held_back, "can't connect to an upstream");
+        }
+    }
+
     /// A new connection. The caller bounds the time.
     ///
     /// # Errors
     /// The name resolves to nothing, or none of its addresses takes the connection.
     pub(super) async fn connect(&self) -> io::Result<TcpStream> {
-        let stream = match &self.0 {
+        let stream = match &self.target {
             Target::Address(address) => TcpStream::connect(address).await?,
             Target::Name { host, port, resolved } => connect_by_name(host, *port, resolved).await?,
         };
@@ -129,9 +142,9 @@ mod tests {
             ("http://[::1]:81", "Address([::1]:81)"),
             ("http://10.0.0.1", "Address(10.0.0.1:80)"),
         ] {
-            assert_eq!(format!("{:?}", parse(text).unwrap().0), expected, "{text}");
+            assert_eq!(format!("{:?}", parse(text).unwrap().target), expected, "{text}");
         }
-        let Target::Name { host, port, .. } = parse("http://api.internal:8080").unwrap().0 else { panic!("not a name") };
+        let Target::Name { host, port, .. } = parse("http://api.internal:8080").unwrap().target else { panic!("not a name") };
         assert_eq!((host.as_str(), port), ("api.internal", 8080));
     }
 

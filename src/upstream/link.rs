@@ -64,10 +64,13 @@ impl Link {
         let stream = match timeout(upstream.connect, target.connect()).await {
             Ok(Ok(stream)) => Gathering(stream),
             Ok(Err(error)) => {
-                tracing::debug!(%error, ?target, "can't connect to an upstream");
+                target.warn(&upstream.name, &error);
                 return Err(Cause::Connect);
             }
-            Err(_) => return Err(Cause::Timeout),
+            Err(elapsed) => {
+                target.warn(&upstream.name, &elapsed);
+                return Err(Cause::Timeout);
+            }
         };
         let handshake = Builder::new()
             .max_header_size(REPLY_HEAD_BYTES_MAX)

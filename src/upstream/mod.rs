@@ -92,6 +92,8 @@ impl Cause {
 struct Inner {
     /// Tells this one from all others of the process, past ones included: the workers' pools are keyed by it.
     id: u64,
+    /// As configured, for the log.
+    name: String,
     endpoints: Vec<endpoint::Endpoint>,
     connect: Duration,
     response_header: Duration,
@@ -113,6 +115,7 @@ impl Upstream {
         let count = |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[&settings.name, cause.label()]));
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
+            name: settings.name.clone(),
             endpoints,
             connect: settings.connect,
             response_header: settings.response_header,

@@ -137,6 +137,12 @@ async fn an_upstream_that_is_not_there_is_502() {
     let weir = Weir::start(&simple(&format!("http://{}", free_address()), &[LIMIT]).text());
     is_problem(&get(weir.http, "/", &[]).await, 502);
     assert_eq!(weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"connect\"}"), 1);
+    crate::harness::eventually_async("the log names the endpoint and the reason", async || {
+        let told =
+            weir.output().lines().iter().any(|line| line.contains("can't connect") && line.contains("refused") && line.contains("http://"));
+        told.then_some(()).ok_or_else(|| weir.output().lines().join("\n"))
+    })
+    .await;
     // A limit that is never refunded stands: the request was made.
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 998);
 }
