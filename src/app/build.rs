@@ -38,8 +38,8 @@ pub(super) struct Built {
     pub(super) engine: Arc<Engine>,
     engine_settings: engine::Settings,
     limiter_settings: limit::Settings,
-    pub(super) policies: HashMap<String, (policy::Settings, Arc<Policy>)>,
-    pub(super) upstreams: HashMap<String, (upstream::Settings, Arc<Upstream>)>,
+    pub(super) policies: Named<policy::Settings, Policy>,
+    pub(super) upstreams: Named<upstream::Settings, Upstream>,
     pub(super) routes: Vec<Route>,
 }
 
@@ -62,8 +62,11 @@ impl Builder {
     fn build_all(&self, config: Config, before: Option<&Built>, routes_stand: bool) -> Result<(Built, House), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
-        let policies = self.policies(config.policies, before, &mut mistakes);
-        let upstreams = self.upstreams(config.upstreams, before, &mut mistakes);
+        let (policies, upstreams) = (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
+        let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
+        let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
+        let upstream = |settings: &upstream::Settings| Upstream::build(settings, &self.metrics);
+        let upstreams = build_each(config.upstreams, |settings| &settings.name, upstreams, upstream, &mut mistakes);
         let Some(engine) = engine else { return Err(mistakes) };
 
         let limiter = self.limiter(&config.limiter, &engine, before);
@@ -109,48 +112,28 @@ impl Builder {
             None => Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone())),
         }
     }
+}
 
-    fn policies(
-        &self,
-        settings: Vec<policy::Settings>,
-        before: Option<&Built>,
-        mistakes: &mut Vec<Mistake>,
-    ) -> HashMap<String, (policy::Settings, Arc<Policy>)> {
-        let mut all = HashMap::with_capacity(settings.len());
-        for settings in settings {
-            let kept = before.and_then(|before| before.policies.get(&settings.name)).filter(|(old, _)| *old == settings);
-            let policy = match kept {
-                Some((_, policy)) => Ok(Arc::clone(policy)),
-                None => Policy::build(&self.runtime, &settings, &self.metrics).map(Arc::new),
-            };
-            match policy {
-                Ok(policy) => drop(all.insert(settings.name.clone(), (settings, policy))),
-                Err(found) => mistakes.extend(found),
-            }
-        }
-        all
-    }
+/// What was built under a name, and from what.
+type Named<S, T> = HashMap<String, (S, Arc<T>)>;
 
-    fn upstreams(
-        &self,
-        settings: Vec<upstream::Settings>,
-        before: Option<&Built>,
-        mistakes: &mut Vec<Mistake>,
-    ) -> HashMap<String, (upstream::Settings, Arc<Upstream>)> {
-        let mut all = HashMap::with_capacity(settings.len());
-        for settings in settings {
-            let kept = before.and_then(|before| before.upstreams.get(&settings.name)).filter(|(old, _)| *old == settings);
-            let upstream = match kept {
-                Some((_, upstream)) => Ok(Arc::clone(upstream)),
-                None => Upstream::build(&settings, &self.metrics).map(Arc::new),
-            };
-            match upstream {
-                Ok(upstream) => drop(all.insert(settings.name.clone(), (settings, upstream))),
-                Err(found) => mistakes.extend(found),
-            }
+/// Builds each anew, except those whose settings are as they were: they are taken over with all they hold.
+fn build_each<S: PartialEq, T>(
+    all: Vec<S>,
+    name: impl Fn(&S) -> &str,
+    before: Option<&Named<S, T>>,
+    build: impl Fn(&S) -> Result<T, Vec<Mistake>>,
+    mistakes: &mut Vec<Mistake>,
+) -> Named<S, T> {
+    let mut named = Named::with_capacity(all.len());
+    for settings in all {
+        let kept = before.and_then(|before| before.get(name(&settings))).filter(|(old, _)| *old == settings);
+        match kept.map_or_else(|| build(&settings).map(Arc::new), |(_, kept)| Ok(Arc::clone(kept))) {
+            Ok(built) => drop(named.insert(name(&settings).to_owned(), (settings, built))),
+            Err(found) => mistakes.extend(found),
         }
-        all
     }
+    named
 }
 
 impl Built {
@@ -179,8 +162,8 @@ impl Built {
 /// this house from ever serving.
 fn settings_of(
     route: &Route,
-    policies: &HashMap<String, (policy::Settings, Arc<Policy>)>,
-    upstreams: &HashMap<String, (upstream::Settings, Arc<Upstream>)>,
+    policies: &Named<policy::Settings, Policy>,
+    upstreams: &Named<upstream::Settings, Upstream>,
 ) -> RouteSettings {
     let unbuilt = || Target::Respond { status: 503, body: String::new() };
     let target = match &route.target {
