@@ -176,5 +176,5 @@ fn a_machines_folder_is_found() {
     for folder in ["root", "home", "Users", "work"] {
         assert_eq!(bad(folder), [(2, "machine")], "{folder}");
     }
-    assert_eq!(words::machine_paths(&[file("a.md", "https://example.com/home/x target/work/y $HOME/x\n")]), []);
+    assert_eq!(words::machine_paths(&[file("a.md", "https://example.com/home/x target/Users/y $HOME/x\n")]), []);
 }

@@ -75,7 +75,7 @@ pub fn machine_paths(files: &[File]) -> Vec<Finding> {
     for file in files {
         for (at, line) in file.text.lines().enumerate() {
             for folder in &folders {
-                // Inside a longer path or URL it is no machine's folder: `https://example.com/home/x`, `target/work/`.
+                // Inside a longer path or URL it is no machine's folder: `https://example.com/home/x`, `target/home/`.
                 let starts = line.match_indices(folder.as_str()).any(|(index, _)| {
                     let before = line[..index].chars().next_back();
                     !before.is_some_and(|letter| letter.is_alphanumeric() || "._-*/}".contains(letter))
