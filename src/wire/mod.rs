@@ -1,4 +1,4 @@
-//! What both ends of the proxy share: the body that streams through it, how a body ends, and a timer that is cheap to move. Knows no route, no
+//! What both ends of the proxy share: the body that streams through it, how a body ends, TLS material, and a timer that is cheap to move. Knows no route, no
 //! limit and no upstream.
 
 use bytes::Bytes;
@@ -6,14 +6,18 @@ use bytes::Bytes;
 mod alarm;
 mod body;
 mod end;
+#[cfg(test)]
+pub(crate) mod pki;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tls;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError};
 pub use end::{End, Ending, Failure, OnEnd};
 pub(crate) use stream::Gathering;
+pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
 /// A request on its way through.
 pub type Request = http::Request<Body>;

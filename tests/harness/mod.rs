@@ -5,6 +5,8 @@ pub mod client;
 pub mod cluster;
 pub mod cut;
 pub mod guest;
+#[path = "../../src/wire/pki.rs"]
+pub mod pki;
 pub mod redis;
 pub mod toml;
 pub mod upstream;

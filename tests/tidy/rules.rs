@@ -56,7 +56,11 @@ pub const CRATES: &[Belongs] = &[
         to: &["config/"],
         why: "only config knows the file's format and where a setting stands",
     },
-    Belongs { crates: &["rustls", "tokio_rustls"], to: &[], why: "TLS has no room yet" },
+    Belongs {
+        crates: &["rustls", "tokio_rustls", "rustls_native_certs", "x509_parser"],
+        to: &["wire/", "listen/", "upstream/"],
+        why: "TLS is a matter of the two ends, and of what they share",
+    },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs { crates: &["prometheus_client"], to: &["telemetry/"], why: "only telemetry knows how metrics are exposed" },

@@ -1,0 +1,50 @@
+//! A certificate authority for tests, made anew each time; the integration tests include this file too. Knows nothing of the proxy.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+
+/// An authority: trust [`ca`](Self::ca), and whatever it issued is believed.
+pub(crate) struct Pki {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its certificate, PEM.
+    pub(crate) ca: String,
+}
+
+/// A certificate and its key, PEM.
+pub(crate) struct Issued {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Pki {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "Weir's tests");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), ca }
+    }
+
+    /// For a server with these names or addresses.
+    pub(crate) fn server(&self, names: &[&str]) -> Issued {
+        self.issue(names, names.first().copied().unwrap_or("server"), ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    /// For a client with this common name.
+    #[allow(dead_code, reason = "not every test that includes this file has clients with certificates")]
+    pub(crate) fn client(&self, name: &str) -> Issued {
+        self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common);
+        params.extended_key_usages = vec![usage];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Issued { certificate, key: key.serialize_pem() }
+    }
+}

@@ -1,0 +1,99 @@
+//! TLS material that both ends need: certificates and keys out of PEM, and the one provider of cryptography. Knows no file and no connection: the
+//! bytes are handed in, with the path under which a mistake is told.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Bytes of a PEM file, at most: a bundle of all public roots has a quarter of a megabyte.
+pub const PEM_BYTES_MAX: u64 = 4 << 20;
+
+/// A PEM file as it was read. Two are equal when they were read from the same path with the same bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// Where it was read, for messages.
+    pub path: PathBuf,
+    /// What was read: perhaps a private key, so that `Debug` does not show it.
+    pub bytes: Arc<[u8]>,
+}
+
+/// A certificate chain and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate itself first, then those that lead to the root.
+    pub certificate: Pem,
+    /// Its private key: PKCS#8, PKCS#1 or SEC1.
+    pub key: Pem,
+}
+
+impl Pem {
+    /// All certificates of the file, in its order.
+    ///
+    /// # Errors
+    /// What was found, for a [`Mistake`](crate::telemetry::Mistake): no certificate, or one that is none.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
+        match read {
+            Ok(found) if found.is_empty() => Err(format!("no certificate in {}", self.path.display())),
+            Ok(found) => Ok(found),
+            Err(error) => Err(format!("broken PEM in {} ({error})", self.path.display())),
+        }
+    }
+
+    /// The first private key of the file.
+    ///
+    /// # Errors
+    /// What was found: no key, or one that can't be read.
+    pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
+        PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
+            rustls::pki_types::pem::Error::NoItemsFound => format!("no private key in {}", self.path.display()),
+            error => format!("broken PEM in {} ({error})", self.path.display()),
+        })
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Pem").field("path", &self.path).field("bytes", &self.bytes.len()).finish()
+    }
+}
+
+/// The provider of cryptography that every TLS configuration of the process is built with: handed over each time, never installed for the
+/// process, which belongs to whoever embeds us.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    Arc::clone(PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pki::Pki;
+    use super::*;
+
+    fn pem(text: &str) -> Pem {
+        Pem { path: "api.pem".into(), bytes: text.as_bytes().into() }
+    }
+
+    #[test]
+    fn chains_and_keys_are_read_and_what_is_none_is_told() {
+        let issued = Pki::new().server(&["api.example"]);
+        assert_eq!(pem(&issued.certificate).certificates().unwrap().len(), 1);
+        assert_eq!(pem(&format!("{0}{0}", issued.certificate)).certificates().unwrap().len(), 2);
+        assert!(pem(&issued.key).key().is_ok());
+        assert_eq!(pem(&issued.key).certificates().unwrap_err(), "no certificate in api.pem");
+        assert_eq!(pem(&issued.certificate).key().unwrap_err(), "no private key in api.pem");
+        let broken = issued.certificate.replace("-----END", "----END");
+        assert!(pem(&broken).certificates().unwrap_err().contains("api.pem"));
+    }
+
+    #[test]
+    fn a_key_is_not_shown() {
+        let issued = Pki::new().server(&["api.example"]);
+        assert!(!format!("{:?}", pem(&issued.key)).contains("PRIVATE"));
+    }
+}
