@@ -1,5 +1,5 @@
-//! What both ends of the proxy share: the body that streams through it, how a body ends, TLS material, and a timer that is cheap to move. Knows no route, no
-//! limit and no upstream.
+//! What both ends of the proxy share: the body that streams through it, how a body ends, TLS material, and a timer that is cheap to move. Knows no
+//! route, no limit and no upstream.
 
 use bytes::Bytes;
 
