@@ -117,11 +117,14 @@ async fn demo_brings_its_own_upstream() {
     );
 }
 
+fn toml_blocks(readme: &str) -> Vec<&str> {
+    readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
 /// What a newcomer copies must work: each of the README's TOML blocks, with what it leaves out put beside it.
 #[test]
 fn the_readmes_configurations_have_no_mistakes() {
-    let readme = include_str!("../../README.md");
-    let blocks: Vec<&str> = readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks = toml_blocks(include_str!("../../README.md"));
     assert!(blocks.len() >= 5, "{blocks:?}");
     for block in blocks {
         let mut text = block.to_owned();

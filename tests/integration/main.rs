@@ -26,6 +26,7 @@ mod guests;
 mod hostile;
 mod keys;
 mod lifecycle;
+mod policies;
 mod refusals;
 mod reloads;
 mod replies;

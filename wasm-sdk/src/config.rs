@@ -73,6 +73,18 @@ pub(crate) fn join(parent: &str, child: &str) -> String {
     format!("{parent}{dot}{child}")
 }
 
+/// What a value is, for a message.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table",
+    }
+}
+
 fn shown(path: &Path) -> String {
     if path.iter().len() == 0 { String::new() } else { path.to_string() }
 }

@@ -1,4 +1,22 @@
-//! What is known about a request: names and values, as the proxy shows them.
+//! What is known about a request: names and values, as the proxy shows them, and how an operator writes the names.
+
+use crate::mistakes::nearest;
+
+/// What an operator writes, and the fact it names.
+const FACTS: [(&str, &str); 11] = [
+    ("client_ip", "client-ip"),
+    ("method", "method"),
+    ("scheme", "scheme"),
+    ("authority", "authority"),
+    ("path", "path"),
+    ("query", "query"),
+    ("route", "route"),
+    ("request_length", "request.length"),
+    ("http_version", "http.version"),
+    ("tls.sni", "tls.sni"),
+    ("tls.client.subject", "tls.client.subject"),
+];
+const FAMILIES: [&str; 4] = ["header.", "cookie.", "query.", "path."];
 
 /// What the proxy shows of a request: the facts that the manifest named, and only where they exist.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +55,29 @@ impl<'a> Facts<'a> {
             .into_iter()
             .chain(shown.iter().filter(move |(shown, _)| shown == name).map(|(_, value)| value.as_str()))
     }
+}
+
+/// The fact that an operator means by `name`; an error says what is expected instead.
+pub(crate) fn fact_of(name: &str) -> Result<String, String> {
+    if let Some((_, fact)) = FACTS.iter().find(|(known, _)| *known == name) {
+        return Ok((*fact).to_owned());
+    }
+    let of_family = FAMILIES.iter().any(|family| name.strip_prefix(family).is_some_and(|own| !own.is_empty()));
+    if of_family {
+        return Ok(name.to_owned());
+    }
+    let known = FACTS.iter().map(|(known, _)| *known);
+    // `headers.x-api-key` means the family `header.`.
+    let hint = match name.split_once('.') {
+        Some((family, own)) if !own.is_empty() => {
+            let near = nearest(family, FAMILIES.iter().map(|family| family.trim_end_matches('.')));
+            near.map(|family| format!("{family}.{own}"))
+        }
+        _ => nearest(name, known).map(str::to_owned),
+    };
+    let hint = hint.map(|near| format!("; `{{{near}}}` is near")).unwrap_or_default();
+    let all = FACTS.iter().map(|(known, _)| format!("{{{known}}} ")).collect::<String>();
+    Err(format!("one of {all}{{header.NAME}} {{cookie.NAME}} {{query.NAME}} {{path.NAME}}{hint}"))
 }
 
 #[cfg(test)]

@@ -45,7 +45,10 @@
 mod answer;
 #[doc(hidden)]
 pub mod bindings;
+mod client;
+mod conditions;
 mod config;
+mod digest;
 mod facts;
 #[doc(hidden)]
 pub mod guest;
@@ -53,17 +56,22 @@ mod host;
 mod limits;
 mod mistakes;
 mod policy;
+mod template;
 pub mod testing;
 
 pub use bindings::weir::policy::types::{
     Adjustment, Algorithm, Alignment, Calendar, Decision, Denial, Enforcement, Fallback, Limit, LimitResult, Manifest, Mistake, Outcome,
     Rate, Refund, ResponseView, Verdict,
 };
+pub use client::{Client, Ipv6Prefix};
+pub use conditions::Conditions;
+pub use digest::Digest;
 pub use facts::Facts;
 pub use host::{Level, log, now_ms};
-pub use limits::Limits;
+pub use limits::{Limits, Missing, address_key};
 pub use mistakes::Mistakes;
 pub use policy::Policy;
+pub use template::{NoKey, Template};
 
 /// Bytes of a limit's key, at most: what the proxy takes.
 pub const KEY_BYTES_MAX: usize = 4096;

@@ -1,108 +1,50 @@
 //! Counts requests by the client's address.
 //!
-//! An IPv6 client owns a whole network, so that one is counted, not the single address. Facts read: `client-ip`, and what key templates name.
-//! The policy knows nothing of how the proxy found the address.
+//! An IPv6 client owns a whole network, so that one is counted, not the single address. Facts read: `client-ip`, and what key templates and conditions
+//! name. The policy knows nothing of how the proxy found the address.
 
-use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
-
-use ipnet::{IpNet, Ipv4Net};
 use serde::Deserialize;
-use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
-
-const IPV6_BITS: u8 = 128;
+use weir_policy::{Conditions, Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy};
 
 /// `[policies.NAME.config]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Bits of an IPv6 address that make one client.
-    #[serde(default = "ipv6_prefix")]
-    ipv6_prefix: u8,
-    /// Networks and addresses that are never counted.
     #[serde(default)]
-    bypass: Vec<String>,
+    ipv6_prefix: Ipv6Prefix,
+    /// Who is never counted.
+    #[serde(default)]
+    bypass: Conditions,
     /// What is counted.
     limits: Limits,
-}
-
-fn ipv6_prefix() -> u8 {
-    64
 }
 
 /// The policy.
 #[derive(Debug)]
 pub struct ClientIp {
-    ipv6_prefix: u8,
-    bypass: Vec<IpNet>,
+    ipv6_prefix: Ipv6Prefix,
+    bypass: Conditions,
     limits: Limits,
 }
 
 impl Policy for ClientIp {
     type Config = Config;
 
-    fn new(config: Config) -> Result<Self, Mistakes> {
-        let mut mistakes = Mistakes::new();
-        if config.ipv6_prefix > IPV6_BITS {
-            mistakes.add("ipv6_prefix", config.ipv6_prefix, "0 to 128");
-        }
-        let mut bypass = Vec::with_capacity(config.bypass.len());
-        for (index, text) in config.bypass.iter().enumerate() {
-            match network(text) {
-                Some(network) => bypass.push(network),
-                None => mistakes.add(
-                    format!("bypass[{index}]"),
-                    format_args!("{text:?}"),
-                    "an address or a network, such as \"192.0.2.1\" or \"10.0.0.0/8\"",
-                ),
-            }
-        }
-        mistakes.or(Self { ipv6_prefix: config.ipv6_prefix, bypass, limits: config.limits })
+    fn new(Config { ipv6_prefix, bypass, limits }: Config) -> Result<Self, Mistakes> {
+        Ok(Self { ipv6_prefix, bypass, limits: limits.ipv6_prefix(ipv6_prefix) })
     }
 
     fn manifest(&self) -> Manifest {
-        Manifest::reads(["client-ip"]).and(self.limits.facts()).pure()
+        Manifest::reads(["client-ip"]).and(self.bypass.facts()).and(self.limits.facts()).pure()
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
-        let shown = facts.get("client-ip").ok_or("the proxy showed no client-ip")?;
-        let address: IpAddr = shown.parse().map_err(|_| "client-ip is no address")?;
-        let address = address.to_canonical();
-        if self.bypass.iter().any(|network| network.contains(&address)) {
+        let client = self.ipv6_prefix.client(facts)?;
+        if self.bypass.hold(facts) {
             return Ok(Decision::bypass());
         }
-        let client = match address {
-            // Only IPv6 can write IPv4 in another way than this.
-            IpAddr::V4(_) if !shown.contains(':') => Cow::Borrowed(shown),
-            IpAddr::V4(address) => Cow::Owned(address.to_string()),
-            IpAddr::V6(address) => Cow::Owned(self.network_of(address)),
-        };
-        // Templates see the same client: a single IPv6 address in a key would give everyone 2^64 of them.
-        Ok(self.limits.check(&client, &facts.with("client-ip", &client)))
-    }
-}
-
-impl ClientIp {
-    fn network_of(&self, address: Ipv6Addr) -> String {
-        if self.ipv6_prefix >= IPV6_BITS {
-            return address.to_string();
-        }
-        let host_bits = u32::from(IPV6_BITS - self.ipv6_prefix);
-        let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
-        format!("{}/{}", Ipv6Addr::from(u128::from(address) & mask), self.ipv6_prefix)
-    }
-}
-
-/// A network, or an address alone; IPv4 written as IPv6 is IPv4.
-fn network(text: &str) -> Option<IpNet> {
-    let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
-    let as_v4 = match network {
-        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
-        IpNet::V4(_) => None,
-    };
-    match as_v4 {
-        Some((address, prefix)) => Ipv4Net::new(address, prefix).ok().map(IpNet::from),
-        None => Some(network),
+        Ok(self.limits.check(&client.text, facts))
     }
 }
 

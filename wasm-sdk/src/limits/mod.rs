@@ -1,10 +1,9 @@
 //! The one way in which limits are written in a configuration, shared by every policy that ships.
 //!
-//! `written` checks what stands there, `built` knows what the proxy does not run yet, `template` and `period` read its two little languages.
 
 mod built;
+mod missing;
 mod period;
-mod template;
 mod written;
 
 use serde::de::Error as _;
@@ -12,12 +11,15 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::Enforcement;
 use crate::bindings::weir::policy::types::Limit as Answered;
-use crate::config::{REPORTED, join, pack, read_value};
+use crate::client::CLIENT_IP;
+use crate::config::{REPORTED, join, kind, pack, read_value};
 use crate::mistakes::Mistakes;
-use crate::{Decision, Facts, KEY_BYTES_MAX, LIMITS_MAX};
-use template::Template;
-use written::Written;
+use crate::{Conditions, Decision, Denial, Facts, Ipv6Prefix, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template};
+use written::{Extent, Written};
+
+pub use missing::Missing;
 
 /// A `limits` table, checked whole: use it as the type of a setting.
 ///
@@ -30,6 +32,8 @@ use written::Written;
 /// # burst = 20                  # the bucket's capacity, where there is one; default: the quota
 /// # alignment = "first_request" # or "clock": where a fixed window begins
 /// # key = "{client_ip}"         # default: the policy's own key
+/// # missing = "address"         # who has no such key: "shared", "skip", "deny"
+/// # when = { method = "POST" }  # which requests it is about: see [`Conditions`]; default: all
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
 /// # refund = "never"            # "unsent", "upstream_error", "by_settle"
@@ -37,40 +41,112 @@ use written::Written;
 /// # unit = "requests"
 /// ```
 ///
-/// A key template names facts in braces: `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}` `{request_length}`
-/// `{http_version}` `{header.NAME}` `{cookie.NAME}` `{query.NAME}` `{path.NAME}`; `{{` and `}}` are braces. Two requests have the same key only when all
-/// named facts are the same; a fact that is absent is a value of its own.
+/// `key` is a [`Template`], and `missing` says what becomes of a request that has no such key ([`Missing`]). Where a template says `{client_ip}`, the client
+/// is counted as [`Ipv6Prefix`] has it: an IPv6 client is its network.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     limits: Vec<One>,
+    ipv6_prefix: Ipv6Prefix,
+    space: String,
 }
 
 #[derive(Clone, Debug)]
 struct One {
     limit: Answered,
-    key: Option<Template>,
+    extent: Extent,
 }
 
 impl Limits {
-    /// The facts that the key templates read, for the manifest.
-    pub fn facts(&self) -> impl Iterator<Item = &str> {
-        self.limits.iter().filter_map(|one| one.key.as_ref()).flat_map(Template::facts)
+    /// How many bits of an IPv6 address make one client, where a key names the address: 64 unless it is said.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, ipv6_prefix: Ipv6Prefix) -> Self {
+        self.ipv6_prefix = ipv6_prefix;
+        self
     }
 
-    /// The limits to charge for a request. `key` counts where a limit has no template of its own.
+    /// Sets what a limit has that doesn't write its own `key` or `missing`.
     #[must_use]
-    pub fn charge(&self, key: &str, facts: &Facts) -> Vec<Answered> {
-        let charge = |one: &One| {
-            let key = one.key.as_ref().map_or_else(|| key.to_owned(), |template| template.render(facts));
-            Answered { key: fitting(key), ..one.limit.clone() }
+    pub fn by_default(mut self, key: Option<&Template>, missing: Option<Missing>) -> Self {
+        for Extent { key: own_key, missing: own_missing, .. } in self.limits.iter_mut().map(|one| &mut one.extent) {
+            *own_key = own_key.take().or_else(|| key.cloned());
+            *own_missing = own_missing.or(missing);
+        }
+        self
+    }
+
+    /// Keeps these limits' counters apart from those of limits in other spaces, also where their names and keys are the same. A space's name has no `/`.
+    #[must_use]
+    pub fn in_space(mut self, space: &str) -> Self {
+        self.space = format!("{space}/");
+        self
+    }
+
+    /// The limits without a `key` of their own, by their place in the table.
+    pub fn without_key(&self) -> impl Iterator<Item = usize> {
+        self.limits.iter().enumerate().filter(|(_, one)| one.extent.key.is_none()).map(|(index, _)| index)
+    }
+
+    /// The facts that keys and conditions read, for the manifest.
+    pub fn facts(&self) -> impl Iterator<Item = &str> {
+        let extents = || self.limits.iter().map(|one| &one.extent);
+        let keys = extents().filter_map(|extent| extent.key.as_ref()).flat_map(Template::facts);
+        let conditions = extents().filter_map(|extent| extent.when.as_ref()).flat_map(Conditions::facts);
+        // Whoever has no key is mostly charged by address.
+        let address = extents().any(Extent::may_lack_key).then_some(CLIENT_IP);
+        keys.chain(conditions).chain(address)
+    }
+
+    /// The limits to charge for a request: those that are about it. `key` counts where a limit has no template of its own.
+    ///
+    /// # Errors
+    /// The denial, where a limit wants a key and the request has none.
+    pub fn charge(&self, key: &str, facts: &Facts) -> Result<Vec<Answered>, Denial> {
+        // Once for all limits, and not at all where no key names it. What is no address was laid over the fact by the policy, and stands.
+        let client = self.ipv6_prefix.client(facts).ok();
+        let shown = match &client {
+            Some(client) => facts.with(CLIENT_IP, &client.text),
+            None => *facts,
         };
-        self.limits.iter().map(charge).collect()
+        let mut charged = Vec::with_capacity(self.limits.len());
+        for One { limit, extent } in &self.limits {
+            if extent.when.as_ref().is_some_and(|when| !when.may_hold(facts)) {
+                continue;
+            }
+            let own = match &extent.key {
+                None => key.to_owned(),
+                Some(template) => match self.key(template, extent, limit, &shown)? {
+                    Some(key) => key,
+                    None => continue,
+                },
+            };
+            charged.push(Answered { key: fitting(format!("{}{own}", self.space)), ..limit.clone() });
+        }
+        Ok(charged)
     }
 
     /// The decision that checks [`Limits::charge`].
     #[must_use]
     pub fn check(&self, key: &str, facts: &Facts) -> Decision {
-        Decision::check(self.charge(key, facts))
+        match self.charge(key, facts) {
+            Ok(limits) => Decision::check(limits),
+            Err(denial) => Decision::deny(denial),
+        }
+    }
+
+    /// Whose allowance a limit with a template counts; none where it is not about such a request.
+    fn key(&self, template: &Template, extent: &Extent, limit: &Answered, facts: &Facts) -> Result<Option<String>, Denial> {
+        let missing = extent.missing.unwrap_or_default();
+        let why = match template.key(facts) {
+            Ok(key) => return Ok(Some(key)),
+            Err(why) => why,
+        };
+        match (missing, why) {
+            (Missing::Shared, NoKey::Missing) => Ok(Some(template.render(facts))),
+            (Missing::Skip, NoKey::Missing) => Ok(None),
+            // A shadow limit refuses nobody.
+            (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => Err(missing::denial(status, template, why)),
+            _ => Ok(Some(address_key(facts))),
+        }
     }
 
     fn read(value: &Value) -> Result<Self, Mistakes> {
@@ -100,9 +176,9 @@ impl Limits {
                 mistake.path = join(&at, &mistake.path);
                 mistakes.push(mistake);
             }
-            limits.extend(written.and_then(|written| written.check(&at, item, &mut mistakes)).map(|(limit, key)| One { limit, key }));
+            limits.extend(written.and_then(|written| written.check(&at, item, &mut mistakes)).map(|(limit, extent)| One { limit, extent }));
         }
-        mistakes.or(Self { limits })
+        mistakes.or(Self { limits, ..Self::default() })
     }
 }
 
@@ -116,6 +192,12 @@ impl<'de> Deserialize<'de> for Limits {
     }
 }
 
+/// The key that stands for a client's address, where a key of its own is missing: `\@` begins no key that a template renders.
+#[must_use]
+pub fn address_key(facts: &Facts) -> String {
+    format!("\\@{}", facts.get(CLIENT_IP).unwrap_or_default())
+}
+
 /// A key above the contract's bound is counted by its digest: an answer that breaks the contract would be a way round the limit for whoever
 /// can send a long header, where the route lets requests through on a policy error.
 fn fitting(key: String) -> String {
@@ -124,19 +206,8 @@ fn fitting(key: String) -> String {
     }
     let hex = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
     let digest = Sha256::digest(key.as_bytes());
-    // `\#` begins no key that `template` renders.
+    // `\#` begins no key that a template renders.
     "\\#".chars().chain(digest.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)])).collect()
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a table",
-    }
 }
 
 #[cfg(test)]

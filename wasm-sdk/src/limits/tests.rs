@@ -33,7 +33,7 @@ fn one(fields: &str) -> String {
 #[test]
 fn a_limit_is_read_with_its_defaults() {
     let limits = read(&one(r#""algorithm": "fixed_window", "quota": 100, "period": "1m""#));
-    let charged = limits.charge("me", &Facts::new(&[]));
+    let charged = limits.charge("me", &Facts::new(&[])).unwrap();
     assert_eq!(charged.len(), 1);
     let limit = &charged[0];
     assert_eq!((limit.name.as_str(), limit.key.as_str(), limit.cost), ("a", "me", 1));
@@ -46,7 +46,7 @@ fn a_limit_is_read_with_its_defaults() {
 fn burst_is_the_quota_unless_it_is_written() {
     for (burst, expected) in [("", 10), (r#", "burst": 20"#, 20)] {
         let limits = read(&one(&format!(r#""algorithm": "gcra", "quota": 10, "period": "1s"{burst}"#)));
-        let Algorithm::Gcra(bucket) = limits.charge("", &Facts::new(&[]))[0].algorithm else { panic!() };
+        let Algorithm::Gcra(bucket) = limits.charge("", &Facts::new(&[])).unwrap()[0].algorithm else { panic!() };
         assert_eq!(bucket.burst, expected);
     }
 }
@@ -58,7 +58,7 @@ fn everything_else_that_may_be_written_is_read() {
            "on_store_error": "allow", "unit": "content-bytes", "key": "{path}""#,
     ));
     let shown = [("path".to_owned(), "/x".to_owned())];
-    let limit = &limits.charge("me", &Facts::new(&shown))[0];
+    let limit = &limits.charge("me", &Facts::new(&shown)).unwrap()[0];
     assert_eq!((limit.key.as_str(), limit.cost, limit.unit.as_deref()), ("/x", 5, Some("content-bytes")));
     assert_eq!((limit.enforcement, limit.refund, limit.on_store_error), (Enforcement::Shadow, Refund::UpstreamError, Fallback::Allow));
     assert_eq!(limits.facts().collect::<Vec<_>>(), ["path"]);
@@ -68,7 +68,7 @@ fn everything_else_that_may_be_written_is_read() {
 fn each_algorithm_that_is_built_can_be_written() {
     for (algorithm, expected) in [("fixed_window", "FixedWindow"), ("token_bucket", "TokenBucket"), ("gcra", "Gcra")] {
         let limits = read(&one(&format!(r#""algorithm": "{algorithm}", "quota": 1, "period": "1s""#)));
-        let shown = format!("{:?}", limits.charge("", &Facts::new(&[]))[0].algorithm);
+        let shown = format!("{:?}", limits.charge("", &Facts::new(&[])).unwrap()[0].algorithm);
         assert!(shown.contains(expected), "{shown}");
     }
 }
@@ -237,9 +237,129 @@ fn a_table_that_is_no_list_is_a_mistake() {
 #[test]
 fn a_key_above_the_bound_becomes_its_digest() {
     let limits = read(&one(r#""algorithm": "gcra", "quota": 1, "period": "1s""#));
-    let key = |key: &str| limits.charge(key, &Facts::new(&[]))[0].key.clone();
+    let key = |key: &str| limits.charge(key, &Facts::new(&[])).unwrap()[0].key.clone();
     assert_eq!(key(&"k".repeat(KEY_BYTES_MAX)).len(), KEY_BYTES_MAX);
     let long = key(&"k".repeat(KEY_BYTES_MAX + 1));
     assert_eq!(long.len(), 66);
     assert_ne!(long, key(&format!("{}j", "k".repeat(KEY_BYTES_MAX))));
+}
+
+fn keys(limits: &Limits, facts: &[(&str, &str)]) -> Result<Vec<String>, u16> {
+    let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let charged = limits.charge("own", &Facts::new(&facts)).map_err(|denial| denial.status)?;
+    Ok(charged.into_iter().map(|limit| limit.key).collect())
+}
+
+const GCRA: &str = r#""algorithm": "gcra", "quota": 1, "period": "1s""#;
+
+#[test]
+fn who_has_no_key_is_charged_as_missing_says() {
+    let ip = ("client-ip", "2001:db8::1");
+    let own = ("header.k", "v");
+    for (missing, absent, repeated) in [
+        ("", Ok("\\@2001:db8::/64"), Ok("\\@2001:db8::/64")),
+        (r#", "missing": "address""#, Ok("\\@2001:db8::/64"), Ok("\\@2001:db8::/64")),
+        (r#", "missing": "shared""#, Ok("\\-"), Ok("\\@2001:db8::/64")),
+        (r#", "missing": "skip""#, Ok(""), Ok("\\@2001:db8::/64")),
+        (r#", "missing": "deny""#, Err(400), Err(400)),
+        (r#", "missing": {"deny": 401}"#, Err(401), Err(401)),
+        (r#", "missing": "deny", "shadow": true"#, Ok("\\@2001:db8::/64"), Ok("\\@2001:db8::/64")),
+    ] {
+        let limits = read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}"{missing}"#)));
+        assert_eq!(limits.facts().collect::<Vec<_>>(), ["header.k", "client-ip"]);
+        let one = |facts: &[(&str, &str)]| keys(&limits, facts).map(|keys| keys.concat());
+        assert_eq!(one(&[ip, own]), Ok("v".to_owned()), "{missing}");
+        assert_eq!(one(&[ip]), absent.map(str::to_owned), "{missing}");
+        assert_eq!(one(&[ip, own, own]), repeated.map(str::to_owned), "{missing}");
+        // An empty key is none, except where being without one is a value: then being empty is another.
+        let empty = if missing.contains("shared") { Ok(String::new()) } else { absent.map(str::to_owned) };
+        assert_eq!(one(&[ip, ("header.k", "")]), empty, "{missing}");
+    }
+}
+
+#[test]
+fn no_key_that_is_sent_passes_for_an_address_or_a_digest() {
+    let limits = read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": "shared""#)));
+    let one = |value: &str| keys(&limits, &[("client-ip", "192.0.2.1"), ("header.k", value)]).unwrap().concat();
+    let address = keys(&limits, &[("client-ip", "192.0.2.1"), ("header.k", "a"), ("header.k", "b")]).unwrap().concat();
+    assert_eq!(address, "\\@192.0.2.1");
+    assert_ne!(one("\\@192.0.2.1"), address);
+    assert_ne!(one("\\-"), keys(&limits, &[]).unwrap().concat());
+    let long = one(&"x".repeat(KEY_BYTES_MAX + 1));
+    assert_ne!(one(&long), long);
+}
+
+#[test]
+fn a_key_that_each_request_has_needs_no_address() {
+    let limits = read(&one(&format!(r#"{GCRA}, "key": "{{method}} {{path}}""#)));
+    assert_eq!(limits.facts().collect::<Vec<_>>(), ["method", "path"]);
+    assert_eq!(keys(&limits, &[("method", "GET"), ("path", "/a")]).unwrap(), ["3:GET 2:/a"]);
+}
+
+#[test]
+fn an_ipv6_client_is_its_network_in_keys() {
+    let limits = read(&one(&format!(r#"{GCRA}, "key": "{{client_ip}} {{path}}""#)));
+    assert_eq!(keys(&limits, &[("client-ip", "2001:db8::1"), ("path", "/")]).unwrap(), ["13:2001:db8::/64 1:/"]);
+    let limits = limits.ipv6_prefix(serde_json::from_str("48").unwrap());
+    assert_eq!(keys(&limits, &[("client-ip", "2001:db8::1"), ("path", "/")]).unwrap(), ["13:2001:db8::/48 1:/"]);
+}
+
+#[test]
+fn a_limit_is_about_the_requests_that_its_conditions_name() {
+    let limits = read(&format!(
+        r#"{{"limits": [{{"name": "all", {GCRA}}}, {{"name": "writes", {GCRA}, "when": {{"method": ["POST", "PUT"]}}}},
+                        {{"name": "inside", {GCRA}, "when": ["10.0.0.0/8", "2001:db8::1"]}}]}}"#
+    ));
+    assert_eq!(limits.facts().collect::<Vec<_>>(), ["method", "client-ip", "client-ip"]);
+    let names = |facts: &[(&str, &str)]| {
+        let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        limits.charge("own", &Facts::new(&facts)).unwrap().into_iter().map(|limit| limit.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[("method", "GET"), ("client-ip", "192.0.2.1")]), ["all"]);
+    assert_eq!(names(&[("method", "PUT"), ("client-ip", "10.1.1.1")]), ["all", "writes", "inside"]);
+    // A single address of a network that is counted as one client.
+    assert_eq!(names(&[("method", "GET"), ("client-ip", "2001:db8::1")]), ["all", "inside"]);
+    assert_eq!(names(&[("method", "GET"), ("client-ip", "2001:db8::2")]), ["all"]);
+}
+
+#[test]
+fn what_a_limit_does_not_write_is_the_policys() {
+    let limits = read(&format!(
+        r#"{{"limits": [{{"name": "a", {GCRA}}}, {{"name": "b", {GCRA}, "key": "{{path}}", "missing": "skip"}}, {{"name": "c", {GCRA}, "key": "{{header.c}}"}}]}}"#
+    ));
+    assert_eq!(limits.without_key().collect::<Vec<_>>(), [0]);
+    let key: Template = serde_json::from_str("\"{header.k}\"").unwrap();
+    let limits = limits.by_default(Some(&key), Some(Missing::Shared));
+    assert_eq!(limits.without_key().count(), 0);
+    assert_eq!(keys(&limits, &[("path", "/p")]).unwrap(), ["\\-", "/p", "\\-"]);
+    assert_eq!(keys(&limits, &[("header.k", "k")]).unwrap(), ["k", "\\-"]);
+}
+
+#[test]
+fn a_space_keeps_counters_apart_also_those_of_long_keys() {
+    let limits = || read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}""#)));
+    let key = |space: &str, value: &str| keys(&limits().in_space(space), &[("header.k", value)]).unwrap().concat();
+    assert_eq!(key("gold", "x"), "gold/x");
+    let long = "x".repeat(KEY_BYTES_MAX);
+    assert!(key("gold", &long).len() < 100);
+    assert_ne!(key("gold", &long), key("free", &long));
+}
+
+#[test]
+fn words_for_a_missing_key_are_checked() {
+    for (text, expected) in [
+        (
+            "\"skipp\"",
+            "limits[0].missing: found \"skipp\", expected \"address\", \"shared\", \"skip\", \"deny\" or { deny = STATUS }; \"skip\" is near",
+        ),
+        ("7", "limits[0].missing: found a number, expected \"address\""),
+        (r#"{"deny": 200}"#, "limits[0].missing: found deny = 200, expected { deny = STATUS } with a status from 400 to 499"),
+        (r#"{"deny": 400, "x": 1}"#, "limits[0].missing: found another table, expected { deny"),
+    ] {
+        let found = mistakes(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": {text}"#)));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{text}: {found:#?}");
+    }
+    let limits = read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": {{"deny": 401}}"#)));
+    let denial = limits.charge("", &Facts::new(&[])).unwrap_err();
+    assert_eq!((denial.reason.as_str(), denial.headers[0].0.as_str()), ("header k must be there", "www-authenticate"));
 }

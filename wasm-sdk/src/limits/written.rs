@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::bindings::weir::policy::types::{self, Bucket, FixedWindow};
 use crate::config::join;
 use crate::limits::built;
+use crate::limits::missing::Missing;
 use crate::limits::period::Period;
-use crate::limits::template::Template;
 use crate::mistakes::Mistakes;
-use crate::{Enforcement, Limit, Rate};
+use crate::{Conditions, Enforcement, Limit, Rate, Template};
 
 const AMOUNT_MAX: u64 = 1 << 31;
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
@@ -32,6 +32,8 @@ pub(super) struct Written {
     burst: Option<u64>,
     alignment: Option<Alignment>,
     key: Option<Template>,
+    missing: Option<Missing>,
+    when: Option<Conditions>,
     #[serde(default = "one")]
     cost: u64,
     #[serde(default)]
@@ -41,6 +43,22 @@ pub(super) struct Written {
     #[serde(default, deserialize_with = "built::on_store_error")]
     on_store_error: Option<Fallback>,
     unit: Option<String>,
+}
+
+/// Which requests a limit is about, and whose allowance it counts.
+#[derive(Clone, Debug)]
+pub(super) struct Extent {
+    pub(super) key: Option<Template>,
+    pub(super) missing: Option<Missing>,
+    pub(super) when: Option<Conditions>,
+}
+
+impl Extent {
+    /// Whether some request may have no such key: those facts that each request has are no reason.
+    pub(super) fn may_lack_key(&self) -> bool {
+        let always = ["client-ip", "method", "scheme", "path", "route", "http.version"];
+        self.key.as_ref().is_some_and(|key| key.facts().any(|fact| !always.contains(&fact)))
+    }
 }
 
 fn one() -> u64 {
@@ -118,7 +136,7 @@ impl Report<'_> {
 
 impl Written {
     /// The limit that policies answer, with its key template; `None` after a mistake was reported. `item` is what `self` was read from.
-    pub(super) fn check(self, at: &str, item: &Value, mistakes: &mut Mistakes) -> Option<(Limit, Option<Template>)> {
+    pub(super) fn check(self, at: &str, item: &Value, mistakes: &mut Mistakes) -> Option<(Limit, Extent)> {
         let mut report = Report { at, item, mistakes, found: false };
         report.needed("name", self.name.as_ref(), "a name, such as `name = \"per-minute\"`");
         if let Some(name) = self.name.as_deref().filter(|name| !is_name(name)) {
@@ -154,7 +172,7 @@ impl Written {
                 Some(Fallback::Deny) => types::Fallback::Deny,
             },
         };
-        Some((limit, self.key))
+        Some((limit, Extent { key: self.key, missing: self.missing, when: self.when }))
     }
 
     fn check_foreign(&self, report: &mut Report) {

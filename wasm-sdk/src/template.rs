@@ -1,7 +1,8 @@
 //! Key templates: `{header.x-api-key}/{client_ip}`. Two different tuples of facts never give the same key.
 //!
-//! A value is written with `\` as `\\`; an absent fact is `\-`, and several values of one fact are joined by `\,`, so that no value can pass for
-//! either. Where a template names more than one fact, each is preceded by its length and a colon, so that no value can reach into the next.
+//! What is written and what a fact says have `\` as `\\`; an absent fact is `\-`, and several values of one fact are joined by `\,`, so that no value can
+//! pass for either. Where a template names more than one fact, each is preceded by its length and a colon, so that no value can reach into the next.
+//! No key begins with `\` and something else than these: such keys are left for what is not rendered here.
 
 use std::fmt::Write as _;
 
@@ -9,29 +10,31 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::Facts;
-use crate::mistakes::{message, nearest};
+use crate::facts::fact_of;
+use crate::mistakes::message;
 
-/// What may stand in braces, and the fact it names.
-const FACTS: [(&str, &str); 9] = [
-    ("client_ip", "client-ip"),
-    ("method", "method"),
-    ("scheme", "scheme"),
-    ("authority", "authority"),
-    ("path", "path"),
-    ("query", "query"),
-    ("route", "route"),
-    ("request_length", "request.length"),
-    ("http_version", "http.version"),
-];
-const FAMILIES: [&str; 4] = ["header.", "cookie.", "query.", "path."];
 /// Bytes of a template, at most: its literal text is part of every key.
 const TEMPLATE_BYTES_MAX: usize = 1024;
 
-/// A template, taken apart.
+/// A key as an operator writes it, with facts in braces: use it as the type of a setting.
+///
+/// `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}` `{request_length}` `{http_version}` `{tls.sni}` `{tls.client.subject}`
+/// `{header.NAME}` `{cookie.NAME}` `{query.NAME}` `{path.NAME}`; `{{` and `}}` are braces. Two requests have the same key only when all named facts are the
+/// same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Template {
+pub struct Template {
     parts: Vec<Part>,
     several: bool,
+}
+
+/// Why a request has no key of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoKey {
+    /// A fact is absent, or empty, and none is repeated.
+    Missing,
+    /// A fact has several values, and which of them the upstream believes is not known here: whoever may pass with one of them could make up any number of
+    /// the others, and with each the template another key.
+    Repeated,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,18 +44,38 @@ enum Part {
 }
 
 impl Template {
-    pub(super) fn facts(&self) -> impl Iterator<Item = &str> {
+    /// The facts that it names, for the manifest.
+    pub fn facts(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Fact(name) => Some(name.as_str()),
             Part::Text(_) => None,
         })
     }
 
-    pub(super) fn render(&self, facts: &Facts) -> String {
+    /// The key where every fact has one value that is not empty.
+    ///
+    /// # Errors
+    /// See [`NoKey`].
+    pub fn key(&self, facts: &Facts) -> Result<String, NoKey> {
+        let mut missing = false;
+        for name in self.facts() {
+            let mut values = facts.all(name);
+            match (values.next(), values.next()) {
+                (_, Some(_)) => return Err(NoKey::Repeated),
+                (None | Some(""), None) => missing = true,
+                (Some(_), None) => {}
+            }
+        }
+        if missing { Err(NoKey::Missing) } else { Ok(self.render(facts)) }
+    }
+
+    /// The key of any request: that a fact is absent, or has several values, is a value of its own.
+    #[must_use]
+    pub fn render(&self, facts: &Facts) -> String {
         let mut key = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => key.push_str(text),
+                Part::Text(text) => push_escaped(&mut key, text),
                 Part::Fact(name) if self.several => {
                     let mut value = String::new();
                     push_value(&mut value, name, facts);
@@ -92,7 +115,7 @@ impl Template {
                 if !literal.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut literal)));
                 }
-                parts.push(Part::Fact(fact(name)?));
+                parts.push(Part::Fact(fact_of(name).map_err(|expected| message(format_args!("`{{{name}}}`"), expected))?));
                 rest = after;
             }
         }
@@ -103,32 +126,6 @@ impl Template {
         let several = parts.iter().filter(|part| matches!(part, Part::Fact(_))).count() > 1;
         Ok(Self { parts, several })
     }
-}
-
-/// The fact that a name in braces means.
-fn fact(name: &str) -> Result<String, String> {
-    if let Some((_, fact)) = FACTS.iter().find(|(known, _)| *known == name) {
-        return Ok((*fact).to_owned());
-    }
-    let of_family = FAMILIES.iter().any(|family| name.strip_prefix(family).is_some_and(|own| !own.is_empty()));
-    if of_family {
-        return Ok(name.to_owned());
-    }
-    let known = FACTS.iter().map(|(known, _)| *known);
-    // `{headers.x-api-key}` means the family `header.`.
-    let hint = match name.split_once('.') {
-        Some((family, own)) if !own.is_empty() => {
-            let near = nearest(family, FAMILIES.iter().map(|family| family.trim_end_matches('.')));
-            near.map(|family| format!("{family}.{own}"))
-        }
-        _ => nearest(name, known).map(str::to_owned),
-    };
-    let hint = hint.map(|near| format!("; `{{{near}}}` is near")).unwrap_or_default();
-    let all = FACTS.iter().map(|(known, _)| format!("{{{known}}} ")).collect::<String>();
-    Err(message(
-        format_args!("`{{{name}}}`"),
-        format_args!("one of {all}{{header.NAME}} {{cookie.NAME}} {{query.NAME}} {{path.NAME}}{hint}"),
-    ))
 }
 
 fn push_value(key: &mut String, name: &str, facts: &Facts) {
@@ -175,6 +172,21 @@ mod tests {
         assert_eq!(render("a{{b}}{client_ip}", &facts), "a{b}192.0.2.1");
         assert_eq!(render("{header.x-api-key}/{client_ip}", &facts), "3:abc/9:192.0.2.1");
         assert_eq!(render("everyone", &facts), "everyone");
+        assert_eq!(render("\\@{client_ip}", &facts), "\\\\@192.0.2.1", "what is written can't look like what is not rendered here");
+    }
+
+    #[test]
+    fn a_key_needs_one_value_of_each_fact() {
+        let template = Template::parse("{header.a}/{header.b}").unwrap();
+        let key = |facts: &[(&str, &str)]| {
+            let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            template.key(&Facts::new(&facts))
+        };
+        assert_eq!(key(&[("header.a", "x"), ("header.b", "y")]), Ok("1:x/1:y".to_owned()));
+        assert_eq!(key(&[("header.a", "x")]), Err(NoKey::Missing));
+        assert_eq!(key(&[("header.a", "x"), ("header.b", "")]), Err(NoKey::Missing));
+        assert_eq!(key(&[("header.a", "x"), ("header.a", "x"), ("header.b", "y")]), Err(NoKey::Repeated));
+        assert_eq!(key(&[("header.b", "y"), ("header.b", "z")]), Err(NoKey::Repeated));
     }
 
     #[test]

@@ -1,0 +1,276 @@
+//! Which requests something is about: `bypass = ["10.0.0.0/8", { header.x-internal = "yes" }]`, `when = { method = ["POST", "PUT"] }`.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::client::{CLIENT_IP, network};
+use crate::config::{REPORTED, join, kind, pack};
+use crate::digest::{DIGEST_EXPECTED, DIGEST_START};
+use crate::facts::fact_of;
+use crate::mistakes::Mistakes;
+use crate::{Digest, Facts};
+
+/// Conditions, and values of one condition, at most.
+const MANY_MAX: usize = 1_000;
+/// What a message asks for.
+const NETWORK: &str = "an address or a network, such as \"192.0.2.1\" or \"10.0.0.0/8\"";
+
+/// A list of conditions on a request, of which one is enough: use it as the type of a setting.
+///
+/// Each is an address or a network (`"10.0.0.0/8"`), or a table of facts that must all be as it says: `{ header.x-internal = "yes", method = "GET" }`.
+/// Several values of one fact are written as a list, of which one is enough. A value is what the fact says, whole; `"*"` stands for any, `"sha256:HEX"` for
+/// one that stays unknown, and a `path` may end in `/*`, as in a route. `client_ip` takes addresses and networks.
+#[derive(Clone, Debug, Default)]
+pub struct Conditions {
+    any: Vec<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug)]
+struct Condition {
+    fact: String,
+    any: Vec<Matcher>,
+}
+
+#[derive(Clone, Debug)]
+enum Matcher {
+    Anything,
+    Exactly(String),
+    /// This path, and all below it.
+    Below(String),
+    Hashed(Digest),
+    Network(IpNet),
+}
+
+impl Conditions {
+    /// The facts that they look at, for the manifest.
+    pub fn facts(&self) -> impl Iterator<Item = &str> {
+        self.any.iter().flatten().map(|condition| condition.fact.as_str())
+    }
+
+    /// Whether one holds beyond doubt: for what loosens. A fact with several values fulfils nothing, since one of them may be the client's invention beside
+    /// what a gateway wrote.
+    #[must_use]
+    pub fn hold(&self, facts: &Facts) -> bool {
+        let only = |condition: &Condition| {
+            let mut values = facts.all(&condition.fact);
+            values.next().filter(|_| values.next().is_none()).is_some_and(|value| condition.allows(value))
+        };
+        self.any.iter().any(|all| all.iter().all(only))
+    }
+
+    /// Whether one may hold: for what tightens. One fitting value among several is enough, so that adding another is no way out.
+    #[must_use]
+    pub fn may_hold(&self, facts: &Facts) -> bool {
+        let some = |condition: &Condition| facts.all(&condition.fact).any(|value| condition.allows(value));
+        self.any.iter().any(|all| all.iter().all(some))
+    }
+
+    fn read(value: &Value) -> Result<Self, Mistakes> {
+        let mut mistakes = Mistakes::new();
+        let one = std::slice::from_ref(value);
+        let (items, listed) = value.as_array().map_or((one, false), |items| (items.as_slice(), true));
+        if items.len() > MANY_MAX {
+            mistakes.add("", format_args!("{} conditions", items.len()), format_args!("at most {MANY_MAX}"));
+            return Err(mistakes);
+        }
+        let mut any = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let at = if listed { format!("[{index}]") } else { String::new() };
+            let mut all = Vec::new();
+            match item {
+                Value::String(text) => match network(text) {
+                    Some(network) => all.push(Condition { fact: CLIENT_IP.to_owned(), any: vec![Matcher::Network(network)] }),
+                    None => mistakes.add(at, format_args!("{text:?}"), NETWORK),
+                },
+                Value::Object(table) if !table.is_empty() => tables(&at, "", table, &mut all, &mut mistakes),
+                _ => {
+                    let expected = format_args!("{NETWORK}, or a table such as {{ header.x-internal = \"yes\" }}");
+                    mistakes.add(at, kind(item), expected);
+                }
+            }
+            any.push(all);
+        }
+        mistakes.or(Self { any })
+    }
+}
+
+/// A table's facts. TOML writes `header.x-internal` as a table in a table.
+fn tables(at: &str, family: &str, table: &serde_json::Map<String, Value>, all: &mut Vec<Condition>, mistakes: &mut Mistakes) {
+    for (key, value) in table {
+        let (at, name) = (join(at, key), join(family, key));
+        if let Value::Object(inner) = value {
+            if inner.is_empty() {
+                mistakes.add(at, "an empty table", "a fact's name and value in it");
+            } else {
+                tables(&at, &name, inner, all, mistakes);
+            }
+            continue;
+        }
+        let fact = match fact_of(&name) {
+            Ok(fact) => fact,
+            Err(expected) => {
+                mistakes.add(at, format_args!("`{name}`"), expected.replace(['{', '}'], ""));
+                continue;
+            }
+        };
+        let one = std::slice::from_ref(value);
+        let (values, listed) = value.as_array().map_or((one, false), |values| (values.as_slice(), true));
+        if values.is_empty() || values.len() > MANY_MAX {
+            mistakes.add(&at, format_args!("{} values", values.len()), format_args!("1 to {MANY_MAX}"));
+        }
+        let mut any = Vec::with_capacity(values.len());
+        for (index, value) in values.iter().enumerate().take(MANY_MAX) {
+            match matcher(&fact, value) {
+                Ok(matcher) => any.push(matcher),
+                Err(expected) => {
+                    let at = if listed { format!("{at}[{index}]") } else { at.clone() };
+                    let found = value.as_str().map_or_else(|| kind(value).to_owned(), |text| format!("{text:?}"));
+                    mistakes.add(at, found, expected);
+                }
+            }
+        }
+        all.push(Condition { fact, any });
+    }
+}
+
+fn matcher(fact: &str, value: &Value) -> Result<Matcher, &'static str> {
+    let text = value.as_str().ok_or("a text, or a list of texts")?;
+    if text == "*" {
+        return Ok(Matcher::Anything);
+    }
+    if fact == CLIENT_IP {
+        return network(text).map(Matcher::Network).ok_or(NETWORK);
+    }
+    if text.starts_with(DIGEST_START) {
+        return Digest::parse(text).map(Matcher::Hashed).ok_or(DIGEST_EXPECTED);
+    }
+    // Facts show bytes as Latin-1.
+    let shown: String = text.bytes().map(char::from).collect();
+    match shown.strip_suffix("/*").filter(|_| fact == "path") {
+        Some(above) => Ok(Matcher::Below(above.to_owned())),
+        None => Ok(Matcher::Exactly(shown)),
+    }
+}
+
+impl Condition {
+    fn allows(&self, value: &str) -> bool {
+        let allows = |matcher: &Matcher| match matcher {
+            Matcher::Anything => true,
+            Matcher::Exactly(text) => text == value,
+            Matcher::Below(above) => value.strip_prefix(above.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+            Matcher::Hashed(digest) => *digest == Digest::of_fact(value),
+            Matcher::Network(network) => value.parse::<IpAddr>().is_ok_and(|address| network.contains(&address.to_canonical())),
+        };
+        self.any.iter().any(allows)
+    }
+}
+
+impl<'de> Deserialize<'de> for Conditions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        if value.as_str() == Some(REPORTED) {
+            return Ok(Self::default());
+        }
+        Self::read(&value).map_err(|mistakes| D::Error::custom(pack(&mistakes.into_vec())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Conditions {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[track_caller]
+    fn is(conditions: &str, facts: &[(&str, &str)], hold: bool, may_hold: bool) {
+        let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let (read, facts) = (read(conditions), Facts::new(&facts));
+        assert_eq!((read.hold(&facts), read.may_hold(&facts)), (hold, may_hold), "{conditions} {facts:?}");
+    }
+
+    #[test]
+    fn networks_and_addresses() {
+        let list = r#"["10.0.0.0/8", "192.0.2.7", {"client_ip": ["2001:db8::/32", "::ffff:198.51.100.0/120"]}]"#;
+        for (address, inside) in [
+            ("10.1.2.3", true),
+            ("11.0.0.1", false),
+            ("192.0.2.7", true),
+            ("192.0.2.8", false),
+            ("2001:db8::1", true),
+            ("::ffff:10.0.0.1", true),
+            ("198.51.100.9", true),
+            ("198.51.101.9", false),
+        ] {
+            is(list, &[("client-ip", address)], inside, inside);
+        }
+        is(list, &[], false, false);
+    }
+
+    #[test]
+    fn all_facts_of_a_table_must_be_as_it_says_and_one_table_is_enough() {
+        let text = r#"[{"header": {"x-internal": "yes"}, "method": ["GET", "HEAD"]}, {"header.x-probe": "*"}]"#;
+        assert_eq!(read(text).facts().collect::<Vec<_>>(), ["header.x-internal", "method", "header.x-probe"]);
+        is(text, &[("header.x-internal", "yes"), ("method", "HEAD")], true, true);
+        is(text, &[("header.x-internal", "yes"), ("method", "POST")], false, false);
+        is(text, &[("header.x-internal", "no"), ("method", "GET")], false, false);
+        is(text, &[("method", "GET")], false, false);
+        is(text, &[("header.x-probe", "")], true, true);
+        is(r#"{"method": "POST"}"#, &[("method", "POST")], true, true);
+        is("[]", &[("method", "POST")], false, false);
+    }
+
+    #[test]
+    fn a_fact_with_several_values_loosens_nothing_and_tightens_all() {
+        is(r#"{"header.x": "yes"}"#, &[("header.x", "yes"), ("header.x", "no")], false, true);
+        is(r#"{"header.x": "yes"}"#, &[("header.x", "yes"), ("header.x", "yes")], false, true);
+    }
+
+    #[test]
+    fn a_path_may_stand_for_all_below_it() {
+        for (path, below) in [("/v1", true), ("/v1/", true), ("/v1/a/b", true), ("/v10", false), ("/", false)] {
+            is(r#"{"path": "/v1/*"}"#, &[("path", path)], below, below);
+        }
+        is(r#"{"path": "/*"}"#, &[("path", "/any")], true, true);
+        is(r#"{"header.x": "/v1/*"}"#, &[("header.x", "/v1/a")], false, false);
+    }
+
+    #[test]
+    fn a_value_may_stay_unknown() {
+        let hashed = format!(r#"{{"header.x": "{}"}}"#, Digest::of_fact("secret"));
+        is(&hashed, &[("header.x", "secret")], true, true);
+        is(&hashed, &[("header.x", "other")], false, false);
+        is("{\"header.x\": \"\u{e9}\"}", &[("header.x", "\u{c3}\u{a9}")], true, true);
+    }
+
+    #[test]
+    fn mistakes_are_told_where_they_stand() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code, reason = "only mistakes matter")]
+        struct Config {
+            bypass: Conditions,
+        }
+        for (text, expected) in [
+            ("3", "bypass: found a number, expected an address or a network"),
+            ("[\"10.0.0.0/33\"]", "bypass[0]: found \"10.0.0.0/33\", expected an address or a network"),
+            ("[{}]", "bypass[0]: found a table, expected an address"),
+            (r#"[{"client_ip": "x"}]"#, "bypass[0].client_ip: found \"x\", expected an address"),
+            (r#"[{"header": {"x": ["a", 1]}}]"#, "bypass[0].header.x[1]: found a number, expected a text"),
+            (r#"[{"header": {}}]"#, "bypass[0].header: found an empty table"),
+            (r#"[{"header.x": []}]"#, "bypass[0].header.x: found 0 values, expected 1 to 1000"),
+            (r#"{"metod": "GET"}"#, "bypass.metod: found `metod`, expected one of client_ip"),
+            (r#"{"metod": "GET"}"#, "`method` is near"),
+            (r#"{"header.x": "sha256:12"}"#, "bypass.header.x: found \"sha256:12\", expected `sha256:` and 64"),
+        ] {
+            let (_, mistakes) = crate::config::read::<Config>(&format!(r#"{{"bypass": {text}}}"#));
+            let told: Vec<String> = mistakes.iter().map(|mistake| format!("{}: {}", mistake.path, mistake.message)).collect();
+            assert!(told.len() == 1 && told[0].contains(expected), "{text}: {told:#?}");
+        }
+    }
+}
