@@ -12,7 +12,7 @@ use crate::engine::{self, Engine};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
-use crate::proxy::{House, RoutePolicy, RouteSettings, Target};
+use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
 use crate::reload::Watch;
 use crate::telemetry::{Metrics, Mistake};
 use crate::upstream::{self, Upstream};
@@ -165,9 +165,9 @@ fn settings_of(
     policies: &Named<policy::Settings, Policy>,
     upstreams: &Named<upstream::Settings, Upstream>,
 ) -> RouteSettings {
-    let unbuilt = || Target::Respond { status: 503, body: String::new() };
+    let unbuilt = || Target::Respond(Respond { status: 503, ..Respond::default() });
     let target = match &route.target {
-        RouteTarget::Respond { status, body } => Target::Respond { status: *status, body: body.clone() },
+        RouteTarget::Respond(own) => Target::Respond(own.clone()),
         RouteTarget::Upstream(name) => upstreams.get(name).map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
     };
     let policy = route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
@@ -190,5 +190,6 @@ fn settings_of(
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,
+        extras: route.extras.clone(),
     }
 }

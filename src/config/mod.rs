@@ -4,6 +4,7 @@
 //! the help of `reader` (which notes every mistake and goes on), and `source` draws all mistakes into one text. Mistakes that show only when
 //! a room is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`] and are drawn the same way.
 
+mod extras;
 mod files;
 mod policies;
 mod quick;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 use crate::plan::{Fallback, NAME_BYTES_MAX};
-use crate::proxy::FieldStyle;
+use crate::proxy::{Extras, FieldStyle, Respond};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
 use crate::{engine, limit, listen, policy, proxy, telemetry, upstream};
@@ -99,6 +100,8 @@ pub struct Route {
     pub fields: FieldStyle,
     /// Bytes of a request's body, at most.
     pub body_bytes_max: u64,
+    /// Header rules, rewriting and the like: checked where the house is built.
+    pub extras: Extras,
 }
 
 /// What answers on a route.
@@ -107,12 +110,7 @@ pub enum RouteTarget {
     /// An existing upstream's name.
     Upstream(String),
     /// Weir itself.
-    Respond {
-        /// The status.
-        status: u16,
-        /// The body.
-        body: String,
-    },
+    Respond(Respond),
 }
 
 /// The file's text and where in it each setting stands.

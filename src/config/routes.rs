@@ -1,8 +1,8 @@
 //! `[[routes]]`: as written, its names checked. What a path means and which route wins is the business of the room that routes.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 
+use super::extras::{extras, respond};
 use super::reader::{Item, Table};
 use super::server::BODY_BYTES;
 use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
@@ -12,10 +12,6 @@ use crate::proxy::FieldStyle;
 
 const ROUTES_MAX: usize = 10_000;
 const METHODS_MAX: usize = 32;
-const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
-const RESPOND_STATUS_DEFAULT: u64 = 200;
-/// Bytes of an answer that stands in the file.
-const RESPOND_BODY_BYTES_MAX: usize = 64 << 10;
 
 /// What a route may refer to, and what it inherits.
 #[derive(Debug)]
@@ -54,6 +50,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut HashMap<String, String>) ->
     let styles = [("draft", FieldStyle::Draft), ("legacy", FieldStyle::Legacy), ("both", FieldStyle::Both), ("off", FieldStyle::Off)];
     let fields = table.take("ratelimit_fields").and_then(|item| item.choice(&styles, &[])).unwrap_or_default();
     let body_bytes_max = table.size("body_bytes", BODY_BYTES, above.body_bytes_max);
+    let extras = extras(&mut table);
     table.finish();
     Some(Route {
         name,
@@ -68,6 +65,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut HashMap<String, String>) ->
         scope_is_route,
         fields,
         body_bytes_max,
+        extras,
     })
 }
 
@@ -98,7 +96,7 @@ fn name_of(path: &str) -> String {
 fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
     match (table.take("upstream"), table.take("respond")) {
         (Some(upstream), None) => upstream.reference(&above.upstreams, "an upstream").map(RouteTarget::Upstream),
-        (None, Some(respond)) => respond_with(&respond),
+        (None, Some(written)) => respond(&written).map(RouteTarget::Respond),
         (None, None) => {
             table.missing("upstream", "`upstream = \"NAME\"`, or `respond = { status = 200, body = \"ok\" }`");
             None
@@ -108,17 +106,6 @@ fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
             None
         }
     }
-}
-
-fn respond_with(item: &Item<'_>) -> Option<RouteTarget> {
-    let mut table = item.table()?;
-    let status = table.whole("status", RESPOND_STATUS, RESPOND_STATUS_DEFAULT);
-    let body = table.take("body").and_then(|item| {
-        let expected = format!("a text of at most {RESPOND_BODY_BYTES_MAX} bytes");
-        item.parsed(&expected, |text| (text.len() <= RESPOND_BODY_BYTES_MAX).then(|| text.to_owned()))
-    });
-    table.finish();
-    Some(RouteTarget::Respond { status: u16::try_from(status).ok()?, body: body.unwrap_or_default() })
 }
 
 /// The store's word, unless the route has its own; and whether a limit may be looser than that.

@@ -10,7 +10,6 @@ use super::house::{Decider, Route};
 use super::refusal::Refusal;
 use super::tally::Decided;
 use super::target::Target;
-use super::trie::Parameters;
 use super::visit::Visit;
 use crate::clock;
 use crate::limit::{Limiter, Take};
@@ -26,12 +25,12 @@ pub(super) async fn admit(
     route: &Route,
     head: &Parts,
     target: &Target,
-    parameters: Parameters<'_>,
+    parameters: &[&str],
     visit: &mut Visit,
 ) -> Result<PolicyFields, Refusal> {
     let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
     let began = clock::monotonic();
-    let admitted = match ask(decider, head, target, &parameters, visit) {
+    let admitted = match ask(decider, head, target, parameters, visit) {
         Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
         None => unasked(decider, visit),
     };

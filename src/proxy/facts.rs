@@ -3,7 +3,7 @@
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is dropped, and no two values look alike. Header fields
 //! and cookies are shown as they stand, each occurrence in order. Query parameters are read as forms write them (`application/x-www-form-urlencoded`:
 //! `+` is a space, escapes are decoded, a broken escape stands for itself), path parameters with their escapes decoded: so that
-//! `/users/%37` and `/users/7` are one user. `path` and `query` are what is forwarded.
+//! `/users/%37` and `/users/7` are one user. `path` and `query` are what is forwarded, but for a route's own `rewrite`, which comes after.
 
 use std::borrow::Cow;
 
@@ -59,7 +59,7 @@ pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); 8]>);
 
 impl Question {
     /// `None` where this route can never answer it: it has no such path parameter.
-    pub(super) fn new(fact: &FactName, parameters: &[String]) -> Option<Self> {
+    pub(super) fn new(fact: &FactName, parameters: &[&String]) -> Option<Self> {
         let ask = match &fact.kind {
             FactKind::Method => Ask::Method,
             FactKind::Scheme => Ask::Scheme,
@@ -71,7 +71,7 @@ impl Question {
             FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
             FactKind::Cookie(name) => Ask::Cookie(name.clone()),
             FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
-            FactKind::PathParameter(name) => Ask::PathParameter(parameters.iter().position(|known| known == name)?),
+            FactKind::PathParameter(name) => Ask::PathParameter(parameters.iter().position(|known| *known == name)?),
             FactKind::RequestLength => Ask::RequestLength,
             FactKind::HttpVersion => Ask::HttpVersion,
         };
@@ -189,7 +189,7 @@ mod tests {
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let questions: Vec<Question> = asked
             .iter()
-            .filter_map(|(text, kind)| Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names))
+            .filter_map(|(text, kind)| Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>()))
             .collect();
         let seen = Seen { head: &head, target: &target, client: &client, route: "api", parameters };
         let facts = Facts::gather(&questions, seen);

@@ -20,10 +20,10 @@ static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// Fields that a policy sets, checked.
 pub(super) type PolicyFields = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
-/// Turns a client's request, its hop-by-hop fields gone already, into the upstream's.
-pub(super) fn prepare(head: &mut Parts, target: Target, client: &Client, peer: &Peer, id: &HeaderValue, fields: &PolicyFields) {
+/// Turns a client's request, its hop-by-hop fields gone already, into the upstream's. `more` fields will follow.
+pub(super) fn prepare(head: &mut Parts, target: Target, client: &Client, peer: &Peer, id: &HeaderValue, more: usize) {
     let headers = &mut head.headers;
-    headers.reserve(5 + fields.len());
+    headers.reserve(5 + more);
     let (forwarded_for, forwarded) = forwarded(headers, &target, client, peer);
     headers.insert(&FORWARDED_FOR, forwarded_for);
     headers.insert(FORWARDED, forwarded);
@@ -37,7 +37,6 @@ pub(super) fn prepare(head: &mut Parts, target: Target, client: &Client, peer: &
     }
     headers.insert(&REQUEST_ID, id.clone());
     headers.remove(EXPECT);
-    set(headers, fields);
     head.uri = Uri::from(target.path_and_query);
     head.version = Version::HTTP_11;
 }
@@ -138,7 +137,9 @@ mod tests {
         let client = Client::of(&head.headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
         let target = super::super::target::read(&mut head, false, &peer, 100).unwrap();
         let wanted: Vec<_> = wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        prepare(&mut head, target, &client, &peer, &HeaderValue::from_static("id-1"), &policy_fields(&wanted).unwrap());
+        let fields = policy_fields(&wanted).unwrap();
+        prepare(&mut head, target, &client, &peer, &HeaderValue::from_static("id-1"), fields.len());
+        set(&mut head.headers, &fields);
         head
     }
 

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::Question;
 use super::routes::Routes;
-use super::settings::{FieldStyle, RoutePolicy, RouteSettings, Settings, Target};
+use super::rules;
+use super::settings::{FieldStyle, Respond, RoutePolicy, RouteSettings, Settings, Target};
 use super::tally::{NO_ROUTE, Tally};
+use super::trie::Pattern;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
 use crate::policy::Policy;
@@ -32,6 +36,7 @@ pub(super) struct Route {
     pub(super) answer: Answer,
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
+    pub(super) extras: Option<Box<RequestExtras>>,
     tail: Tail,
 }
 
@@ -39,7 +44,15 @@ pub(super) struct Route {
 #[derive(Debug)]
 pub(super) enum Answer {
     Upstream(Arc<Upstream>),
-    Respond(StatusCode, Bytes),
+    Respond(Box<OwnAnswer>),
+}
+
+/// What Weir itself answers.
+#[derive(Debug)]
+pub(super) struct OwnAnswer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
 }
 
 /// Who decides on a route.
@@ -61,6 +74,7 @@ pub(super) struct Tail {
     pub(super) access: Access,
     pub(super) access_json: bool,
     pub(super) clock: Clock,
+    pub(super) extras: Option<Arc<ReplyExtras>>,
 }
 
 /// Whom a route's requests are charged to, and who is told how they ended.
@@ -80,11 +94,8 @@ impl House {
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
         for (index, written) in routes.into_iter().enumerate() {
-            let built = found
-                .add(index, written.host.as_deref(), &written.path, &written.methods)
-                .and_then(|parameters| Route::build(index, written, &parameters, &settings, metrics));
-            match built {
-                Ok(route) => table.push(route),
+            match found.add(index, written.host.as_deref(), &written.path, &written.methods) {
+                Ok(pattern) => table.push(Route::build(index, written, &pattern, &settings, metrics, &mut mistakes)),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -112,24 +123,55 @@ impl House {
 }
 
 impl Route {
-    fn build(index: usize, written: RouteSettings, parameters: &[String], settings: &Settings, metrics: &Metrics) -> Result<Self, Mistake> {
+    /// What can't stand is added to `mistakes`, and the route is then never used.
+    fn build(
+        index: usize,
+        written: RouteSettings,
+        pattern: &Pattern,
+        settings: &Settings,
+        metrics: &Metrics,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Self {
+        let at = format!("routes[{index}]");
+        let (extras, reply_extras) = extras::build(&written.extras, pattern, &at, mistakes);
         let answer = match written.target {
             Target::Upstream(upstream) => Answer::Upstream(upstream),
-            Target::Respond { status, body } => {
-                let known = StatusCode::from_u16(status).ok().filter(|_| (200..600).contains(&status));
-                let at = || Mistake::new(format!("routes[{index}].respond.status"), status.to_string(), "200 to 599");
-                Answer::Respond(known.ok_or_else(at)?, Bytes::from(body))
-            }
+            Target::Respond(own) => Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes))),
         };
         let charge = written.policy.as_ref().map(|policy| Charge { policy: Arc::clone(&policy.policy), scope: Arc::clone(&policy.scope) });
-        let tail = Tail::new(written.name, written.fields, charge, settings, metrics);
-        let decider = written.policy.map(|policy| Decider::new(policy, parameters));
-        Ok(Self { answer, decider, body_bytes_max: written.body_bytes_max, tail })
+        let tail = Tail { extras: reply_extras.map(Arc::from), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
+        let parameters: Vec<&String> = pattern.parameters().collect();
+        let decider = written.policy.map(|policy| Decider::new(policy, &parameters));
+        Self { answer, decider, body_bytes_max: written.body_bytes_max, extras, tail }
+    }
+}
+
+impl OwnAnswer {
+    fn build(written: Respond, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
+        let Respond { status, body, content_type, headers: fields } = written;
+        let known = StatusCode::from_u16(status).ok().filter(|_| (200..600).contains(&status));
+        if known.is_none() {
+            mistakes.push(Mistake::new(format!("{at}.status"), status.to_string(), "200 to 599"));
+        }
+        let status = known.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        if matches!(status.as_u16(), 204 | 205 | 304) && !body.is_empty() {
+            mistakes.push(Mistake::new(format!("{at}.status"), status.as_str(), "a status whose answer may have a body, or no body"));
+        }
+        let mut headers = HeaderMap::new();
+        let content_type = match content_type {
+            Some(written) => rules::content_type(&written, at, mistakes),
+            None => (!body.is_empty()).then(|| HeaderValue::from_static("text/plain; charset=utf-8")),
+        };
+        if let Some(content_type) = content_type {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
+        headers.extend(rules::fields(&fields, &format!("{at}.headers"), false, mistakes));
+        Self { status, headers, body }
     }
 }
 
 impl Decider {
-    fn new(policy: RoutePolicy, parameters: &[String]) -> Self {
+    fn new(policy: RoutePolicy, parameters: &[&String]) -> Self {
         let questions = policy.policy.request_facts().iter().filter_map(|fact| Question::new(fact, parameters)).collect();
         Self { policy: policy.policy, allow_on_error: policy.allow_on_error, questions }
     }
@@ -139,7 +181,7 @@ impl Tail {
     fn new(route: String, fields: FieldStyle, charge: Option<Charge>, settings: &Settings, metrics: &Metrics) -> Self {
         let tally = Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
-        Self { route, fields, charge, tally, access, access_json, clock: Clock::system() }
+        Self { route, fields, charge, tally, access, access_json, clock: Clock::system(), extras: None }
     }
 
     /// The same for one worker: what a request counts its holds on is not shared with another.

@@ -1,7 +1,7 @@
 //! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of this room.
 //!
 //! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop` (what concerns only the connection), `routes`
-//! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` (the request as the upstream gets it), `refusal`, `reply` and `fields`
+//! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the upstream gets it), `refusal`, `reply` and `fields`
 //! (what the client is told), `visit` with `settle`, `tally` and `access` (what is left to do at the end). `house` is what all of it is built from,
 //! `live` how it is swapped under load.
 
@@ -21,7 +21,10 @@ mod trie;
 mod admit;
 mod facts;
 
+mod extras;
 mod forward;
+mod rewrite;
+mod rules;
 
 mod fields;
 mod refusal;
@@ -41,8 +44,6 @@ mod tests;
 
 use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use hyper::body::Incoming;
 
 use crate::listen::{Handler, Peer};
@@ -56,7 +57,7 @@ use visit::Visit;
 
 pub use house::House;
 pub use live::Live;
-pub use settings::{FieldStyle, RoutePolicy, RouteSettings, Settings, Target};
+pub use settings::{Extras, FieldStyle, HeaderRules, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target};
 
 /// What listeners call.
 #[derive(Clone, Debug)]
@@ -109,17 +110,20 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     }
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let upstream_fields = admit::admit(&house.limiter, route, &head, &target, parameters, visit).await?;
+    let upstream_fields = admit::admit(&house.limiter, route, &head, &target, &parameters, visit).await?;
 
     match &route.answer {
         Answer::Upstream(upstream) => {
-            forward::prepare(&mut head, target, &visit.client, peer, &visit.id, &upstream_fields);
+            let rewritten = route.extras.as_ref().map_or(Ok(None), |extras| extras.path_and_query(&target, &parameters))?;
+            drop(parameters);
+            forward::prepare(&mut head, target, &visit.client, peer, &visit.id, upstream_fields.len());
+            if let Some(extras) = &route.extras {
+                extras.apply(&mut head, rewritten);
+            }
+            forward::set(&mut head.headers, &upstream_fields);
             let request = Request::from_parts(head, visit.sending(body));
             upstream.send(request).await.map_err(|error| visit.not_replied(&error))
         }
-        Answer::Respond(status, text) => {
-            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))]);
-            Ok(reply::whole(&head.method, *status, headers, text.clone()))
-        }
+        Answer::Respond(own) => Ok(reply::whole(&head.method, own.status, own.headers.clone(), own.body.clone())),
     }
 }

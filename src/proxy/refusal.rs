@@ -85,6 +85,10 @@ impl Refusal {
     pub(super) fn answer(&self, visit: &Visit) -> Response {
         let (mut status, mut detail) = self.told();
         let mut headers = HeaderMap::with_capacity(8);
+        // What a refusal itself says stands over a route's own fields.
+        if let Some(extras) = &visit.tail.extras {
+            extras.apply(&mut headers);
+        }
         match self {
             Self::ServerOptions => return reply::whole(&visit.method, status, headers, Vec::new()),
             Self::MethodNotAllowed(methods) => {

@@ -37,11 +37,11 @@ pub(super) enum Unrouted {
 }
 
 impl Routes {
-    /// Adds route number `index`, and says how its parameters are named, in order.
+    /// Adds route number `index`, and says what its path is.
     ///
     /// # Errors
     /// The first thing in it that can't stand.
-    pub(super) fn add(&mut self, index: usize, host: Option<&str>, path: &str, methods: &[String]) -> Result<Vec<String>, Mistake> {
+    pub(super) fn add(&mut self, index: usize, host: Option<&str>, path: &str, methods: &[String]) -> Result<Pattern, Mistake> {
         let at = |setting: &str, found: &str, expected: &str| Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected);
         let pattern = pattern(path).map_err(|expected| at("path", path, expected))?;
         let methods = self::methods(methods)
@@ -62,11 +62,7 @@ impl Routes {
         trie.insert(&pattern, methods, index).map_err(|other| {
             at("path", path, &format!("a host, path or methods that differ from those of routes[{other}]: neither is more specific"))
         })?;
-        Ok(pattern
-            .segments
-            .into_iter()
-            .filter_map(|segment| if let Segment::Parameter(name) = segment { Some(name) } else { None })
-            .collect())
+        Ok(pattern)
     }
 
     /// The most specific route. `host` is in lower case, without port and final dot, and empty where the request named none.
@@ -100,7 +96,7 @@ impl Routes {
 }
 
 /// Reads a route's path; an error says what may stand there.
-fn pattern(text: &str) -> Result<Pattern, &'static str> {
+pub(super) fn pattern(text: &str) -> Result<Pattern, &'static str> {
     let Some(mut rest) = text.strip_prefix('/') else { return Err("a path that begins with a slash: `/v1/*`, `/users/{id}`") };
     let open = rest == "*" || rest.ends_with("/*");
     if open {

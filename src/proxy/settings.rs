@@ -1,6 +1,9 @@
 //! What a house is built from: routes with the things that they name, and the settings that concern requests. Knows no TOML.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::limit::Scope;
 use crate::policy::Policy;
@@ -26,6 +29,8 @@ pub struct RouteSettings {
     pub fields: FieldStyle,
     /// Bytes of a request's body, at most: above, 413.
     pub body_bytes_max: u64,
+    /// What else it does.
+    pub extras: Extras,
 }
 
 /// What answers on a route.
@@ -34,12 +39,58 @@ pub enum Target {
     /// An upstream.
     Upstream(Arc<Upstream>),
     /// Weir itself.
-    Respond {
-        /// The status, 200 to 599.
-        status: u16,
-        /// The body, text/plain.
-        body: String,
+    Respond(Respond),
+}
+
+/// What Weir itself answers on a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Respond {
+    /// The status, 200 to 599.
+    pub status: u16,
+    /// The body.
+    pub body: Bytes,
+    /// Its `Content-Type`; `text/plain` where there is a body and nothing is said.
+    pub content_type: Option<String>,
+    /// Further fields.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What a route does beside deciding and forwarding. A route that names nothing of it pays nothing for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Changes to the request, as the upstream gets it.
+    pub request_headers: HeaderRules,
+    /// Changes to every reply.
+    pub response_headers: HeaderRules,
+    /// The upstream's `Host`; the client's where there is none.
+    pub upstream_host: Option<String>,
+    /// The upstream's path; the client's where there is none.
+    pub rewrite: Option<Rewrite>,
+}
+
+/// Changes to header fields: removed first, then set, then added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderRules {
+    /// In the place of what was there.
+    pub set: Vec<(String, String)>,
+    /// Beside what was there.
+    pub add: Vec<(String, String)>,
+    /// Taken off.
+    pub remove: Vec<String>,
+}
+
+/// What path the upstream is asked for. The query stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rewrite {
+    /// The first segments are taken off, others are put before the rest.
+    Prefix {
+        /// With which the route's own path begins.
+        strip: Option<String>,
+        /// What comes first instead.
+        add: Option<String>,
     },
+    /// A path with the route's parameters: `/v2/users/{id}`; a final `/*` stands for what the route's own matched.
+    Template(String),
 }
 
 /// A route's policy and whose counters it charges.
@@ -75,7 +126,7 @@ pub struct Settings {
     /// Bytes of a request's target, at most: above, 414.
     pub uri_bytes_max: usize,
     /// Time between two pieces of a request's body.
-    pub body_idle: std::time::Duration,
+    pub body_idle: Duration,
     /// Which requests are logged.
     pub access: Access,
     /// JSON lines, or text.

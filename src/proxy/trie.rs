@@ -21,6 +21,13 @@ pub(super) struct Pattern {
     pub(super) open: bool,
 }
 
+impl Pattern {
+    /// How its parameters are named, in order.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &String> {
+        self.segments.iter().filter_map(|segment| if let Segment::Parameter(name) = segment { Some(name) } else { None })
+    }
+}
+
 /// One segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {

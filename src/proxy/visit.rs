@@ -127,6 +127,9 @@ impl Visit {
         hop::strip(reply.headers_mut());
         *reply.version_mut() = Version::HTTP_11;
         settle::note_reply(&mut self, reply.headers());
+        if let Some(extras) = &self.tail.extras {
+            extras.apply(reply.headers_mut());
+        }
         self.answered(reply.status());
         reply::dress(reply.headers_mut(), &self);
         let (head, body) = reply.into_parts();

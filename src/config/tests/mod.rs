@@ -1,6 +1,7 @@
 //! The whole way: a text in, settings or the picture of its mistakes out. `sections` has a mistake of each kind, `files` what is named,
 //! `hostile` what no operator writes.
 
+mod extras;
 mod files;
 mod hostile;
 mod sections;
@@ -103,7 +104,7 @@ fn every_setting_is_read() {
     assert_eq!((route.host.as_deref(), &*route.methods), (Some("*.example.com"), &["GET".to_owned(), "POST".to_owned()][..]));
     assert_eq!((route.on_store_error, route.limit_decides), (Fallback::Allow, true));
     assert_eq!(config.routes[1].on_store_error, Fallback::Allow);
-    assert_eq!(config.routes[1].target, RouteTarget::Respond { status: 200, body: "ok\n".into() });
+    assert_eq!(config.routes[1].target, RouteTarget::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() }));
 }
 
 /// Eight mistakes of eight kinds.

@@ -1,13 +1,14 @@
 //! The room through its door: a real limiter on the embedded engine, the policy that ships, and real sockets where a body streams.
 
 mod endings;
+mod extras;
 mod replies;
 mod sockets;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt;
 
 use super::house::House;
@@ -41,10 +42,11 @@ fn respond(path: &str) -> RouteSettings {
         host: None,
         path: path.to_owned(),
         methods: Vec::new(),
-        target: Target::Respond { status: 200, body: "ok\n".into() },
+        target: Target::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() }),
         policy: None,
         fields: FieldStyle::Draft,
         body_bytes_max: 1_000,
+        extras: Extras::default(),
     }
 }
 

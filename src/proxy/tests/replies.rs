@@ -86,7 +86,7 @@ async fn a_house_names_all_its_mistakes() {
         respond("/a"),
         respond("/a"),
         respond("x"),
-        RouteSettings { target: Target::Respond { status: 101, body: String::new() }, ..respond("/b") },
+        RouteSettings { target: Target::Respond(Respond { status: 101, ..Respond::default() }), ..respond("/b") },
     ];
     let mistakes = House::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();

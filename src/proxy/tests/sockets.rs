@@ -13,7 +13,7 @@ use crate::listen::{self, ConnectionSettings, Drain, Listener};
 use crate::upstream::{self, Upstream};
 
 /// A proxy in front of an upstream that answers each request with `ok` and keeps what it got.
-struct Front {
+pub(super) struct Front {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
     metrics: Metrics,
@@ -27,7 +27,7 @@ impl Drop for Front {
 }
 
 impl Front {
-    async fn new(change: impl FnOnce(&mut RouteSettings)) -> Self {
+    pub(super) async fn new(change: impl FnOnce(&mut RouteSettings)) -> Self {
         let metrics = Metrics::new(1);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = listener.local_addr().unwrap();
@@ -55,7 +55,7 @@ impl Front {
     }
 
     /// Sends `request` on a connection of its own and reads until the proxy closes.
-    async fn exchange(&self, request: &str) -> String {
+    pub(super) async fn exchange(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut reply = String::new();
@@ -64,7 +64,7 @@ impl Front {
         reply
     }
 
-    fn heads(&self) -> Vec<String> {
+    pub(super) fn heads(&self) -> Vec<String> {
         self.heads.lock().unwrap().clone()
     }
 }

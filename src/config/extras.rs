@@ -1,0 +1,115 @@
+//! What a route does beside deciding and forwarding, as written: answers of its own, header rules, rewriting. What a field's name or a path may be is
+//! checked by the room that uses it.
+
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+
+use super::reader::{Item, Table};
+use crate::proxy::{Extras, HeaderRules, Respond, Rewrite};
+
+/// Names in one set of header rules, at most.
+const RULES_MAX: usize = 64;
+const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
+const RESPOND_STATUS_DEFAULT: u64 = 200;
+/// Bytes of an answer that stands in the file.
+const BODY_BYTES_MAX: usize = 64 << 10;
+/// Bytes of an answer in a file of its own.
+const BODY_FILE_BYTES_MAX: u64 = 1 << 20;
+
+const REWRITE: &str = "a path such as \"/v2/users/{id}\", or { strip_prefix = \"/api\", add_prefix = \"/v1\" }";
+
+pub(super) fn extras(table: &mut Table<'_>) -> Extras {
+    Extras {
+        request_headers: header_rules(table, "request_headers"),
+        response_headers: header_rules(table, "response_headers"),
+        upstream_host: table.take("upstream_host").and_then(|item| text(&item, "a host such as \"api.internal\"")),
+        rewrite: table.take("rewrite").and_then(|item| rewrite(&item)),
+    }
+}
+
+fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
+    let mut rules = table.section(key);
+    let set = fields(&mut rules, "set", |item| Vec::from_iter(text(item, "a field's value")));
+    let add = added(&mut rules, "add");
+    let remove = rules.list("remove", RULES_MAX).iter().filter_map(|item| text(item, "a field's name")).collect();
+    rules.finish();
+    HeaderRules { set, add, remove }
+}
+
+/// Fields of which one may stand several times: its values in an array.
+fn added(table: &mut Table<'_>, key: &'static str) -> Vec<(String, String)> {
+    const EXPECTED: &str = "a field's value, or several in an array";
+    fields(table, key, |item| match item.value.is_array() {
+        true => item.list(RULES_MAX).iter().filter_map(|item| text(item, EXPECTED)).collect(),
+        false => Vec::from_iter(text(item, EXPECTED)),
+    })
+}
+
+fn fields(table: &mut Table<'_>, key: &'static str, values: impl Fn(&Item<'_>) -> Vec<String>) -> Vec<(String, String)> {
+    let section = table.section(key);
+    let named = section.named();
+    if named.len() > RULES_MAX {
+        section.found(format!("{} fields", named.len()), format!("at most {RULES_MAX}"));
+    }
+    let named = named.into_iter().take(RULES_MAX);
+    named.flat_map(|(name, item)| values(&item).into_iter().map(move |value| (name.clone(), value))).collect()
+}
+
+fn rewrite(item: &Item<'_>) -> Option<Rewrite> {
+    if item.value.is_str() {
+        return text(item, REWRITE).map(Rewrite::Template);
+    }
+    if !item.value.is_table() {
+        item.wrong(REWRITE);
+        return None;
+    }
+    let mut table = item.table()?;
+    let strip = table.take("strip_prefix").and_then(|item| text(&item, "a path such as \"/api\""));
+    let add = table.take("add_prefix").and_then(|item| text(&item, "a path such as \"/v1\""));
+    table.finish();
+    if strip.is_none() && add.is_none() {
+        item.found("neither `strip_prefix` nor `add_prefix`", "one of the two, or both", None);
+        return None;
+    }
+    Some(Rewrite::Prefix { strip, add })
+}
+
+/// `respond = { .. }`.
+pub(super) fn respond(item: &Item<'_>) -> Option<Respond> {
+    let mut table = item.table()?;
+    let status = table.whole("status", RESPOND_STATUS, RESPOND_STATUS_DEFAULT);
+    let body = body(&mut table);
+    let content_type = content_type(&mut table);
+    let headers = added(&mut table, "headers");
+    table.finish();
+    Some(Respond { status: u16::try_from(status).ok()?, body: body.map(|(_, body)| body).unwrap_or_default(), content_type, headers })
+}
+
+fn content_type(table: &mut Table<'_>) -> Option<String> {
+    table.take("content_type").and_then(|item| text(&item, "a media type such as \"application/json\""))
+}
+
+/// `body` or `body_file`, and which of them.
+fn body<'a>(table: &mut Table<'a>) -> Option<(Item<'a>, Bytes)> {
+    match (table.take("body"), table.take("body_file")) {
+        (Some(_), Some(file)) => {
+            file.found("both `body` and `body_file`", "one of the two", None);
+            None
+        }
+        (Some(item), None) => {
+            let expected = format!("a text of at most {BODY_BYTES_MAX} bytes");
+            let body = item.parsed(&expected, |text| (text.len() <= BODY_BYTES_MAX).then(|| Bytes::copy_from_slice(text.as_bytes())))?;
+            Some((item, body))
+        }
+        (None, Some(item)) => {
+            let (_, bytes) = item.notes.named_file(&item, "a file with the answer's body", BODY_FILE_BYTES_MAX)?;
+            Some((item, bytes.into()))
+        }
+        (None, None) => None,
+    }
+}
+
+fn text(item: &Item<'_>, expected: &str) -> Option<String> {
+    item.text(expected).map(str::to_owned)
+}

@@ -1,0 +1,66 @@
+//! What a route does beside deciding and forwarding.
+
+use std::fs;
+
+use super::*;
+use crate::proxy::{HeaderRules, Rewrite};
+
+/// A route with these lines, and one for the policy.
+fn route(lines: &str) -> String {
+    format!("{MINIMAL}\n[[routes]]\npath = \"/x/*\"\n{lines}\n")
+}
+
+fn extras(lines: &str) -> Extras {
+    good(&route(&format!("upstream = \"api\"\n{lines}"))).routes.remove(1).extras
+}
+
+#[track_caller]
+fn says(lines: &str, parts: &[&str]) {
+    let picture = parse(&route(lines)).expect_err(lines).text;
+    assert!(picture.ends_with("proxy.toml: 1 mistake"), "{picture}");
+    parts.iter().for_each(|part| assert!(picture.contains(part), "{part:?} is not in\n{picture}"));
+}
+
+#[test]
+fn header_rules_and_rewriting_are_read() {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let read = extras("request_headers = { set = { X-A = \"1\" }, add = { x-b = [\"1\", \"2\"], x-c = \"3\" }, remove = [\"cookie\"] }");
+    let expected = HeaderRules {
+        set: vec![pair("X-A", "1")],
+        add: vec![pair("x-b", "1"), pair("x-b", "2"), pair("x-c", "3")],
+        remove: vec!["cookie".into()],
+    };
+    assert_eq!((read.request_headers, read.response_headers), (expected, HeaderRules::default()));
+    assert_eq!(extras("response_headers.remove = [\"server\"]").response_headers.remove, ["server"]);
+    assert_eq!(extras("rewrite = \"/v2/{id}\"").rewrite, Some(Rewrite::Template("/v2/{id}".into())));
+    assert_eq!(extras("rewrite.strip_prefix = \"/x\"").rewrite, Some(Rewrite::Prefix { strip: Some("/x".into()), add: None }));
+    assert_eq!(extras("upstream_host = \"a:1\"").upstream_host.as_deref(), Some("a:1"));
+    assert_eq!(extras(""), Extras::default());
+}
+
+#[test]
+fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("gone.html"), "<p>gone\n").unwrap();
+    let lines = "respond = { status = 410, body_file = \"gone.html\", content_type = \"text/html\", headers = { x-a = [\"1\", \"2\"] } }";
+    let config = Config::parse(&route(lines), &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let headers = ["1", "2"].map(|value| ("x-a".to_owned(), value.to_owned())).to_vec();
+    let expected = Respond { status: 410, body: "<p>gone\n".into(), content_type: Some("text/html".into()), headers };
+    assert_eq!(config.routes[1].target, RouteTarget::Respond(expected));
+    assert_eq!(config.watched.len(), 2);
+    says("respond = { body = \"a\", body_file = \"b\" }", &["routes[1].respond.body_file: found both `body` and `body_file`"]);
+    says("respond = { body_file = \"absent\" }", &["routes[1].respond.body_file: found absent (No such file"]);
+    says(&format!("respond = {{ body = \"{}\" }}", "x".repeat(70_000)), &["a text of at most 65536 bytes"]);
+}
+
+#[test]
+fn what_is_written_wrong_is_told_with_its_place() {
+    let api = |line: &str| format!("upstream = \"api\"\n{line}");
+    says(&api("request_headers = { sett = {} }"), &["routes[1].request_headers.sett: found the unknown key", "the nearest known key is `set`"]);
+    says(&api("request_headers.set = { x-a = 5 }"), &["routes[1].request_headers.set.x-a: found 5", "a field's value"]);
+    says(&api("response_headers.add = { x-a = [5] }"), &["routes[1].response_headers.add.x-a[0]: found 5"]);
+    says(&api("response_headers.remove = \"server\""), &["found \"server\"", "an array"]);
+    says(&api("rewrite = 5"), &["routes[1].rewrite: found 5", "a path such as"]);
+    says(&api("rewrite = {}"), &["neither `strip_prefix` nor `add_prefix`"]);
+    says(&api("rewrite = { strip = \"/x\" }"), &["routes[1].rewrite.strip: found the unknown key"]);
+}

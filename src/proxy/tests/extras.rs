@@ -1,0 +1,112 @@
+//! What a route does beside deciding and forwarding: answers of its own, header rules, rewriting.
+
+use super::sockets::Front;
+use super::*;
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn an_answer_of_its_own_has_any_status_type_and_fields() {
+    let moved = Respond { status: 308, headers: pairs(&[("location", "https://new.example/")]), ..Respond::default() };
+    let page = Respond { status: 503, body: "<p>".into(), content_type: Some("text/html".into()), headers: pairs(&[("set-cookie", "a"), ("set-cookie", "b")]) };
+    let rig = Rig::new(vec![
+        RouteSettings { target: Target::Respond(moved), ..respond("/old/*") },
+        RouteSettings { target: Target::Respond(page), ..respond("/page") },
+        RouteSettings { target: Target::Respond(Respond { status: 204, ..Respond::default() }), ..respond("/nothing") },
+    ]);
+    let moved = rig.get("/old/x").await;
+    assert_eq!((moved.status.as_u16(), moved.field("location"), moved.field("content-type")), (308, Some("https://new.example/"), None));
+    let page = rig.get("/page").await;
+    assert_eq!((page.status.as_u16(), page.field("content-type"), page.body.as_str()), (503, Some("text/html"), "<p>"));
+    assert_eq!(page.headers.get_all("set-cookie").iter().count(), 2);
+    let nothing = rig.get("/nothing").await;
+    assert_eq!((nothing.status.as_u16(), nothing.field("content-length"), nothing.field("content-type")), (204, None, None));
+}
+
+#[tokio::test]
+async fn a_routes_fields_are_on_every_reply_and_never_in_the_place_of_a_refusals_own() {
+    let rules = HeaderRules {
+        set: pairs(&[("strict-transport-security", "max-age=1"), ("cache-control", "public"), ("content-type", "text/css"), ("x-request-id", "mine")]),
+        ..HeaderRules::default()
+    };
+    let extras = Extras { response_headers: rules, ..Extras::default() };
+    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), extras, ..respond("/*") }]);
+    for _ in 0..2 {
+        let reply = rig.get("/").await;
+        assert_eq!((reply.status.as_u16(), reply.field("strict-transport-security"), reply.field("cache-control")), (200, Some("max-age=1"), Some("public")));
+        assert_eq!(reply.field("x-request-id").map(str::len), Some(32));
+    }
+    let refused = rig.get("/").await;
+    refused.problem(429);
+    assert_eq!(refused.field("strict-transport-security"), Some("max-age=1"));
+}
+
+#[tokio::test]
+async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fields() {
+    let front = Front::new(|route| {
+        route.path = "/api/{tenant}/*".into();
+        route.extras = Extras {
+            rewrite: Some(Rewrite::Template("/t/{tenant}/*".into())),
+            upstream_host: Some("inner.example:81".into()),
+            request_headers: HeaderRules {
+                set: pairs(&[("x-forwarded-proto", "https")]),
+                add: pairs(&[("x-tag", "b")]),
+                remove: vec!["authorization".into(), "forwarded".into()],
+            },
+            ..Extras::default()
+        };
+    })
+    .await;
+    let reply = front.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    let head = front.heads().pop().unwrap();
+    assert!(head.starts_with("GET /t/acme/x/y?q=/api HTTP/1.1\r\n"), "{head}");
+    for line in ["host: inner.example:81", "x-forwarded-host: a", "x-forwarded-proto: https", "x-tag: a", "x-tag: b"] {
+        assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
+    }
+    assert!(!head.contains("authorization") && !head.contains("\r\nforwarded:"), "{head}");
+}
+
+#[tokio::test]
+async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_takes_off() {
+    let keyed = r#"{"name":"l","algorithm":"fixed_window","quota":1,"period":"1m","key":"{path} {header.x-key}"}"#;
+    let front = Front::new(|route| {
+        route.policy = Some(client_ip(keyed));
+        route.path = "/api/*".into();
+        route.extras.rewrite = Some(Rewrite::Template("/same".into()));
+        route.extras.request_headers.remove = vec!["x-key".into()];
+    })
+    .await;
+    for (path, key, status) in [("/api/a", "1", 200), ("/api/b", "1", 200), ("/api/a", "2", 200), ("/api/a", "1", 429)] {
+        let reply = front.exchange(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n")).await;
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {key}: {reply}");
+    }
+    assert!(front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n") && !head.contains("x-key")));
+}
+
+#[tokio::test]
+async fn each_mistake_in_a_routes_extras_has_its_place() {
+    let extras = Extras {
+        request_headers: HeaderRules { remove: vec!["host".into()], ..HeaderRules::default() },
+        response_headers: HeaderRules { set: pairs(&[("content-length", "1")]), ..HeaderRules::default() },
+        upstream_host: Some("a/b".into()),
+        rewrite: Some(Rewrite::Template("/{id}".into())),
+    };
+    let own = Respond { status: 204, body: "x".into(), content_type: Some("html".into()), headers: pairs(&[("te", "x")]) };
+    let metrics = Metrics::new(1);
+    let route = RouteSettings { extras, target: Target::Respond(own), ..respond("/a") };
+    let mistakes = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
+    let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+    let expected = [
+        "routes[0].request_headers.remove[0]",
+        "routes[0].response_headers.set.content-length",
+        "routes[0].rewrite",
+        "routes[0].upstream_host",
+        "routes[0].respond.status",
+        "routes[0].respond.content_type",
+        "routes[0].respond.headers.te",
+    ];
+    assert_eq!(settings, expected);
+}
