@@ -66,13 +66,16 @@ pub(super) fn build(
     at: &str,
     mistakes: &mut Vec<Mistake>,
 ) -> (Option<Box<RequestExtras>>, Option<Box<ReplyExtras>>) {
-    let mut rules = |written, name: &str| Rules::build(written, &format!("{at}.{name}")).unwrap_or_else(|found| {
-        mistakes.extend(found);
-        None
-    });
+    let mut rules = |written, name: &str| {
+        Rules::build(written, &format!("{at}.{name}")).unwrap_or_else(|found| {
+            mistakes.extend(found);
+            None
+        })
+    };
     let headers = rules(&extras.request_headers, "request_headers");
     let reply_headers = rules(&extras.response_headers, "response_headers");
-    let rewriting = extras.rewrite.as_ref().and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite")), mistakes));
+    let rewriting =
+        extras.rewrite.as_ref().and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite")), mistakes));
     let host = extras.upstream_host.as_ref().and_then(|written| kept(host(written, at), mistakes));
     let request = rewriting.is_some() || host.is_some() || headers.is_some();
     let request = request.then(|| Box::new(RequestExtras { rewriting, host, headers }));
@@ -87,6 +90,10 @@ fn kept<T>(built: Result<T, Mistake>, mistakes: &mut Vec<Mistake>) -> Option<T> 
 fn host(written: &str, at: &str) -> Result<HeaderValue, Mistake> {
     let fits = written.parse::<Authority>().is_ok_and(|authority| authority.as_str() == written && !written.contains('@'));
     HeaderValue::from_str(written).ok().filter(|_| fits).ok_or_else(|| {
-        Mistake::new(format!("{at}.upstream_host"), format!("{written:?}"), "a host, perhaps with a port: \"api.internal\" or \"10.0.0.1:8080\"")
+        Mistake::new(
+            format!("{at}.upstream_host"),
+            format!("{written:?}"),
+            "a host, perhaps with a port: \"api.internal\" or \"10.0.0.1:8080\"",
+        )
     })
 }

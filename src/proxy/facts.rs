@@ -189,7 +189,9 @@ mod tests {
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let questions: Vec<Question> = asked
             .iter()
-            .filter_map(|(text, kind)| Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>()))
+            .filter_map(|(text, kind)| {
+                Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>())
+            })
             .collect();
         let seen = Seen { head: &head, target: &target, client: &client, route: "api", parameters };
         let facts = Facts::gather(&questions, seen);

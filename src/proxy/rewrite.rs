@@ -34,8 +34,12 @@ impl Rewriting {
     pub(super) fn build(written: &Rewrite, route: &Pattern, at: &str) -> Result<Self, Mistake> {
         match written {
             Rewrite::Prefix { strip, add } => {
-                let stripped = strip.as_deref().map_or(Ok(0), |strip| stripped(strip, route).map_err(|why| mistake(&format!("{at}.strip_prefix"), strip, why)))?;
-                let added = add.as_deref().map_or(Ok(String::new()), |add| added(add).map_err(|why| mistake(&format!("{at}.add_prefix"), add, why)))?;
+                let stripped = strip
+                    .as_deref()
+                    .map_or(Ok(0), |strip| stripped(strip, route).map_err(|why| mistake(&format!("{at}.strip_prefix"), strip, why)))?;
+                let added = add
+                    .as_deref()
+                    .map_or(Ok(String::new()), |add| added(add).map_err(|why| mistake(&format!("{at}.add_prefix"), add, why)))?;
                 Ok(Self(vec![Part::Text(added), Part::After(stripped)]))
             }
             Rewrite::Template(text) => template(text, route).map(Self).map_err(|why| mistake(at, text, &why)),
@@ -174,15 +178,21 @@ mod tests {
 
     #[test]
     fn what_fits_no_request_of_the_route_is_a_mistake() {
-        for (route, strip) in [("/*", "/api"), ("/api/*", "/ap"), ("/api/{id}", "/api/{id}"), ("/api/*", "/api/"), ("/api/*", "api"), ("/api/*", "/")] {
+        for (route, strip) in
+            [("/*", "/api"), ("/api/*", "/ap"), ("/api/{id}", "/api/{id}"), ("/api/*", "/api/"), ("/api/*", "api"), ("/api/*", "/")]
+        {
             assert_eq!(build(route, &prefix(strip, "")).unwrap_err().setting, "rewrite.strip_prefix", "{strip} of {route}");
         }
         for add in ["v1", "/v1/", "/", "/{id}", "/v1/*", "/a/../b", "/a?b"] {
             assert_eq!(build("/{id}", &prefix("", add)).unwrap_err().setting, "rewrite.add_prefix", "{add}");
         }
-        for (text, expected) in
-            [("/{name}", "(`{id}`), not `{name}`"), ("/x/*", "without `/*`"), ("x", "begins with a slash"), ("/a?{id}", "without query"), ("/../x", "dot segments")]
-        {
+        for (text, expected) in [
+            ("/{name}", "(`{id}`), not `{name}`"),
+            ("/x/*", "without `/*`"),
+            ("x", "begins with a slash"),
+            ("/a?{id}", "without query"),
+            ("/../x", "dot segments"),
+        ] {
             let mistake = build("/users/{id}", &Rewrite::Template(text.into())).unwrap_err();
             assert!(mistake.setting == "rewrite" && mistake.expected.contains(expected), "{mistake}");
         }

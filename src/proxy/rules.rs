@@ -29,7 +29,9 @@ impl Rules {
                 .remove
                 .iter()
                 .enumerate()
-                .filter_map(|(place, name)| self::name(name).map_err(|why| mistakes.push(mistake(&format!("{at}.remove[{place}]"), name, why))).ok())
+                .filter_map(|(place, name)| {
+                    self::name(name).map_err(|why| mistakes.push(mistake(&format!("{at}.remove[{place}]"), name, why))).ok()
+                })
                 .collect(),
             set: fields(&written.set, &format!("{at}.set"), true, &mut mistakes),
             add: fields(&written.add, &format!("{at}.add"), false, &mut mistakes),
@@ -60,14 +62,16 @@ pub(super) fn fields(written: &[(String, String)], at: &str, once: bool, mistake
     for (name, value) in written {
         let setting = format!("{at}.{name}");
         let name = match self::name(name) {
-            Ok(header) if once && fields.iter().any(|(known, _)| *known == header) => Err((name, "each name once: case does not tell them apart")),
+            Ok(header) if once && fields.iter().any(|(known, _)| *known == header) => {
+                Err((name, "each name once: case does not tell them apart"))
+            }
             Ok(header) => Ok(header),
             Err(why) => Err((name, why)),
         };
-        let value = HeaderValue::from_bytes(value.as_bytes()).ok().filter(|_| value.len() <= VALUE_BYTES_MAX && value.trim() == value).ok_or((
-            value,
-            "a field's value: at most 4096 visible characters and blanks between them",
-        ));
+        let value = HeaderValue::from_bytes(value.as_bytes())
+            .ok()
+            .filter(|_| value.len() <= VALUE_BYTES_MAX && value.trim() == value)
+            .ok_or((value, "a field's value: at most 4096 visible characters and blanks between them"));
         match (name, value) {
             (Ok(name), Ok(value)) => fields.push((name, value)),
             (Err((found, why)), _) | (Ok(_), Err((found, why))) => mistakes.push(mistake(&setting, found, why)),
@@ -83,7 +87,11 @@ pub(super) fn content_type(written: &str, at: &str, mistakes: &mut Vec<Mistake>)
     let fits = main.split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
     let value = HeaderValue::from_str(written).ok().filter(|_| fits);
     if value.is_none() {
-        mistakes.push(mistake(&format!("{at}.content_type"), written, "a media type such as \"application/json\" or \"text/html; charset=utf-8\""));
+        mistakes.push(mistake(
+            &format!("{at}.content_type"),
+            written,
+            "a media type such as \"application/json\" or \"text/html; charset=utf-8\"",
+        ));
     }
     value
 }
@@ -130,14 +138,22 @@ mod tests {
     #[test]
     fn what_can_not_stand_is_told_with_its_place() {
         let written = HeaderRules {
-            set: pairs(&[("Host", "a"), ("content-length", "1"), ("x-a", "a\nb"), ("x-b", " a"), ("x-c", "1"), ("X-C", "2"), ("x-d", "\u{20ac}")]),
+            set: pairs(&[
+                ("Host", "a"),
+                ("content-length", "1"),
+                ("x-a", "a\nb"),
+                ("x-b", " a"),
+                ("x-c", "1"),
+                ("X-C", "2"),
+                ("x-d", "\u{20ac}"),
+            ]),
             add: pairs(&[("connection", "close"), ("a b", "1")]),
             remove: vec!["x-fine".into(), "transfer-encoding".into()],
         };
         let mistakes = Rules::build(&written, "routes[0].request_headers").unwrap_err();
-        let settings: Vec<&str> = mistakes.iter().filter_map(|mistake| mistake.setting.strip_prefix("routes[0].request_headers.")).collect();
-        let expected =
-            ["remove[1]", "set.Host", "set.content-length", "set.x-a", "set.x-b", "set.X-C", "add.connection", "add.a b"];
+        let settings: Vec<&str> =
+            mistakes.iter().filter_map(|mistake| mistake.setting.strip_prefix("routes[0].request_headers.")).collect();
+        let expected = ["remove[1]", "set.Host", "set.content-length", "set.x-a", "set.x-b", "set.X-C", "add.connection", "add.a b"];
         // A value beyond ASCII goes as its UTF-8.
         assert_eq!(settings, expected);
         assert!(mistakes[1].expected.contains("upstream_host"), "{}", mistakes[1]);

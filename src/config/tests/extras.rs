@@ -56,7 +56,10 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
 #[test]
 fn what_is_written_wrong_is_told_with_its_place() {
     let api = |line: &str| format!("upstream = \"api\"\n{line}");
-    says(&api("request_headers = { sett = {} }"), &["routes[1].request_headers.sett: found the unknown key", "the nearest known key is `set`"]);
+    says(
+        &api("request_headers = { sett = {} }"),
+        &["routes[1].request_headers.sett: found the unknown key", "the nearest known key is `set`"],
+    );
     says(&api("request_headers.set = { x-a = 5 }"), &["routes[1].request_headers.set.x-a: found 5", "a field's value"]);
     says(&api("response_headers.add = { x-a = [5] }"), &["routes[1].response_headers.add.x-a[0]: found 5"]);
     says(&api("response_headers.remove = \"server\""), &["found \"server\"", "an array"]);

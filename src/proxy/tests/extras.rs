@@ -10,7 +10,12 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 #[tokio::test]
 async fn an_answer_of_its_own_has_any_status_type_and_fields() {
     let moved = Respond { status: 308, headers: pairs(&[("location", "https://new.example/")]), ..Respond::default() };
-    let page = Respond { status: 503, body: "<p>".into(), content_type: Some("text/html".into()), headers: pairs(&[("set-cookie", "a"), ("set-cookie", "b")]) };
+    let page = Respond {
+        status: 503,
+        body: "<p>".into(),
+        content_type: Some("text/html".into()),
+        headers: pairs(&[("set-cookie", "a"), ("set-cookie", "b")]),
+    };
     let rig = Rig::new(vec![
         RouteSettings { target: Target::Respond(moved), ..respond("/old/*") },
         RouteSettings { target: Target::Respond(page), ..respond("/page") },
@@ -28,14 +33,22 @@ async fn an_answer_of_its_own_has_any_status_type_and_fields() {
 #[tokio::test]
 async fn a_routes_fields_are_on_every_reply_and_never_in_the_place_of_a_refusals_own() {
     let rules = HeaderRules {
-        set: pairs(&[("strict-transport-security", "max-age=1"), ("cache-control", "public"), ("content-type", "text/css"), ("x-request-id", "mine")]),
+        set: pairs(&[
+            ("strict-transport-security", "max-age=1"),
+            ("cache-control", "public"),
+            ("content-type", "text/css"),
+            ("x-request-id", "mine"),
+        ]),
         ..HeaderRules::default()
     };
     let extras = Extras { response_headers: rules, ..Extras::default() };
     let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), extras, ..respond("/*") }]);
     for _ in 0..2 {
         let reply = rig.get("/").await;
-        assert_eq!((reply.status.as_u16(), reply.field("strict-transport-security"), reply.field("cache-control")), (200, Some("max-age=1"), Some("public")));
+        assert_eq!(
+            (reply.status.as_u16(), reply.field("strict-transport-security"), reply.field("cache-control")),
+            (200, Some("max-age=1"), Some("public"))
+        );
         assert_eq!(reply.field("x-request-id").map(str::len), Some(32));
     }
     let refused = rig.get("/").await;
@@ -59,7 +72,8 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
         };
     })
     .await;
-    let reply = front.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
+    let reply =
+        front.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     let head = front.heads().pop().unwrap();
     assert!(head.starts_with("GET /t/acme/x/y?q=/api HTTP/1.1\r\n"), "{head}");
