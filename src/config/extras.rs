@@ -1,15 +1,20 @@
-//! What a route does beside deciding and forwarding, as written: answers of its own, header rules, rewriting. What a field's name or a path may be is
-//! checked by the room that uses it.
+//! What a route does beside deciding and forwarding, as written: answers of its own, header rules, rewriting, CORS, bodies of refusals. What a field's name, a
+//! path or an origin may be is checked by the room that uses it.
 
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
 use super::reader::{Item, Table};
-use crate::proxy::{Extras, HeaderRules, Respond, Rewrite};
+use crate::proxy::{Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite};
 
 /// Names in one set of header rules, at most.
 const RULES_MAX: usize = 64;
+/// Origins of one route, pages of one list, and statuses of one page, at most.
+const ORIGINS_MAX: usize = 256;
+const PAGES_MAX: usize = 64;
+const STATUSES_MAX: usize = 64;
+const REFUSAL_STATUS: RangeInclusive<u64> = 400..=599;
 const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
 const RESPOND_STATUS_DEFAULT: u64 = 200;
 /// Bytes of an answer that stands in the file.
@@ -25,7 +30,47 @@ pub(super) fn extras(table: &mut Table<'_>) -> Extras {
         response_headers: header_rules(table, "response_headers"),
         upstream_host: table.take("upstream_host").and_then(|item| text(&item, "a host such as \"api.internal\"")),
         rewrite: table.take("rewrite").and_then(|item| rewrite(&item)),
+        cors: table.take("cors").and_then(|item| cors(&item)),
+        refusals: refusals(table),
     }
+}
+
+fn cors(item: &Item<'_>) -> Option<Cors> {
+    let mut table = item.table()?;
+    let origins = table.need("origins", "an array of origins, such as [\"https://app.example.com\"]")?;
+    let origins = origins.list(ORIGINS_MAX).iter().filter_map(|item| text(item, "an origin such as \"https://app.example.com\"")).collect();
+    let credentials = table.take("credentials").and_then(|item| item.flag()).unwrap_or(false);
+    let preflights = [("bypass", Preflight::Bypass), ("limit", Preflight::Limit)];
+    let preflight = table.take("preflight").and_then(|item| item.choice(&preflights, &[])).unwrap_or_default();
+    table.finish();
+    Some(Cors { origins, credentials, preflight })
+}
+
+/// `[[refusals]]`, a route's or everybody's.
+pub(super) fn refusals(table: &mut Table<'_>) -> Vec<RefusalPage> {
+    table.list("refusals", PAGES_MAX).iter().filter_map(refusal).collect()
+}
+
+fn refusal(item: &Item<'_>) -> Option<RefusalPage> {
+    let mut table = item.table()?;
+    let statuses = table.need("status", "a status such as 429, or several in an array").map(|item| statuses(&item)).unwrap_or_default();
+    let content_type = content_type(&mut table);
+    let written = body(&mut table);
+    if written.is_none() && !table.has("body") && !table.has("body_file") {
+        table.missing("body", "`body = \"...\"` or `body_file = \"refused.html\"`");
+    }
+    table.finish();
+    let (item, body) = written?;
+    let Ok(body) = String::from_utf8(body.into()) else {
+        item.found("a file that is not UTF-8", "a text in UTF-8", None);
+        return None;
+    };
+    Some(RefusalPage { statuses, content_type, body })
+}
+
+fn statuses(item: &Item<'_>) -> Vec<u16> {
+    let one = |item: &Item<'_>| item.whole(REFUSAL_STATUS).and_then(|status| u16::try_from(status).ok());
+    if item.value.is_array() { item.list(STATUSES_MAX).iter().filter_map(one).collect() } else { one(item).into_iter().collect() }
 }
 
 fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
@@ -68,11 +113,10 @@ fn rewrite(item: &Item<'_>) -> Option<Rewrite> {
     let strip = table.take("strip_prefix").and_then(|item| text(&item, "a path such as \"/api\""));
     let add = table.take("add_prefix").and_then(|item| text(&item, "a path such as \"/v1\""));
     table.finish();
-    if strip.is_none() && add.is_none() {
+    if item.value.as_table().is_some_and(|table| table.is_empty()) {
         item.found("neither `strip_prefix` nor `add_prefix`", "one of the two, or both", None);
-        return None;
     }
-    Some(Rewrite::Prefix { strip, add })
+    (strip.is_some() || add.is_some()).then_some(Rewrite::Prefix { strip, add })
 }
 
 /// `respond = { .. }`.

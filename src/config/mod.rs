@@ -237,12 +237,13 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         body_bytes_max: server.body_bytes_max,
     };
     let routes = routes::routes(&mut root, &above);
+    let refusals = extras::refusals(&mut root);
     root.finish();
     Config {
         listeners,
         workers: server.workers,
         shutdown_grace: server.shutdown_grace,
-        requests: server::requests(&server, &log),
+        requests: server::requests(&server, &log, refusals),
         connections: server.connections,
         admin,
         log,

@@ -100,6 +100,11 @@ impl<'a> Table<'a> {
         Some(Item { notes: self.notes, path: join(&self.path, key), value })
     }
 
+    /// Whether the key is there, right or wrong.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.get(key).is_some())
+    }
+
     /// A key that must be there.
     pub(super) fn need(&mut self, key: &'static str, expected: &str) -> Option<Item<'a>> {
         let item = self.take(key);
@@ -237,6 +242,14 @@ impl<'a> Item<'a> {
             self.wrong(expected);
         }
         parsed
+    }
+
+    pub(super) fn flag(&self) -> Option<bool> {
+        let flag = self.value.as_bool();
+        if flag.is_none() {
+            self.wrong("true or false");
+        }
+        flag
     }
 
     pub(super) fn whole(&self, range: RangeInclusive<u64>) -> Option<u64> {

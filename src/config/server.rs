@@ -170,8 +170,9 @@ pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
 }
 
 /// What of `[server]` and `[log]` concerns requests.
-pub(super) fn requests(server: &Server, log: &telemetry::Settings) -> proxy::Settings {
+pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec<proxy::RefusalPage>) -> proxy::Settings {
     proxy::Settings {
+        refusals,
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
         body_idle: server.body_idle,

@@ -49,7 +49,7 @@ const PLAIN: [(&str, FactKind); 9] = [
 ];
 const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 const RESPONSE_PLAIN: [&str; 3] = ["request.bytes", "response.bytes", "duration-ms"];
-const RESPONSE_FAMILIES: [&str; 1] = ["header"];
+const RESPONSE_FAMILIES: [&str; 2] = ["header", "trailer"];
 
 /// What was found and what was expected.
 pub(super) type Unknown = (String, String);
@@ -65,9 +65,6 @@ pub(super) fn of_response(names: &[String]) -> Result<Vec<String>, Vec<Unknown>>
         let in_family = name.split_once('.').is_some_and(|(family, own)| RESPONSE_FAMILIES.contains(&family) && is_token(own));
         if RESPONSE_PLAIN.contains(&name) || in_family {
             return Ok(name.to_owned());
-        }
-        if name.starts_with("trailer.") {
-            return Err((format!("the response fact `{}`", shown(name)), "a fact other than `trailer.*`, which is not built yet".into()));
         }
         Err(unknown("response fact", name, &RESPONSE_PLAIN, &RESPONSE_FAMILIES))
     })
@@ -145,7 +142,7 @@ mod tests {
         assert_eq!(kind("cookie.SID"), FactKind::Cookie("SID".into()));
         assert_eq!(kind("query.a b"), FactKind::QueryParameter("a b".into()));
         assert_eq!(kind("path.id"), FactKind::PathParameter("id".into()));
-        let names = ["header.x", "request.bytes", "response.bytes", "duration-ms"].map(str::to_owned);
+        let names = ["header.x", "trailer.grpc-status", "request.bytes", "response.bytes", "duration-ms"].map(str::to_owned);
         assert_eq!(of_response(&names).unwrap(), names);
     }
 
@@ -165,7 +162,7 @@ mod tests {
             assert!(found.contains(name) && expected.ends_with(&format!("the nearest is {nearest}")), "{found} {expected}");
         }
         assert!(of_request(&["tls.sni".into()]).unwrap_err().remove(0).1.contains("not built yet"));
-        assert!(of_response(&["trailer.grpc-status".into()]).unwrap_err().remove(0).1.contains("not built yet"));
+        assert!(of_response(&["trailers.grpc-status".into()]).unwrap_err().remove(0).1.ends_with("the nearest is `trailer.grpc-status`"));
         assert!(of_response(&["status".into()]).is_err());
         assert!(of_request(&vec!["path".into(); FACTS_MAX + 1]).is_err());
     }

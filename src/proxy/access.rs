@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::json;
 use super::visit::Visit;
+use crate::plan::Enforcement;
 use crate::telemetry::{self, Access};
 
 /// Bytes of a path in a line, at most.
@@ -47,6 +48,9 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
     }
     if let Some((limits, outcome)) = visit.limits() {
         line.list("refused_by", outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
+        let shadows =
+            limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| limit.enforcement == Enforcement::Shadow && !outcome.fits);
+        line.list("would_refuse", shadows.filter(|(_, outcome)| !outcome.degraded).map(|(limit, _)| limit.name.as_str()));
     }
     if let Some(failure) = visit.failure {
         line.text("failure", failure);

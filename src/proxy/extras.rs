@@ -1,14 +1,18 @@
 //! What a route does beside deciding and forwarding, checked when the house is built. A route without any has two empty pointers.
 
+use std::sync::Arc;
+
 use http::header::HOST;
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
+use super::cors::Cors;
+use super::page::Page;
 use super::refusal::Refusal;
 use super::rewrite::Rewriting;
 use super::rules::Rules;
-use super::settings::Extras;
+use super::settings::{Extras, FieldStyle, HeaderRules, RefusalPage};
 use super::target::Target;
 use super::trie::Pattern;
 use crate::telemetry::Mistake;
@@ -25,9 +29,22 @@ pub(super) struct RequestExtras {
 #[derive(Debug)]
 pub(super) struct ReplyExtras {
     headers: Option<Rules>,
+    pub(super) cors: Option<Cors>,
+    pages: Vec<Page>,
+    /// Every route's.
+    all: Arc<[Page]>,
 }
 
 impl RequestExtras {
+    /// Checks what is written of requests in the route at the setting `at`, whose path is `pattern`; what can't stand is added to `mistakes`.
+    pub(super) fn build(extras: &Extras, pattern: &Pattern, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Box<Self>> {
+        let headers = rules(&extras.request_headers, &format!("{at}.request_headers"), mistakes);
+        let mut kept = |built: Result<_, Mistake>| built.map_err(|mistake| mistakes.push(mistake)).ok();
+        let rewriting = extras.rewrite.as_ref().and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite"))));
+        let host = extras.upstream_host.as_ref().and_then(|written| host(written, at).map_err(|mistake| mistakes.push(mistake)).ok());
+        (rewriting.is_some() || host.is_some() || headers.is_some()).then(|| Box::new(Self { rewriting, host, headers }))
+    }
+
     /// The upstream's path, where it is not the client's.
     ///
     /// # Errors
@@ -51,40 +68,46 @@ impl RequestExtras {
 }
 
 impl ReplyExtras {
+    /// Checks what is written of replies in the route at the setting `at`; what can't stand is added to `mistakes`.
+    pub(super) fn build(extras: &Extras, style: FieldStyle, all: &Arc<[Page]>, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+        let headers = rules(&extras.response_headers, &format!("{at}.response_headers"), mistakes);
+        let cors = extras.cors.as_ref().and_then(|written| Cors::build(written, style, &format!("{at}.cors"), mistakes));
+        let pages = pages(&extras.refusals, &format!("{at}.refusals"), mistakes);
+        let some = headers.is_some() || cors.is_some() || !pages.is_empty() || !all.is_empty();
+        some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
+    }
+
+    /// For requests without a route.
+    pub(super) fn nowhere(all: &Arc<[Page]>) -> Option<Self> {
+        (!all.is_empty()).then(|| Self { headers: None, cors: None, pages: Vec::new(), all: Arc::clone(all) })
+    }
+
     /// To a reply's own fields, before Weir adds its own.
     pub(super) fn apply(&self, headers: &mut HeaderMap) {
         if let Some(rules) = &self.headers {
             rules.apply(headers);
         }
+        if let Some(cors) = &self.cors {
+            cors.expose(headers);
+        }
+    }
+
+    /// The operator's own body for a refusal: the route's before the one for all.
+    pub(super) fn page(&self, status: StatusCode) -> Option<&Page> {
+        self.pages.iter().chain(&*self.all).find(|page| page.is_for(status))
     }
 }
 
-/// Both, for the route at the setting `at` whose path is `pattern`. What can't stand is added to `mistakes`.
-pub(super) fn build(
-    extras: &Extras,
-    pattern: &Pattern,
-    at: &str,
-    mistakes: &mut Vec<Mistake>,
-) -> (Option<Box<RequestExtras>>, Option<Box<ReplyExtras>>) {
-    let mut rules = |written, name: &str| {
-        Rules::build(written, &format!("{at}.{name}")).unwrap_or_else(|found| {
-            mistakes.extend(found);
-            None
-        })
-    };
-    let headers = rules(&extras.request_headers, "request_headers");
-    let reply_headers = rules(&extras.response_headers, "response_headers");
-    let rewriting =
-        extras.rewrite.as_ref().and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite")), mistakes));
-    let host = extras.upstream_host.as_ref().and_then(|written| kept(host(written, at), mistakes));
-    let request = rewriting.is_some() || host.is_some() || headers.is_some();
-    let request = request.then(|| Box::new(RequestExtras { rewriting, host, headers }));
-    let reply = reply_headers.is_some().then(|| Box::new(ReplyExtras { headers: reply_headers }));
-    (request, reply)
+/// Checks the pages of the setting `at`.
+pub(super) fn pages(written: &[RefusalPage], at: &str, mistakes: &mut Vec<Mistake>) -> Vec<Page> {
+    written.iter().enumerate().filter_map(|(place, page)| Page::build(page, &format!("{at}[{place}]"), mistakes)).collect()
 }
 
-fn kept<T>(built: Result<T, Mistake>, mistakes: &mut Vec<Mistake>) -> Option<T> {
-    built.map_err(|mistake| mistakes.push(mistake)).ok()
+fn rules(written: &HeaderRules, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Rules> {
+    Rules::build(written, at).unwrap_or_else(|found| {
+        mistakes.extend(found);
+        None
+    })
 }
 
 fn host(written: &str, at: &str) -> Result<HeaderValue, Mistake> {

@@ -3,7 +3,7 @@
 //! A request's are taken off before the policy looks: it must see what the upstream will see. Otherwise `Connection: x-api-key` would show a key
 //! to the policy and hide it from the upstream, and each invented key would have an allowance of its own.
 
-use http::header::{CONNECTION, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING};
+use http::header::{CONNECTION, COOKIE, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING};
 use smallvec::SmallVec;
 
 use super::refusal::Refusal;
@@ -45,6 +45,19 @@ pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<()
     Ok(())
 }
 
+/// HTTP/2 clients may send a cookie field in crumbs, which nobody else understands (RFC 9113, 8.2.3).
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    if crumbs.next().is_none() || crumbs.next().is_none() {
+        return;
+    }
+    let whole: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    // Of field values, with visible bytes between them.
+    if let Ok(whole) = HeaderValue::from_maybe_shared(bytes::Bytes::from(whole.join(b"; ".as_slice()))) {
+        headers.insert(COOKIE, whole);
+    }
+}
+
 /// Takes off what only a proxy may say of its client.
 fn disbelieve(headers: &mut HeaderMap) {
     let said = |name: &&HeaderName| *name == FORWARDED || name.as_str() == "x-real-ip" || name.as_str().starts_with("x-forwarded-");
@@ -78,6 +91,19 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// Takes off trailers what may not come after the content: where a message ends, whom it is for, who asks. An upstream that merges trailers into
+/// fields would else get it past whoever looked at those.
+pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
+    let late = |name: &&HeaderName| {
+        let name = name.as_str();
+        is_reserved(name) || is_end_to_end(name) || matches!(name, "authorization" | "cookie" | "set-cookie")
+    };
+    let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
+    for name in doomed {
+        trailers.remove(name);
+    }
+}
+
 /// Fields that a policy may not set: those of a connection, and those that say where a message ends or whom it is for.
 pub(super) fn is_reserved(name: &str) -> bool {
     is_hop_by_hop(name) || matches!(name, "host" | "content-length" | "trailer" | "expect")
@@ -95,6 +121,8 @@ fn is_hop_by_hop(name: &str) -> bool {
             | "http2-settings"
             | "proxy-authenticate"
             | "proxy-authorization"
+            // What this proxy says of itself: another one's word would be taken for ours.
+            | "weir-degraded"
     )
 }
 
@@ -183,6 +211,20 @@ mod tests {
         assert_eq!(found, headers(&said));
         strip_request(&mut found, false).unwrap();
         assert_eq!(found, headers(&said[5..]));
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_must_be_known_before() {
+        let mut found = headers(&[
+            ("grpc-status", "0"),
+            ("x-forwarded-for", "1"),
+            ("content-length", "1"),
+            ("connection", "x"),
+            ("cookie", "a"),
+            ("x-sum", "1"),
+        ]);
+        sift_trailers(&mut found);
+        assert_eq!(found, headers(&[("grpc-status", "0"), ("x-sum", "1")]));
     }
 
     #[test]

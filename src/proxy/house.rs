@@ -4,20 +4,24 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::Question;
-use super::routes::Routes;
-use super::rules;
-use super::settings::{FieldStyle, Respond, RoutePolicy, RouteSettings, Settings, Target};
+use super::page::Page;
+use super::routes::{Routes, Unrouted};
+use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
-use super::trie::Pattern;
+use super::target::Target;
+use super::trie::{Match, Pattern};
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
 use crate::policy::Policy;
 use crate::telemetry::{Access, Metrics, Mistake};
 use crate::upstream::Upstream;
+
+use super::{cors, rules};
 
 /// Everything that one request needs, built whole from one configuration and never changed: a snapshot.
 #[derive(Debug)]
@@ -93,9 +97,10 @@ impl House {
         let mut found = Routes::default();
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
+        let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
             match found.add(index, written.host.as_deref(), &written.path, &written.methods) {
-                Ok(pattern) => table.push(Route::build(index, written, &pattern, &settings, metrics, &mut mistakes)),
+                Ok(pattern) => table.push(Route::build(index, written, &pattern, &pages, (&settings, metrics), &mut mistakes)),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -103,7 +108,20 @@ impl House {
             return Err(mistakes);
         }
         let nowhere = Tail::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
+        let nowhere = Tail { extras: ReplyExtras::nowhere(&pages).map(Arc::new), ..nowhere };
         Ok(Self { settings, routes: found, limiter, table, nowhere })
+    }
+
+    /// The route for a request. A preflight that has none of its own takes that of the request which it asks for, where that one knows of CORS.
+    pub(super) fn find<'t>(&self, target: &'t Target, head: &Parts) -> Result<Match<'t>, Unrouted> {
+        let (host, path) = (target.authority.host(), target.path_and_query.path());
+        self.routes.find(host, path, &head.method).or_else(|unrouted| {
+            let asked = cors::preflight(&head.method, &head.headers).and_then(|method| self.routes.find(host, path, &method).ok());
+            let knows = |found: &Match<'_>| {
+                self.route(found.route).and_then(|route| route.tail.extras.as_ref()).is_some_and(|extras| extras.cors.is_some())
+            };
+            asked.filter(knows).ok_or(unrouted)
+        })
     }
 
     /// Route number `index` of the configuration.
@@ -128,18 +146,19 @@ impl Route {
         index: usize,
         written: RouteSettings,
         pattern: &Pattern,
-        settings: &Settings,
-        metrics: &Metrics,
+        pages: &Arc<[Page]>,
+        (settings, metrics): (&Settings, &Metrics),
         mistakes: &mut Vec<Mistake>,
     ) -> Self {
         let at = format!("routes[{index}]");
-        let (extras, reply_extras) = extras::build(&written.extras, pattern, &at, mistakes);
+        let extras = RequestExtras::build(&written.extras, pattern, &at, mistakes);
+        let reply_extras = ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
         let answer = match written.target {
-            Target::Upstream(upstream) => Answer::Upstream(upstream),
-            Target::Respond(own) => Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes))),
+            settings::Target::Upstream(upstream) => Answer::Upstream(upstream),
+            settings::Target::Respond(own) => Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes))),
         };
         let charge = written.policy.as_ref().map(|policy| Charge { policy: Arc::clone(&policy.policy), scope: Arc::clone(&policy.scope) });
-        let tail = Tail { extras: reply_extras.map(Arc::from), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
+        let tail = Tail { extras: reply_extras.map(Arc::new), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written.policy.map(|policy| Decider::new(policy, &parameters));
         Self { answer, decider, body_bytes_max: written.body_bytes_max, extras, tail }

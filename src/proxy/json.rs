@@ -3,6 +3,12 @@
 /// Appends `text` as a JSON string, quotes included.
 pub(super) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
+    escaped(out, text);
+    out.push(b'"');
+}
+
+/// Appends `text` as it stands between a string's quotes.
+pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
     let mut plain = 0;
     for (place, byte) in text.bytes().enumerate() {
         let escape: &[u8] = match byte {
@@ -24,7 +30,6 @@ pub(super) fn string(out: &mut Vec<u8>, text: &str) {
         }
     }
     out.extend_from_slice(text.as_bytes().get(plain..).unwrap_or_default());
-    out.push(b'"');
 }
 
 /// Appends a number.

@@ -1,8 +1,8 @@
 //! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of this room.
 //!
 //! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop` (what concerns only the connection), `routes`
-//! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the upstream gets it), `refusal`, `reply` and `fields`
-//! (what the client is told), `visit` with `settle`, `tally` and `access` (what is left to do at the end). `house` is what all of it is built from,
+//! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the upstream gets it), `refusal` with `page`
+//! and `grpc`, `reply`, `fields` and `cors` (what the client is told), `visit` with `settle`, `tally` and `access` (what is left to do at the end). `house` is what all of it is built from,
 //! `live` how it is swapped under load.
 
 mod settings;
@@ -26,7 +26,10 @@ mod forward;
 mod rewrite;
 mod rules;
 
+mod cors;
 mod fields;
+mod grpc;
+mod page;
 mod refusal;
 mod reply;
 
@@ -44,11 +47,13 @@ mod tests;
 
 use std::sync::Arc;
 
+use http::Version;
 use hyper::body::Incoming;
 
 use crate::listen::{Handler, Peer};
 use crate::wire::{Body, Request, Response};
 
+use forward::PolicyFields;
 use house::Answer;
 use live::Local;
 use refusal::Refusal;
@@ -57,7 +62,9 @@ use visit::Visit;
 
 pub use house::House;
 pub use live::Live;
-pub use settings::{Extras, FieldStyle, HeaderRules, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target};
+pub use settings::{
+    Cors, Extras, FieldStyle, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target,
+};
 
 /// What listeners call.
 #[derive(Clone, Debug)]
@@ -99,18 +106,25 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     visit.asked = Some(target.path_and_query.clone());
     // Before the policy looks: it sees what the upstream will see.
     hop::strip_request(&mut head.headers, visit.client.trusted)?;
+    if head.version == Version::HTTP_2 {
+        hop::join_cookies(&mut head.headers);
+    }
 
-    let Match { route, parameters } = house.routes.find(target.authority.host(), target.path_and_query.path(), &head.method)?;
+    let Match { route, parameters } = house.find(&target, &head)?;
     let route = visit.enter(local, house, route)?;
+    visit.note_origin(&head.headers);
 
-    let body = body.limit(route.body_bytes_max).idle_timeout(house.settings.body_idle);
+    let body = body.limit(route.body_bytes_max).idle_timeout(house.settings.body_idle).sift_trailers(hop::sift_trailers);
     // Before anything is charged for it.
     if body.is_declared_too_large() {
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
     }
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let upstream_fields = admit::admit(&house.limiter, route, &head, &target, &parameters, visit).await?;
+    let upstream_fields = match visit.bypasses(&head) {
+        true => PolicyFields::new(),
+        false => admit::admit(&house.limiter, route, &head, &target, &parameters, visit).await?,
+    };
 
     match &route.answer {
         Answer::Upstream(upstream) => {
@@ -122,8 +136,13 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
             }
             forward::set(&mut head.headers, &upstream_fields);
             let request = Request::from_parts(head, visit.sending(body));
-            upstream.send(request).await.map_err(|error| visit.not_replied(&error))
+            let reply = upstream.send(request).await.map_err(|error| visit.not_replied(&error))?;
+            visit.understood(reply)
         }
-        Answer::Respond(own) => Ok(reply::whole(&head.method, own.status, own.headers.clone(), own.body.clone())),
+        Answer::Respond(own) => {
+            let mut headers = own.headers.clone();
+            visit.open(&mut headers);
+            Ok(reply::whole(&head.method, own.status, headers, own.body.clone()))
+        }
     }
 }

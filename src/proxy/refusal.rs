@@ -3,6 +3,8 @@
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
+use super::grpc::{self, Pushback};
+use super::page::{Page, Told};
 use super::routes::Unrouted;
 use super::visit::Visit;
 use super::{fields, forward, json, reply};
@@ -81,36 +83,75 @@ impl Refusal {
         }
     }
 
-    /// The answer, with everything that `visit` knows of limits and of the policy's wishes.
-    pub(super) fn answer(&self, visit: &Visit) -> Response {
+    /// The answer, with everything that `visit` knows of limits and of the policy's wishes; and its status, which a gRPC client is told in its own way.
+    pub(super) fn answer(&self, visit: &Visit) -> (StatusCode, Response) {
         let (mut status, mut detail) = self.told();
         let mut headers = HeaderMap::with_capacity(8);
         // What a refusal itself says stands over a route's own fields.
         if let Some(extras) = &visit.tail.extras {
             extras.apply(&mut headers);
+            visit.open(&mut headers);
         }
+        let mut retry_after_s = None;
         match self {
-            Self::ServerOptions => return reply::whole(&visit.method, status, headers, Vec::new()),
+            Self::ServerOptions => return (status, reply::whole(&visit.method, status, headers, Vec::new())),
             Self::MethodNotAllowed(methods) => {
                 let allow = HeaderValue::from_str(methods).unwrap_or_else(|_| HeaderValue::from_static("GET, HEAD"));
                 headers.insert(ALLOW, allow);
             }
-            Self::TooMany => {
-                if let Some(seconds) = visit.limits().and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome)) {
-                    headers.insert(RETRY_AFTER, seconds.into());
-                }
-            }
+            Self::TooMany => retry_after_s = visit.limits().and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome)),
             Self::Denied => {
                 if let Some(denial) = visit.denial() {
                     status = denied(denial, &mut headers).unwrap_or(status);
                     detail.clone_from(&denial.reason);
+                    retry_after_s = denial.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
                 }
             }
             _ => {}
         }
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = retry_after_s {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        if visit.grpc {
+            return (status, grpc::trailers_only(status, &detail, self.pushback(visit), headers));
+        }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        reply::whole(&visit.method, status, headers, self.document(visit, status, &detail))
+        let page = visit.tail.extras.as_ref().and_then(|extras| extras.page(status));
+        let (content_type, body) = match page {
+            Some(page) => (page.content_type.clone(), self.page(page, visit, (status, &detail, retry_after_s))),
+            None => (HeaderValue::from_static("application/problem+json"), self.document(visit, status, &detail)),
+        };
+        headers.insert(CONTENT_TYPE, content_type);
+        (status, reply::whole(&visit.method, status, headers, body))
+    }
+
+    /// The operator's own body.
+    #[cold]
+    fn page(&self, page: &Page, visit: &Visit, (status, detail, retry_after_s): (StatusCode, &str, Option<u64>)) -> Vec<u8> {
+        let refused = visit.limits().filter(|_| matches!(self, Self::TooMany));
+        let limits: Vec<&str> =
+            refused.iter().flat_map(|(limits, outcome)| outcome.violated(limits)).map(|(limit, _)| limit.name.as_str()).collect();
+        page.fill(Told {
+            status,
+            title: status.canonical_reason().unwrap_or("Refused"),
+            detail,
+            request_id: visit.id.to_str().unwrap_or_default(),
+            retry_after_s,
+            limits: &limits.join(", "),
+            route: &visit.tail.route,
+        })
+    }
+
+    /// What a gRPC client is told of when to come back.
+    fn pushback(&self, visit: &Visit) -> Pushback {
+        match self {
+            Self::TooMany => {
+                let us = visit.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
+                us.map_or(Pushback::Never, |us| Pushback::After(us.div_ceil(1_000)))
+            }
+            Self::Denied => visit.denial().and_then(|denial| denial.retry_after_ms).map_or(Pushback::Unsaid, Pushback::After),
+            _ => Pushback::Unsaid,
+        }
     }
 
     /// The problem document.
@@ -140,9 +181,6 @@ impl Refusal {
 
 /// A policy's own status and fields. Its fields were checked when it decided.
 fn denied(denial: &Denial, headers: &mut HeaderMap) -> Option<StatusCode> {
-    if let Some(ms) = denial.retry_after_ms {
-        headers.insert(RETRY_AFTER, ms.div_ceil(1_000).max(1).into());
-    }
     if let Ok(fields) = forward::policy_fields(&denial.headers) {
         forward::set(headers, &fields);
     }

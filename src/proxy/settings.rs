@@ -66,6 +66,42 @@ pub struct Extras {
     pub upstream_host: Option<String>,
     /// The upstream's path; the client's where there is none.
     pub rewrite: Option<Rewrite>,
+    /// Which scripts of which origins may read Weir's own answers.
+    pub cors: Option<Cors>,
+    /// Bodies of its own for refusals, before those of [`Settings::refusals`].
+    pub refusals: Vec<RefusalPage>,
+}
+
+/// `cors`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cors {
+    /// `https://app.example.com`, `https://*.example.com`, or `*` alone.
+    pub origins: Vec<String>,
+    /// Whether scripts may send cookies.
+    pub credentials: bool,
+    /// What happens to preflights.
+    pub preflight: Preflight,
+}
+
+/// What happens to preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preflight {
+    /// Answered without policy and limits.
+    #[default]
+    Bypass,
+    /// As any request.
+    Limit,
+}
+
+/// A body of the operator's own for refusals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalPage {
+    /// For these, 400 to 599.
+    pub statuses: Vec<u16>,
+    /// `text/plain` where nothing is said.
+    pub content_type: Option<String>,
+    /// With placeholders: `{retry_after}`.
+    pub body: String,
 }
 
 /// Changes to header fields: removed first, then set, then added.
@@ -131,4 +167,6 @@ pub struct Settings {
     pub access: Access,
     /// JSON lines, or text.
     pub access_json: bool,
+    /// Bodies for refusals on every route, and where there is no route.
+    pub refusals: Vec<RefusalPage>,
 }

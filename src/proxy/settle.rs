@@ -22,12 +22,19 @@ pub(super) fn wants(visit: &Visit, name: &str) -> bool {
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
 pub(super) fn note_reply(visit: &mut Visit, headers: &HeaderMap) {
     let Some((policy, _)) = memo(visit) else { return };
-    visit.reply_facts = of_head(policy.response_facts(), headers);
+    visit.reply_facts = of_fields(policy.response_facts(), "header.", headers);
 }
 
-/// The facts of a head, repeated fields repeated.
-pub(super) fn of_head(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {
-    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix("header.")?)));
+/// The same of its trailers.
+pub(super) fn note_trailers(visit: &mut Visit, trailers: &HeaderMap) {
+    let Some((policy, _)) = memo(visit) else { return };
+    let facts = of_fields(policy.response_facts(), "trailer.", trailers);
+    visit.reply_facts.extend(facts);
+}
+
+/// The facts of a head or of trailers, repeated fields repeated.
+pub(super) fn of_fields(names: &[String], prefix: &str, headers: &HeaderMap) -> Vec<(String, String)> {
+    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(prefix)?)));
     let values = names.flat_map(|(fact, name)| headers.get_all(name).iter().map(|value| (fact.clone(), facts::shown(value).into_owned())));
     values.collect()
 }

@@ -7,23 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use http::header::ORIGIN;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use super::client::Client;
+use super::cors::{self, Cors};
 use super::forward::PolicyFields;
 use super::house::{House, Route, Tail};
 use super::live::Local;
 use super::refusal::{CLIENT_GONE, Refusal};
 use super::tally::Decided;
-use super::{access, hop, id, reply, settle};
+use super::{access, grpc, hop, id, reply, settle};
 use crate::clock;
 use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::upstream::UpstreamError;
+use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{self, Body, End, OnEnd, Response};
 
 /// One request's record.
@@ -50,6 +52,10 @@ pub(super) struct Visit {
     pub(super) status: u16,
     /// It was refused, denied or failed here.
     pub(super) refused: bool,
+    /// The client speaks gRPC.
+    pub(super) grpc: bool,
+    /// The script's origin that asks, where the route wants to know.
+    pub(super) origin: Option<HeaderValue>,
     /// What went wrong behind us, for the log.
     pub(super) failure: Option<&'static str>,
     /// Facts of the reply's head that the policy's `settle` reads.
@@ -82,6 +88,8 @@ impl Visit {
             ending: Ending::Unsent,
             status: 0,
             refused: false,
+            grpc: grpc::is_spoken(head),
+            origin: None,
             failure: None,
             reply_facts: Vec::new(),
             request_bytes: None,
@@ -94,6 +102,33 @@ impl Visit {
         let (Some(route), Some(tail)) = (house.route(index), local.tail(index)) else { return Err(Refusal::NotFound) };
         self.tail = Arc::clone(tail);
         Ok(route)
+    }
+
+    /// Whose script asks.
+    pub(super) fn note_origin(&mut self, headers: &HeaderMap) {
+        if self.cors().is_some() {
+            self.origin = headers.get(ORIGIN).cloned();
+        }
+    }
+
+    /// Whether it is a preflight that its route lets through unasked and uncounted.
+    pub(super) fn bypasses(&mut self, head: &Parts) -> bool {
+        let bypasses = self.cors().is_some_and(|cors| cors.bypasses() && cors::preflight(&head.method, &head.headers).is_some());
+        if bypasses {
+            self.decided(Decided::Bypassed);
+        }
+        bypasses
+    }
+
+    /// Lets the origin's script read an answer of Weir's own.
+    pub(super) fn open(&self, headers: &mut HeaderMap) {
+        if let Some(cors) = self.cors() {
+            cors.allow(headers, self.origin.as_ref());
+        }
+    }
+
+    fn cors(&self) -> Option<&Cors> {
+        self.tail.extras.as_ref()?.cors.as_ref()
     }
 
     /// Its policy, or its limits, have spoken.
@@ -122,6 +157,14 @@ impl Visit {
         Refusal::from(error)
     }
 
+    /// A reply whose status means something: nobody knows what 600 and above do (RFC 9110, 15).
+    pub(super) fn understood(&mut self, reply: Response) -> Result<Response, Refusal> {
+        if reply.status().as_u16() < 600 {
+            return Ok(reply);
+        }
+        Err(self.not_replied(&UpstreamError { cause: Cause::Protocol, sent: true, body: None }))
+    }
+
     /// The reply goes out, its body as it comes; what is left to do is done at that body's end.
     pub(super) fn stream(mut self: Box<Self>, mut reply: Response) -> Response {
         hop::strip(reply.headers_mut());
@@ -139,8 +182,8 @@ impl Visit {
     /// Weir answers instead: everything is known, so what is left to do is done at once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
         self.refused = true;
-        let mut reply = refusal.answer(&self);
-        self.answered(reply.status());
+        let (status, mut reply) = refusal.answer(&self);
+        self.answered(status);
         reply::dress(reply.headers_mut(), &self);
         let bytes = http_body::Body::size_hint(reply.body()).lower();
         self.finish(self.ending, bytes);
@@ -172,6 +215,10 @@ impl Visit {
 }
 
 impl OnEnd for Visit {
+    fn on_trailers(&mut self, trailers: &HeaderMap) {
+        settle::note_trailers(self, trailers);
+    }
+
     fn on_end(mut self: Box<Self>, end: &End) {
         let ending = match end.ending {
             wire::Ending::Complete if self.status < 500 => Ending::Completed,

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
@@ -26,6 +27,7 @@ pub struct Body {
     bytes_max: u64,
     idle: Option<Duration>,
     alarm: Alarm,
+    sift: Option<fn(&mut HeaderMap)>,
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
 }
 
@@ -90,7 +92,7 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, bytes: 0, bytes_max: u64::MAX, idle: None, alarm: Alarm::default(), on_end: SmallVec::new() }
+        Self { kind, bytes: 0, bytes_max: u64::MAX, idle: None, alarm: Alarm::default(), sift: None, on_end: SmallVec::new() }
     }
 
     /// Fails with [`BodyError::TooLarge`] when more than `bytes_max` bytes of a stream come; at once when its declared length is larger.
@@ -105,6 +107,13 @@ impl Body {
     #[must_use]
     pub fn idle_timeout(mut self, idle: Duration) -> Self {
         self.idle = Some(idle);
+        self
+    }
+
+    /// Takes off the trailers what may not pass.
+    #[must_use]
+    pub fn sift_trailers(mut self, sift: fn(&mut HeaderMap)) -> Self {
+        self.sift = Some(sift);
         self
     }
 
@@ -167,7 +176,7 @@ impl Body {
 
     fn pass(&mut self, item: Option<Result<Frame<Bytes>, hyper::Error>>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.alarm.disarm();
-        let frame = match item {
+        let mut frame = match item {
             None => {
                 self.complete(false);
                 return Poll::Ready(None);
@@ -185,7 +194,11 @@ impl Body {
             if self.is_end_stream() {
                 self.complete(false);
             }
-        } else if frame.is_trailers() {
+        } else if let Some(trailers) = frame.trailers_mut() {
+            if let Some(sift) = self.sift {
+                sift(trailers);
+            }
+            self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
             self.complete(true);
         }
         Poll::Ready(Some(Ok(frame)))

@@ -1,5 +1,7 @@
 //! How a body ended, and who wants to know. Knows nothing of why they want to.
 
+use http::HeaderMap;
+
 /// How a body ended; told once to everybody who asked with [`Body::on_end`](super::Body::on_end).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
@@ -37,6 +39,9 @@ pub enum Failure {
 ///
 /// A trait and not only a closure, so that something that is boxed already (a connection going back to its pool) costs no further allocation.
 pub trait OnEnd: Send {
+    /// Trailers came; the end follows.
+    fn on_trailers(&mut self, _trailers: &HeaderMap) {}
+
     /// The body has ended.
     fn on_end(self: Box<Self>, end: &End);
 }

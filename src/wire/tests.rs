@@ -99,6 +99,30 @@ async fn trailers_pass_and_are_told() {
     assert_eq!(ends.told(), end(Ending::Complete, 3, true));
 }
 
+/// Trailers, as a hook was shown them.
+struct Shown(Arc<Mutex<Vec<String>>>);
+
+impl OnEnd for Shown {
+    fn on_trailers(&mut self, trailers: &http::HeaderMap) {
+        self.0.lock().unwrap().extend(trailers.keys().map(ToString::to_string));
+    }
+
+    fn on_end(self: Box<Self>, _end: &End) {
+        self.0.lock().unwrap().push("end".into());
+    }
+}
+
+#[tokio::test]
+async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
+    let (mut client, incoming) = incoming(CHUNKED).await;
+    client.write_all(b"0\r\nx-sum: 6\r\nx-bad: 1\r\n\r\n").await.unwrap();
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let sift = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
+    let body = Body::incoming(incoming).sift_trailers(sift).on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
+    assert_eq!(body.collect().await.unwrap().trailers().unwrap().len(), 1);
+    assert_eq!(*shown.lock().unwrap(), ["x-sum", "end"]);
+}
+
 #[tokio::test]
 async fn a_declared_length_above_the_limit_fails_before_anything_is_read() {
     let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n").await;

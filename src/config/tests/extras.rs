@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::proxy::{HeaderRules, Rewrite};
+use crate::proxy::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite};
 
 /// A route with these lines, and one for the policy.
 fn route(lines: &str) -> String {
@@ -66,4 +66,38 @@ fn what_is_written_wrong_is_told_with_its_place() {
     says(&api("rewrite = 5"), &["routes[1].rewrite: found 5", "a path such as"]);
     says(&api("rewrite = {}"), &["neither `strip_prefix` nor `add_prefix`"]);
     says(&api("rewrite = { strip = \"/x\" }"), &["routes[1].rewrite.strip: found the unknown key"]);
+}
+
+#[test]
+fn cors_and_bodies_of_refusals_are_read() {
+    let cors = extras("cors = { origins = [\"https://a.example\"], credentials = true, preflight = \"limit\" }").cors;
+    assert_eq!(cors, Some(Cors { origins: vec!["https://a.example".into()], credentials: true, preflight: Preflight::Limit }));
+    let page = |statuses: &[u16], content_type: Option<&str>, body: &str| RefusalPage {
+        statuses: statuses.to_vec(),
+        content_type: content_type.map(str::to_owned),
+        body: body.into(),
+    };
+    let own = extras("refusals = [{ status = 429, body = \"{retry_after}\" }]").refusals;
+    assert_eq!(own, [page(&[429], None, "{retry_after}")]);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("busy.html"), "<p>").unwrap();
+    let all = "[[refusals]]\nstatus = [502, 503]\ncontent_type = \"text/html\"\nbody_file = \"busy.html\"\n";
+    let text = format!("{MINIMAL}\n{all}");
+    let config = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert_eq!(config.requests.refusals, [page(&[502, 503], Some("text/html"), "<p>")]);
+    assert_eq!(config.watched.len(), 2);
+    fs::write(folder.path().join("busy.html"), b"\xff").unwrap();
+    let picture = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_err().text;
+    assert!(picture.contains("refusals[0].body_file: found a file that is not UTF-8"), "{picture}");
+}
+
+#[test]
+fn cors_and_bodies_of_refusals_written_wrong() {
+    let api = |line: &str| format!("upstream = \"api\"\n{line}");
+    says(&api("cors = {}"), &["routes[1].cors.origins: found nothing"]);
+    says(&api("cors = { origins = [\"*\"], preflight = \"bypas\" }"), &["\"bypass\" or \"limit\"", "the nearest is \"bypass\""]);
+    says(&api("cors = { origins = [\"*\"], credentials = \"yes\" }"), &["found \"yes\"", "true or false"]);
+    says(&api("refusals = [{ status = 200, body = \"\" }]"), &["routes[1].refusals[0].status: found 200", "from 400 to 599"]);
+    says(&api("refusals = [{ status = 429 }]"), &["routes[1].refusals[0].body: found nothing"]);
+    says(&api("refusals = [{ body = \"\" }]"), &["routes[1].refusals[0].status: found nothing"]);
 }

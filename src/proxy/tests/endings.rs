@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::super::tally::Decided;
 use super::super::{access, settle};
 use super::*;
-use crate::plan::Refund;
+use crate::plan::{Enforcement, Refund};
 use crate::upstream::{Cause, UpstreamError};
 
 fn rig() -> Rig {
@@ -119,9 +119,14 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
     let mut visit = admitted(&rig, Refund::Never).await;
     visit.degraded = Some("store");
     let mut reply = reply(200);
-    for (name, value) in
-        [("connection", "x-hop"), ("x-hop", "1"), ("x-request-id", "theirs"), ("ratelimit", "\"up\";r=3;t=1"), ("trailer", "x-sum")]
-    {
+    for (name, value) in [
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("x-request-id", "theirs"),
+        ("weir-degraded", "theirs"),
+        ("ratelimit", "\"up\";r=3;t=1"),
+        ("trailer", "x-sum"),
+    ] {
         reply.headers_mut().append(name, value.parse().unwrap());
     }
     *reply.version_mut() = http::Version::HTTP_10;
@@ -144,10 +149,15 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
     visit.status = 201;
     let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"].map(str::to_owned);
     let headers = HeaderMap::from_iter([("x-cost".parse().unwrap(), HeaderValue::from_static("7"))]);
-    visit.reply_facts = settle::of_head(&names, &headers);
+    visit.reply_facts = settle::of_fields(&names, "header.", &headers);
+    visit.reply_facts.extend(settle::of_fields(
+        &names,
+        "trailer.",
+        &HeaderMap::from_iter([("t".parse().unwrap(), HeaderValue::from_static("8"))]),
+    ));
     let view = settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
     let facts: Vec<(&str, &str)> = view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    assert_eq!(facts, [("header.x-cost", "7"), ("response.bytes", "5"), ("duration-ms", "12")]);
+    assert_eq!(facts, [("header.x-cost", "7"), ("trailer.t", "8"), ("response.bytes", "5"), ("duration-ms", "12")]);
     assert_eq!((view.status, view.outcome), (201, crate::policy::ResponseOutcome::Completed));
     assert_eq!(view.limits, [("a".to_owned(), true, 8), ("b".to_owned(), true, 8)]);
 }
@@ -162,6 +172,31 @@ async fn a_settle_without_adjustments_leaves_the_declared_refunds() {
     // The policy that ships has no settle of its own.
     Answered::read(visit.stream(reply(500))).await;
     assert!(is_back(&rig).await);
+}
+
+#[tokio::test]
+async fn a_log_line_names_the_shadow_limits_that_would_refuse() {
+    let rig = rig();
+    let mut visit = rig.visit(0);
+    let shadow = Limit { enforcement: Enforcement::Shadow, ..window("trial", 0) };
+    admit::charge(&rig.limiter, check(vec![window("real", 1), shadow]), &mut visit).await.unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&access::line(&visit, 0, Duration::ZERO, START_US, true)).unwrap();
+    assert_eq!((&line["would_refuse"], &line["refused_by"]), (&serde_json::json!(["trial"]), &serde_json::Value::Null));
+}
+
+#[tokio::test]
+async fn a_status_that_means_nothing_is_no_reply() {
+    let rig = rig();
+    for status in [100, 200, 599] {
+        assert!(rig.visit(0).understood(reply(status)).is_ok());
+    }
+    for status in [600, 999] {
+        // Each gives back what the next one takes.
+        let mut visit = admitted(&rig, Refund::UpstreamError).await;
+        visit.sending(Body::empty());
+        let refusal = visit.understood(reply(status)).unwrap_err();
+        Answered::read(visit.refuse(&refusal)).await.problem(502);
+    }
 }
 
 #[tokio::test]

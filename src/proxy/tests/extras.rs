@@ -107,6 +107,7 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
         response_headers: HeaderRules { set: pairs(&[("content-length", "1")]), ..HeaderRules::default() },
         upstream_host: Some("a/b".into()),
         rewrite: Some(Rewrite::Template("/{id}".into())),
+        ..Extras::default()
     };
     let own = Respond { status: 204, body: "x".into(), content_type: Some("html".into()), headers: pairs(&[("te", "x")]) };
     let metrics = Metrics::new(1);
@@ -115,12 +116,118 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
     let expected = [
         "routes[0].request_headers.remove[0]",
-        "routes[0].response_headers.set.content-length",
         "routes[0].rewrite",
         "routes[0].upstream_host",
+        "routes[0].response_headers.set.content-length",
         "routes[0].respond.status",
         "routes[0].respond.content_type",
         "routes[0].respond.headers.te",
     ];
     assert_eq!(settings, expected);
+}
+
+fn page(status: u16, content_type: &str, body: &str) -> RefusalPage {
+    RefusalPage { statuses: vec![status], content_type: Some(content_type.into()), body: body.into() }
+}
+
+#[tokio::test]
+async fn a_refusals_body_is_the_routes_else_everybodys_else_weirs() {
+    let everybodys = vec![page(429, "text/plain", "all"), page(404, "text/html", "<p>{status} {title} {detail}")];
+    let own = page(429, "application/json", "{\"wait\":{retry_after},\"limit\":\"{limit}\",\"id\":{request_id}}");
+    let extras = Extras { refusals: vec![own], ..Extras::default() };
+    let limited = |path| RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond(path) };
+    let settings = Settings { refusals: everybodys, ..settings() };
+    let rig = Rig::with(settings, vec![RouteSettings { extras, ..limited("/own") }, limited("/all")]);
+    for _ in 0..2 {
+        assert_eq!(rig.get("/own").await.status, StatusCode::OK);
+    }
+    let own = rig.get("/own").await;
+    assert_eq!(
+        (own.status, own.field("content-type"), own.field("cache-control")),
+        (StatusCode::TOO_MANY_REQUESTS, Some("application/json"), Some("no-store"))
+    );
+    let body: serde_json::Value = serde_json::from_str(&own.body).unwrap();
+    assert_eq!(body, serde_json::json!({"wait": 60, "limit": "per-minute", "id": own.field("x-request-id").unwrap()}));
+    assert_eq!(rig.get("/all").await.body, "all");
+    let nothing = rig.get("/nothing").await;
+    assert_eq!((nothing.status.as_u16(), nothing.body.as_str()), (404, "<p>404 Not Found Nothing is served here."));
+    rig.ask("TRACE", "/all", &[]).await.problem(501);
+    let head = rig.ask("HEAD", "/all", &[]).await;
+    assert_eq!((head.status.as_u16(), head.body.as_str(), head.field("content-length")), (429, "", Some("3")));
+}
+
+#[tokio::test]
+async fn a_page_that_can_not_be_filled_in_is_a_mistake_with_its_place() {
+    let metrics = Metrics::new(1);
+    let extras = Extras { refusals: vec![page(429, "text/plain", "{wait}")], ..Extras::default() };
+    let settings = Settings { refusals: vec![page(429, "application/json", "{")], ..settings() };
+    let mistakes = House::build(settings, vec![RouteSettings { extras, ..respond("/") }], limiter(&metrics), &metrics).unwrap_err();
+    let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+    assert_eq!(settings, ["refusals[0].body", "routes[0].refusals[0].body"]);
+}
+
+const ORIGIN: (&str, &str) = ("origin", "https://app.example");
+const PREFLIGHT: (&str, &str) = ("access-control-request-method", "PUT");
+
+fn open(preflight: Preflight) -> Extras {
+    Extras { cors: Some(Cors { origins: vec![ORIGIN.1.into()], credentials: false, preflight }), ..Extras::default() }
+}
+
+#[tokio::test]
+async fn a_browsers_script_may_read_a_refusal_and_when_to_come_back() {
+    let limited = RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") };
+    let rig = Rig::new(vec![RouteSettings { extras: open(Preflight::Limit), ..limited.clone() }]);
+    for status in [200, 200, 429] {
+        let reply = rig.ask("GET", "/", &[ORIGIN]).await;
+        assert_eq!(reply.status, status);
+        assert_eq!((reply.field("access-control-allow-origin"), reply.field("vary")), (Some(ORIGIN.1), Some("origin")));
+        let exposed = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Weir-Degraded";
+        assert_eq!(reply.headers.get_all("access-control-expose-headers").iter().collect::<Vec<_>>(), [exposed]);
+    }
+    let other = rig.ask("GET", "/", &[("origin", "https://evil.example")]).await;
+    assert_eq!((other.field("access-control-allow-origin"), other.field("vary")), (None, Some("origin")));
+    rig.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await.problem(429);
+    let plain = Rig::new(vec![limited]);
+    let reply = plain.ask("GET", "/", &[ORIGIN]).await;
+    assert!(!reply.headers.keys().any(|name| name.as_str().starts_with("access-control")) && reply.field("vary").is_none(), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_preflight_is_not_counted_where_the_route_says_so() {
+    let route = RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        methods: vec!["PUT".into()],
+        extras: open(Preflight::Bypass),
+        ..respond("/*")
+    };
+    let rig = Rig::new(vec![route]);
+    for _ in 0..5 {
+        let reply = rig.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await;
+        assert_eq!((reply.status.as_u16(), reply.field("ratelimit")), (200, None));
+    }
+    rig.counted("weir_decisions_total{policy=\"public\",decision=\"bypassed\"}", 5);
+    // Each of these is no preflight for this route.
+    for fields in [&[][..], &[ORIGIN], &[PREFLIGHT], &[ORIGIN, ("access-control-request-method", "PATCH")]] {
+        rig.ask("OPTIONS", "/", fields).await.problem(405);
+    }
+    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), extras: open(Preflight::Bypass), ..respond("/*") }]);
+    let mut told = Vec::new();
+    for fields in [&[ORIGIN][..], &[PREFLIGHT], &[ORIGIN], &[ORIGIN, PREFLIGHT]] {
+        told.push(rig.ask("OPTIONS", "/", fields).await.status.as_u16());
+    }
+    assert_eq!(told, [200, 200, 429, 200]);
+}
+
+#[tokio::test]
+async fn an_upstreams_reply_is_opened_to_nobody_whom_it_did_not_allow() {
+    let rig = Rig::new(vec![RouteSettings { extras: open(Preflight::Limit), ..respond("/*") }]);
+    for (allowed, exposed) in [(None, 0), (Some("https://app.example"), 1), (Some("*"), 1)] {
+        let mut reply = Response::new(Body::empty());
+        if let Some(allowed) = allowed {
+            reply.headers_mut().insert("access-control-allow-origin", HeaderValue::from_static(allowed));
+        }
+        let reply = Answered::read(rig.visit(0).stream(reply)).await;
+        assert_eq!(reply.field("access-control-allow-origin"), allowed);
+        assert_eq!(reply.headers.get_all("access-control-expose-headers").iter().count(), exposed);
+    }
 }

@@ -2,6 +2,7 @@
 
 mod endings;
 mod extras;
+mod http2;
 mod replies;
 mod sockets;
 
@@ -68,7 +69,14 @@ fn client_ip(limits: &str) -> RoutePolicy {
 const TWO_A_MINUTE: &str = r#"{"name":"per-minute","algorithm":"fixed_window","quota":2,"period":"1m"}"#;
 
 fn settings() -> Settings {
-    Settings { trusted_proxies: Vec::new(), uri_bytes_max: 200, body_idle: PATIENCE, access: Access::Off, access_json: true }
+    Settings {
+        trusted_proxies: Vec::new(),
+        uri_bytes_max: 200,
+        body_idle: PATIENCE,
+        access: Access::Off,
+        access_json: true,
+        refusals: Vec::new(),
+    }
 }
 
 fn limiter(metrics: &Metrics) -> Arc<Limiter> {
@@ -79,9 +87,13 @@ fn limiter(metrics: &Metrics) -> Arc<Limiter> {
 
 impl Rig {
     fn new(routes: Vec<RouteSettings>) -> Self {
+        Self::with(settings(), routes)
+    }
+
+    fn with(settings: Settings, routes: Vec<RouteSettings>) -> Self {
         let metrics = Metrics::new(1);
         let limiter = limiter(&metrics);
-        let house = Arc::new(House::build(settings(), routes, Arc::clone(&limiter), &metrics).unwrap());
+        let house = Arc::new(House::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
         Self { local: Arc::new(Local::new(0, Arc::clone(&house))), house, limiter, metrics }
     }
 

@@ -17,6 +17,7 @@ pub(super) struct Front {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
     metrics: Metrics,
+    live: Arc<Live>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -49,9 +50,10 @@ impl Front {
         let address = listener.address();
         let connections =
             ConnectionSettings { connections_max: 100, header_bytes_max: 16 << 10, request_header: PATIENCE, keep_alive: PATIENCE };
-        let proxy = Proxy::new(Live::new(house));
+        let live = Live::new(house);
+        let proxy = Proxy::new(Arc::clone(&live));
         let serving = listener.serve(proxy, Arc::new(ArcSwap::from_pointee(connections)), Drain::new(), metrics.clone());
-        Self { address, heads, metrics, tasks: vec![tokio::spawn(serving), answers] }
+        Self { address, heads, metrics, live, tasks: vec![tokio::spawn(serving), answers] }
     }
 
     /// Sends `request` on a connection of its own and reads until the proxy closes.
@@ -62,6 +64,11 @@ impl Front {
         let read = stream.read_to_string(&mut reply);
         tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
         reply
+    }
+
+    /// Handles a request that came by no connection.
+    pub(super) async fn handle(&self, request: Request) -> Response {
+        handle(&self.live.load(), request, &peer()).await
     }
 
     pub(super) fn heads(&self) -> Vec<String> {

@@ -1,0 +1,303 @@
+//! An operator's own body for a refusal: a text with placeholders, each escaped for where it stands. Knows no refusal.
+//!
+//! `{retry_after}` and its like are placeholders; any other brace is text, so that JSON needs no escapes of its own. In JSON a placeholder
+//! inside a string is escaped, and one that stands alone becomes a whole value: a number, a string, or `null` where there is nothing to say.
+
+use http::{HeaderValue, StatusCode};
+
+use super::settings::RefusalPage;
+use super::{json, rules};
+use crate::telemetry::Mistake;
+
+/// Statuses of one page, and pages of one list, are few: they are looked through in order.
+const STATUSES: std::ops::Range<u16> = 400..600;
+
+/// A page, checked.
+#[derive(Debug)]
+pub(super) struct Page {
+    statuses: Vec<u16>,
+    pub(super) content_type: HeaderValue,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Value(Value, Place),
+}
+
+/// What a placeholder stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Status,
+    Title,
+    Detail,
+    RequestId,
+    RetryAfter,
+    Limit,
+    Route,
+}
+
+/// Where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Plain,
+    Markup,
+    JsonString,
+    JsonValue,
+}
+
+/// What a refusal has to say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'a> {
+    pub(super) status: StatusCode,
+    pub(super) title: &'a str,
+    pub(super) detail: &'a str,
+    pub(super) request_id: &'a str,
+    pub(super) retry_after_s: Option<u64>,
+    /// Those that refused, with commas between them.
+    pub(super) limits: &'a str,
+    pub(super) route: &'a str,
+}
+
+const VALUES: [(&str, Value); 7] = [
+    ("status", Value::Status),
+    ("title", Value::Title),
+    ("detail", Value::Detail),
+    ("request_id", Value::RequestId),
+    ("retry_after", Value::RetryAfter),
+    ("limit", Value::Limit),
+    ("route", Value::Route),
+];
+
+impl Page {
+    /// Checks a page written under the setting `at`.
+    pub(super) fn build(written: &RefusalPage, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+        let before = mistakes.len();
+        for status in written.statuses.iter().filter(|status| !STATUSES.contains(status)) {
+            mistakes.push(Mistake::new(format!("{at}.status"), status.to_string(), "400 to 599"));
+        }
+        let plain = "text/plain; charset=utf-8";
+        let content_type = rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, mistakes)?;
+        let form = Form::of(&content_type);
+        match pieces(&written.body, form) {
+            Ok(pieces) if mistakes.len() == before => {
+                let page = Self { statuses: written.statuses.clone(), content_type, pieces };
+                if form == Form::Json && !page.is_json() {
+                    mistakes.push(Mistake::new(
+                        format!("{at}.body"),
+                        "a text that is no JSON once its placeholders are filled in",
+                        "JSON, as `content_type` says",
+                    ));
+                    return None;
+                }
+                return Some(page);
+            }
+            Ok(_) => {}
+            Err(unknown) => {
+                let known: Vec<String> = VALUES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+                mistakes.push(Mistake::new(
+                    format!("{at}.body"),
+                    format!("the placeholder {{{unknown}}}"),
+                    format!("one of {}; a brace with a blank after it is text", known.join(" ")),
+                ));
+            }
+        }
+        None
+    }
+
+    pub(super) fn is_for(&self, status: StatusCode) -> bool {
+        self.statuses.contains(&status.as_u16())
+    }
+
+    /// The body.
+    pub(super) fn fill(&self, told: Told<'_>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Value(Value::Status, place) => number(&mut out, *place, Some(told.status.as_u16().into())),
+                Piece::Value(Value::RetryAfter, place) => number(&mut out, *place, told.retry_after_s),
+                Piece::Value(value, place) => text(&mut out, *place, told.text(*value)),
+            }
+        }
+        out
+    }
+
+    fn is_json(&self) -> bool {
+        let told = |retry_after_s, text| Told {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            title: text,
+            detail: text,
+            request_id: text,
+            retry_after_s,
+            limits: text,
+            route: text,
+        };
+        [told(None, ""), told(Some(1), "\"")].into_iter().all(|told| serde_json::from_slice::<serde_json::Value>(&self.fill(told)).is_ok())
+    }
+}
+
+impl<'a> Told<'a> {
+    fn text(&self, value: Value) -> &'a str {
+        match value {
+            Value::Title => self.title,
+            Value::Detail => self.detail,
+            Value::RequestId => self.request_id,
+            Value::Limit => self.limits,
+            Value::Route => self.route,
+            Value::Status | Value::RetryAfter => "",
+        }
+    }
+}
+
+/// How a body of a content type is escaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Markup,
+    Json,
+}
+
+impl Form {
+    fn of(content_type: &HeaderValue) -> Self {
+        let text = content_type.to_str().unwrap_or_default();
+        let main = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match main.rsplit(['/', '+']).next() {
+            Some("json") => Self::Json,
+            Some("html" | "xml") => Self::Markup,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// An error is the name of a placeholder that is none.
+fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut text = String::new();
+    let mut in_string = false;
+    let mut escaped = false;
+    let mut rest = body;
+    while let Some(letter) = rest.chars().next() {
+        if let Some((name, after)) = placeholder(rest) {
+            let known = VALUES.iter().find(|(known, _)| *known == name);
+            let (_, value) = known.ok_or_else(|| name.chars().take(32).collect::<String>())?;
+            let place = match form {
+                Form::Plain => Place::Plain,
+                Form::Markup => Place::Markup,
+                Form::Json if in_string => Place::JsonString,
+                Form::Json => Place::JsonValue,
+            };
+            pieces.push(Piece::Text(std::mem::take(&mut text)));
+            pieces.push(Piece::Value(*value, place));
+            rest = after;
+            continue;
+        }
+        in_string ^= letter == '"' && !escaped;
+        escaped = letter == '\\' && !escaped;
+        text.push(letter);
+        rest = rest.get(letter.len_utf8()..).unwrap_or_default();
+    }
+    pieces.push(Piece::Text(text));
+    pieces.retain(|piece| *piece != Piece::Text(String::new()));
+    Ok(pieces)
+}
+
+/// `{name}` at the beginning of `text`, and what follows it.
+fn placeholder(text: &str) -> Option<(&str, &str)> {
+    let (name, after) = text.strip_prefix('{')?.split_once('}')?;
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    is_name.then_some((name, after))
+}
+
+fn number(out: &mut Vec<u8>, place: Place, value: Option<u64>) {
+    match value {
+        Some(value) => json::number(out, value),
+        None => text(out, place, ""),
+    }
+}
+
+fn text(out: &mut Vec<u8>, place: Place, text: &str) {
+    match place {
+        Place::Plain => out.extend_from_slice(text.as_bytes()),
+        Place::JsonString => json::escaped(out, text),
+        Place::JsonValue if text.is_empty() => out.extend_from_slice(b"null"),
+        Place::JsonValue => json::string(out, text),
+        Place::Markup => {
+            for byte in text.bytes() {
+                match byte {
+                    b'&' => out.extend_from_slice(b"&amp;"),
+                    b'<' => out.extend_from_slice(b"&lt;"),
+                    b'>' => out.extend_from_slice(b"&gt;"),
+                    b'"' => out.extend_from_slice(b"&quot;"),
+                    b'\'' => out.extend_from_slice(b"&#39;"),
+                    byte => out.push(byte),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(content_type: &str, body: &str) -> RefusalPage {
+        RefusalPage { statuses: vec![429, 503], content_type: Some(content_type.into()), body: body.into() }
+    }
+
+    fn build(content_type: &str, body: &str) -> Result<Page, Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        Page::build(&written(content_type, body), "refusals[0]", &mut mistakes).ok_or(mistakes)
+    }
+
+    #[track_caller]
+    fn filled(content_type: &str, body: &str, retry_after_s: Option<u64>) -> String {
+        let told = Told {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            title: "Too Many Requests",
+            detail: "</script>\"&'\n",
+            request_id: "id-1",
+            retry_after_s,
+            limits: "",
+            route: "api",
+        };
+        String::from_utf8(build(content_type, body).unwrap().fill(told)).unwrap()
+    }
+
+    #[test]
+    fn each_placeholder_is_escaped_for_where_it_stands() {
+        assert_eq!(
+            filled("text/plain", "{status} {title} {retry_after}s {request_id} {route} {limit}{ x }", Some(17)),
+            "429 Too Many Requests 17s id-1 api { x }"
+        );
+        assert_eq!(filled("text/html; charset=utf-8", "<p>{detail}</p>", None), "<p>&lt;/script&gt;&quot;&amp;&#39;\n</p>");
+        assert_eq!(filled("application/problem+json", "{\"a\":\"x{detail}\"}", None), "{\"a\":\"x</script>\\\"&'\\n\"}");
+    }
+
+    #[test]
+    fn in_json_a_placeholder_alone_is_a_value() {
+        let body = "{\"error\": {\"code\": {status}, \"wait\": {retry_after}, \"limit\": {limit}, \"id\": {request_id}, \"s\": \"{retry_after}\"}}";
+        let wait = |seconds| serde_json::from_str::<serde_json::Value>(&filled("application/json", body, seconds)).unwrap();
+        assert_eq!(wait(Some(3)), serde_json::json!({"error": {"code": 429, "wait": 3, "limit": null, "id": "id-1", "s": "3"}}));
+        assert_eq!(wait(None)["error"]["wait"], serde_json::Value::Null);
+        // A quote that is escaped ends no string.
+        assert_eq!(filled("application/json", r#"["\"{route}", {route}]"#, None), r#"["\"api", "api"]"#);
+    }
+
+    #[test]
+    fn what_can_not_be_filled_in_is_a_mistake() {
+        let first = |content_type, body| build(content_type, body).unwrap_err().remove(0);
+        let unknown = first("text/plain", "{retry_aftr}");
+        assert!(
+            unknown.setting == "refusals[0].body" && unknown.found.contains("{retry_aftr}") && unknown.expected.contains("{retry_after}"),
+            "{unknown}"
+        );
+        assert!(first("application/json", "{\"a\": {status}").found.contains("no JSON"));
+        assert!(first("application/json", "{\"a\": \"{status}}").found.contains("no JSON"));
+        assert_eq!(first("html", "x").setting, "refusals[0].content_type");
+        let mut mistakes = Vec::new();
+        Page::build(&RefusalPage { statuses: vec![200], ..written("text/plain", "") }, "refusals[0]", &mut mistakes);
+        assert_eq!(mistakes[0].setting, "refusals[0].status");
+    }
+}
