@@ -53,10 +53,10 @@ install() {
         root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
     fi
     guard_down
-    # Nor at the next boot. A machine that ran Redis before keeps it: then nothing was installed here.
-    if [[ " $* " == *" redis-server "* && -d /run/systemd/system ]]; then
-        root systemctl disable --quiet redis-server
-    fi
+    # Nor at the next boot. A machine that ran one of them before keeps it: then it was not installed here.
+    [[ -d /run/systemd/system ]] || return 0
+    if [[ " $* " == *" redis-server "* ]]; then root systemctl disable --quiet redis-server; fi
+    if [[ " $* " == *" nginx-light "* ]]; then root systemctl disable --quiet nginx; fi
 }
 
 # ---- Parts ----------------------------------------------------------------------------------------------------------------------------
@@ -114,6 +114,14 @@ packages_for() {
         fi
         # The tests of skewed clocks are built on Linux only.
         if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
+        # Real clients, and real upstreams, to stand on either side of Weir. Debian's nginx is in a folder that few have on their PATH.
+        have curl || missing+=(curl)
+        if ! have nginx && [[ ! -x /usr/sbin/nginx ]]; then
+            if [[ $mac == yes ]]; then missing+=(nginx); else missing+=(nginx-light); fi
+        fi
+        if ! some_python > /dev/null; then
+            if [[ $mac == yes ]]; then missing+=(python3); else missing+=(python3-venv); fi
+        fi
     fi
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
@@ -123,6 +131,39 @@ redis_version() {
     version=$(redis-server --version | sed -n 's/.*v=\([0-9]*\).*/\1/p')
     ((version >= 7)) || die "redis-server $version is too old: 7.0 or later is needed" \
         "https://redis.io/docs/latest/operate/oss_and_stack/install/ has packages for older systems."
+}
+
+curl_version() {
+    [[ $(curl --version) == *HTTP2* ]] || die "$(command -v curl) can't speak HTTP/2" \
+        "Debian's and Homebrew's can; put one of them first on the PATH."
+}
+
+# A Python that can make an environment: the one on the PATH, or else Debian's, which a version manager's may hide.
+some_python() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        if "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' > /dev/null 2>&1; then
+            printf '%s\n' "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+# The tests' Python packages, in an environment of their own under target/. A copy of the list is put there last: it says that all of it is there.
+python_packages() {
+    local wanted=tests/clients/requirements.txt folder=${CARGO_TARGET_DIR:-target}/python python
+    if cmp -s "$wanted" "$folder/requirements.txt" && "$folder/bin/python" -c 'import httpx' > /dev/null 2>&1; then return; fi
+    python=$(some_python) || die "Python 3.10 or later with venv and ensurepip is missing" \
+        "Debian, Ubuntu: sudo apt-get install python3-venv" \
+        "macOS: brew install python3"
+    say "Installing the tests' Python packages into $folder"
+    mkdir -p "$(dirname "$folder")"
+    "$python" -m venv --clear "$folder"
+    # Wheels only: to build grpcio takes half an hour.
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --requirement "$wanted" ||
+        die "pip could not install $wanted" "It needs PyPI, or an index of yours (PIP_INDEX_URL), and wheels for $("$python" --version)."
+    cp "$wanted" "$folder/requirements.txt"
 }
 
 for part in "$@"; do
@@ -139,6 +180,8 @@ for part in "$@"; do
             components
             packages_for test
             redis_version
+            curl_version
+            python_packages
             ;;
         *) die "setup.sh knows build, lint and test, not $part" ;;
     esac

@@ -21,6 +21,11 @@ impl Cluster {
 
     /// `masters` servers that share the slots evenly.
     pub fn of(masters: usize, options: &[&str]) -> Self {
+        Self::within(masters, options, &[])
+    }
+
+    /// The same, with variables in the servers' environment.
+    pub fn within(masters: usize, options: &[&str], environment: &[(&'static str, String)]) -> Self {
         let mut all = vec![
             "--cluster-enabled",
             "yes",
@@ -33,7 +38,7 @@ impl Cluster {
             "no",
         ];
         all.extend(options);
-        let cluster = Self { nodes: (0..masters).map(|_| Redis::with(&all)).collect() };
+        let cluster = Self { nodes: (0..masters).map(|_| Redis::within(&all, environment)).collect() };
         cluster.form();
         cluster
     }

@@ -4,11 +4,18 @@
 pub mod client;
 pub mod cluster;
 pub mod cut;
+pub mod flood;
 pub mod guest;
+#[cfg(target_os = "linux")]
+pub mod held;
+pub mod nginx;
 #[path = "../../src/wire/pki.rs"]
 pub mod pki;
+pub mod process;
+pub mod python;
 pub mod redis;
 pub mod toml;
+pub mod transfer;
 pub mod upstream;
 pub mod weir;
 

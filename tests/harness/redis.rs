@@ -20,6 +20,7 @@ pub struct Redis {
     folder: TempDir,
     pub address: SocketAddr,
     options: Vec<String>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Redis {
@@ -30,12 +31,17 @@ impl Redis {
 
     /// With further options, as on its command line: `&["--maxmemory", "5mb"]`.
     pub fn with(options: &[&str]) -> Self {
+        Self::within(options, &[])
+    }
+
+    /// The same, with variables in its environment.
+    pub fn within(options: &[&str], environment: &[(&'static str, String)]) -> Self {
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let folder = tempfile::tempdir().expect("a temporary folder");
         for _ in 0..TRIES {
             let address = free_pair();
-            if let Some(child) = spawn(&folder, address, &options) {
-                return Self { child, folder, address, options };
+            if let Some(child) = spawn(&folder, address, &options, environment) {
+                return Self { child, folder, address, options, environment: environment.to_vec() };
             }
         }
         panic!("redis-server did not start on any of {TRIES} ports; its log:\n{}", log(&folder));
@@ -49,8 +55,8 @@ impl Redis {
 
     /// Starts it again where it was, empty.
     pub fn start_again(&mut self) {
-        self.child =
-            spawn(&self.folder, self.address, &self.options).unwrap_or_else(|| panic!("no restart; its log:\n{}", log(&self.folder)));
+        self.child = spawn(&self.folder, self.address, &self.options, &self.environment)
+            .unwrap_or_else(|| panic!("no restart; its log:\n{}", log(&self.folder)));
     }
 
     pub fn connect(&self) -> Connection {
@@ -69,12 +75,13 @@ impl Drop for Redis {
 }
 
 /// Starts a server and waits until it answers; nothing where its port was taken meanwhile.
-fn spawn(folder: &TempDir, address: SocketAddr, options: &[String]) -> Option<Child> {
+fn spawn(folder: &TempDir, address: SocketAddr, options: &[String], environment: &[(&'static str, String)]) -> Option<Child> {
     let port = address.port().to_string();
     let log = folder.path().join("log");
     let mut command = Command::new("redis-server");
     command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
     command.arg("--dir").arg(folder.path()).arg("--logfile").arg(&log).args(options);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("redis-server on the PATH: `make setup` installs it");
     let deadline = Instant::now() + PATIENCE;

@@ -131,7 +131,7 @@ impl Upstream {
 }
 
 /// Its queue holds a whole storm: the standard library's holds 128, and whoever doesn't fit waits a second for his next try.
-fn listener() -> std::net::TcpListener {
+pub fn listener() -> std::net::TcpListener {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
     socket.listen(4096).expect("a queue");

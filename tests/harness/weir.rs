@@ -119,6 +119,14 @@ impl Weir {
         eventually("the process ends", || child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| output.tail(30)))
     }
 
+    /// The most memory that the process ever had (`VmHWM`).
+    #[cfg(target_os = "linux")]
+    pub fn peak_memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a running process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     pub fn output(&self) -> &Output {
         &self.output
     }

@@ -16,10 +16,12 @@ mod harness;
 
 mod admin;
 mod admission;
+mod clients;
 // libfaketime works elsewhere, but only here does it spare the monotonic clock for certain.
 #[cfg(target_os = "linux")]
 mod clocks;
 mod commands;
+mod endurance;
 mod faults;
 mod forwarding;
 mod guests;
@@ -32,4 +34,5 @@ mod reloads;
 mod replies;
 mod several;
 mod smuggling;
+mod traces;
 mod windows;

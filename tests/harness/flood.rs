@@ -1,0 +1,131 @@
+//! An upstream for large bodies: it sends as many zeros as it is asked for, and counts what it is sent. It keeps neither.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::watch;
+
+const PIECE: &[u8] = &[0; 64 << 10];
+
+/// A running upstream: `GET /BYTES` sends so many, anything else is answered with the number of bytes that came.
+pub struct Flood {
+    pub address: SocketAddr,
+    sent: Arc<AtomicU64>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    Http1,
+    /// By prior knowledge.
+    Http2,
+}
+
+impl Flood {
+    pub fn start(speaks: Speaks) -> Self {
+        let listener = super::upstream::listener();
+        listener.set_nonblocking(true).expect("a socket that doesn't block");
+        let address = listener.local_addr().expect("an address");
+        let (stop, mut stopped) = watch::channel(false);
+        let sent = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&sent);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                tokio::select! {
+                    () = serve(listener, speaks, counter) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
+                }
+            });
+        });
+        Self { address, sent, stop, thread: Some(thread) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Bytes that its connections have taken so far, of all bodies.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(listener: tokio::net::TcpListener, speaks: Speaks, sent: Arc<AtomicU64>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let _ = stream.set_nodelay(true);
+        let sent = Arc::clone(&sent);
+        tokio::spawn(async move {
+            let service = service_fn(move |request| reply(request, Arc::clone(&sent)));
+            let stream = TokioIo::new(stream);
+            // A proxy that goes away in the middle is no fault of this end's.
+            match speaks {
+                Speaks::Http1 => drop(http1::Builder::new().serve_connection(stream, service).await),
+                Speaks::Http2 => drop(http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await),
+            }
+        });
+    }
+}
+
+type Reply = http::Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>;
+
+async fn reply(request: http::Request<Incoming>, sent: Arc<AtomicU64>) -> Result<Reply, hyper::Error> {
+    if request.method() == http::Method::GET {
+        let left = request.uri().path().trim_start_matches('/').parse().unwrap_or(0);
+        return Ok(http::Response::new(Zeros { left, sent }.boxed()));
+    }
+    let (mut body, mut count) = (request.into_body(), 0);
+    while let Some(frame) = body.frame().await {
+        count += frame?.data_ref().map_or(0, |data| data.len());
+    }
+    Ok(http::Response::new(http_body_util::Full::new(Bytes::from(count.to_string())).boxed()))
+}
+
+struct Zeros {
+    left: u64,
+    sent: Arc<AtomicU64>,
+}
+
+impl Body for Zeros {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.left.min(PIECE.len() as u64);
+        self.left -= piece;
+        self.sent.fetch_add(piece, Ordering::Relaxed);
+        Poll::Ready((piece > 0).then(|| Ok(Frame::data(Bytes::from_static(&PIECE[..piece as usize])))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

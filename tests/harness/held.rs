@@ -1,0 +1,42 @@
+//! Processes whose wall clock a test holds and moves, second by second. Only the wall clock: timers and deadlines go on the monotonic one.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::process::run;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/harness/held_time.c");
+
+/// A clock that a test holds.
+pub struct HeldTime {
+    folder: TempDir,
+    file: File,
+}
+
+impl HeldTime {
+    /// The right time, which runs, until [`HeldTime::set`] stops it.
+    pub fn running() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let built = run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(folder.path().join("held.so")).arg(SOURCE));
+        assert_eq!(built.code, 0, "{SOURCE}: {}", built.err);
+        let file = File::create(folder.path().join("now")).expect("a file");
+        let held = Self { folder, file };
+        held.set(0);
+        held
+    }
+
+    /// Stops it at this second since 1970.
+    pub fn set(&self, at_s: i64) {
+        self.file.write_all_at(&at_s.to_ne_bytes(), 0).expect("a written file");
+    }
+
+    /// What a process needs to be held.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let path = |name| PathBuf::from(self.folder.path()).join(name).to_string_lossy().into_owned();
+        vec![("LD_PRELOAD", path("held.so")), ("HELD_TIME", path("now"))]
+    }
+}

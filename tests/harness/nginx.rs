@@ -1,0 +1,102 @@
+//! nginx as an upstream: one process, so that killing it is the whole of its end.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::process::Service;
+use super::{eventually, free_address};
+
+/// Times that another port is tried when somebody was faster.
+const TRIES: usize = 10;
+
+/// A running nginx; killed when dropped.
+pub struct Nginx {
+    pub address: SocketAddr,
+    folder: TempDir,
+    service: Service,
+    server: String,
+    listen: String,
+}
+
+impl Nginx {
+    /// Serves these lines of a `server { }`; its files are in [`Nginx::folder`]`/www`.
+    pub fn start(server: &str) -> Self {
+        Self::with("", server)
+    }
+
+    /// The same; `listen` are further words of its `listen`, `ssl http2` say.
+    pub fn with(listen: &str, server: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir_all(folder.path().join("www")).expect("a folder for its files");
+        for _ in 0..TRIES {
+            let address = free_address();
+            if let Some(service) = spawn(folder.path(), address, listen, server) {
+                return Self { address, folder, service, server: server.into(), listen: listen.into() };
+            }
+        }
+        panic!("nginx did not start on any of {TRIES} ports; its log:\n{}", log(folder.path()));
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Puts a file below `/`.
+    pub fn file(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.folder.path().join("www").join(name), bytes).expect("a file");
+    }
+
+    /// Requests that it has logged, which it does at their end.
+    pub fn count(&self) -> usize {
+        std::fs::read_to_string(self.folder.path().join("access")).unwrap_or_default().lines().count()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.service.kill();
+    }
+
+    /// Starts it again where it was.
+    pub fn start_again(&mut self) {
+        self.service = spawn(self.folder.path(), self.address, &self.listen, &self.server)
+            .unwrap_or_else(|| panic!("no restart; its log:\n{}", log(self.folder.path())));
+    }
+}
+
+/// Debian puts it where only root's PATH leads.
+fn program() -> &'static str {
+    if Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" }
+}
+
+fn log(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("error")).unwrap_or_default()
+}
+
+/// Starts it and waits until it listens; nothing where its port was taken meanwhile.
+fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Option<Service> {
+    let here = folder.display();
+    let temp: Vec<String> =
+        ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path {here}/{name};")).into();
+    let config = format!(
+        "daemon off; master_process off; pid {here}/pid; error_log {here}/error warn;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{ access_log {here}/access; {} keepalive_requests 1000000; types {{ text/plain txt; }} default_type application/octet-stream;\n\
+         server {{ listen {address} {listen}; root {here}/www;\n{server}\n}} }}\n",
+        temp.join(" ")
+    );
+    let path = folder.join("nginx.conf");
+    std::fs::write(&path, config).expect("a configuration file");
+    let mut command = Command::new(program());
+    command.arg("-e").arg(folder.join("error")).arg("-p").arg(folder).arg("-c").arg(&path);
+    let mut service = Service::spawn(&mut command);
+    // It writes its id when it has its port, which it tries for some seconds to get.
+    let pid = folder.join("pid");
+    let listens = eventually("nginx listens, or ends", || {
+        let listens = std::fs::read_to_string(&pid).unwrap_or_default().trim() == service.id().to_string();
+        if listens || !service.running() { Ok(listens) } else { Err(log(folder)) }
+    });
+    listens.then_some(service)
+}

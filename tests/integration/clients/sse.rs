@@ -1,0 +1,23 @@
+//! Server-sent events: each arrives when it is sent, pauses are nobody's business, and the server hears when nobody listens any more.
+
+use super::open_house;
+use crate::harness::python::{PythonServer, client};
+use crate::harness::toml::Toml;
+use crate::harness::weir::Weir;
+
+const EVENTS: &str = "50";
+/// Longer than everything below that might take a quiet stream for a dead one.
+const PAUSE_S: &str = "2.5";
+const PAUSES: &str = "2";
+
+fn impatient_house(url: &str) -> Toml {
+    open_house(url).timeout("request_header = \"1s\"").timeout("keep_alive = \"1s\"")
+}
+
+#[test]
+fn events_arrive_one_by_one_over_http_1_1() {
+    let server = PythonServer::start("asgi.py", &[]);
+    let weir = Weir::start(&impatient_house(&server.url()).text());
+    client("sse_client.py", &[&format!("http://{}", weir.http), "plain", EVENTS, PAUSE_S, PAUSES]);
+    server.service.await_line("gone plain");
+}

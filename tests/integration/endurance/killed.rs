@@ -1,0 +1,90 @@
+//! `kill -9` of an upstream: whoever is under way hears of it at once, and so does whoever comes later, until it is back.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use crate::harness::client::{Client, Tally};
+use crate::harness::eventually_async;
+use crate::harness::nginx::Nginx;
+use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
+/// At once, on a machine that is busy; a timeout of Weir's own would be longer.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// Requests that are under way when the upstream dies.
+const UNDER_WAY: usize = 40;
+
+fn page() -> &'static str {
+    "location / { return 200 \"alive\"; }"
+}
+
+#[tokio::test]
+async fn a_killed_upstream_is_a_502_at_once_and_a_200_when_it_is_back() {
+    let mut nginx = Nginx::start(page());
+    let weir = Weir::start(&simple(&nginx.url(), &[MANY]).text());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    for _ in 0..3 {
+        for _ in 0..20 {
+            assert_eq!(client.get("/", &[]).await.unwrap().text(), "alive");
+        }
+        nginx.kill();
+        for _ in 0..20 {
+            let reply = tokio::time::timeout(AT_ONCE, client.get("/", &[])).await.expect("at once").unwrap();
+            assert_eq!((reply.status, reply.header("content-type").as_str()), (502, "application/problem+json"), "{reply:?}");
+        }
+        nginx.start_again();
+        eventually_async("it is served again", async || match client.get("/", &[]).await {
+            Ok(reply) if reply.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn requests_under_way_at_a_killed_upstream_are_answered_502_at_once() {
+    let behind = Upstream::start();
+    behind.hold();
+    let mut nginx = Nginx::start(&format!("location / {{ proxy_pass {}; }}", behind.url()));
+    let weir = Weir::start(&simple(&nginx.url(), &[MANY]).text());
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..UNDER_WAY {
+        let address = weir.http;
+        tasks.spawn(async move { Client::connect(address).await.unwrap().get("/", &[]).await });
+    }
+    eventually_async(
+        "all are under way",
+        async || if behind.count() == UNDER_WAY as u64 { Ok(()) } else { Err(behind.count().to_string()) },
+    )
+    .await;
+    nginx.kill();
+    let mut tally = Tally::default();
+    while let Some(reply) = tokio::time::timeout(AT_ONCE, tasks.join_next()).await.expect("at once") {
+        tally.add(&reply.unwrap());
+    }
+    tally.only(&[502]);
+    assert_eq!(tally.count(502), UNDER_WAY as u64);
+    assert_eq!(weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"}"), UNDER_WAY as u64);
+}
+
+/// Of a file that nginx sends slowly: it takes a hundred seconds.
+const SIZE: usize = 10_000_000;
+
+#[test]
+fn a_reply_that_is_cut_in_the_middle_does_not_look_whole() {
+    let mut nginx = Nginx::start("location / { limit_rate 100k; }");
+    nginx.file("large", &vec![b'x'; SIZE]);
+    let weir = Weir::start(&simple(&nginx.url(), &[MANY]).text());
+    let mut stream = std::net::TcpStream::connect(weir.http).unwrap();
+    stream.set_read_timeout(Some(AT_ONCE)).unwrap();
+    stream.write_all(format!("GET /large HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http).as_bytes()).unwrap();
+    let mut reply = vec![0; 1000];
+    stream.read_exact(&mut reply).unwrap();
+    assert!(reply.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&reply));
+    nginx.kill();
+    // A reset is as good as an end, and an end that is too early is no reply either.
+    let _ = stream.read_to_end(&mut reply);
+    assert!(reply.len() < SIZE, "{} bytes of a reply that was cut", reply.len());
+}

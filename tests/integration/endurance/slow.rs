@@ -1,0 +1,138 @@
+//! Clients that are slow on purpose, by the hundred, on the one worker that everybody shares: each gives or takes a byte in a while, and nobody else
+//! waits for them.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::client::{Client, Tally};
+use crate::harness::flood::{Flood, Speaks};
+use crate::harness::toml::Toml;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+use crate::harness::{PATIENCE, eventually_async};
+
+/// Slow clients of each kind.
+const SLOW: usize = 150;
+/// Bytes that each of them gives or takes, one by one.
+const ROUNDS: usize = 25;
+/// Requests of everybody else between two such bytes.
+const OTHERS: usize = 20;
+/// Of what is fetched slowly: far more than anything between its two ends holds.
+const LARGE: u64 = 64 << 20;
+/// What a slow download may hold of it inside Weir.
+const HELD_KIB_MAX: u64 = 512;
+
+fn house(upstream: &Upstream, flood: &Flood) -> Toml {
+    Toml::new()
+        .server("workers = 1")
+        .timeout("request_header = \"5m\"\nbody_idle = \"5m\"")
+        .upstream("api", &upstream.url(), "")
+        .upstream("flood", &flood.url(), "")
+        .policy("public", &["name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\""])
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
+        .route(&format!("name = \"flood\"\npath = \"/{LARGE}\"\nupstream = \"flood\"\npolicy = \"public\""))
+}
+
+/// What a slow client does next with its connection.
+enum Slow {
+    /// Sends a head that is never done before the end.
+    Head(TcpStream),
+    /// Sends a body.
+    Body(TcpStream),
+    /// Reads a reply.
+    Reader(TcpStream),
+}
+
+impl Slow {
+    async fn start(kind: usize, address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.set_nodelay(true).expect("an option");
+        match kind {
+            0 => {
+                stream.write_all(format!("GET /head HTTP/1.1\r\nHost: {address}\r\nX-Slow: ").as_bytes()).await.expect("sent");
+                Self::Head(stream)
+            }
+            1 => {
+                let head = format!("POST /body HTTP/1.1\r\nHost: {address}\r\nContent-Length: {ROUNDS}\r\n\r\n");
+                stream.write_all(head.as_bytes()).await.expect("sent");
+                Self::Body(stream)
+            }
+            _ => {
+                stream.write_all(format!("GET /{LARGE} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.expect("sent");
+                Self::Reader(stream)
+            }
+        }
+    }
+
+    async fn one_byte(&mut self) {
+        match self {
+            Self::Head(stream) | Self::Body(stream) => stream.write_all(b"x").await.expect("sent"),
+            Self::Reader(stream) => drop(stream.read_u8().await.expect("a byte")),
+        }
+    }
+
+    /// Does the rest at once; returns the status.
+    async fn end(self) -> Option<u16> {
+        let mut stream = match self {
+            Self::Head(mut stream) => {
+                stream.write_all(b"\r\n\r\n").await.expect("sent");
+                stream
+            }
+            Self::Body(stream) => stream,
+            // Leaves in the middle.
+            Self::Reader(_) => return None,
+        };
+        let mut line = [0; 12];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await.expect("in time").expect("a reply");
+        std::str::from_utf8(&line).ok()?.rsplit(' ').next()?.parse().ok()
+    }
+}
+
+#[tokio::test]
+async fn hundreds_of_slow_clients_hold_nobody_else() {
+    let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
+    let weir = Weir::start(&house(&upstream, &flood).text());
+    let mut slow = Vec::new();
+    for number in 0..3 * SLOW {
+        slow.push(Slow::start(number % 3, weir.http).await);
+    }
+    // The uploads have reached the upstream, the downloads have filled what there is to fill.
+    eventually_async(
+        "slow uploads arrive",
+        async || if upstream.count() == SLOW as u64 { Ok(()) } else { Err(upstream.count().to_string()) },
+    )
+    .await;
+
+    let mut others = Client::connect(weir.http).await.unwrap();
+    let mut tally = Tally::default();
+    for _ in 0..ROUNDS {
+        for client in &mut slow {
+            client.one_byte().await;
+        }
+        for _ in 0..OTHERS {
+            tally.add(&others.get("/others", &[]).await);
+        }
+        // Newcomers as well.
+        tally.add(&Client::connect(weir.http).await.unwrap().get("/others", &[]).await);
+    }
+    tally.only(&[200]);
+    assert_eq!(tally.count(200), (ROUNDS * (OTHERS + 1)) as u64);
+    #[cfg(target_os = "linux")]
+    {
+        let (memory, idle) = (weir.peak_memory_kib(), 100 << 10);
+        assert!(memory < idle + SLOW as u64 * HELD_KIB_MAX, "{memory} KiB with {SLOW} slow downloads of {LARGE} bytes");
+        println!("{memory} KiB at most, with {SLOW} slow downloads; the upstream got rid of {} bytes", flood.sent());
+    }
+
+    let mut served = 0;
+    for client in slow {
+        let expects = !matches!(client, Slow::Reader(_));
+        let status = client.end().await;
+        assert_eq!(status, expects.then_some(200));
+        served += usize::from(status.is_some());
+    }
+    assert_eq!(served, 2 * SLOW);
+    assert_eq!(upstream.count(), tally.count(200) + 2 * SLOW as u64, "each request came once");
+}
