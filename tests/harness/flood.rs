@@ -31,6 +31,7 @@ pub struct Flood {
 pub enum Speaks {
     Http1,
     /// By prior knowledge.
+    #[allow(dead_code, reason = "for upstreams that speak it")]
     Http2,
 }
 

@@ -49,11 +49,6 @@ impl Nginx {
         std::fs::write(self.folder.path().join("www").join(name), bytes).expect("a file");
     }
 
-    /// Requests that it has logged, which it does at their end.
-    pub fn count(&self) -> usize {
-        std::fs::read_to_string(self.folder.path().join("access")).unwrap_or_default().lines().count()
-    }
-
     /// SIGKILL.
     pub fn kill(&mut self) {
         self.service.kill();
@@ -83,7 +78,7 @@ fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Opti
     let config = format!(
         "daemon off; master_process off; pid {here}/pid; error_log {here}/error warn;\n\
          events {{ worker_connections 4096; }}\n\
-         http {{ access_log {here}/access; {} keepalive_requests 1000000; types {{ text/plain txt; }} default_type application/octet-stream;\n\
+         http {{ access_log off; {} keepalive_requests 1000000; types {{ text/plain txt; }} default_type application/octet-stream;\n\
          server {{ listen {address} {listen}; root {here}/www;\n{server}\n}} }}\n",
         temp.join(" ")
     );

@@ -84,7 +84,7 @@ fn transfer(arguments: &[&str], keep: bool) -> Transfer {
 /// Runs curl for a transfer that must succeed.
 pub fn curl(arguments: &[&str]) -> Transfer {
     let done = try_curl(arguments);
-    assert_eq!(done.exit, 0, "curl {arguments:?}: {done:?}");
+    assert_eq!(done.exit, 0, "curl {arguments:?}: {}{}", done.err, done.heads);
     done
 }
 
