@@ -37,14 +37,11 @@ async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String 
 async fn each_page_shows_what_it_is_handed() {
     let views = Arc::new(Shown::default());
     let metrics = Metrics::new(1);
-    let listener = Listener::bind(&Settings { address: ([127, 0, 0, 1], 0).into() }, 1).unwrap().remove(0);
+    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
-    let settings = ConnectionSettings {
-        connections_max: 10,
-        header_bytes_max: 8 << 10,
-        request_header: Duration::from_secs(5),
-        keep_alive: Duration::from_secs(5),
-    };
+    let patience = Duration::from_secs(5);
+    let settings =
+        ConnectionSettings { connections_max: 10, request_header: patience, keep_alive: patience, ..ConnectionSettings::default() };
     let admin = Admin::new(Arc::clone(&views), metrics.clone());
     let serving = tokio::spawn(listener.serve(admin, Arc::new(ArcSwap::from_pointee(settings)), Drain::new(), metrics));
 

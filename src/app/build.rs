@@ -29,6 +29,8 @@ pub(super) struct Builder {
 #[derive(Debug)]
 pub(super) struct Built {
     pub(super) listeners: Vec<listen::Settings>,
+    /// Of each listener: taken over while its certificates stand, so that clients can resume.
+    pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) workers: usize,
     pub(super) shutdown_grace: Duration,
@@ -61,6 +63,7 @@ impl Builder {
 
     fn build_all(&self, config: Config, before: Option<&Built>, routes_stand: bool) -> Result<(Built, House), Vec<Mistake>> {
         let mut mistakes = Vec::new();
+        let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let (policies, upstreams) = (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
         let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
@@ -77,6 +80,7 @@ impl Builder {
         let Some(house) = house.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
         let built = Built {
             listeners: config.listeners,
+            tls,
             admin: config.admin,
             workers: config.workers,
             shutdown_grace: config.shutdown_grace,
@@ -91,6 +95,18 @@ impl Builder {
             routes: config.routes,
         };
         Ok((built, house))
+    }
+
+    fn tls(&self, all: &[listen::Settings], before: Option<&Built>, mistakes: &mut Vec<Mistake>) -> Vec<Option<Arc<listen::Tls>>> {
+        let each = all.iter().map(|settings| {
+            let kept = before.and_then(|before| before.listeners.iter().zip(&before.tls).find(|(old, _)| *old == settings));
+            let built = kept.map_or_else(|| listen::Tls::build(settings, &self.clock), |(_, tls)| Ok(tls.clone()));
+            built.unwrap_or_else(|found| {
+                mistakes.extend(found);
+                None
+            })
+        });
+        each.collect()
     }
 
     /// The counters stay where they are as long as the store's settings do.
@@ -139,17 +155,33 @@ fn build_each<S: PartialEq, T>(
 impl Built {
     /// What a running process does not take on stays as it was started with: the next configuration is compared with what runs.
     pub(super) fn started_as(mut self, running: &Self) -> Self {
-        self.listeners.clone_from(&running.listeners);
+        let (mut listeners, mut tls) = (running.listeners.clone(), running.tls.clone());
+        for (place, (settings, tls)) in listeners.iter_mut().zip(&mut tls).enumerate() {
+            // A listener keeps its address: the certificates are those of the one that has this address now.
+            if let Some((next, secured)) = self.listener_at(place, settings.address) {
+                settings.clone_from(next);
+                tls.clone_from(secured);
+            }
+        }
+        (self.listeners, self.tls) = (listeners, tls);
         self.admin = running.admin;
         self.workers = running.workers;
         self.shutdown_grace = running.shutdown_grace;
         self
     }
 
+    /// At the same place, or wherever it has moved to.
+    fn listener_at(&self, place: usize, address: SocketAddr) -> Option<(&listen::Settings, &Option<Arc<listen::Tls>>)> {
+        let mut all = self.listeners.iter().zip(&self.tls);
+        let here = all.clone().nth(place).filter(|(settings, _)| settings.address == address);
+        here.or_else(|| all.find(|(settings, _)| settings.address == address))
+    }
+
     /// Settings of `next` that a running process can't take on.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
+        let addresses = |built: &Self| built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>();
         let changed = [
-            ("listeners", self.listeners != next.listeners),
+            ("listeners", addresses(self) != addresses(next)),
             ("admin.address", self.admin != next.admin),
             ("server.workers", self.workers != next.workers),
             ("server.shutdown_grace", self.shutdown_grace != next.shutdown_grace),

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crate::listen::{ConnectionSettings, Drain, Handler, Listener, Peer, Settings};
 use crate::telemetry::Metrics;
@@ -43,16 +42,11 @@ impl DemoUpstream {
     /// # Errors
     /// The address is taken, or the thread can't be started.
     pub fn start(address: SocketAddr) -> std::io::Result<Self> {
-        let mut sockets = Listener::bind(&Settings { address }, 1)?;
+        let mut sockets = Listener::bind(&Settings::plain(address), 1)?;
         let socket = sockets.pop().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         let (address, drain) = (socket.address(), Drain::new());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let settings = ConnectionSettings {
-            connections_max: 1_000,
-            header_bytes_max: 64 << 10,
-            request_header: Duration::from_secs(10),
-            keep_alive: Duration::from_secs(120),
-        };
+        let settings = ConnectionSettings { connections_max: 1_000, header_bytes_max: 64 << 10, ..ConnectionSettings::default() };
         let serving = socket.serve(Echo, Arc::new(arc_swap::ArcSwap::from_pointee(settings)), drain.clone(), Metrics::new(1));
         let thread = std::thread::Builder::new().name("weir-demo".into()).spawn(move || runtime.block_on(serving))?;
         Ok(Self { address, drain, thread: Some(thread) })

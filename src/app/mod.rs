@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
 use crate::limit::Limiter;
-use crate::listen::{ConnectionSettings, Drain, Listener};
+use crate::listen::{ConnectionSettings, Drain, Listener, Security};
 use crate::plan::Fallback;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
@@ -54,6 +54,8 @@ struct Running {
     serving: arc_swap::ArcSwap<Serving>,
     live: Arc<crate::proxy::Live>,
     connections: Arc<Connections>,
+    /// Of each listener.
+    security: Vec<Security>,
     /// The operator's own: clients who take all places must not shut out whoever looks why.
     admin_connections: Arc<Connections>,
     metrics: Metrics,
@@ -117,7 +119,8 @@ impl App {
         Self::start_on(config, Vec::new())
     }
 
-    /// Starts on `sockets` instead of the configuration's listeners, where there are any: for programs that bind their own.
+    /// Starts on `sockets` instead of the configuration's listeners, where there are any: for programs that bind their own. The first socket speaks
+    /// TLS where the first listener has certificates, and so on.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -128,6 +131,8 @@ impl App {
         warn(&config);
         let (built, house) = builder.build(config, None)?;
         let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
+        let security: Vec<Security> = built.tls.iter().cloned().map(Security::new).collect();
+        let public = secure(public, &security);
         let admin = built.admin.map(|address| bind_one(address, 1)).transpose()?;
         let addresses = public.iter().filter_map(|per_worker| per_worker.first().map(Listener::address)).collect();
         let admin_address = admin.as_ref().and_then(|bound| bound.first().map(Listener::address));
@@ -142,6 +147,7 @@ impl App {
             live: crate::proxy::Live::new(house),
             builder,
             connections,
+            security,
             metrics,
             clock,
             drain: Drain::new(),
@@ -228,13 +234,15 @@ impl Reloader {
         for setting in current.needs_restart(&built) {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
         }
+        let built = built.started_as(&current);
+        running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
         running.connections.store(Arc::new(built.connections.clone()));
         running.admin_connections.store(Arc::new(admin_connections(&built.connections)));
         running.serving.store(Arc::new(Serving::of(&built)));
         running.live.swap(house);
         let watched = built.watched.clone();
         running.views.applied(&built);
-        *current = built.started_as(&current);
+        *current = built;
         Ok(watched)
     }
 
@@ -255,8 +263,15 @@ fn bind(built: &Built, workers: usize) -> Result<Vec<Vec<Listener>>, StartError>
     built.listeners.iter().map(|settings| bind_one(settings.address, workers)).collect()
 }
 
+/// Each listener's sockets, with its certificates.
+fn secure(public: Vec<Vec<Listener>>, security: &[Security]) -> Vec<Vec<Listener>> {
+    let plain = Security::default();
+    let all = security.iter().chain(std::iter::repeat(&plain));
+    public.into_iter().zip(all).map(|(sockets, security)| sockets.into_iter().map(|socket| socket.secured(security)).collect()).collect()
+}
+
 fn bind_one(address: SocketAddr, workers: usize) -> Result<Vec<Listener>, StartError> {
-    Listener::bind(&crate::listen::Settings { address }, workers).map_err(|source| StartError::Bind { address, source })
+    Listener::bind(&crate::listen::Settings::plain(address), workers).map_err(|source| StartError::Bind { address, source })
 }
 
 fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Vec<Listener>>, StartError> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::reader::{Item, Notes, Table};
 use crate::engine::Secret;
 use crate::reload::Watch;
+use crate::wire::{PEM_BYTES_MAX, Pem};
 
 /// `proxy.toml` itself, at most.
 pub(super) const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -54,6 +55,14 @@ impl Notes {
                 None
             }
         }
+    }
+}
+
+impl Item<'_> {
+    /// The PEM file that the setting names, as it is: what is in it is judged by the room that uses it.
+    pub(super) fn pem(&self, what: &str) -> Option<Pem> {
+        let (path, bytes) = self.notes.named_file(self, what, PEM_BYTES_MAX)?;
+        Some(Pem { path, bytes: bytes.into() })
     }
 }
 

@@ -10,9 +10,12 @@ use ipnet::IpNet;
 
 use super::reader::{Item, Table};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
+use crate::wire::Identity;
 use crate::{listen, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
+/// Certificates of one listener, at most.
+const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 const TRUSTED_PROXIES_MAX: usize = 1_024;
@@ -20,11 +23,10 @@ const TRUSTED_PROXIES_MAX: usize = 1_024;
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
-const CONNECTIONS_DEFAULT: usize = 20_000;
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
-const HEADER_BYTES_DEFAULT: u64 = 32 << 10;
 /// The low end is what an HTTP/1 connection reads at a time.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=1 << 20;
+const STREAMS: RangeInclusive<u64> = 1..=10_000;
 const URI_BYTES_DEFAULT: u64 = 8 << 10;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
@@ -33,9 +35,7 @@ const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
-const REQUEST_HEADER_DEFAULT: Duration = Duration::from_secs(10);
 const BODY_IDLE_DEFAULT: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(75);
 
 /// `[server]`.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) struct Server {
 }
 
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
-    let Some(written) = root.take("listeners") else { return vec![listen::Settings { address: LISTENER_DEFAULT }] };
+    let Some(written) = root.take("listeners") else { return vec![listen::Settings::plain(LISTENER_DEFAULT)] };
     let items = written.list(LISTENERS_MAX);
     if items.is_empty() && written.value.is_array() {
         written.found("no listener", "one `[[listeners]]` or more", None);
@@ -68,9 +68,40 @@ fn listener(item: &Item<'_>, seen: &mut HashSet<SocketAddr>) -> Option<listen::S
         }
         Some(address)
     });
-    table.not_yet("certificates", "TLS");
+    let certificates = table.take("certificates").map(|item| certificates(&item));
+    let clients = clients(&mut table, certificates.is_some());
     table.finish();
-    address.map(|address| listen::Settings { address })
+    address.map(|address| listen::Settings { setting: item.path.clone(), address, certificates: certificates.unwrap_or_default(), clients })
+}
+
+fn certificates(written: &Item<'_>) -> Vec<Identity> {
+    let items = written.list(CERTIFICATES_MAX);
+    if items.is_empty() && written.value.is_array() {
+        written.found("no certificate", "one or more, such as [{ certificate = \"tls/api.pem\", key = \"tls/api.key\" }]", None);
+    }
+    let identity = |item: &Item<'_>| {
+        let mut table = item.table()?;
+        let certificate = table.need("certificate", "the path of a PEM file").and_then(|item| item.pem("a PEM file with a certificate"));
+        let key = table.need("key", "the path of a PEM file").and_then(|item| item.pem("a PEM file with a private key"));
+        table.finish();
+        Some(Identity { certificate: certificate?, key: key? })
+    };
+    items.iter().filter_map(identity).collect()
+}
+
+/// Whether clients show certificates. A file of authorities that nobody is checked against would look like a locked door.
+fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertificates> {
+    let (ca, required) = (table.take("client_ca"), table.take("client_certificates"));
+    if let Some(item) = ca.as_ref().or(required.as_ref()).filter(|_| !secured) {
+        item.found("a setting for clients' certificates", "a listener with `certificates`", Some("plain HTTP has none".into()));
+        return None;
+    }
+    if let (None, Some(required)) = (&ca, &required) {
+        required.found("no `client_ca` beside it", "`client_ca` with the authorities that clients' certificates come from", None);
+        return None;
+    }
+    let required = required.map_or(Some(true), |item| item.choice(&[("required", true), ("optional", false)], &[]));
+    Some(listen::ClientCertificates { ca: ca?.pem("a PEM file with certificate authorities")?, required: required? })
 }
 
 fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
@@ -84,25 +115,35 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let shutdown_grace = table.duration("shutdown_grace", SHUTDOWN_GRACE, SHUTDOWN_GRACE_DEFAULT);
 
     let mut limits = table.section("limits");
-    let connections_max = limits.count("connections", CONNECTIONS, CONNECTIONS_DEFAULT);
-    let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, HEADER_BYTES_DEFAULT));
+    let default = listen::ConnectionSettings::default();
+    let connections_max = limits.count("connections", CONNECTIONS, default.connections_max);
+    let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
-    limits.not_yet("streams_per_connection", "HTTP/2");
+    let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
     limits.finish();
 
     let mut timeouts = table.section("timeouts");
-    let request_header = timeouts.duration("request_header", TIMEOUT, REQUEST_HEADER_DEFAULT);
+    let tls_handshake = timeouts.duration("tls_handshake", TIMEOUT, default.tls_handshake);
+    let request_header = timeouts.duration("request_header", TIMEOUT, default.request_header);
     let body_idle = timeouts.duration("body_idle", TIMEOUT, BODY_IDLE_DEFAULT);
-    let keep_alive = timeouts.duration("keep_alive", TIMEOUT, KEEP_ALIVE_DEFAULT);
-    timeouts.not_yet("tls_handshake", "TLS");
+    let send_idle = timeouts.duration("send_idle", TIMEOUT, default.send_idle);
+    let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
     table.finish();
     Server {
         workers: workers.unwrap_or_else(cores),
         shutdown_grace,
         trusted_proxies,
-        connections: listen::ConnectionSettings { connections_max, header_bytes_max, request_header, keep_alive },
+        connections: listen::ConnectionSettings {
+            connections_max,
+            header_bytes_max,
+            streams_max: u32::try_from(streams_max).unwrap_or(u32::MAX),
+            tls_handshake,
+            request_header,
+            keep_alive,
+            send_idle,
+        },
         uri_bytes_max,
         body_bytes_max,
         body_idle,

@@ -1,7 +1,7 @@
 //! A worker's loop: accept, count, hand to a task of its own; on the drain stop, finish, return. Knows nothing of HTTP.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -10,27 +10,26 @@ use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
-use super::connection::serve_connection;
+use super::connection::Connection;
 use super::drain::Connections;
+use super::failure::Failures;
 use super::head_timer::Pulse;
-use super::stream::ClientStream;
-use super::{ConnectionSettings, Drain, Handler, Peer};
+use super::{ConnectionSettings, Drain, Handler, Listener, Security};
 use crate::telemetry::{Counter, Metrics, names};
-use crate::wire::Gathering;
 
 /// The first wait after an error that hits every accept, and the longest: each further one is twice as long.
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
 
 pub(super) async fn serve<H: Handler>(
-    socket: StdListener,
+    listener: Listener,
     handler: H,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     drain: Drain,
     metrics: Metrics,
 ) {
-    let mut acceptor = Acceptor::new(handler, settings, &drain, &metrics);
-    match TcpListener::from_std(socket) {
+    let mut acceptor = Acceptor::new(handler, listener.security, settings, &drain, &metrics);
+    match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
             let abandon = AbandonOnDrop(acceptor.connections.clone());
             acceptor.accept_until_drained(&listener, &drain).await;
@@ -61,25 +60,29 @@ impl Drop for AbandonOnDrop {
 
 struct Acceptor<H> {
     handler: H,
+    security: Security,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     connections: Connections,
     accepted: Counter,
     refused_limit: Counter,
     refused_accept: Counter,
+    failed: Arc<Failures>,
     /// Errors in a row that hit every accept.
     failures: u32,
 }
 
 impl<H: Handler> Acceptor<H> {
-    fn new(handler: H, settings: Arc<ArcSwap<ConnectionSettings>>, drain: &Drain, metrics: &Metrics) -> Self {
+    fn new(handler: H, security: Security, settings: Arc<ArcSwap<ConnectionSettings>>, drain: &Drain, metrics: &Metrics) -> Self {
         let open: Arc<AtomicUsize> = drain.open_under(&settings);
         Self {
             handler,
+            security,
             settings,
             connections: Connections::new(open, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
             refused_limit: metrics.counter(names::CONNECTIONS_REFUSED, &["limit"]),
             refused_accept: metrics.counter(names::CONNECTIONS_REFUSED, &["accept"]),
+            failed: Arc::new(Failures::new(metrics)),
             failures: 0,
         }
     }
@@ -146,27 +149,18 @@ impl<H: Handler> Acceptor<H> {
         if draining {
             pulse.drain();
         }
-        let handler = self.handler.clone();
+        let (handler, place) = (self.handler.clone(), Arc::new(place));
+        let connection = Connection { handler, address, pulse, place: Arc::clone(&place), settings };
+        let (tls, failed) = (self.security.now(), Arc::clone(&self.failed));
         tokio::spawn(async move {
+            // To the end of the task, so that whoever waits for it finds all said and counted.
             let _place = place;
-            let served = async {
-                // Replies are written whole; waiting for more to send would only delay them.
-                stream.set_nodelay(true)?;
-                let local = stream.local_addr()?;
-                let peer = Arc::new(Peer { address: canonical(address), local: canonical(local), tls: false });
-                let stream = ClientStream::new(Gathering(stream), Arc::clone(&pulse));
-                serve_connection(stream, peer, pulse, handler, &settings).await.map_err(io::Error::other)
-            };
-            if let Err(error) = served.await {
-                tracing::debug!(%address, error = %WithSources(&error), "a connection failed");
+            if let Err(failure) = connection.serve(stream, tls).await {
+                failed.count(&failure);
+                tracing::debug!(%address, error = %failure, "a connection failed");
             }
         });
     }
-}
-
-/// An IPv4 client is one client, whichever socket it came through.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// How long to wait after an accept failed `failures` times before; not at all when only that one connection was lost.
@@ -186,21 +180,6 @@ fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
         | K::NetworkDown
         | K::TimedOut => None,
         _ => Some(Duration::from_millis((BACKOFF_FIRST_MS << failures.min(16)).min(BACKOFF_LAST_MS))),
-    }
-}
-
-/// hyper prints only the outermost of its causes.
-struct WithSources<'a>(&'a (dyn std::error::Error + 'static));
-
-impl std::fmt::Display for WithSources<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(out, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
     }
 }
 

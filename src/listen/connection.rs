@@ -1,95 +1,81 @@
-//! Serves one connection from its first byte to its close. Knows neither how it was accepted nor what the handler does.
+//! Serves one connection from its first byte to its close: TLS where the listener says so, then the version of HTTP that the client speaks. Knows
+//! neither how it was accepted nor what the handler does.
 //!
-//! [`serve_connection`] takes any stream: TLS wraps the socket before it. HTTP/2, when it comes, is chosen in its first lines and shares the rest.
+//! Over TLS the version is agreed on (ALPN). Over plain TCP a client that knows beforehand just begins with HTTP/2 (RFC 9113, 3.3): hyper's HTTP/1
+//! recognises that when it can't parse the head, so that finding out costs an HTTP/1 connection nothing.
 
-use std::convert::Infallible;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use hyper::body::{Body as _, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use bytes::Bytes;
+use rustls::ServerConfig;
+use tokio::net::TcpStream;
 
-use super::head_timer::{HeadTimer, Pulse};
+use super::drain::Place;
+use super::failure::Failure;
+use super::head_timer::Pulse;
+use super::http1::{self, End};
 use super::stream::ClientStream;
-use super::{ConnectionSettings, Handler, Peer};
-use crate::wire::Alarm;
+use super::transport::Transport;
+use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
+use crate::wire::Gathering;
 
-/// What hyper reads ahead of a body, at most, and so what a slow upstream makes a connection hold. hyper takes no less than 8 KiB.
-const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
-
-struct Served<H> {
-    handler: H,
-    peer: Arc<Peer>,
-    pulse: Arc<Pulse>,
+/// What all requests of a connection share: one count that only they move, where a clone of the handler's own would be contended between workers.
+pub(super) struct Served<H> {
+    pub(super) handler: H,
+    pub(super) peer: Arc<Peer>,
+    pub(super) pulse: Arc<Pulse>,
 }
 
-/// Serves requests until the client or a timeout closes the connection, or `pulse` says drain.
-///
-/// # Errors
-/// What hyper says: mostly a client that went away or stood still.
-pub(super) async fn serve_connection<S, H>(
-    stream: ClientStream<S>,
-    peer: Arc<Peer>,
-    pulse: Arc<Pulse>,
-    handler: H,
-    settings: &ConnectionSettings,
-) -> Result<(), hyper::Error>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
-{
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(HeadTimer { pulse: Arc::clone(&pulse), request_header: settings.request_header, keep_alive: settings.keep_alive })
-        .header_read_timeout(settings.request_header)
-        .max_header_size(settings.header_bytes_max)
-        .max_buf_size(settings.header_bytes_max.max(READ_AHEAD_BYTES_MAX))
-        // One that came after the drain began is answered once and told to close.
-        .keep_alive(!pulse.is_draining());
-    let late = pulse.is_draining();
-    // One count that only this connection's requests move; a clone of the handler's own would be contended between workers.
-    let served = Arc::new(Served { handler, peer, pulse: Arc::clone(&pulse) });
-    let service = service_fn(move |request: http::Request<Incoming>| {
-        let served = Arc::clone(&served);
-        served.pulse.request(!request.body().is_end_stream());
-        async move { Ok::<_, Infallible>(served.handler.call(request, &served.peer).await) }
-    });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut alarm = Alarm::default();
-    let mut told = late;
-    poll_fn(|cx| {
-        pulse.wake_with(cx.waker());
-        if pulse.is_abandoned() {
-            return Poll::Ready(Ok(()));
-        }
-        if !told && pulse.is_draining() {
-            told = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        drive(connection.as_mut(), &pulse, &mut alarm, cx)
-    })
-    .await
+/// A connection that was accepted.
+pub(super) struct Connection<H> {
+    pub(super) handler: H,
+    pub(super) address: SocketAddr,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) place: Arc<Place>,
+    pub(super) settings: Arc<ConnectionSettings>,
 }
 
-/// Polls the connection, and again when its wait for a head has lasted too long.
-fn drive<C>(mut connection: std::pin::Pin<&mut C>, pulse: &Pulse, alarm: &mut Alarm, cx: &mut Context<'_>) -> Poll<C::Output>
-where
-    C: Future,
-{
-    loop {
-        if let Poll::Ready(done) = connection.as_mut().poll(cx) {
-            return Poll::Ready(done);
+impl<H: Handler> Connection<H> {
+    /// Serves requests until the client or a timeout closes the connection, or its pulse says drain.
+    ///
+    /// # Errors
+    /// Mostly a client that went away or stood still.
+    pub(super) async fn serve(self, socket: TcpStream, tls: Option<Arc<ServerConfig>>) -> Result<(), Failure> {
+        // Replies are written whole; waiting for more to send would only delay them.
+        socket.set_nodelay(true)?;
+        let peer = Peer::plain(self.address, socket.local_addr()?);
+        match tls {
+            None => {
+                let stream = self.stream(Transport::Plain(Gathering(socket)));
+                self.http1(stream, peer).await
+            }
+            // Boxed, so that a plain connection does not pay for the room that the handshake takes.
+            Some(config) => Box::pin(self.secured(socket, config, peer)).await,
         }
-        let Some(deadline) = pulse.deadline() else { return Poll::Pending };
-        alarm.arm(deadline);
-        if alarm.poll(cx).is_pending() {
-            return Poll::Pending;
+    }
+
+    async fn secured(self, socket: TcpStream, config: Arc<ServerConfig>, mut peer: Peer) -> Result<(), Failure> {
+        let stream = handshake::shake(socket, config, self.settings.tls_handshake, &self.pulse, &mut peer).await?;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
+        let stream = self.stream(Transport::Tls(stream));
+        if http2 { self.http2(stream, Bytes::new(), peer.into()).await } else { self.http1(stream, peer).await }
+    }
+
+    fn stream(&self, transport: Transport) -> ClientStream<Transport> {
+        ClientStream::new(transport, Arc::clone(&self.pulse), self.settings.send_idle).holding(Arc::clone(&self.place))
+    }
+
+    async fn http1(self, stream: ClientStream<Transport>, peer: Peer) -> Result<(), Failure> {
+        let served = Arc::new(Served { handler: self.handler.clone(), peer: Arc::new(peer), pulse: Arc::clone(&self.pulse) });
+        match http1::serve(stream, &served, &self.settings).await? {
+            End::Closed => Ok(()),
+            End::Http2(stream, begun) => Box::pin(self.http2(stream, begun, Arc::clone(&served.peer))).await,
         }
-        pulse.expire();
+    }
+
+    async fn http2(self, stream: ClientStream<Transport>, begun: Bytes, peer: Arc<Peer>) -> Result<(), Failure> {
+        let served = Arc::new(Served { handler: self.handler, peer, pulse: self.pulse });
+        http2::serve(stream, begun, served, self.place, &self.settings).await
     }
 }

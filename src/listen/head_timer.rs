@@ -6,8 +6,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ use crate::clock;
 
 const NO_DEADLINE: u64 = u64::MAX;
 
-/// What the parts of one connection tell each other: its stream, its timer, its service, and the worker that drains it. All but the last live in
-/// one task, so that nothing here is contended.
+/// What the parts of one connection tell each other: its stream, its timer, its service, and the worker that drains it. All of them run on
+/// one worker, so that nothing here is contended.
 #[derive(Debug)]
 pub(super) struct Pulse {
     started: Instant,
@@ -35,6 +35,14 @@ pub(super) struct Pulse {
     draining: AtomicBool,
     abandoned: AtomicBool,
     waker: OnceLock<Waker>,
+    /// Writes below TLS that went out.
+    writes: AtomicU64,
+    /// HTTP/2: streams whose tasks have not ended, and whether there ever was one.
+    streams: AtomicUsize,
+    had_streams: AtomicBool,
+    /// It is no HTTP connection any more, and read by whoever asked for the upgrade: woken through this.
+    upgraded: AtomicBool,
+    upgraded_waker: Mutex<Option<Waker>>,
 }
 
 impl Pulse {
@@ -50,6 +58,11 @@ impl Pulse {
             draining: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             waker: OnceLock::new(),
+            writes: AtomicU64::new(0),
+            streams: AtomicUsize::new(0),
+            had_streams: AtomicBool::new(false),
+            upgraded: AtomicBool::new(false),
+            upgraded_waker: Mutex::new(None),
         }
     }
 
@@ -103,6 +116,54 @@ impl Pulse {
         // Without a waker the task was never polled: its first poll sees the flag.
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
+        }
+        if self.is_upgraded() {
+            let waker = self.upgraded_waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Bytes went out below TLS.
+    pub(super) fn wrote(&self) {
+        self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// An HTTP/2 stream begins.
+    pub(super) fn stream_opened(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        self.had_streams.store(true, Ordering::Relaxed);
+    }
+
+    /// Its task has ended. The connection may wait for just that: to be idle, or to read on.
+    pub(super) fn stream_ended(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Streams whose tasks have not ended, and whether there ever was one.
+    pub(super) fn streams(&self) -> (usize, bool) {
+        (self.streams.load(Ordering::Relaxed), self.had_streams.load(Ordering::Relaxed))
+    }
+
+    /// From now on it is what its first bytes agreed on, and no HTTP.
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
+    }
+
+    /// From whoever reads an upgraded connection.
+    pub(super) fn wake_upgraded_with(&self, waker: &Waker) {
+        let mut kept = self.upgraded_waker.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *kept {
+            Some(kept) => kept.clone_from(waker),
+            kept @ None => *kept = Some(waker.clone()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Accepts connections and serves requests on them, until told to drain. Knows no route and no limit: its handler is handed in.
 //!
-//! Read on in `accept` (a worker's loop), `connection` (one connection), `head_timer` (its two waits), `stream` (what hyper reads and writes).
+//! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its close), `tls` (certificates, and which of them a
+//! client sees), `handshake`, `http1` with `head_timer` (its two waits), `http2`, `stream` (what hyper reads and writes).
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -10,24 +11,56 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::telemetry::Metrics;
-use crate::wire::Response;
+use crate::wire::{Identity, Pem, Response};
 
 mod accept;
 mod bind;
 mod connection;
 mod drain;
+mod failure;
+mod handshake;
 mod head_timer;
+mod http1;
+mod http2;
+mod http2_reply;
 mod stream;
+mod subject;
 #[cfg(test)]
 mod tests;
+mod tls;
+mod transport;
 
 pub use drain::Drain;
+pub use tls::{Security, Tls};
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// Its path in the configuration, for mistakes: `listeners[0]`.
+    pub setting: String,
     /// Where to listen.
     pub address: SocketAddr,
+    /// Plain without any. The first is shown to clients that name no host, or one that is in none.
+    pub certificates: Vec<Identity>,
+    /// Whether clients show certificates too.
+    pub clients: Option<ClientCertificates>,
+}
+
+impl Settings {
+    /// Plain HTTP.
+    #[must_use]
+    pub fn plain(address: SocketAddr) -> Self {
+        Self { setting: "listeners[0]".to_owned(), address, certificates: Vec::new(), clients: None }
+    }
+}
+
+/// `client_ca`, `client_certificates`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// Who is believed to have issued them.
+    pub ca: Pem,
+    /// A client without one is not served.
+    pub required: bool,
 }
 
 /// `[server.limits]` and `[server.timeouts]`, as far as connections care. They may change on reload: new connections see the new ones.
@@ -37,10 +70,31 @@ pub struct ConnectionSettings {
     pub connections_max: usize,
     /// Bytes of a request's head, at most: above, 431.
     pub header_bytes_max: usize,
+    /// HTTP/2: requests at once on one connection, at most.
+    pub streams_max: u32,
+    /// Time for a TLS handshake.
+    pub tls_handshake: Duration,
     /// Time for a request's head.
     pub request_header: Duration,
     /// Time between two requests of a connection.
     pub keep_alive: Duration,
+    /// Time for which a client may take nothing of a reply that waits for it.
+    pub send_idle: Duration,
+}
+
+impl Default for ConnectionSettings {
+    /// What holds where `proxy.toml` says nothing.
+    fn default() -> Self {
+        Self {
+            connections_max: 20_000,
+            header_bytes_max: 32 << 10,
+            streams_max: 100,
+            tls_handshake: Duration::from_secs(5),
+            request_header: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(75),
+            send_idle: Duration::from_secs(60),
+        }
+    }
 }
 
 /// Who is at the other end of a connection.
@@ -52,6 +106,19 @@ pub struct Peer {
     pub local: SocketAddr,
     /// Whether the connection is TLS.
     pub tls: bool,
+    /// The host that the client named in its TLS hello, in lower case.
+    pub sni: Option<Box<str>>,
+    /// The subject of the client's certificate, which was verified, as RFC 4514 writes it.
+    pub client_subject: Option<Box<str>>,
+}
+
+impl Peer {
+    /// Over plain TCP. An IPv4 address that came through an IPv6 socket is shown as IPv4: it is one client, whichever socket it came through.
+    #[must_use]
+    pub fn plain(address: SocketAddr, local: SocketAddr) -> Self {
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        Self { address: canonical(address), local: canonical(local), tls: false, sni: None, client_subject: None }
+    }
 }
 
 /// Answers requests. Cloned for each connection.
@@ -65,6 +132,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+    security: Security,
 }
 
 impl Listener {
@@ -83,7 +151,13 @@ impl Listener {
     pub fn from_std(socket: TcpListener) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok(Self { socket, address })
+        Ok(Self { socket, address, security: Security::default() })
+    }
+
+    /// Speaks TLS as `security` says, from connection to connection.
+    #[must_use]
+    pub fn secured(self, security: &Security) -> Self {
+        Self { security: security.clone(), ..self }
     }
 
     /// Where it is bound.
@@ -95,6 +169,6 @@ impl Listener {
     /// Accepts and serves until `drain` says so, then until the last connection is done. Runs on a worker's own runtime. Dropping it ends its
     /// connections at once: so a caller bounds the drain by its grace.
     pub async fn serve<H: Handler>(self, handler: H, settings: Arc<ArcSwap<ConnectionSettings>>, drain: Drain, metrics: Metrics) {
-        accept::serve(self.socket, handler, settings, drain, metrics).await;
+        accept::serve(self, handler, settings, drain, metrics).await;
     }
 }

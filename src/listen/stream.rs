@@ -1,5 +1,5 @@
 //! A client's byte stream as hyper sees it, with three things that hyper leaves to us: it notes when bytes come (for the timers), it gives up on a
-//! client that takes nothing, and it closes so that the client can still read the last reply. Plain TCP today; any stream, so TLS too.
+//! client that takes nothing, and it closes so that the client can still read the last reply. Knows neither TLS nor the version of HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::drain::Place;
 use super::head_timer::Pulse;
 use crate::clock;
 use crate::wire::Alarm;
 
-/// How long a client may take nothing of a reply that waits for it.
-const SEND_IDLE: Duration = Duration::from_millis(SEND_IDLE_MS);
-pub(super) const SEND_IDLE_MS: u64 = 60_000;
 /// How long we still read, and throw away, what a client sends while it may not have seen our last reply.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 pub(super) const LINGER_MS: u64 = 2_000;
@@ -30,6 +28,12 @@ pub(super) struct ClientStream<S> {
     /// Armed while a write waits, and then while lingering.
     alarm: Alarm,
     send_idle: Duration,
+    /// Writes below TLS when the alarm was armed.
+    writes: u64,
+    /// The alarm was armed by a flush.
+    flushing: bool,
+    /// Counted as open for as long as the stream lives, whoever has it: an upgrade takes it along.
+    _place: Option<Arc<Place>>,
     /// The client has closed its side.
     ended: bool,
     /// We have closed ours.
@@ -38,14 +42,24 @@ pub(super) struct ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
-    pub(super) fn new(stream: S, pulse: Arc<Pulse>) -> Self {
-        Self { stream, pulse, alarm: Alarm::default(), send_idle: SEND_IDLE, ended: false, finished: false, lingered_bytes: 0 }
+    pub(super) fn new(stream: S, pulse: Arc<Pulse>, send_idle: Duration) -> Self {
+        Self {
+            stream,
+            pulse,
+            alarm: Alarm::default(),
+            send_idle,
+            writes: 0,
+            flushing: false,
+            _place: None,
+            ended: false,
+            finished: false,
+            lingered_bytes: 0,
+        }
     }
 
-    #[cfg(test)]
-    pub(super) fn with_send_idle(mut self, send_idle: Duration) -> Self {
-        self.send_idle = send_idle;
-        self
+    /// Gives `place` back when it is dropped.
+    pub(super) fn holding(self, place: Arc<Place>) -> Self {
+        Self { _place: Some(place), ..self }
     }
 
     /// A client that stops reading would hold its reply, the upstream's connection and any lease for ever.
@@ -54,11 +68,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
             self.alarm.disarm();
             return wrote;
         }
-        if !self.alarm.is_armed() {
-            self.alarm.arm(clock::monotonic() + self.send_idle);
+        self.wait(cx)
+    }
+
+    /// The client is waited for: not longer than it takes nothing at all.
+    fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        loop {
+            if !self.alarm.is_armed() {
+                self.writes = self.pulse.writes();
+                self.alarm.arm(clock::monotonic() + self.send_idle);
+            }
+            ready!(self.alarm.poll(cx));
+            // TLS has buffers of its own: it may be stuck for long and yet bring something out.
+            if self.writes == self.pulse.writes() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
         }
-        ready!(self.alarm.poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Closing a socket with unread bytes resets the connection, and the reset may overtake the reply: a 413 or 429 to an upload would be lost. So
@@ -88,6 +113,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.pulse.is_upgraded() {
+            // Nobody else looks: the connection's own task is gone.
+            self.pulse.wake_upgraded_with(cx.waker());
+            if self.pulse.is_abandoned() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if let Poll::Ready(Ok(())) = read {
@@ -117,7 +149,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if flushed.is_pending() {
+            self.flushing = true;
+            return self.wait(cx);
+        }
+        if std::mem::take(&mut self.flushing) {
+            self.alarm.disarm();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -126,7 +166,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
             self.finished = true;
             self.alarm.disarm();
         }
-        ready!(self.poll_linger(cx));
+        // An upgraded stream may be closed on one side only: what still comes is its reader's.
+        if !self.pulse.is_upgraded() {
+            ready!(self.poll_linger(cx));
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -34,9 +34,11 @@ pub enum FactKind {
     PathParameter(String),
     RequestLength,
     HttpVersion,
+    TlsSni,
+    TlsClientSubject,
 }
 
-const PLAIN: [(&str, FactKind); 9] = [
+const PLAIN: [(&str, FactKind); 11] = [
     ("method", FactKind::Method),
     ("scheme", FactKind::Scheme),
     ("authority", FactKind::Authority),
@@ -46,6 +48,8 @@ const PLAIN: [(&str, FactKind); 9] = [
     ("route", FactKind::Route),
     ("request.length", FactKind::RequestLength),
     ("http.version", FactKind::HttpVersion),
+    ("tls.sni", FactKind::TlsSni),
+    ("tls.client.subject", FactKind::TlsClientSubject),
 ];
 const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 const RESPONSE_PLAIN: [&str; 3] = ["request.bytes", "response.bytes", "duration-ms"];
@@ -91,9 +95,6 @@ fn request_kind(name: &str) -> Result<FactKind, Unknown> {
     if let Some((_, kind)) = PLAIN.iter().find(|(known, _)| *known == name) {
         return Ok(kind.clone());
     }
-    if name.starts_with("tls.") {
-        return Err((format!("the fact `{}`", shown(name)), "a fact other than `tls.*`, which is not built yet".into()));
-    }
     let kind = match name.split_once('.').filter(|_| name.len() <= NAME_BYTES_MAX) {
         Some(("header", own)) if is_token(own) => Some(FactKind::Header(own.to_ascii_lowercase())),
         Some(("cookie", own)) if is_token(own) => Some(FactKind::Cookie(own.to_owned())),
@@ -138,6 +139,8 @@ mod tests {
     fn every_name_of_the_contract_is_known() {
         assert_eq!(kind("client-ip"), FactKind::ClientIp);
         assert_eq!(kind("http.version"), FactKind::HttpVersion);
+        assert_eq!(kind("tls.sni"), FactKind::TlsSni);
+        assert_eq!(kind("tls.client.subject"), FactKind::TlsClientSubject);
         assert_eq!(kind("header.X-Api-Key"), FactKind::Header("x-api-key".into()));
         assert_eq!(kind("cookie.SID"), FactKind::Cookie("SID".into()));
         assert_eq!(kind("query.a b"), FactKind::QueryParameter("a b".into()));
@@ -161,7 +164,7 @@ mod tests {
             let (found, expected) = of_request(&[name.to_owned()]).unwrap_err().remove(0);
             assert!(found.contains(name) && expected.ends_with(&format!("the nearest is {nearest}")), "{found} {expected}");
         }
-        assert!(of_request(&["tls.sni".into()]).unwrap_err().remove(0).1.contains("not built yet"));
+        assert!(of_request(&["tls.client".into()]).unwrap_err().remove(0).0.contains("the unknown fact `tls.client`"));
         assert!(of_response(&["trailers.grpc-status".into()]).unwrap_err().remove(0).1.ends_with("the nearest is `trailer.grpc-status`"));
         assert!(of_response(&["status".into()]).is_err());
         assert!(of_request(&vec!["path".into(); FACTS_MAX + 1]).is_err());

@@ -13,6 +13,7 @@ use super::target::Target;
 use super::visit::Visit;
 use crate::clock;
 use crate::limit::{Limiter, Take};
+use crate::listen::Peer;
 use crate::plan::{Enforcement, Limit, Outcome};
 use crate::policy::{Decision, Verdict};
 
@@ -25,12 +26,13 @@ pub(super) async fn admit(
     route: &Route,
     head: &Parts,
     target: &Target,
+    peer: &Peer,
     parameters: &[&str],
     visit: &mut Visit,
 ) -> Result<PolicyFields, Refusal> {
     let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
     let began = clock::monotonic();
-    let admitted = match ask(decider, head, target, parameters, visit) {
+    let admitted = match ask(decider, head, target, peer, parameters, visit) {
         Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
         None => unasked(decider, visit),
     };
@@ -39,8 +41,15 @@ pub(super) async fn admit(
 }
 
 /// Asks the policy; `None` when it failed, which is logged here.
-fn ask(decider: &Decider, head: &Parts, target: &Target, parameters: &[&str], visit: &mut Visit) -> Option<(Arc<Decision>, PolicyFields)> {
-    let seen = Seen { head, target, client: &visit.client, route: &visit.tail.route, parameters };
+fn ask(
+    decider: &Decider,
+    head: &Parts,
+    target: &Target,
+    peer: &Peer,
+    parameters: &[&str],
+    visit: &mut Visit,
+) -> Option<(Arc<Decision>, PolicyFields)> {
+    let seen = Seen { head, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
     let facts = Facts::gather(&decider.questions, seen);
     let failed = |error: &dyn std::fmt::Display| {
         tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), route = visit.tail.route, %error, "policy failed");

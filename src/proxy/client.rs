@@ -107,7 +107,7 @@ mod tests {
         }
         let address = peer.parse().unwrap();
         let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
-        Client::of(&headers, &Peer { address, local: address, tls: false }, &trusted)
+        Client::of(&headers, &Peer::plain(address, address), &trusted)
     }
 
     #[track_caller]
@@ -154,7 +154,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(&FORWARDED_PROTO, "https".parse().unwrap());
         let address = "10.0.0.1:1".parse().unwrap();
-        let peer = Peer { address, local: address, tls: false };
+        let peer = Peer::plain(address, address);
         assert_eq!(Client::of(&headers, &peer, &["10.0.0.0/8".parse().unwrap()]).scheme(), "https");
         assert_eq!(Client::of(&headers, &peer, &[]).scheme(), "http");
     }

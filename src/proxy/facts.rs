@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::client::Client;
 use super::path;
 use super::target::Target;
+use crate::listen::Peer;
 use crate::policy::{FactKind, FactName};
 
 /// Something that a policy asks to see, ready to be looked up.
@@ -41,6 +42,8 @@ enum Ask {
     PathParameter(usize),
     RequestLength,
     HttpVersion,
+    TlsSni,
+    TlsClientSubject,
 }
 
 /// What there is to see.
@@ -49,6 +52,7 @@ pub(super) struct Seen<'a> {
     pub(super) head: &'a Parts,
     pub(super) target: &'a Target,
     pub(super) client: &'a Client,
+    pub(super) peer: &'a Peer,
     pub(super) route: &'a str,
     pub(super) parameters: &'a [&'a str],
 }
@@ -74,6 +78,8 @@ impl Question {
             FactKind::PathParameter(name) => Ask::PathParameter(parameters.iter().position(|known| *known == name)?),
             FactKind::RequestLength => Ask::RequestLength,
             FactKind::HttpVersion => Ask::HttpVersion,
+            FactKind::TlsSni => Ask::TlsSni,
+            FactKind::TlsClientSubject => Ask::TlsClientSubject,
         };
         Some(Self { name: fact.text.clone(), ask })
     }
@@ -109,6 +115,9 @@ impl<'a> Facts<'a> {
             Ask::PathParameter(place) => seen.parameters.get(*place).map(|value| decoded(value)),
             Ask::RequestLength => seen.head.headers.get(CONTENT_LENGTH).map(shown),
             Ask::HttpVersion => Some(Cow::Borrowed(version(seen.head.version))),
+            // What TLS has proved of this very connection: a field that says so is somebody's word.
+            Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
+            Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
         self.extend(question, one);
     }
@@ -174,7 +183,6 @@ mod tests {
     use http::HeaderMap;
 
     use super::*;
-    use crate::listen::Peer;
 
     fn facts(uri: &str, fields: &[(&str, &[u8])], parameters: &[&str], asked: &[(&str, FactKind)]) -> Vec<(String, String)> {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
@@ -183,7 +191,7 @@ mod tests {
         }
         let (mut head, ()) = request.body(()).unwrap().into_parts();
         let address = "192.0.2.1:5".parse().unwrap();
-        let peer = Peer { address, local: address, tls: false };
+        let peer = Peer { sni: Some("api.example".into()), client_subject: Some("CN=alice".into()), ..Peer::plain(address, address) };
         let client = Client::of(&HeaderMap::new(), &peer, &[]);
         let target = super::super::target::read(&mut head, false, &peer, 1_000).unwrap();
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
@@ -193,7 +201,7 @@ mod tests {
                 Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>())
             })
             .collect();
-        let seen = Seen { head: &head, target: &target, client: &client, route: "api", parameters };
+        let seen = Seen { head: &head, target: &target, client: &client, peer: &peer, route: "api", parameters };
         let facts = Facts::gather(&questions, seen);
         facts.pairs().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
@@ -218,6 +226,8 @@ mod tests {
             ("request.length", FactKind::RequestLength),
             ("header.x", FactKind::Header("x".into())),
             ("path.p9", FactKind::PathParameter("p9".into())),
+            ("tls.sni", FactKind::TlsSni),
+            ("tls.client.subject", FactKind::TlsClientSubject),
         ];
         let expected = [
             ("path", "/a/c"),
@@ -227,6 +237,8 @@ mod tests {
             ("scheme", "http"),
             ("route", "api"),
             ("http.version", "1.1"),
+            ("tls.sni", "api.example"),
+            ("tls.client.subject", "CN=alice"),
         ];
         is(&facts("/a/b/../c", &[], &[], &asked), &expected);
         is(

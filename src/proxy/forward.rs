@@ -133,7 +133,7 @@ mod tests {
         }
         let (mut head, ()) = request.body(()).unwrap().into_parts();
         let address = from.parse().unwrap();
-        let peer = Peer { address, local: address, tls: false };
+        let peer = Peer::plain(address, address);
         let client = Client::of(&head.headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
         let target = super::super::target::read(&mut head, false, &peer, 100).unwrap();
         let wanted: Vec<_> = wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

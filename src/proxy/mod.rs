@@ -123,7 +123,7 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     // The policy (Wasm), then the limits that it named (Lua).
     let upstream_fields = match visit.bypasses(&head) {
         true => PolicyFields::new(),
-        false => admit::admit(&house.limiter, route, &head, &target, &parameters, visit).await?,
+        false => admit::admit(&house.limiter, route, &head, &target, peer, &parameters, visit).await?,
     };
 
     match &route.answer {

@@ -154,7 +154,7 @@ mod tests {
 
     fn peer() -> Peer {
         let address = "192.0.2.1:5".parse().unwrap();
-        Peer { address, local: "192.0.2.9:8080".parse().unwrap(), tls: false }
+        Peer::plain(address, "192.0.2.9:8080".parse().unwrap())
     }
 
     fn ask(method: &str, uri: &str, hosts: &[&str], version: Version) -> (Result<Target, Refusal>, HeaderMap) {

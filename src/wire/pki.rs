@@ -37,9 +37,25 @@ impl Pki {
         self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// For a server with these names; it was valid until the second of January 2001.
+    #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
+    pub(crate) fn expired(&self, names: &[&str]) -> Issued {
+        let mut params = Self::params(names);
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2001, 1, 2));
+        self.sign(params, "expired", ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
     fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
+        self.sign(Self::params(names), common, usage)
+    }
+
+    fn params(names: &[&str]) -> CertificateParams {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let mut params = CertificateParams::new(names).unwrap();
+        CertificateParams::new(names).unwrap()
+    }
+
+    fn sign(&self, mut params: CertificateParams, common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
+        params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common);
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;

@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod curl;
 pub mod cut;
 pub mod flood;
 pub mod guest;
@@ -14,6 +15,7 @@ pub mod pki;
 pub mod process;
 pub mod python;
 pub mod redis;
+pub mod tls;
 pub mod toml;
 pub mod transfer;
 pub mod upstream;

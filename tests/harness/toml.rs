@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 /// A configuration in the making.
 #[derive(Clone, Debug)]
 pub struct Toml {
+    pub listener: String,
     pub server: String,
     pub limits: String,
     pub timeouts: String,
@@ -16,7 +17,26 @@ pub struct Toml {
 impl Toml {
     /// Listens on free ports, logs JSON, counts in memory.
     pub fn new() -> Self {
-        Self { server: String::new(), limits: String::new(), timeouts: String::new(), store: String::new(), rest: String::new() }
+        Self {
+            listener: String::new(),
+            server: String::new(),
+            limits: String::new(),
+            timeouts: String::new(),
+            store: String::new(),
+            rest: String::new(),
+        }
+    }
+
+    /// A line of the one `[[listeners]]`.
+    pub fn listener(mut self, line: &str) -> Self {
+        let _ = writeln!(self.listener, "{line}");
+        self
+    }
+
+    /// Speaks TLS with `NAME.pem` and `NAME.key`, which [`Builder::identity`](super::weir::Builder::identity) writes.
+    pub fn secured(self, names: &[&str]) -> Self {
+        let all: Vec<String> = names.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
+        self.listener(&format!("certificates = [{}]", all.join(", ")))
     }
 
     /// A line of `[server]`.
@@ -79,7 +99,8 @@ impl Toml {
     pub fn text(&self) -> String {
         let table = |name: &str, lines: &str| if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{lines}") };
         format!(
-            "[[listeners]]\naddress = \"127.0.0.1:0\"\n\n[admin]\naddress = \"127.0.0.1:0\"\n\n[log]\nlevel = \"info\"\nformat = \"json\"\naccess = \"off\"\n{}{}{}\n{}{}",
+            "[[listeners]]\naddress = \"127.0.0.1:0\"\n{}\n[admin]\naddress = \"127.0.0.1:0\"\n\n[log]\nlevel = \"info\"\nformat = \"json\"\naccess = \"off\"\n{}{}{}\n{}{}",
+            self.listener,
             table("server", &self.server),
             table("server.limits", &self.limits),
             table("server.timeouts", &self.timeouts),

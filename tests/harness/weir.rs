@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::pki::Issued;
 use super::{PATIENCE, client, eventually};
 
 /// Lines of a process' output that are kept for a failure, at most.
@@ -80,6 +81,12 @@ impl Weir {
     /// Replaces the configuration as an editor does: a new file, renamed over the old.
     pub fn rewrite(&self, config: &str) {
         replace(&self.folder().join("proxy.toml"), config.as_bytes());
+    }
+
+    /// Renews a certificate as `certbot` does: one file after the other.
+    pub(crate) fn renew(&self, name: &str, issued: &Issued) {
+        replace(&self.folder().join(format!("{name}.pem")), issued.certificate.as_bytes());
+        replace(&self.folder().join(format!("{name}.key")), issued.key.as_bytes());
     }
 
     /// Rewrites the configuration, and waits until the reload has come out as `result`: `applied` or `refused`.
@@ -160,6 +167,11 @@ impl Builder {
     pub fn file(self, name: &str, bytes: &[u8]) -> Self {
         std::fs::write(self.folder.path().join(name), bytes).expect("a file beside the configuration");
         self
+    }
+
+    /// A certificate and its key beside the configuration: `NAME.pem`, `NAME.key`.
+    pub(crate) fn identity(self, name: &str, issued: &Issued) -> Self {
+        self.file(&format!("{name}.pem"), issued.certificate.as_bytes()).file(&format!("{name}.key"), issued.key.as_bytes())
     }
 
     pub fn environment(mut self, name: &str, value: &str) -> Self {

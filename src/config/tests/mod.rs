@@ -59,7 +59,7 @@ fn the_shipped_file_is_right_and_says_the_defaults() {
 fn a_file_of_twelve_lines_is_enough() {
     let config = good(MINIMAL);
     assert_eq!(MINIMAL.trim().lines().count(), 11);
-    assert_eq!(config.listeners, [listen::Settings { address: "127.0.0.1:8080".parse().unwrap() }]);
+    assert_eq!(config.listeners, [listen::Settings::plain("127.0.0.1:8080".parse().unwrap())]);
     assert_eq!(config.admin, Some("127.0.0.1:9901".parse().unwrap()));
     assert_eq!(config.engine, engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }));
     assert_eq!(config.policies[0].module, Module::Shipped("client-ip".into()));

@@ -34,15 +34,42 @@ fn each_number_has_its_range() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    says("[[listeners]]\naddress = \"0.0.0.0:8443\"\ncertificates = []", &["3 | certificates", "help: TLS: not built yet"]);
-    says("server.limits.streams_per_connection = 100", &["HTTP/2: not built yet"]);
-    says("server.timeouts.tls_handshake = \"5s\"", &["TLS: not built yet"]);
     says("store.on_store_error = \"local\"", &["\"allow\" or \"deny\"", "\"local\" is not built yet"]);
     says("store.local_share = \"1/4\"", &["not built yet"]);
     says("store.embedded.snapshot = {}", &["snapshots of the embedded engine: not built yet"]);
     says("upstreams.tls.endpoints = [\"https://example.com\"]", &["upstreams.tls.endpoints[0]", "TLS to upstreams is not built yet"]);
     says("upstreams.x = { endpoints = [\"http://h:1\"], protocol = \"h2\" }", &["not built yet"]);
     says("policies.p.use = \"plans\"", &["expected \"client-ip\"", "\"plans\" is not built yet"]);
+}
+
+#[test]
+fn a_listeners_certificates_are_read_and_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["api.pem", "api.key", "ca.pem"] {
+        std::fs::write(folder.path().join(name), name).unwrap();
+    }
+    let load = |listener: &str| {
+        let text = format!("[[listeners]]\naddress = \"127.0.0.1:8443\"\n{listener}\n{}", MINIMAL);
+        Config::parse(&text, &folder.path().join("proxy.toml"))
+    };
+    const ONE: &str = "certificates = [{ certificate = \"api.pem\", key = \"api.key\" }]";
+    let config =
+        load(&format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"optional\"")).unwrap_or_else(|found| panic!("{found}"));
+    let listener = &config.listeners[0];
+    assert_eq!((&*listener.certificates[0].certificate.bytes, &*listener.certificates[0].key.bytes), (&b"api.pem"[..], &b"api.key"[..]));
+    assert!(listener.clients.as_ref().is_some_and(|clients| !clients.required && &*clients.ca.bytes == b"ca.pem"));
+    assert_eq!(config.watched.len(), 4);
+    assert!(load(&format!("{ONE}\nclient_ca = \"ca.pem\"")).unwrap().listeners[0].clients.as_ref().unwrap().required);
+    let wrong = |listener: &str, expected: &str| {
+        let found = load(listener).unwrap_err().text;
+        assert!(found.contains(expected), "{listener}: {found}");
+    };
+    wrong("certificates = []", "no certificate");
+    wrong("certificates = [{ certificate = \"api.pem\" }]", "listeners[0].certificates[0].key");
+    wrong("certificates = [{ certificate = \"absent\", key = \"api.key\" }]", "No such file");
+    wrong("client_ca = \"ca.pem\"", "a listener with `certificates`");
+    wrong(&format!("{ONE}\nclient_certificates = \"required\""), "no `client_ca` beside it");
+    wrong(&format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"maybe\""), "\"required\" or \"optional\"");
 }
 
 #[test]

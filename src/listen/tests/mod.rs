@@ -13,8 +13,16 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::wire::{self, Body};
 
+mod certificates;
 mod draining;
+mod flood;
+mod http2;
 mod serving;
+mod tls;
+mod upgrades;
+
+/// Bytes of a `/long` reply: more than sockets and windows take of a client that reads nothing.
+const LONG: usize = 32 << 20;
 
 /// Nothing here should take that long: a test that would hang fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -50,6 +58,25 @@ impl Handler for Answers {
             "/hello" => http::Response::new(wire::full("hello")),
             "/empty" => http::Response::new(Body::empty()),
             "/peer" => http::Response::new(wire::full(peer.address.to_string())),
+            "/tls" => {
+                http::Response::new(wire::full(format!("{} {:?} {:?} {:?}", peer.tls, peer.sni, peer.client_subject, request.version())))
+            }
+            "/long" => http::Response::new(wire::full(vec![b'x'; LONG])),
+            "/upgrade" => {
+                let seen = Arc::clone(&self.0);
+                tokio::spawn(async move {
+                    let mut stream = hyper_util::rt::TokioIo::new(hyper::upgrade::on(request).await.unwrap());
+                    let (mut reading, mut writing) = tokio::io::split(&mut stream);
+                    let _ = tokio::io::copy(&mut reading, &mut writing).await;
+                    drop(stream);
+                    seen.dropped.notify_one();
+                });
+                let mut response = http::Response::new(Body::empty());
+                *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
+                response.headers_mut().insert("connection", "upgrade".parse().unwrap());
+                response.headers_mut().insert("upgrade", "echo".parse().unwrap());
+                response
+            }
             "/echo" => {
                 let mut response = http::Response::new(());
                 if let Some(names) = request.headers().get("trailer") {
@@ -81,24 +108,31 @@ struct House {
     drain: Drain,
     metrics: Metrics,
     serving: JoinHandle<()>,
+    security: Security,
 }
 
 fn settings() -> ConnectionSettings {
     ConnectionSettings {
         connections_max: 100,
         header_bytes_max: 16 << 10,
-        request_header: Duration::from_secs(10),
         keep_alive: Duration::from_secs(10),
+        ..ConnectionSettings::default()
     }
 }
 
 fn house(settings: ConnectionSettings) -> House {
-    let listener = Listener::bind(&Settings { address: ([127, 0, 0, 1], 0).into() }, 1).unwrap().remove(0);
+    secured_house(settings, None)
+}
+
+/// One that speaks TLS, where there is any.
+fn secured_house(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> House {
+    let security = Security::new(tls);
+    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0).secured(&security);
     let address = listener.address();
     let (answers, settings) = (Answers::default(), Arc::new(ArcSwap::from_pointee(settings)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
     let serving = tokio::spawn(listener.serve(answers.clone(), Arc::clone(&settings), drain.clone(), metrics.clone()));
-    House { address, answers, settings, drain, metrics, serving }
+    House { address, answers, settings, drain, metrics, serving, security }
 }
 
 impl House {

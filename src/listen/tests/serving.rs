@@ -189,21 +189,21 @@ async fn a_client_that_goes_away_ends_its_handler() {
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up() {
     let (near, _far) = duplex(16);
-    let mut stream = ClientStream::new(near, Arc::new(Pulse::new())).with_send_idle(Duration::from_millis(50));
+    let mut stream = ClientStream::new(near, Arc::new(Pulse::new()), Duration::from_millis(50));
     let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64])).await.expect("waits for ever").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
 #[tokio::test]
 async fn workers_share_a_port_and_a_second_weir_is_refused() {
-    let any = Settings { address: ([127, 0, 0, 1], 0).into() };
+    let any = Settings::plain(([127, 0, 0, 1], 0).into());
     let sockets = Listener::bind(&any, 3).unwrap();
     let addresses: Vec<_> = sockets.iter().map(Listener::address).collect();
     assert!(addresses[0].port() != 0 && addresses.iter().all(|address| *address == addresses[0]), "{addresses:?}");
-    let taken = Listener::bind(&Settings { address: addresses[0] }, 1).unwrap_err();
+    let taken = Listener::bind(&Settings::plain(addresses[0]), 1).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
     drop(sockets);
-    assert_eq!(Listener::bind(&Settings { address: addresses[0] }, 2).unwrap().len(), 2);
+    assert_eq!(Listener::bind(&Settings::plain(addresses[0]), 2).unwrap().len(), 2);
 }
 
 #[tokio::test]

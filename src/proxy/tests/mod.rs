@@ -125,7 +125,7 @@ impl Rig {
 }
 
 fn peer() -> Peer {
-    Peer { address: "192.0.2.1:5".parse().unwrap(), local: "192.0.2.9:80".parse().unwrap(), tls: false }
+    Peer::plain("192.0.2.1:5".parse().unwrap(), "192.0.2.9:80".parse().unwrap())
 }
 
 /// A reply, read to its end.

@@ -46,10 +46,9 @@ impl Front {
         let mut route = RouteSettings { name: "api".into(), target: Target::Upstream(upstream), body_bytes_max: 10, ..respond("/*") };
         change(&mut route);
         let house = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap();
-        let listener = Listener::bind(&listen::Settings { address: "127.0.0.1:0".parse().unwrap() }, 1).unwrap().pop().unwrap();
+        let listener = Listener::bind(&listen::Settings::plain("127.0.0.1:0".parse().unwrap()), 1).unwrap().pop().unwrap();
         let address = listener.address();
-        let connections =
-            ConnectionSettings { connections_max: 100, header_bytes_max: 16 << 10, request_header: PATIENCE, keep_alive: PATIENCE };
+        let connections = ConnectionSettings { request_header: PATIENCE, keep_alive: PATIENCE, ..ConnectionSettings::default() };
         let live = Live::new(house);
         let proxy = Proxy::new(Arc::clone(&live));
         let serving = listener.serve(proxy, Arc::new(ArcSwap::from_pointee(connections)), Drain::new(), metrics.clone());

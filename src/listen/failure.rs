@@ -1,0 +1,167 @@
+//! Why a connection ended early: for the log, and as the label under which it is counted. Knows no route.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use crate::telemetry::{Counter, Metrics, names};
+
+/// Why a connection ended early.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The handshake.
+    Tls(TlsCause, io::Error),
+    /// HTTP, or the stream below it.
+    Http(hyper::Error),
+    /// A connection on which no request came in time.
+    Silent,
+    /// The socket itself.
+    Socket(io::Error),
+}
+
+/// Why a TLS handshake failed: the labels of `weir_tls_handshakes_failed_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TlsCause {
+    Timeout,
+    Closed,
+    PlainText,
+    Incompatible,
+    Certificate,
+    Alert,
+    Malformed,
+}
+
+/// The labels of `weir_connection_errors_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HttpCause {
+    Malformed,
+    HeadTooLarge,
+    HeadTimeout,
+    SendTimeout,
+    ReplyCut,
+    Closed,
+    Other,
+}
+
+impl TlsCause {
+    const ALL: [(Self, &str); 7] = [
+        (Self::Timeout, "timeout"),
+        (Self::Closed, "closed"),
+        (Self::PlainText, "plain_text"),
+        (Self::Incompatible, "incompatible"),
+        (Self::Certificate, "client_certificate"),
+        (Self::Alert, "alert"),
+        (Self::Malformed, "malformed"),
+    ];
+
+    /// What rustls says, in few words.
+    pub(super) fn of(error: &io::Error) -> Self {
+        use rustls::Error as E;
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) {
+            Some(E::AlertReceived(_)) => Self::Alert,
+            Some(E::PeerIncompatible(_) | E::NoApplicationProtocol) => Self::Incompatible,
+            Some(E::NoCertificatesPresented | E::InvalidCertificate(_)) => Self::Certificate,
+            Some(_) => Self::Malformed,
+            None => Self::Closed,
+        }
+    }
+}
+
+impl HttpCause {
+    const ALL: [(Self, &str); 7] = [
+        (Self::Malformed, "malformed"),
+        (Self::HeadTooLarge, "head_too_large"),
+        (Self::HeadTimeout, "head_timeout"),
+        (Self::SendTimeout, "send_timeout"),
+        (Self::ReplyCut, "reply_cut"),
+        (Self::Closed, "closed"),
+        (Self::Other, "other"),
+    ];
+
+    fn of(error: &hyper::Error) -> Self {
+        if error.is_parse_too_large() {
+            return Self::HeadTooLarge;
+        }
+        if error.is_parse() {
+            return Self::Malformed;
+        }
+        if error.is_timeout() {
+            return Self::HeadTimeout;
+        }
+        if error.is_user() {
+            return Self::ReplyCut;
+        }
+        let source = error.source();
+        match source.and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind) {
+            Some(io::ErrorKind::TimedOut) => Self::SendTimeout,
+            Some(_) => Self::Closed,
+            None if error.is_incomplete_message() || error.is_closed() || error.is_body_write_aborted() => Self::Closed,
+            None => Self::Other,
+        }
+    }
+}
+
+/// A worker's counters of them.
+#[derive(Debug)]
+pub(super) struct Failures {
+    tls: [Counter; TlsCause::ALL.len()],
+    http: [Counter; HttpCause::ALL.len()],
+}
+
+impl Failures {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        Self {
+            tls: TlsCause::ALL.map(|(_, label)| metrics.counter(names::TLS_HANDSHAKES_FAILED, &[label])),
+            http: HttpCause::ALL.map(|(_, label)| metrics.counter(names::CONNECTION_ERRORS, &[label])),
+        }
+    }
+
+    pub(super) fn count(&self, failure: &Failure) {
+        let http = |cause| self.http.iter().zip(HttpCause::ALL).find(|(_, (known, _))| *known == cause);
+        let counter = match failure {
+            Failure::Tls(cause, _) => self.tls.iter().zip(TlsCause::ALL).find(|(_, (known, _))| known == cause).map(|(counter, _)| counter),
+            Failure::Http(error) => http(HttpCause::of(error)).map(|(counter, _)| counter),
+            Failure::Silent => http(HttpCause::HeadTimeout).map(|(counter, _)| counter),
+            Failure::Socket(_) => http(HttpCause::Closed).map(|(counter, _)| counter),
+        };
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+}
+
+impl From<hyper::Error> for Failure {
+    fn from(error: hyper::Error) -> Self {
+        Self::Http(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tls(TlsCause::PlainText, _) => write!(out, "TLS handshake: the client speaks plain HTTP"),
+            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
+            Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
+            Self::Http(error) => with_sources(error, out),
+            Self::Silent => write!(out, "no request came in time"),
+            Self::Socket(error) => write!(out, "{error}"),
+        }
+    }
+}
+
+/// hyper prints only the outermost of its causes.
+fn with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(out, "{error}")?;
+    let mut source = error.source();
+    while let Some(error) = source {
+        write!(out, ": {error}")?;
+        source = error.source();
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Which certificates can stand, and which of them a client sees.
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::*;
+use crate::clock::Clock;
+use crate::telemetry::Mistake;
+use crate::wire::pki::{Issued, Pki};
+use crate::wire::{Identity, Pem};
+
+pub(super) fn pem(path: &str, text: &str) -> Pem {
+    Pem { path: path.into(), bytes: text.as_bytes().into() }
+}
+
+pub(super) fn identity(issued: &Issued) -> Identity {
+    Identity { certificate: pem("api.pem", &issued.certificate), key: pem("api.key", &issued.key) }
+}
+
+pub(super) fn listener(issued: &[Issued]) -> Settings {
+    Settings { certificates: issued.iter().map(identity).collect(), ..Settings::plain(([127, 0, 0, 1], 0).into()) }
+}
+
+pub(super) fn tls(settings: &Settings) -> Arc<Tls> {
+    Tls::build(settings, &Clock::system()).unwrap().unwrap()
+}
+
+pub(super) fn mistakes(settings: &Settings) -> Vec<Mistake> {
+    Tls::build(settings, &Clock::system()).unwrap_err()
+}
+
+/// A client that trusts `ca` and offers `alpn`.
+pub(super) fn client(ca: &str, alpn: &[&[u8]]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    for certificate in pem("ca.pem", ca).certificates().unwrap() {
+        roots.add(certificate).unwrap();
+    }
+    let builder = ClientConfig::builder_with_provider(wire::provider()).with_safe_default_protocol_versions().unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    config
+}
+
+pub(super) async fn shake(house: &House, config: ClientConfig, name: &str) -> std::io::Result<TlsStream<TcpStream>> {
+    let socket = TcpStream::connect(house.address).await?;
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, socket)).await.expect("no handshake in time")
+}
+
+/// The certificate that a client sees who asks for `name`; it need not be for that name.
+async fn seen(house: &House, ca: &str, name: &str) -> Vec<u8> {
+    let mut config = client(ca, &[]);
+    config.dangerous().set_certificate_verifier(Arc::new(Anything));
+    let stream = shake(house, config, name).await.unwrap();
+    stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+}
+
+/// Believes everything: these tests look at what was shown.
+#[derive(Debug)]
+struct Anything;
+
+impl rustls::client::danger::ServerCertVerifier for Anything {
+    fn verify_server_cert(
+        &self,
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &[rustls::pki_types::CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        wire::provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[tokio::test]
+async fn a_client_sees_the_certificate_of_the_host_it_names() {
+    let pki = Pki::new();
+    let all = [pki.server(&["first.example"]), pki.server(&["api.example", "www.example"]), pki.server(&["*.wild.example"])];
+    let der = |issued: &Issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec();
+    let [first, second, wild] = all.each_ref().map(der);
+    let house = secured_house(settings(), Some(tls(&listener(&all))));
+    for (name, expected) in [
+        ("first.example", &first),
+        ("api.example", &second),
+        ("WWW.Example", &second),
+        ("a.wild.example", &wild),
+        // A wildcard stands for one label; unknown hosts, and none at all, see the first.
+        ("a.b.wild.example", &first),
+        ("wild.example", &first),
+        ("unknown.example", &first),
+        ("127.0.0.1", &first),
+    ] {
+        assert!(seen(&house, &pki.ca, name).await == *expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_stand_is_told_with_its_setting() {
+    let pki = Pki::new();
+    let (good, other) = (pki.server(&["api.example"]), pki.server(&["www.example"]));
+    let wrong = |certificate: &str, key: &str| {
+        let identities = vec![identity(&good), Identity { certificate: pem("a.pem", certificate), key: pem("a.key", key) }];
+        let found = mistakes(&Settings { certificates: identities, ..listener(&[]) });
+        assert_eq!(found.len(), 1, "{found:?}");
+        (found[0].setting.clone(), found[0].found.clone())
+    };
+    let (setting, found) = wrong(&other.certificate, &good.key);
+    assert_eq!(setting, "listeners[0].certificates[1].key");
+    assert!(found.contains("does not fit") && found.contains("a.key"), "{found}");
+    let (setting, found) = wrong("", &good.key);
+    assert_eq!((setting.as_str(), found.as_str()), ("listeners[0].certificates[1].certificate", "no certificate in a.pem"));
+    assert_eq!(wrong(&other.certificate, "").1, "no private key in a.key");
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(wrong(broken, &good.key).1.starts_with("a broken certificate in a.pem"));
+    let expired = pki.expired(&["www.example"]);
+    let (setting, found) = wrong(&expired.certificate, &expired.key);
+    assert_eq!(setting, "listeners[0].certificates[1].certificate");
+    assert!(found.contains("expired on Jan  2"), "{found}");
+    let nameless = pki.client("nameless");
+    assert!(wrong(&nameless.certificate, &nameless.key).1.contains("without a DNS name"));
+    let clients = ClientCertificates { ca: pem("ca.pem", "nothing"), required: true };
+    let found = mistakes(&Settings { clients: Some(clients), ..listener(&[good]) });
+    assert_eq!((found[0].setting.as_str(), found[0].found.as_str()), ("listeners[0].client_ca", "no certificate in ca.pem"));
+}
+
+#[tokio::test]
+async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
+    let pki = Pki::new();
+    let (old, new) = (pki.server(&["api.example"]), pki.server(&["api.example"]));
+    let new_der = pem("x", &new.certificate).certificates().unwrap()[0].to_vec();
+    let house = secured_house(settings(), Some(tls(&listener(&[old]))));
+    let mut kept = tls::Client::connect(&house, &pki.ca, "api.example").await;
+    kept.get("/hello", "hello").await;
+    house.security.swap(Some(tls(&listener(&[new]))));
+    assert!(seen(&house, &pki.ca, "api.example").await == new_der);
+    kept.get("/hello", "hello").await;
+    // Even to plain HTTP: an address is one address.
+    house.security.swap(None);
+    house.connect().await.get("/hello", "hello").await;
+    kept.get("/hello", "hello").await;
+}

@@ -1,0 +1,227 @@
+//! HTTP/2 as no honest client speaks it, frame by frame.
+
+use std::pin::Pin;
+
+use super::*;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const REFUSED_STREAM: u32 = 7;
+
+/// A connection that sends frames as told.
+pub(super) struct Raw(TcpStream);
+
+pub(super) struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+impl Frame {
+    /// A GOAWAY's or a RST_STREAM's.
+    fn error(&self) -> u32 {
+        let at = if self.kind == GOAWAY { 4 } else { 0 };
+        u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
+    }
+}
+
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// `GET path`, in HPACK without any compression.
+pub(super) fn head(path: &str) -> Vec<u8> {
+    let mut block = vec![0x82, 0x86, 0x01, 1, b'a', 0x04, u8::try_from(path.len()).unwrap()];
+    block.extend(path.as_bytes());
+    block
+}
+
+impl Raw {
+    pub(super) async fn connect(house: &House) -> Self {
+        let mut stream = TcpStream::connect(house.address).await.unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+        Self(stream)
+    }
+
+    pub(super) async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.0.write_all(&frame(kind, flags, stream, payload)).await.unwrap();
+    }
+
+    pub(super) async fn request(&mut self, stream: u32, path: &str) {
+        self.send(HEADERS, END_STREAM | END_HEADERS, stream, &head(path)).await;
+    }
+
+    /// The next frame of that kind; none when the connection ends before it.
+    async fn next(&mut self, kind: u8) -> Option<Frame> {
+        loop {
+            let mut head = [0; 9];
+            let read = tokio::time::timeout(PATIENCE, self.0.read_exact(&mut head)).await.expect("no frame");
+            if read.is_err() {
+                return None;
+            }
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            self.0.read_exact(&mut payload).await.ok()?;
+            let stream = u32::from_be_bytes(head[5..].try_into().unwrap());
+            if head[3] == kind {
+                return Some(Frame { kind, flags: head[4], stream, payload });
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn streams_above_the_maximum_are_refused_and_those_below_go_on() {
+    let house = house(ConnectionSettings { streams_max: 2, ..settings() });
+    let mut raw = Raw::connect(&house).await;
+    let told = raw.next(SETTINGS).await.unwrap().payload;
+    assert!(told.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]), "MAX_CONCURRENT_STREAMS: {told:?}");
+    for stream in [1, 3, 5] {
+        raw.request(stream, "/wait").await;
+    }
+    let reset = raw.next(RESET).await.unwrap();
+    assert_eq!((reset.stream, reset.error()), (5, REFUSED_STREAM));
+    house.answers.0.begun.notified().await;
+    house.answers.0.go.notify_one();
+    let data = raw.next(DATA).await.unwrap();
+    assert_eq!(data.payload, b"waited");
+}
+
+#[tokio::test]
+async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
+    const STREAMS: u32 = 20_000;
+    let house = house(settings());
+    let raw = Raw::connect(&house).await;
+    let (mut reading, mut writing) = raw.0.into_split();
+    let flood = tokio::spawn(async move {
+        for batch in 0..STREAMS / 100 {
+            let mut bytes = Vec::new();
+            for stream in (0..100).map(|n| (batch * 100 + n) * 2 + 1) {
+                bytes.extend(frame(HEADERS, END_STREAM | END_HEADERS, stream, &head("/wait")));
+                bytes.extend(frame(RESET, 0, stream, &8_u32.to_be_bytes()));
+            }
+            if writing.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        writing.shutdown().await.unwrap();
+    });
+    // Meanwhile others are served, and when it is over nothing is left of it.
+    let mut other = house.connect().await;
+    while !flood.is_finished() {
+        other.get("/hello", "hello").await;
+    }
+    drop(other);
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest)).await.expect("never closed");
+    house.await_shown("weir_connections_open 0").await;
+}
+
+/// Reads nothing, so that a wait is our own.
+struct Endless;
+
+impl tokio::io::AsyncRead for Endless {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        buf.put_slice(&[1]);
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_not_read_while_too_many_streams_have_not_ended() {
+    let pulse = Arc::new(head_timer::Pulse::new());
+    let mut guarded = super::super::http2::Guarded { stream: Endless, begun: bytes::Bytes::new(), pulse: Arc::clone(&pulse), tasks_max: 2 };
+    pulse.stream_opened();
+    assert_eq!(guarded.read(&mut [0; 1]).await.unwrap(), 1);
+    pulse.stream_opened();
+    let reading = tokio::spawn(std::future::poll_fn(move |cx| {
+        pulse.wake_with(cx.waker());
+        let mut piece = [0; 1];
+        let polled = tokio::io::AsyncRead::poll_read(Pin::new(&mut guarded), cx, &mut tokio::io::ReadBuf::new(&mut piece));
+        if polled.is_pending() {
+            // The stream's task ends elsewhere.
+            let pulse = Arc::clone(&pulse);
+            tokio::spawn(async move { pulse.stream_ended() });
+        }
+        polled
+    }));
+    tokio::time::timeout(PATIENCE, reading).await.expect("nobody wakes it").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_cut_off() {
+    let house = house(settings());
+    let mut raw = Raw::connect(&house).await;
+    raw.send(HEADERS, END_STREAM, 1, &head("/hello")).await;
+    // A field of 100 bytes, again and again, and never END_HEADERS.
+    let field = [&[0x00, 1, b'x', 96][..], &[b'y'; 96]].concat();
+    let (mut reading, mut writing) = raw.0.into_split();
+    let flood = tokio::spawn(async move {
+        let mut sent = 0;
+        while writing.write_all(&frame(CONTINUATION, 0, 1, &field)).await.is_ok() {
+            sent += 1;
+            assert!(sent < 1_000_000, "it never ends");
+        }
+    });
+    let mut told = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("never closed");
+    drop(reading);
+    flood.await.unwrap();
+    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 0);
+    house.await_shown("weir_connections_open 0").await;
+}
+
+#[tokio::test]
+async fn a_head_above_the_limit_is_answered_431() {
+    let house = house(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
+    let mut raw = Raw::connect(&house).await;
+    let field = [&[0x00, 1, b'x', 127, 0x91, 0x4d][..], &vec![b'y'; 10_000]].concat();
+    raw.send(HEADERS, END_STREAM | END_HEADERS, 1, &[head("/hello"), field].concat()).await;
+    let reply = raw.next(HEADERS).await.unwrap();
+    // "431" in HPACK's Huffman code.
+    assert!(reply.payload.windows(3).any(|digits| digits == [0x69, 0x90, 0xff]), "{:?}", reply.payload);
+    assert_eq!((reply.stream, reply.flags & END_STREAM), (1, END_STREAM));
+    raw.request(3, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"hello");
+    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn pings_that_nobody_reads_the_answers_of_hold_no_memory_for_long() {
+    let house = house(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() });
+    let mut raw = Raw::connect(&house).await;
+    let pings: Vec<u8> = (0..1_000).flat_map(|_| frame(PING, 0, 0, &[0; 8])).collect();
+    let flood = async { while raw.0.write_all(&pings).await.is_ok() {} };
+    // We stop reading when the answers are not taken; then we give up.
+    tokio::time::timeout(PATIENCE, flood).await.expect("never cut off");
+    house.await_shown("weir_connections_open 0").await;
+}
+
+#[tokio::test]
+async fn frames_that_break_the_protocol_end_the_connection_with_the_reason() {
+    let house = house(settings());
+    let mut raw = Raw::connect(&house).await;
+    // DATA on no stream.
+    raw.send(DATA, 0, 0, b"x").await;
+    let goaway = raw.next(GOAWAY).await.unwrap();
+    assert_eq!(goaway.error(), 1, "PROTOCOL_ERROR");
+    assert!(raw.next(GOAWAY).await.is_none(), "closed");
+    house.await_shown("weir_connections_open 0").await;
+}

@@ -1,0 +1,40 @@
+//! Connections that stop being HTTP.
+
+use super::*;
+
+const ASK: &str = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+
+async fn upgraded(house: &House) -> Client {
+    let mut client = house.connect().await;
+    // The first bytes of the new protocol come with the request.
+    client.send(&format!("{ASK}early")).await;
+    let reply = client.read_to("early").await;
+    assert!(reply.starts_with("HTTP/1.1 101 "), "{reply}");
+    client
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_is_a_stream_of_bytes_and_counts_as_open() {
+    let house = house(settings());
+    let mut client = upgraded(&house).await;
+    client.send("later").await;
+    assert_eq!(client.read_to("later").await, "later");
+    assert!(house.shows("weir_connections_open 1"));
+    client.0.shutdown().await.unwrap();
+    assert_eq!(client.read_all().await, "");
+    house.await_shown("weir_connections_open 0").await;
+}
+
+#[tokio::test]
+async fn a_drain_lets_it_go_on_until_the_grace_is_over() {
+    let house = house(settings());
+    let mut client = upgraded(&house).await;
+    house.drain.start();
+    client.send("later").await;
+    assert_eq!(client.read_to("later").await, "later");
+    assert!(!house.serving.is_finished());
+    house.drain.cut();
+    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the tunnel lives on");
+    assert_eq!(client.read_all().await, "");
+}

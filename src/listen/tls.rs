@@ -1,0 +1,214 @@
+//! A listener's TLS: its certificates out of PEM, which of them a client sees, whom clients may be. Knows no file and no connection.
+//!
+//! TLS 1.2 and 1.3 only, HTTP/2 and HTTP/1.1 by ALPN, resumption by tickets whose keys live as long as the settings do.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
+use smallvec::SmallVec;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use super::{ClientCertificates, Settings};
+use crate::clock::Clock;
+use crate::telemetry::Mistake;
+use crate::wire::{self, Identity};
+
+/// What ALPN offers, the preferred first.
+pub(super) const HTTP_2: &[u8] = b"h2";
+pub(super) const HTTP_1: &[u8] = b"http/1.1";
+
+/// What one listener's TLS is made of.
+#[derive(Debug)]
+pub struct Tls(pub(super) Arc<ServerConfig>);
+
+/// A listener's TLS of now, or none: swapped on reload, so that new connections see new certificates while its sockets and the open connections stay
+/// as they are. Clones share it.
+#[derive(Clone, Default)]
+pub struct Security(Arc<ArcSwapOption<Tls>>);
+
+impl Security {
+    /// Begins with `tls`; plain without.
+    #[must_use]
+    pub fn new(tls: Option<Arc<Tls>>) -> Self {
+        Self(Arc::new(ArcSwapOption::new(tls)))
+    }
+
+    /// From now on, new connections see `tls`.
+    pub fn swap(&self, tls: Option<Arc<Tls>>) {
+        self.0.store(tls);
+    }
+
+    pub(super) fn now(&self) -> Option<Arc<ServerConfig>> {
+        self.0.load().as_ref().map(|tls| Arc::clone(&tls.0))
+    }
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Security").field("secured", &self.0.load().is_some()).finish()
+    }
+}
+
+impl Tls {
+    /// Reads a listener's certificates; none for a plain one.
+    ///
+    /// # Errors
+    /// Each broken, expired or unusable certificate, and each key that does not fit.
+    pub fn build(settings: &Settings, clock: &Clock) -> Result<Option<Arc<Self>>, Vec<Mistake>> {
+        if settings.certificates.is_empty() {
+            return Ok(None);
+        }
+        let mut mistakes = Vec::new();
+        let mut chooser = Chooser::default();
+        for (index, identity) in settings.certificates.iter().enumerate() {
+            let setting = format!("{}.certificates[{index}]", settings.setting);
+            if let Err(mistake) = chooser.add(identity, &setting, clock.wall_us() / 1_000_000) {
+                mistakes.push(mistake);
+            }
+        }
+        let builder = ServerConfig::builder_with_provider(wire::provider())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| vec![unusable(settings, &error)])?;
+        let builder = match settings.clients.as_ref().map(|clients| verifier(clients, settings)).transpose() {
+            Ok(None) => builder.with_no_client_auth(),
+            Ok(Some(verifier)) => builder.with_client_cert_verifier(verifier),
+            Err(mistake) => {
+                mistakes.push(mistake);
+                return Err(mistakes);
+            }
+        };
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        let mut config = builder.with_cert_resolver(Arc::new(chooser));
+        config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
+        // The client keeps the session: nothing to share between workers, nothing to bound.
+        config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(|error| vec![unusable(settings, &error)])?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Some(Arc::new(Self(Arc::new(config)))))
+    }
+}
+
+fn unusable(settings: &Settings, error: &rustls::Error) -> Mistake {
+    Mistake::new(format!("{}.certificates", settings.setting), format!("TLS that can't be set up ({error})"), "a machine that can do TLS")
+}
+
+fn verifier(clients: &ClientCertificates, settings: &Settings) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, Mistake> {
+    let wrong = |found: String| Mistake::new(format!("{}.client_ca", settings.setting), found, "a PEM file with certificate authorities");
+    let mut roots = RootCertStore::empty();
+    for certificate in clients.ca.certificates().map_err(wrong)? {
+        roots.add(certificate).map_err(|error| wrong(format!("a certificate in {} that is none ({error})", clients.ca.path.display())))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), wire::provider());
+    let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
+    builder.build().map_err(|error| wrong(format!("{} ({error})", clients.ca.path.display())))
+}
+
+/// All certificates for one name, of several kinds of key perhaps, in the configuration's order.
+type Candidates = SmallVec<[Arc<CertifiedKey>; 1]>;
+
+/// Chooses by the name that the client asks for (SNI): exact names first, then wildcards of one label (RFC 9525, 6.3), then the first.
+#[derive(Debug, Default)]
+struct Chooser {
+    exact: HashMap<String, Candidates>,
+    /// By what stands behind `*.`.
+    wildcard: HashMap<String, Candidates>,
+    default: Candidates,
+}
+
+impl Chooser {
+    fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), Mistake> {
+        let (certificate_setting, key_setting) = (format!("{setting}.certificate"), format!("{setting}.key"));
+        let expected = "a PEM file with the server's certificate, and those that lead to the root";
+        let wrong = |found: String| Mistake::new(certificate_setting.clone(), found, expected);
+        let path = identity.certificate.path.display();
+        let chain = identity.certificate.certificates().map_err(wrong)?;
+        let leaf = chain.first().map(|leaf| leaf.as_ref().to_vec()).unwrap_or_default();
+        let (_, leaf) = X509Certificate::from_der(&leaf).map_err(|error| wrong(format!("a broken certificate in {path} ({error})")))?;
+        let key = identity
+            .key
+            .key()
+            .map_err(|found| Mistake::new(key_setting.clone(), found, "a PEM file with the certificate's private key"))?;
+        let certified = CertifiedKey::from_der(chain, key, &wire::provider()).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                let found = format!("a key that does not fit the certificate ({})", identity.key.path.display());
+                Mistake::new(key_setting, found, format!("the private key of {path}"))
+            }
+            error => Mistake::new(key_setting, format!("{} ({error})", identity.key.path.display()), "an RSA, ECDSA or Ed25519 key"),
+        })?;
+        let not_after = leaf.validity().not_after;
+        if not_after.timestamp() < now_s {
+            return Err(Mistake::new(
+                certificate_setting,
+                format!("{path}, which expired on {not_after}"),
+                "a certificate that is valid today",
+            ));
+        }
+        let names = dns_names(&leaf);
+        if names.is_empty() && !self.default.is_empty() {
+            return Err(Mistake::new(
+                certificate_setting,
+                format!("{path}, without a DNS name in its subjectAltName"),
+                "a certificate for a host: only the first may be without, since no client's SNI chooses it",
+            ));
+        }
+        self.take(certified, names);
+        Ok(())
+    }
+
+    fn take(&mut self, certified: CertifiedKey, names: Vec<String>) {
+        let certified = Arc::new(certified);
+        // Another kind of key for the same names stands in for the first one too.
+        let also_default =
+            self.default.first().is_none_or(|first| names.iter().any(|name| self.candidates(name).any(|of| Arc::ptr_eq(of, first))));
+        if also_default {
+            self.default.push(Arc::clone(&certified));
+        }
+        for name in names {
+            match name.strip_prefix("*.") {
+                Some(parent) => self.wildcard.entry(parent.to_owned()).or_default().push(Arc::clone(&certified)),
+                None => self.exact.entry(name).or_default().push(Arc::clone(&certified)),
+            }
+        }
+    }
+
+    /// All for a name as a certificate writes it.
+    fn candidates(&self, name: &str) -> impl Iterator<Item = &Arc<CertifiedKey>> {
+        let found = match name.strip_prefix("*.") {
+            Some(parent) => self.wildcard.get(parent),
+            None => self.exact.get(name),
+        };
+        found.into_iter().flatten()
+    }
+
+    fn choose(&self, sni: Option<&str>) -> &Candidates {
+        let Some(name) = sni.map(str::to_ascii_lowercase) else { return &self.default };
+        let wildcard = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(&name).or_else(wildcard).unwrap_or(&self.default)
+    }
+}
+
+impl ResolvesServerCert for Chooser {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let candidates = self.choose(hello.server_name());
+        let understood = candidates.iter().find(|certified| certified.key.choose_scheme(hello.signature_schemes()).is_some());
+        understood.or(candidates.first()).cloned()
+    }
+}
+
+/// In lower case. The subject's common name is not looked at: no client does any more.
+fn dns_names(leaf: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
+    let dns = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some(name.trim_end_matches('.').to_ascii_lowercase()),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(dns).collect()
+}

@@ -1,0 +1,105 @@
+//! Clients that speak TLS, and clients that speak HTTP/2. Knows no test.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::PATIENCE;
+use super::client::{Failure, Reply};
+
+/// The host in all requests, and what a server's certificate is for.
+pub const HOST: &str = "api.example";
+
+/// Trusts `ca` (PEM), offers `alpn`.
+pub fn config(ca: &str, alpn: &[&[u8]]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+        roots.add(certificate.expect("a certificate")).expect("an authority");
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    Arc::new(config)
+}
+
+/// Shakes hands, asking for [`HOST`].
+pub async fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Failure> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(HOST).expect("a name");
+    Ok(tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await??)
+}
+
+/// The certificate that a server shows now.
+pub async fn shown(address: SocketAddr, ca: &str) -> Result<Vec<u8>, Failure> {
+    let stream = connect(address, &config(ca, &[])).await?;
+    Ok(stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.to_vec()).unwrap_or_default())
+}
+
+#[derive(Clone)]
+struct Spawn;
+
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Spawn {
+    fn execute(&self, work: F) {
+        tokio::spawn(work);
+    }
+}
+
+/// An HTTP/2 connection; clones share it.
+#[derive(Clone)]
+pub struct Http2 {
+    sender: SendRequest<Full<Bytes>>,
+    scheme: &'static str,
+}
+
+impl Http2 {
+    /// By prior knowledge.
+    pub async fn plain(address: SocketAddr) -> Result<Self, Failure> {
+        Self::on(TcpStream::connect(address).await?, "http").await
+    }
+
+    /// By ALPN.
+    pub async fn secured(address: SocketAddr, ca: &str) -> Result<Self, Failure> {
+        Self::on(connect(address, &config(ca, &[b"h2"])).await?, "https").await
+    }
+
+    async fn on<S>(stream: S, scheme: &'static str) -> Result<Self, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, connection) = http2::handshake(Spawn, TokioIo::new(stream)).await?;
+        // Its end shows as an error of the next request.
+        tokio::spawn(connection);
+        Ok(Self { sender, scheme })
+    }
+
+    pub async fn get(&mut self, target: &str, headers: &[(&str, &str)]) -> Result<Reply, Failure> {
+        self.send("GET", target, headers, Bytes::new()).await
+    }
+
+    pub async fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Reply, Failure> {
+        let mut request = http::Request::builder().method(method).uri(format!("{}://{HOST}{target}", self.scheme));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body))?;
+        let exchange = async {
+            let (head, body) = self.sender.send_request(request).await?.into_parts();
+            let body = body.collect().await?.to_bytes();
+            Ok::<_, Failure>(Reply { status: head.status.as_u16(), headers: head.headers, body })
+        };
+        tokio::time::timeout(PATIENCE, exchange).await?
+    }
+}

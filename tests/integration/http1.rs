@@ -1,0 +1,66 @@
+//! HTTP/1 as old, frugal and pedantic clients speak it.
+
+use std::time::Duration;
+
+use crate::harness::client::{raw, statuses};
+use crate::harness::curl::curl;
+use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+const SILENCE: Duration = Duration::from_millis(700);
+
+fn day(quota: u32) -> String {
+    format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
+}
+
+#[tokio::test]
+async fn an_upload_that_waits_for_100_gets_it_when_admitted_and_only_then() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(1)]).text());
+    let ask = b"POST /up HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n";
+    let body = vec![b'z'; 2 << 20];
+    let path = weir.folder().join("body");
+    std::fs::write(&path, body).unwrap();
+    let data = format!("@{}", path.display());
+    let admitted = curl(weir.http, "http://api.example/up", &["-H", "Expect: 100-continue", "--data-binary", &data]).await;
+    assert_eq!((admitted.exit, admitted.status), (0, 200), "{admitted:?}");
+    assert!(admitted.text.starts_with("HTTP/1.1 100 Continue"), "{admitted:?}");
+    assert_eq!(upstream.last().body.len(), 2 << 20);
+    // Refused: the client is told at once, and never asked for its body.
+    let refused = raw(weir.http, ask, SILENCE);
+    assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test]
+async fn a_client_of_http_1_0_is_answered_in_its_way() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
+    let once = raw(weir.http, b"GET / HTTP/1.0\r\nhost: a\r\n\r\n", SILENCE);
+    assert!(once.starts_with("HTTP/1.0 200 OK\r\n") && once.ends_with("from upstream\n") && !once.contains("chunked"), "{once}");
+    let kept = b"GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n".repeat(2);
+    let twice = raw(weir.http, &kept, SILENCE);
+    assert_eq!(twice.matches("HTTP/1.0 200 OK").count(), 2, "{twice}");
+    assert_eq!(twice.matches("connection: keep-alive").count(), 2, "{twice}");
+    // Without a length it ends with the connection: chunks are nothing that it knows.
+    upstream.answer(200, &[("transfer-encoding", "chunked")], "piece");
+    let unknown = raw(weir.http, b"GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n", SILENCE);
+    assert!(unknown.ends_with("\r\n\r\npiece") && !unknown.contains("chunked"), "{unknown}");
+}
+
+#[tokio::test]
+async fn replies_without_a_body_do_not_put_the_next_one_out_of_step() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
+    for (method, status) in [("HEAD", 200), ("GET", 204), ("GET", 304), ("HEAD", 404)] {
+        upstream.answer(status, &[("etag", "\"x\"")], if method == "HEAD" { "not to be seen" } else { "" });
+        let text = format!("{method} / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let both = raw(weir.http, text.as_bytes(), SILENCE);
+        assert_eq!(statuses(&both), [status, status], "{method} {status}: {both}");
+        assert!(!both.contains("transfer-encoding"), "{both}");
+        if status == 204 {
+            assert!(!both.contains("content-length"), "RFC 9110, 8.6: {both}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! HTTP/2 from clients, to an upstream that speaks HTTP/1.1.
+
+use bytes::Bytes;
+use rustix::process::Signal;
+
+use crate::harness::client::Tally;
+use crate::harness::curl::curl;
+use crate::harness::eventually_async;
+use crate::harness::pki::Pki;
+use crate::harness::tls::{HOST, Http2};
+use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+fn day(quota: u32) -> String {
+    format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
+}
+
+#[tokio::test]
+async fn curl_is_served_by_prior_knowledge_and_told_of_its_limits() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(2)]).text());
+    for expected in [200, 200, 429] {
+        let reply = curl(weir.http, "http://api.example/x", &["--http2-prior-knowledge", "-H", "X-Tea: earl grey"]).await;
+        assert_eq!((reply.exit, reply.status, reply.version.as_str()), (0, expected, "2"), "{reply:?}");
+        assert!(reply.text.contains("ratelimit: \"day\";r=") && reply.text.contains("x-request-id: "), "{reply:?}");
+    }
+    let seen = upstream.last();
+    assert_eq!(seen.header("x-tea").as_deref(), Some("earl grey"));
+    assert!(seen.header("host").is_some_and(|host| host.starts_with(HOST)), "{seen:?}");
+    // By the h1 upgrade it is not spoken (RFC 9113 has withdrawn it): the request is served as it is.
+    let upgrade = curl(weir.http, "http://api.example/x", &["--http2"]).await;
+    assert_eq!((upgrade.status, upgrade.version.as_str()), (429, "1.1"), "{upgrade:?}");
+}
+
+#[tokio::test]
+async fn requests_on_one_connection_are_counted_one_by_one() {
+    const QUOTA: u32 = 20;
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(QUOTA)]).text());
+    let client = Http2::plain(weir.http).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..90 {
+        let mut client = client.clone();
+        tasks.spawn(async move { client.get(&format!("/{number}"), &[]).await });
+    }
+    let mut tally = Tally::default();
+    while let Some(reply) = tasks.join_next().await {
+        tally.add(&reply.unwrap());
+    }
+    tally.only(&[200, 429]);
+    assert_eq!((tally.count(200), upstream.count()), (u64::from(QUOTA), u64::from(QUOTA)));
+}
+
+#[tokio::test]
+async fn bodies_pass_and_a_refused_upload_does_not_end_the_connection() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(2)]).route("path = \"/free\"\nupstream = \"api\"").text());
+    let mut client = Http2::plain(weir.http).await.unwrap();
+    let large = Bytes::from(vec![b'z'; 3 << 20]);
+    for expected in [200, 200, 429] {
+        assert_eq!(client.send("POST", "/up", &[], large.clone()).await.unwrap().status, expected);
+    }
+    assert_eq!(upstream.last().body.len(), large.len());
+    let head = client.send("HEAD", "/free", &[], Bytes::new()).await.unwrap();
+    assert_eq!((head.status, head.body.len()), (200, 0), "{head:?}");
+}
+
+#[tokio::test]
+async fn a_drain_finishes_the_streams_that_are_open_and_the_process_ends() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    upstream.answer(200, &[], "x".repeat(300_000));
+    let config = simple(&upstream.url(), &[&day(1000)]).secured(&["api"]).text();
+    let mut weir = Weir::build(&config).identity("api", &pki.server(&[HOST])).start();
+    let mut client = Http2::secured(weir.http, &pki.ca).await.unwrap();
+    assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
+    upstream.hold();
+    let mut under_way = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let mut client = client.clone();
+        under_way.spawn(async move { client.get("/", &[]).await });
+    }
+    eventually_async("all eight wait at the upstream", async || {
+        let count = upstream.count();
+        if count == 9 { Ok(()) } else { Err(count.to_string()) }
+    })
+    .await;
+    weir.signal(Signal::TERM);
+    eventually_async("no new stream is taken", async || match client.get("/", &[]).await {
+        Ok(reply) => Err(reply.status.to_string()),
+        Err(_) => Ok(()),
+    })
+    .await;
+    assert!(weir.running(), "streams are open");
+    upstream.release();
+    while let Some(reply) = under_way.join_next().await {
+        let reply = reply.unwrap().unwrap_or_else(|error| panic!("a stream under way was cut: {error}"));
+        assert_eq!((reply.status, reply.body.len()), (200, 300_000));
+    }
+    drop(client);
+    let status = weir.exit();
+    assert_eq!(status.code(), Some(0), "{status:?}");
+}

@@ -1,0 +1,152 @@
+//! TLS towards clients: versions, names, client certificates, and certificates that are renewed under load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::harness::client::{Client, Tally};
+use crate::harness::curl::curl;
+use crate::harness::eventually_async;
+use crate::harness::pki::Pki;
+use crate::harness::tls::{HOST, Http2, shown};
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
+
+fn secured(upstream: &Upstream) -> Toml {
+    simple(&upstream.url(), &[LIMIT]).secured(&["api"])
+}
+
+#[tokio::test]
+async fn curl_is_served_over_both_versions_of_http_and_the_upstream_knows_that_it_was_tls() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let weir = Weir::build(&secured(&upstream).text()).identity("api", &pki.server(&[HOST])).file("ca.pem", pki.ca.as_bytes()).start();
+    let ca = weir.folder().join("ca.pem").display().to_string();
+    for (version, arguments) in [("1.1", "--http1.1"), ("2", "--http2"), ("2", "--tlsv1.3"), ("2", "--tls-max=1.2")] {
+        let arguments: Vec<&str> = arguments.split('=').chain(["--cacert", &ca]).collect();
+        let reply = curl(weir.http, "https://api.example/x?y=1", &arguments).await;
+        assert_eq!((reply.exit, reply.status, reply.version.as_str()), (0, 200, version), "{reply:?}");
+        assert!(reply.text.contains("from upstream") && reply.text.to_lowercase().contains("ratelimit: \"day\""), "{reply:?}");
+        let seen = upstream.last();
+        assert_eq!(seen.header("x-forwarded-proto").as_deref(), Some("https"), "{seen:?}");
+        assert_eq!(seen.target, "/x?y=1");
+    }
+    // Nothing older, nobody who does not trust us, nothing plain.
+    let old = curl(weir.http, "https://api.example/", &["--tls-max", "1.1", "--ciphers", "ALL:@SECLEVEL=0", "--cacert", &ca]).await;
+    assert_eq!((old.exit, old.status), (35, 0), "{old:?}");
+    let stranger = curl(weir.http, "https://api.example/", &[]).await;
+    assert_eq!((stranger.exit, stranger.status), (60, 0), "{stranger:?}");
+    let plain = curl(weir.http, "http://api.example/", &[]).await;
+    assert_eq!((plain.exit, plain.status), (0, 400), "{plain:?}");
+    assert!(plain.text.contains("speaks HTTPS"), "{plain:?}");
+    for cause in ["incompatible", "alert", "plain_text"] {
+        assert_eq!(weir.metric(&format!("weir_tls_handshakes_failed_total{{cause=\"{cause}\"}}")), 1, "{cause}");
+    }
+}
+
+/// Clients on TLS that send one request after another, each on one connection: half of them HTTP/2.
+async fn load(weir: &Weir, ca: &str, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU64>) -> tokio::task::JoinSet<Tally> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        let mut client = Http2::secured(weir.http, ca).await.unwrap();
+        let (stop, answered) = (Arc::clone(stop), Arc::clone(answered));
+        tasks.spawn(async move {
+            let mut tally = Tally::default();
+            while !stop.load(Ordering::Relaxed) && tally.failed.is_empty() {
+                tally.add(&client.get(&format!("/{number}"), &[]).await);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            tally
+        });
+    }
+    tasks
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_under_load_and_no_connection_notices() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let (old, new) = (pki.server(&[HOST]), pki.server(&[HOST]));
+    let weir = Weir::build(&secured(&upstream).text()).identity("api", &old).start();
+    let before = shown(weir.http, &pki.ca).await.unwrap();
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut running = load(&weir, &pki.ca, &stop, &answered).await;
+    weir.renew("api", &new);
+    let after = eventually_async("the new certificate is shown", async || {
+        let now = shown(weir.http, &pki.ca).await.map_err(|error| error.to_string())?;
+        if now == before { Err("the old one still".into()) } else { Ok(now) }
+    })
+    .await;
+    // On every worker, from now on.
+    for _ in 0..20 {
+        assert!(shown(weir.http, &pki.ca).await.unwrap() == after);
+    }
+    let seen = answered.load(Ordering::Relaxed);
+    eventually_async("the load goes on", async || {
+        let now = answered.load(Ordering::Relaxed);
+        if now > seen + 100 { Ok(()) } else { Err(format!("{now} answered")) }
+    })
+    .await;
+    stop.store(true, Ordering::Relaxed);
+    while let Some(tally) = running.join_next().await {
+        tally.unwrap().only(&[200]);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_does_not_fit_is_refused_and_the_old_certificate_served_on() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let weir = Weir::build(&secured(&upstream).text()).identity("api", &pki.server(&[HOST])).start();
+    let before = shown(weir.http, &pki.ca).await.unwrap();
+    std::fs::write(weir.folder().join("api.key"), pki.server(&[HOST]).key).unwrap();
+    weir.await_reloads("refused", 1);
+    assert!(shown(weir.http, &pki.ca).await.unwrap() == before);
+    let status = weir.admin_page("/status").text();
+    assert!(status.contains("a key that does not fit the certificate") && status.contains("proxy.toml:3"), "{status}");
+    // An address is kept; another certificate for it is not a restart.
+    weir.renew("api", &pki.server(&[HOST]));
+    weir.await_reloads("applied", 1);
+    assert!(!weir.output().says("this setting changed, but is applied only at a restart"), "{}", weir.output().tail(20));
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_stand_is_a_mistake_with_its_line() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let (code, _, told) = Weir::check(Weir::build(&secured(&upstream).text()).identity("api", &pki.expired(&[HOST])));
+    assert_eq!(code, 78, "{told}");
+    assert!(told.contains("proxy.toml:3") && told.contains("which expired on Jan  2"), "{told}");
+}
+
+#[tokio::test]
+async fn clients_without_a_certificate_are_turned_away_where_one_is_required() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let config = secured(&upstream).listener("client_ca = \"ca.pem\"").text();
+    let weir = Weir::build(&config)
+        .identity("api", &pki.server(&[HOST]))
+        .identity("alice", &pki.client("alice"))
+        .identity("mallory", &Pki::new().client("alice"))
+        .file("ca.pem", pki.ca.as_bytes())
+        .start();
+    let file = |name: &str| weir.folder().join(name).display().to_string();
+    for (name, exit) in [(None, 56), (Some("mallory"), 56), (Some("alice"), 0)] {
+        let (ca, pem, key) = (file("ca.pem"), file(&format!("{}.pem", name.unwrap_or(""))), file(&format!("{}.key", name.unwrap_or(""))));
+        let mut arguments = vec!["--cacert", &ca];
+        if name.is_some() {
+            arguments.extend(["--cert", &pem, "--key", &key]);
+        }
+        let reply = curl(weir.http, "https://api.example/", &arguments).await;
+        assert_eq!((reply.exit, reply.status), (exit, if exit == 0 { 200 } else { 0 }), "{name:?}: {reply:?}");
+    }
+    assert_eq!(weir.metric("weir_tls_handshakes_failed_total{cause=\"client_certificate\"}"), 2);
+    assert_eq!(upstream.count(), 1);
+}
+
+#[tokio::test]
+async fn a_plain_and_a_secured_listener_stand_side_by_side() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let plain = "[[listeners]]\naddress = \"127.0.0.1:0\"\n";
+    let weir = Weir::build(&format!("{plain}{}", secured(&upstream).text())).identity("api", &pki.server(&[HOST])).start();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
+    assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("http"));
+}
