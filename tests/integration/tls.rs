@@ -37,6 +37,7 @@ async fn curl_is_served_over_both_versions_of_http_and_the_upstream_knows_that_i
     assert_eq!((old.exit, old.status), (35, 0), "{old:?}");
     let stranger = curl(weir.http, "https://api.example/", &[]).await;
     assert_eq!((stranger.exit, stranger.status), (60, 0), "{stranger:?}");
+    assert!(stranger.errors.contains("certificate"), "{stranger:?}");
     let plain = curl(weir.http, "http://api.example/", &[]).await;
     assert_eq!((plain.exit, plain.status), (0, 400), "{plain:?}");
     assert!(plain.text.contains("speaks HTTPS"), "{plain:?}");
@@ -128,14 +129,15 @@ async fn clients_without_a_certificate_are_turned_away_where_one_is_required() {
         .file("ca.pem", pki.ca.as_bytes())
         .start();
     let file = |name: &str| weir.folder().join(name).display().to_string();
-    for (name, exit) in [(None, 56), (Some("mallory"), 56), (Some("alice"), 0)] {
+    for (name, status) in [(None, 0), (Some("mallory"), 0), (Some("alice"), 200)] {
         let (ca, pem, key) = (file("ca.pem"), file(&format!("{}.pem", name.unwrap_or(""))), file(&format!("{}.key", name.unwrap_or(""))));
         let mut arguments = vec!["--cacert", &ca];
         if name.is_some() {
             arguments.extend(["--cert", &pem, "--key", &key]);
         }
         let reply = curl(weir.http, "https://api.example/", &arguments).await;
-        assert_eq!((reply.exit, reply.status), (exit, if exit == 0 { 200 } else { 0 }), "{name:?}: {reply:?}");
+        // Which of its errors curl names depends on when the alert arrives.
+        assert_eq!((reply.exit == 0, reply.status), (status == 200, status), "{name:?}: {reply:?}");
     }
     assert_eq!(weir.metric("weir_tls_handshakes_failed_total{cause=\"client_certificate\"}"), 2);
     assert_eq!(upstream.count(), 1);

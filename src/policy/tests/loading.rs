@@ -37,7 +37,7 @@ fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
 
 #[test]
 fn unknown_facts_refuse_the_configuration() {
-    let found = mistakes(misbehaving(), r#"{"facts": ["client_ip", "tls.sni"], "response_facts": ["bytes"]}"#);
+    let found = mistakes(misbehaving(), r#"{"facts": ["client_ip", "tls.serial"], "response_facts": ["bytes"]}"#);
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(found.iter().all(|mistake| mistake.setting == "policies.public.wasm"));
     assert!(found[0].found.contains("`client_ip`") && found[0].expected.ends_with("nearest is `client-ip`"), "{found:?}");
