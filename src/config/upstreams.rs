@@ -4,18 +4,19 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::reader::{Item, Table};
-use super::{NAMED_MAX, check_name};
-use crate::upstream;
+use super::{NAMED_MAX, check_name, units};
+use crate::upstream::{Http2Settings, Protocol, Settings, TlsSettings};
+use crate::wire::{Identity, PEM_BYTES_MAX, Pem};
 
 const ENDPOINTS_MAX: usize = 256;
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
-const CONNECT_DEFAULT: Duration = Duration::from_secs(1);
-const RESPONSE_HEADER_DEFAULT: Duration = Duration::from_secs(30);
-const IDLE_DEFAULT: Duration = Duration::from_secs(60);
-const POOL_IDLE_DEFAULT: usize = 64;
 const POOL_IDLE: RangeInclusive<u64> = 0..=10_000;
+const CONNECTIONS: RangeInclusive<u64> = 1..=1_000;
+const STREAMS: RangeInclusive<u64> = 1..=10_000;
+const PING_INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+const PEM: &str = "a PEM file";
 
-pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<upstream::Settings> {
+pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
     let table = root.section("upstreams");
     let named = table.named();
     if named.len() > NAMED_MAX {
@@ -24,19 +25,23 @@ pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<upstream::Settings> {
     named.into_iter().take(NAMED_MAX).filter_map(|(name, item)| upstream(name, &item)).collect()
 }
 
-fn upstream(name: String, item: &Item<'_>) -> Option<upstream::Settings> {
+fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
     let endpoints = table.need("endpoints", "an array of URLs, such as [\"http://127.0.0.1:9000\"]").map(|item| endpoints(&item));
+    let default = Settings::new(name, endpoints.unwrap_or_default());
+    let words = [("h1", Protocol::H1), ("h2", Protocol::H2)];
+    let protocol = table.take("protocol").and_then(|item| item.choice(&words, &[])).unwrap_or_default();
+    let tls = tls(&mut table);
+    let http2 = http2(&mut table, default.http2);
     let mut timeouts = table.section("timeouts");
-    let connect = timeouts.duration("connect", TIMEOUT, CONNECT_DEFAULT);
-    let response_header = timeouts.duration("response_header", TIMEOUT, RESPONSE_HEADER_DEFAULT);
-    let idle = timeouts.duration("idle", TIMEOUT, IDLE_DEFAULT);
+    let connect = timeouts.duration("connect", TIMEOUT, default.connect);
+    let response_header = timeouts.duration("response_header", TIMEOUT, default.response_header);
+    let idle = timeouts.duration("idle", TIMEOUT, default.idle);
     timeouts.finish();
-    let pool_idle_per_worker = table.count("pool_idle_per_worker", POOL_IDLE, POOL_IDLE_DEFAULT);
-    table.not_yet("protocol", "HTTP/2 to upstreams");
+    let pool_idle_per_worker = table.count("pool_idle_per_worker", POOL_IDLE, default.pool_idle_per_worker);
     table.finish();
-    Some(upstream::Settings { name, endpoints: endpoints.unwrap_or_default(), connect, response_header, idle, pool_idle_per_worker })
+    Some(Settings { protocol, tls, http2, connect, response_header, idle, pool_idle_per_worker, ..default })
 }
 
 fn endpoints(written: &Item<'_>) -> Vec<String> {
@@ -44,13 +49,46 @@ fn endpoints(written: &Item<'_>) -> Vec<String> {
     if items.is_empty() && written.value.is_array() {
         written.found("no endpoint", "one URL or more, such as [\"http://127.0.0.1:9000\"]", None);
     }
-    let endpoint = |item: &Item<'_>| {
-        let url = item.text("a URL such as \"http://127.0.0.1:9000\"")?;
-        if url.starts_with("https://") {
-            item.wrong_with("a URL that begins with \"http://\"", Some("TLS to upstreams is not built yet".into()));
-            return None;
-        }
-        Some(url.to_owned())
+    items.iter().filter_map(|item| item.text("a URL such as \"http://127.0.0.1:9000\"").map(ToOwned::to_owned)).collect()
+}
+
+fn tls(table: &mut Table<'_>) -> TlsSettings {
+    let mut table = table.section("tls");
+    let ca = table.take("ca").and_then(|item| pem(&item));
+    let (certificate, key) = (table.take("certificate"), table.take("key"));
+    match (&certificate, &key) {
+        (Some(_), None) => table.missing("key", "the certificate's key"),
+        (None, Some(_)) => table.missing("certificate", "the key's certificate"),
+        _ => {}
+    }
+    let identity = certificate.and_then(|item| pem(&item)).zip(key.and_then(|item| pem(&item)));
+    let identity = identity.map(|(certificate, key)| Identity { certificate, key });
+    let server_name = table.take("server_name").and_then(|item| item.text("a host name")).map(ToOwned::to_owned);
+    table.finish();
+    TlsSettings { ca, identity, server_name }
+}
+
+fn pem(item: &Item<'_>) -> Option<Pem> {
+    let (path, bytes) = item.notes.named_file(item, PEM, PEM_BYTES_MAX)?;
+    Some(Pem { path, bytes: bytes.into() })
+}
+
+fn http2(table: &mut Table<'_>, default: Http2Settings) -> Http2Settings {
+    let mut table = table.section("http2");
+    let http2 = Http2Settings {
+        connections_per_worker: table.count("connections_per_worker", CONNECTIONS, default.connections_per_worker),
+        streams_per_connection: table.count("streams_per_connection", STREAMS, default.streams_per_connection),
+        ping_interval: table.take("ping_interval").and_then(|item| ping_interval(&item)),
+        ping_timeout: table.duration("ping_timeout", TIMEOUT, default.ping_timeout),
     };
-    items.iter().filter_map(endpoint).collect()
+    table.finish();
+    http2
+}
+
+fn ping_interval(item: &Item<'_>) -> Option<Duration> {
+    let read = |text: &str| match text {
+        "off" => Some(None),
+        text => units::duration(text).filter(|interval| PING_INTERVAL.contains(interval)).map(Some),
+    };
+    item.parsed("\"off\" or a duration from \"1s\" to \"1d\"", read).flatten()
 }

@@ -218,7 +218,7 @@ impl From<&UpstreamError> for Refusal {
             (Some(BodyError::Idle), _) => Self::BodyTooSlow,
             (Some(BodyError::Malformed), _) => Self::BadRequest("the body's chunks are broken"),
             (Some(BodyError::Cut(_)), _) | (None, Cause::Body) => Self::ClientGone,
-            (None, Cause::Connect | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
+            (None, Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
             (None, Cause::Overload) => Self::UpstreamOverloaded,
             (None, Cause::Timeout) => Self::UpstreamTooSlow,
         }

@@ -30,7 +30,7 @@ names! {
     TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: they stand until they expire";
     SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge";
     SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back and charge had no answer, charge_refused did not fit any more";
-    UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, timeout, cut, protocol, overload, body";
+    UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, body";
     CONNECTIONS "weir_connections" [] "Client connections accepted";
     CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, accept";
     CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, head_too_large, head_timeout, send_timeout, reply_cut, closed, other";

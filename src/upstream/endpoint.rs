@@ -4,6 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use http::uri::Authority;
+use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Mutex;
 
@@ -16,7 +18,7 @@ const ENDPOINTS_MAX: usize = 256;
 const ADDRESSES_MAX: usize = 8;
 /// How long a name's addresses are used again. Not to save the question, but so that many connections at once ask it once.
 const RESOLVED_FRESH: Duration = Duration::from_millis(5_000);
-const EXPECTED: &str = "http://host:port, without a path";
+const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 
 /// One address that may answer.
 #[derive(Debug)]
@@ -24,6 +26,10 @@ pub(super) struct Endpoint {
     target: Target,
     /// As it was written.
     text: String,
+    /// What a request without a `Host` asks for.
+    pub(super) authority: Authority,
+    /// The name to verify; none without TLS.
+    pub(super) server_name: Option<ServerName<'static>>,
     warned: Seldom,
 }
 
@@ -39,30 +45,34 @@ struct Resolved {
     addresses: Vec<SocketAddr>,
 }
 
-/// Reads all endpoints of the upstream `name`.
-pub(super) fn parse_all(name: &str, endpoints: &[String]) -> Result<Vec<Endpoint>, Vec<Mistake>> {
+/// Reads all endpoints of the upstream `name`. Where TLS is spoken, `server_name` is verified, or else each one's host.
+pub(super) fn parse_all(name: &str, endpoints: &[String], server_name: Option<&str>) -> Result<Vec<Endpoint>, Vec<Mistake>> {
     let setting = format!("upstreams.{name}.endpoints");
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(vec![Mistake::new(setting, format!("{} endpoints", endpoints.len()), format!("1 to {ENDPOINTS_MAX} endpoints"))]);
     }
-    let mut read = Vec::with_capacity(endpoints.len());
+    let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut mistakes = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
-        match parse(text) {
+        let place = |expected: &str| Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected);
+        match parse(text, server_name) {
+            Ok(endpoint) if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) => {
+                mistakes.push(place("the same scheme as the others: TLS to all endpoints or to none"));
+            }
             Ok(endpoint) => read.push(endpoint),
-            Err(expected) => mistakes.push(Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)),
+            Err(expected) => mistakes.push(place(expected)),
         }
     }
     if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
 }
 
-fn parse(text: &str) -> Result<Endpoint, &'static str> {
+fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str> {
     let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return Err("http://: TLS to upstreams is not there yet"),
+    let (tls, default_port) = match uri.scheme_str() {
+        Some("http") => (false, 80),
+        Some("https") => (true, 443),
         _ => return Err(EXPECTED),
-    }
+    };
     if uri.query().is_some() || !matches!(uri.path(), "" | "/") {
         return Err(EXPECTED);
     }
@@ -70,7 +80,7 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
     let host = authority.host();
     // What is left is the port: `Authority::port` is silent about one that is none.
     let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
-        "" => 80,
+        "" => default_port,
         port => port.strip_prefix(':').and_then(|port| port.parse().ok()).filter(|port| *port != 0).ok_or("a port from 1 to 65535")?,
     };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -81,10 +91,18 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
         Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
         Err(_) => Target::Name { host: bare.to_owned(), port, resolved: Mutex::new(None) },
     };
-    Ok(Endpoint { target, text: text.to_owned(), warned: Seldom::default() })
+    let server_name = server_name.unwrap_or(bare);
+    let server_name =
+        if tls { Some(ServerName::try_from(server_name.to_owned()).map_err(|_| "a host that a certificate can name")?) } else { None };
+    Ok(Endpoint { target, text: text.to_owned(), authority: authority.clone(), server_name, warned: Seldom::default() })
 }
 
 impl Endpoint {
+    /// Whether TLS is spoken there.
+    pub(super) fn is_tls(&self) -> bool {
+        self.server_name.is_some()
+    }
+
     /// Says that there was no connection, once a second at most: while an upstream is down this happens at every request.
     pub(super) fn warn(&self, upstream: &str, error: &dyn std::fmt::Display) {
         if let Some(held_back) = self.warned.due() {
@@ -141,34 +159,34 @@ mod tests {
             ("http://127.0.0.1:9000/", "Address(127.0.0.1:9000)"),
             ("http://[::1]:81", "Address([::1]:81)"),
             ("http://10.0.0.1", "Address(10.0.0.1:80)"),
+            ("https://10.0.0.1", "Address(10.0.0.1:443)"),
         ] {
-            assert_eq!(format!("{:?}", parse(text).unwrap().target), expected, "{text}");
+            assert_eq!(format!("{:?}", parse(text, None).unwrap().target), expected, "{text}");
         }
-        let Target::Name { host, port, .. } = parse("http://api.internal:8080").unwrap().target else { panic!("not a name") };
+        let Target::Name { host, port, .. } = parse("http://api.internal:8080", None).unwrap().target else { panic!("not a name") };
         assert_eq!((host.as_str(), port), ("api.internal", 8080));
     }
 
     #[test]
     fn every_endpoint_that_is_none_is_told_with_its_place() {
-        let wrong = [
-            "https://a:1",
-            "ftp://a",
-            "a:80",
-            "http://a/v1",
-            "http://a:1/?x",
-            "http://a:0",
-            "http://a:99999",
-            "http://a:",
-            "http://u@a:1",
-            "http://",
-            "",
-        ];
+        let wrong =
+            ["ftp://a", "a:80", "http://a/v1", "http://a:1/?x", "http://a:0", "http://a:99999", "http://a:", "http://u@a:1", "http://", ""];
         let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-        let mistakes = parse_all("api", &wrong).unwrap_err();
+        let mistakes = parse_all("api", &wrong, None).unwrap_err();
         let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
         let expected: Vec<String> = (0..wrong.len()).map(|index| format!("upstreams.api.endpoints[{index}]")).collect();
         assert_eq!(settings, expected);
-        assert!(mistakes[0].expected.contains("TLS"), "{}", mistakes[0]);
-        assert_eq!(parse_all("api", &[]).unwrap_err()[0].setting, "upstreams.api.endpoints");
+        assert_eq!(parse_all("api", &[], None).unwrap_err()[0].setting, "upstreams.api.endpoints");
+    }
+
+    #[test]
+    fn with_tls_the_name_to_verify_is_the_host_or_the_one_that_was_set() {
+        let name = |text: &str, set| parse(text, set).unwrap().server_name.map(|name| name.to_str().into_owned());
+        assert_eq!(name("https://api.internal:8443", None).as_deref(), Some("api.internal"));
+        assert_eq!(name("https://127.0.0.1", None).as_deref(), Some("127.0.0.1"));
+        assert_eq!(name("https://127.0.0.1", Some("api.internal")).as_deref(), Some("api.internal"));
+        assert_eq!(name("http://api.internal", Some("api.internal")), None);
+        let mixed = parse_all("api", &["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
+        assert_eq!(mixed[0].setting, "upstreams.api.endpoints[1]");
     }
 }

@@ -5,22 +5,24 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
 
+use super::connect::{Stream, connect};
 use super::framing;
-use super::outgoing::{Outgoing, Turn, Watch};
+use super::outgoing::{Outgoing, Watch};
+use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, Ending, Failure, Gathering, OnEnd};
+use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
 
 /// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -53,37 +55,33 @@ pub(super) enum Sent {
     Reply(http::Response<Incoming>),
     /// Nothing of it was sent: here it is again, and why.
     Unsent(http::Request<Outgoing>, Cause),
+    /// It was sent, and the upstream says that it has done nothing with it.
+    Refused(Cause),
     /// It failed and may have been seen.
     Failed(UpstreamError),
+}
+
+impl Sent {
+    /// A reply's head has come: whether it can be passed on.
+    pub(super) fn replied(mut reply: http::Response<Incoming>, watch: Option<&Watch>) -> Self {
+        match watch.and_then(Watch::error) {
+            // The upstream answered before it had all; what it answered to is not what the client sent.
+            Some(error) => Self::Failed(UpstreamError::body(error.clone())),
+            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Self::Failed(UpstreamError::sent(Cause::Protocol)),
+            None if !framing::is_clear(reply.headers_mut()) => Self::Failed(UpstreamError::sent(Cause::Protocol)),
+            None => Self::Reply(reply),
+        }
+    }
 }
 
 impl Link {
     /// Connects, within the upstream's time, and lets the connection run in a task of its own.
     pub(super) async fn connect(upstream: &Arc<Inner>, endpoint: usize) -> Result<Box<Self>, Cause> {
-        let target = upstream.endpoints.get(endpoint).ok_or(Cause::Connect)?;
-        let stream = match timeout(upstream.connect, target.connect()).await {
-            Ok(Ok(stream)) => Gathering(stream),
-            Ok(Err(error)) => {
-                target.warn(&upstream.name, &error);
-                return Err(Cause::Connect);
-            }
-            Err(elapsed) => {
-                target.warn(&upstream.name, &elapsed);
-                return Err(Cause::Timeout);
-            }
+        let (sender, task) = match connect(upstream, endpoint).await? {
+            Stream::Plain(stream) => begin(stream).await?,
+            Stream::Tls(stream) => begin(stream).await?,
         };
-        let handshake = Builder::new()
-            .max_header_size(REPLY_HEAD_BYTES_MAX)
-            .max_buf_size(READ_AHEAD_BYTES_MAX)
-            .handshake(TokioIo::new(UpstreamStream::new(stream)))
-            .await;
-        let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
-        let moving = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "an upstream's connection failed");
-            }
-        });
-        let (upstream, task) = (Arc::clone(upstream), moving.abort_handle());
+        let upstream = Arc::clone(upstream);
         Ok(Box::new(Self { sender, task, alarm: Alarm::default(), endpoint, idle_since: clock::monotonic(), upstream, seat: None }))
     }
 
@@ -111,18 +109,12 @@ impl Link {
             Poll::Pending => patience.poll(cx).map(|()| None),
         });
         match answer.await {
-            Some(Ok(mut reply)) => match watch.and_then(Watch::error) {
-                // The upstream answered before it had all; what it answered to is not what the client sent.
-                Some(error) => Sent::Failed(body_failed(error.clone())),
-                None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Sent::Failed(UpstreamError::sent(Cause::Protocol)),
-                None if !framing::is_clear(reply.headers_mut()) => Sent::Failed(UpstreamError::sent(Cause::Protocol)),
-                None => Sent::Reply(reply),
-            },
+            Some(Ok(reply)) => Sent::replied(reply, watch),
             Some(Err(mut failed)) => {
                 let cause = cause_of(failed.error());
                 match (failed.take_message(), watch.and_then(Watch::error)) {
                     (Some(request), _) => Sent::Unsent(request, cause),
-                    (None, Some(error)) => Sent::Failed(body_failed(error.clone())),
+                    (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
                     (None, None) => {
                         tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
                         Sent::Failed(UpstreamError::sent(cause))
@@ -134,46 +126,32 @@ impl Link {
     }
 }
 
-fn body_failed(error: crate::wire::BodyError) -> UpstreamError {
-    UpstreamError { cause: Cause::Body, sent: true, body: Some(error) }
-}
-
-/// How long the upstream may take, which depends on whose turn it is.
-struct Patience<'a> {
-    alarm: &'a mut Alarm,
-    upstream: &'a Inner,
-    watch: Option<&'a Watch>,
-    /// When it was last the upstream's turn or somebody looked.
-    checked: Instant,
-}
-
-impl Patience<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let turn = self.watch.map_or(Turn::Answering(self.checked), Watch::turn);
-            let deadline = match turn {
-                Turn::Answering(since) => since + self.upstream.response_header,
-                Turn::Taking(since) => since + self.upstream.idle,
-                // Nobody wakes us when the turn changes: look again in time.
-                Turn::Client => self.checked + self.shorter(),
-            };
-            self.alarm.arm(deadline);
-            ready!(self.alarm.poll(cx));
-            if turn != Turn::Client && self.watch.is_none_or(|watch| watch.turn() == turn) {
-                return Poll::Ready(());
-            }
-            self.checked = clock::monotonic();
+/// Begins to speak HTTP/1.1 on `stream`, in a task of its own.
+async fn begin<S>(stream: S) -> Result<(SendRequest<Outgoing>, AbortHandle), Cause>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = Builder::new()
+        .max_header_size(REPLY_HEAD_BYTES_MAX)
+        .max_buf_size(READ_AHEAD_BYTES_MAX)
+        .handshake(TokioIo::new(UpstreamStream::new(stream)))
+        .await;
+    let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
+    let moving = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "an upstream's connection failed");
         }
-    }
-
-    fn shorter(&self) -> Duration {
-        self.upstream.response_header.min(self.upstream.idle)
-    }
+    });
+    Ok((sender, moving.abort_handle()))
 }
 
-fn cause_of(error: &hyper::Error) -> Cause {
+pub(super) fn cause_of(error: &hyper::Error) -> Cause {
     // hyper tells of a failed read or write only by what caused it.
     let io = std::error::Error::source(error).is_some_and(|source| source.is::<io::Error>());
+    if error.is_timeout() {
+        // A ping that got no answer.
+        return Cause::Timeout;
+    }
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io { Cause::Cut } else { Cause::Protocol }
 }
 

@@ -1,7 +1,8 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
 //!
-//! Read on in `send` (a request's way), `link` (one connection), `pool` (a worker's idle ones), `endpoint` (addresses), `outgoing` (a request's body),
-//! `framing` (how long a body is).
+//! Read on in `send` (a request's way), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections), `pool` (a worker's
+//! connections), `endpoint`, `connect` and `tls` (from an address to a stream), `outgoing` (a request's body), `patience` (how long to wait for an
+//! answer), `framing` (how long a body is).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,32 +11,24 @@ use std::time::Duration;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
 use crate::wire::{Request, Response};
 
+mod connect;
 mod endpoint;
 mod framing;
+mod head;
 mod link;
+mod multi;
 mod outgoing;
+mod patience;
 mod pool;
 mod send;
+mod settings;
 mod stream;
+mod streams;
 #[cfg(test)]
 mod tests;
+mod tls;
 
-/// One `[upstreams.NAME]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The upstream's name in the configuration.
-    pub name: String,
-    /// `http://host:port`, one or more.
-    pub endpoints: Vec<String>,
-    /// Time to connect.
-    pub connect: Duration,
-    /// Time from the request's end to the reply's head.
-    pub response_header: Duration,
-    /// Time between two pieces of a body; also how long an unused connection is kept.
-    pub idle: Duration,
-    /// Idle connections that each worker keeps.
-    pub pool_idle_per_worker: usize,
-}
+pub use settings::{Http2Settings, Protocol, Settings, TlsSettings};
 
 /// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a second or two; replies under way go on.
 #[derive(Debug)]
@@ -58,6 +51,8 @@ pub struct UpstreamError {
 pub enum Cause {
     /// Nobody answers there.
     Connect,
+    /// Somebody answers whom we don't believe, or who doesn't believe us.
+    Tls,
     /// Too slow, to connect or to answer.
     Timeout,
     /// The connection was cut.
@@ -71,13 +66,14 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 6] = [Self::Connect, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Body];
+    const ALL: [Self; 7] = [Self::Connect, Self::Tls, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Body];
 
     /// The metric's label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::Tls => "tls",
             Self::Timeout => "timeout",
             Self::Cut => "cut",
             Self::Protocol => "protocol",
@@ -95,6 +91,9 @@ struct Inner {
     /// As configured, for the log.
     name: String,
     endpoints: Vec<endpoint::Endpoint>,
+    protocol: Protocol,
+    tls: Option<tls::Tls>,
+    http2: Http2Settings,
     connect: Duration,
     response_header: Duration,
     idle: Duration,
@@ -108,15 +107,18 @@ impl Upstream {
     /// Checks the settings; connects to nothing yet.
     ///
     /// # Errors
-    /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`).
+    /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that can't be used (`upstreams.NAME.tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints)?;
+        let (endpoints, tls) = ends(settings)?;
         let count = |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[&settings.name, cause.label()]));
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             name: settings.name.clone(),
             endpoints,
+            protocol: settings.protocol,
+            tls,
+            http2: settings.http2.clone(),
             connect: settings.connect,
             response_header: settings.response_header,
             idle: settings.idle,
@@ -141,6 +143,24 @@ impl Upstream {
         }
         reply
     }
+}
+
+/// Where the upstream is, and how TLS is spoken there if it is; all mistakes of both.
+fn ends(settings: &Settings) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
+    let setting = format!("upstreams.{}.tls", settings.name);
+    let server_name = settings.tls.server_name.as_deref();
+    if let Some(name) = server_name.filter(|name| rustls::pki_types::ServerName::try_from(*name).is_err()) {
+        return Err(vec![Mistake::new(format!("{setting}.server_name"), format!("{name:?}"), "a host name or an address, without a port")]);
+    }
+    let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints, server_name)?;
+    if endpoints.iter().any(endpoint::Endpoint::is_tls) {
+        let tls = tls::Tls::build(&setting, &settings.tls, settings.protocol)?;
+        return Ok((endpoints, Some(tls)));
+    }
+    if settings.tls.is_empty() {
+        return Ok((endpoints, None));
+    }
+    Err(vec![Mistake::new(setting, "TLS settings", "endpoints that begin with https://")])
 }
 
 impl Drop for Upstream {
@@ -168,5 +188,10 @@ impl UpstreamError {
 
     fn sent(cause: Cause) -> Self {
         Self { cause, sent: true, body: None }
+    }
+
+    /// The request's own body was the fault.
+    fn body(error: crate::wire::BodyError) -> Self {
+        Self { cause: Cause::Body, sent: true, body: Some(error) }
     }
 }

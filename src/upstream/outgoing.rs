@@ -2,9 +2,9 @@
 //! and a body that failed is not the upstream's fault. Knows nothing of connections.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -28,7 +28,15 @@ pub(super) struct Watch {
     /// Milliseconds after `began` at which it came into that state.
     since_ms: AtomicU64,
     error: OnceLock<BodyError>,
+    given_up: AtomicBool,
+    /// Who reads the body, to be told when it is given up.
+    reader: Mutex<Option<Waker>>,
 }
+
+/// A request's body that ends before its end. What ended it stands in the [`Watch`]. hyper finds the code here with which an HTTP/2 stream is reset.
+#[derive(Debug, thiserror::Error)]
+#[error("the request's body was given up")]
+pub(super) struct Broken(#[source] h2::Error);
 
 /// The upstream has not taken the last piece yet.
 const HELD: u8 = 0;
@@ -57,7 +65,14 @@ impl Outgoing {
 
 impl Watch {
     fn new() -> Self {
-        Self { began: clock::monotonic(), state: AtomicU8::new(HELD), since_ms: AtomicU64::new(0), error: OnceLock::new() }
+        Self {
+            began: clock::monotonic(),
+            state: AtomicU8::new(HELD),
+            since_ms: AtomicU64::new(0),
+            error: OnceLock::new(),
+            given_up: AtomicBool::new(false),
+            reader: Mutex::new(None),
+        }
     }
 
     fn note(&self, state: u8) {
@@ -76,6 +91,23 @@ impl Watch {
         }
     }
 
+    /// Nobody wants the rest: whoever reads the body is told that it is broken, which resets an HTTP/2 stream. After the body's end this does nothing.
+    pub(super) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn await_give_up(&self, cx: &Context<'_>) {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *reader {
+            Some(known) => known.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+
     /// Why the body failed, if it did.
     pub(super) fn error(&self) -> Option<&BodyError> {
         self.error.get()
@@ -84,22 +116,30 @@ impl Watch {
 
 impl http_body::Body for Outgoing {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = Broken;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if let Some(watch) = &self.watch {
-            match &polled {
-                Poll::Pending => watch.note(AWAITED),
-                Poll::Ready(Some(Ok(_))) if !self.body.is_end_stream() => watch.note(HELD),
-                Poll::Ready(Some(Err(error))) => {
-                    // Told once: a body that failed yields nothing more.
-                    let _ = watch.error.set(error.clone());
-                }
-                Poll::Ready(_) => watch.note(ENDED),
-            }
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let Self { body, watch } = &mut *self;
+        let Some(watch) = watch else { return Pin::new(body).poll_frame(cx).map_err(broken) };
+        if watch.given_up.load(Ordering::Acquire) {
+            // Tells the client's side that nobody reads any more.
+            *body = Body::empty();
+            return Poll::Ready(Some(Err(Broken(h2::Reason::CANCEL.into()))));
         }
-        polled
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        match &polled {
+            Poll::Pending => {
+                watch.note(AWAITED);
+                watch.await_give_up(cx);
+            }
+            Poll::Ready(Some(Ok(_))) if !body.is_end_stream() => watch.note(HELD),
+            Poll::Ready(Some(Err(error))) => {
+                // Told once: a body that failed yields nothing more.
+                let _ = watch.error.set(error.clone());
+            }
+            Poll::Ready(_) => watch.note(ENDED),
+        }
+        polled.map_err(broken)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -109,4 +149,8 @@ impl http_body::Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+fn broken(_told: BodyError) -> Broken {
+    Broken(h2::Reason::CANCEL.into())
 }

@@ -1,4 +1,4 @@
-//! A worker's idle connections, by upstream and endpoint, and the number of its requests under way. In a thread-local: never shared, never held
+//! A worker's connections that can be used, by upstream and endpoint, and the number of its requests under way. In a thread-local: never shared, never held
 //! across an await. Knows nothing of HTTP.
 
 use std::cell::RefCell;
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::link::Link;
+use super::multi::Multi;
+use super::streams::Streams;
 use crate::clock;
 
 /// Requests that one worker has at one upstream, at most, replies that still stream included: above, [`Cause::Overload`](super::Cause). Each holds
@@ -29,13 +31,22 @@ struct Pools {
 
 /// One upstream's, in this worker.
 struct Pool {
-    /// For each endpoint, the longest unused first.
-    #[allow(clippy::vec_box, reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request")]
-    idle: Vec<Vec<Box<Link>>>,
+    /// One for each endpoint.
+    slots: Vec<Slot>,
     idle_total: usize,
     outstanding: usize,
     /// The endpoint whose turn is next.
     next: usize,
+}
+
+/// One endpoint's.
+#[derive(Default)]
+struct Slot {
+    /// HTTP/1.1, the longest unused first.
+    #[allow(clippy::vec_box, reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request")]
+    idle: Vec<Box<Link>>,
+    /// HTTP/2.
+    streams: Streams,
 }
 
 /// Upstreams' ids are counted up: they need no mixing.
@@ -84,7 +95,7 @@ pub(super) fn take(upstream: &Inner, endpoint: usize, now: Instant) -> Option<Bo
     let mut unusable = Vec::new();
     POOLS.with_borrow_mut(|pools| {
         let pool = pools.of(upstream);
-        let idle = pool.idle.get_mut(endpoint)?;
+        let idle = &mut pool.slots.get_mut(endpoint)?.idle;
         while let Some(link) = idle.pop() {
             pool.idle_total -= 1;
             if link.is_ready() && now.saturating_duration_since(link.idle_since) < upstream.idle {
@@ -110,17 +121,45 @@ pub(super) fn put(mut link: Box<Link>) {
         if pool.idle_total >= upstream.pool_idle_per_worker {
             return false;
         }
-        if let Some(idle) = pool.idle.get_mut(link.endpoint) {
-            idle.push(link);
+        if let Some(slot) = pool.slots.get_mut(link.endpoint) {
+            slot.idle.push(link);
             pool.idle_total += 1;
         }
         !std::mem::replace(&mut pools.sweeping, true)
     });
     if begin_to_sweep == Ok(true) {
-        let sweeping = Sweeping;
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(sweep(sweeping));
+        start_sweeping();
+    }
+}
+
+/// Looks at this worker's HTTP/2 connections to `endpoint`. Nothing while the thread ends.
+pub(super) fn with_streams<T>(upstream: &Inner, endpoint: usize, look: impl FnOnce(&mut Streams) -> T) -> Option<T> {
+    let looked = POOLS.try_with(|pools| {
+        let mut pools = pools.borrow_mut();
+        let looked = look(&mut pools.of(upstream).slots.get_mut(endpoint)?.streams);
+        let begin_to_sweep = !std::mem::replace(&mut pools.sweeping, true);
+        Some((looked, begin_to_sweep))
+    });
+    let (looked, begin_to_sweep) = looked.ok().flatten()?;
+    if begin_to_sweep {
+        start_sweeping();
+    }
+    Some(looked)
+}
+
+/// A place on `multi` is free again.
+pub(super) fn freed(multi: &Multi) {
+    let _ = POOLS.try_with(|pools| {
+        if let Some(slot) = pools.borrow().by_upstream.get(&multi.upstream.id).and_then(|pool| pool.slots.get(multi.endpoint)) {
+            slot.streams.freed();
         }
+    });
+}
+
+fn start_sweeping() {
+    let sweeping = Sweeping;
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(sweep(sweeping));
     }
 }
 
@@ -130,10 +169,10 @@ async fn sweep(_sweeping: Sweeping) {
         tokio::time::sleep(SWEEP).await;
         let now = clock::monotonic();
         // Dropped after the borrow.
-        let mut old = Vec::new();
+        let mut old = Old::default();
         let left = POOLS.with_borrow_mut(|pools| {
             pools.by_upstream.values_mut().for_each(|pool| pool.sweep(now, &mut old));
-            pools.by_upstream.retain(|_, pool| pool.idle_total > 0 || pool.outstanding > 0);
+            pools.by_upstream.retain(|_, pool| !pool.is_empty());
             !pools.by_upstream.is_empty()
         });
         drop(old);
@@ -141,6 +180,14 @@ async fn sweep(_sweeping: Sweeping) {
             return;
         }
     }
+}
+
+/// What is closed.
+#[derive(Default)]
+struct Old {
+    #[allow(clippy::vec_box, reason = "as in `Slot`")]
+    links: Vec<Box<Link>>,
+    multis: Vec<Arc<Multi>>,
 }
 
 /// The sweeping task lives. Where it ends, with its runtime at the latest, the next connection kept begins another.
@@ -155,7 +202,7 @@ impl Drop for Sweeping {
 impl Pools {
     fn of(&mut self, upstream: &Inner) -> &mut Pool {
         self.by_upstream.entry(upstream.id).or_insert_with(|| Pool {
-            idle: upstream.endpoints.iter().map(|_| Vec::new()).collect(),
+            slots: upstream.endpoints.iter().map(|_| Slot::default()).collect(),
             idle_total: 0,
             outstanding: 0,
             // Workers begin at different endpoints.
@@ -165,14 +212,18 @@ impl Pools {
 }
 
 impl Pool {
-    #[allow(clippy::vec_box, reason = "as in `Pool`")]
-    fn sweep(&mut self, now: Instant, old: &mut Vec<Box<Link>>) {
-        for idle in &mut self.idle {
-            let before = idle.len();
-            old.extend(idle.extract_if(.., |link| {
+    fn is_empty(&self) -> bool {
+        self.idle_total == 0 && self.outstanding == 0 && self.slots.iter().all(|slot| slot.streams.is_empty())
+    }
+
+    fn sweep(&mut self, now: Instant, old: &mut Old) {
+        for slot in &mut self.slots {
+            let before = slot.idle.len();
+            old.links.extend(slot.idle.extract_if(.., |link| {
                 link.upstream.is_closed() || !link.is_ready() || now.saturating_duration_since(link.idle_since) >= link.upstream.idle
             }));
-            self.idle_total -= before - idle.len();
+            self.idle_total -= before - slot.idle.len();
+            slot.streams.sweep(now, &mut old.multis);
         }
     }
 }

@@ -67,7 +67,7 @@ pub const CRATES: &[Belongs] = &[
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs { crates: &["prometheus_client"], to: &["telemetry/"], why: "only telemetry knows how metrics are exposed" },
     Belongs {
-        crates: &["http", "http_body", "http_body_util", "hyper", "hyper_util"],
+        crates: &["http", "http_body", "http_body_util", "hyper", "hyper_util", "h2"],
         to: &["listen/", "proxy/", "upstream/", "admin/", "wire/", "app/", "config/"],
         why: "deciding (limit, engine, plan, policy) and its tools (clock, telemetry) know no HTTP",
     },

@@ -33,6 +33,22 @@ fn secrets_are_read_and_never_shown() {
 }
 
 #[test]
+fn certificates_and_keys_are_read_watched_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    for name in ["ca.pem", "api.pem", "api.key"] {
+        fs::write(folder.path().join(name), format!("secret of {name}")).unwrap();
+    }
+    let tls = "[upstreams.x]\nendpoints = [\"https://h\"]\ntls = { ca = \"ca.pem\", certificate = \"api.pem\", key = \"api.key\" }\n";
+    let config = Config::parse(&format!("{tls}{}", MINIMAL), &path).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let upstream = config.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();
+    assert_eq!(*upstream.tls.ca.as_ref().unwrap().bytes, *b"secret of ca.pem");
+    assert_eq!(*upstream.tls.identity.as_ref().unwrap().key.bytes, *b"secret of api.key");
+    assert_eq!(config.watched.len(), 4);
+    assert!(!format!("{config:?}").contains("secret of"));
+}
+
+#[test]
 fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
     for line in ["password = \"hunter2\"", "password = hunter2", "password = '''\nhunter2'''"] {
         let picture = wrong(&format!("{REDIS}{line}"));

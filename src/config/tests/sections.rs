@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::telemetry::WORKERS_MAX;
+use crate::upstream::Protocol;
 
 /// The minimal file behind `text`: it begins with a table, so keys may stand before it.
 fn extended(text: &str) -> String {
@@ -37,8 +38,6 @@ fn what_is_not_built_yet_says_so() {
     says("store.on_store_error = \"local\"", &["\"allow\" or \"deny\"", "\"local\" is not built yet"]);
     says("store.local_share = \"1/4\"", &["not built yet"]);
     says("store.embedded.snapshot = {}", &["snapshots of the embedded engine: not built yet"]);
-    says("upstreams.tls.endpoints = [\"https://example.com\"]", &["upstreams.tls.endpoints[0]", "TLS to upstreams is not built yet"]);
-    says("upstreams.x = { endpoints = [\"http://h:1\"], protocol = \"h2\" }", &["not built yet"]);
     says("policies.p.use = \"plans\"", &["expected \"client-ip\"", "\"plans\" is not built yet"]);
 }
 
@@ -89,6 +88,21 @@ fn servers_listeners_and_logs() {
     says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
     says("[zzzzzzzz]", &["help: known here: listeners, server"]);
     assert_eq!(good(&extended("admin.address = \"off\"")).admin, None);
+}
+
+#[test]
+fn upstreams() {
+    let upstream = |keys: &str| format!("[upstreams.x]\nendpoints = [\"https://h\"]\n{keys}");
+    says(&upstream("protocol = \"h3\""), &["found \"h3\"", "\"h1\" or \"h2\""]);
+    says(&upstream("tls.certificate = \"proxy.toml\""), &["upstreams.x.tls.key: found nothing", "the certificate's key"]);
+    says(&upstream("tls.key = \"absent.key\""), &["upstreams.x.tls.certificate: found nothing"]);
+    says(&upstream("tls.ca = \"absent.pem\""), &["upstreams.x.tls.ca: found absent.pem (No such file or directory)"]);
+    says(&upstream("tls.insecure = true"), &["upstreams.x.tls.insecure: found the unknown key"]);
+    says(&upstream("http2.ping_interval = \"never\""), &["http2.ping_interval: found \"never\"", "\"off\" or a duration from \"1s\""]);
+    says(&upstream("http2.streams_per_connection = 0"), &["from 1 to 10000"]);
+    let set = good(&extended(&upstream("protocol = \"h2\"\nhttp2 = { ping_interval = \"30s\", connections_per_worker = 2 }")));
+    let set = set.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();
+    assert_eq!((set.protocol, set.http2.ping_interval, set.http2.connections_per_worker), (Protocol::H2, Some(Duration::from_secs(30)), 2));
 }
 
 #[test]

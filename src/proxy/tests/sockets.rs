@@ -35,12 +35,10 @@ impl Front {
         let heads = Arc::new(Mutex::new(Vec::new()));
         let answers = tokio::spawn(answer(listener, Arc::clone(&heads)));
         let upstream = upstream::Settings {
-            name: "api".into(),
-            endpoints: vec![format!("http://{endpoint}")],
             connect: PATIENCE,
             response_header: PATIENCE,
             idle: PATIENCE,
-            pool_idle_per_worker: 4,
+            ..upstream::Settings::new("api", vec![format!("http://{endpoint}")])
         };
         let upstream = Arc::new(Upstream::build(&upstream, &metrics).unwrap());
         let mut route = RouteSettings { name: "api".into(), target: Target::Upstream(upstream), body_bytes_max: 10, ..respond("/*") };

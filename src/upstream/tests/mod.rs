@@ -17,6 +17,9 @@ mod bodies;
 mod connections;
 mod failures;
 
+mod multiplexed;
+mod tls;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
@@ -101,12 +104,11 @@ impl Stream {
 
 fn settings(endpoints: &[SocketAddr]) -> Settings {
     Settings {
-        name: "api".to_owned(),
-        endpoints: endpoints.iter().map(|address| format!("http://{address}")).collect(),
         connect: Duration::from_secs(5),
         response_header: Duration::from_secs(5),
         idle: Duration::from_secs(5),
         pool_idle_per_worker: 8,
+        ..Settings::new("api", endpoints.iter().map(|address| format!("http://{address}")).collect())
     }
 }
 

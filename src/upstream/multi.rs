@@ -1,0 +1,290 @@
+//! One HTTP/2 connection to an upstream, which many requests share. Knows nothing of which endpoint is chosen, and how many connections there are.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connect::{Stream, connect};
+use super::link::{REPLY_HEAD_BYTES_MAX, Sent, cause_of};
+use super::outgoing::{Outgoing, Watch};
+use super::patience::Patience;
+use super::pool::{self, Seat};
+use super::{Cause, Inner, UpstreamError};
+use crate::clock;
+use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
+
+/// Bytes of one reply that wait for a client which takes it slowly, at most.
+pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes that wait in all of a connection's replies: as much as the streams may hold together, so that slow clients never hold up the others.
+const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
+/// Bytes of one request's body that wait for the upstream, at most, besides the piece at hand.
+const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
+/// Streams that are opened before the upstream has said how many it takes. An odd number: by it we see that it has not said so yet.
+const STREAMS_UNTIL_TOLD: usize = 97;
+
+/// A connection that takes several requests at once.
+pub(super) struct Multi {
+    sender: SendRequest<Outgoing>,
+    terms: Arc<Terms>,
+    streams: AtomicUsize,
+    streams_max: usize,
+    /// No request is begun on it any more.
+    retired: AtomicBool,
+    born: Instant,
+    /// Milliseconds after `born` at which the last request ended.
+    idle_since_ms: AtomicU64,
+    pub(super) endpoint: usize,
+    pub(super) upstream: Arc<Inner>,
+}
+
+/// What the upstream has said of its connection.
+struct Terms {
+    streams_max: AtomicUsize,
+    /// The task that reads them off the connection; woken until they are known.
+    reader: Mutex<Option<Waker>>,
+}
+
+/// A request's place on a connection, given back when dropped. Held until the reply has ended.
+pub(super) struct Ticket {
+    multi: Arc<Multi>,
+}
+
+impl Multi {
+    /// Connects, within the upstream's time, and lets the connection run in tasks of its own.
+    pub(super) async fn connect(upstream: &Arc<Inner>, endpoint: usize) -> Result<Arc<Self>, Cause> {
+        let terms = Arc::new(Terms { streams_max: AtomicUsize::new(STREAMS_UNTIL_TOLD), reader: Mutex::new(None) });
+        let sender = match connect(upstream, endpoint).await? {
+            Stream::Plain(stream) => begin(stream, upstream, &terms).await?,
+            Stream::Tls(stream) => begin(stream, upstream, &terms).await?,
+        };
+        Ok(Arc::new(Self {
+            sender,
+            terms,
+            streams: AtomicUsize::new(0),
+            streams_max: upstream.http2.streams_per_connection,
+            retired: AtomicBool::new(false),
+            born: clock::monotonic(),
+            idle_since_ms: AtomicU64::new(0),
+            endpoint,
+            upstream: Arc::clone(upstream),
+        }))
+    }
+
+    /// A place for one more request, if there is one.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Ticket> {
+        let streams_max = self.streams_max.min(self.terms.streams_max.load(Ordering::Relaxed));
+        if !self.is_usable() || self.streams.load(Ordering::Relaxed) >= streams_max {
+            return None;
+        }
+        // All of a worker's requests are in one thread: nobody came between.
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        Some(Ticket { multi: Arc::clone(self) })
+    }
+
+    /// Whether further requests may be begun on it.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.sender.is_closed() && !self.retired.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing was on it for the upstream's idle time.
+    pub(super) fn is_old(&self, now: Instant) -> bool {
+        let since = self.born + Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));
+        self.streams.load(Ordering::Relaxed) == 0 && now.saturating_duration_since(since) >= self.upstream.idle
+    }
+
+    /// Requests that are on it.
+    #[cfg(test)]
+    pub(super) fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+}
+
+impl Ticket {
+    /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
+    pub(super) async fn exchange(&self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant) -> Sent {
+        let mut alarm = Alarm::default();
+        let mut patience = Patience { alarm: &mut alarm, upstream: &self.multi.upstream, watch, checked: now };
+        let mut sender = self.multi.sender.clone();
+        let mut answer = pin!(sender.try_send_request(request));
+        let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => patience.poll(cx).map(|()| None),
+        });
+        match answer.await {
+            Some(Ok(reply)) => Sent::replied(reply, watch),
+            Some(Err(mut failed)) => {
+                let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
+                let unprocessed = h2.is_some_and(is_unprocessed);
+                let cause = h2.map_or_else(|| cause_of(failed.error()), |error| cause_of_h2(error));
+                match (failed.take_message(), watch.and_then(Watch::error)) {
+                    (Some(request), _) => Sent::Unsent(request, Cause::Cut),
+                    (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
+                    (None, None) if unprocessed => Sent::Refused(Cause::Cut),
+                    (None, None) => {
+                        tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
+                        Sent::Failed(UpstreamError::sent(cause))
+                    }
+                }
+            }
+            None => {
+                // Perhaps only this request is slow, and perhaps the whole connection is dead: what is on it goes on, and others take another.
+                self.multi.retired.store(true, Ordering::Relaxed);
+                Sent::Failed(UpstreamError::sent(Cause::Timeout))
+            }
+        }
+    }
+}
+
+/// Whether the upstream says that it has done nothing with the request: it refused its stream, or closes and counts only up to an earlier one
+/// (RFC 9113, 8.7).
+fn is_unprocessed(error: &h2::Error) -> bool {
+    error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
+fn cause_of_h2(error: &h2::Error) -> Cause {
+    // A library's error is what our side found wrong in what the other has sent.
+    let wrong = error.is_library() || error.reason() == Some(h2::Reason::PROTOCOL_ERROR);
+    if wrong && !error.is_io() { Cause::Protocol } else { Cause::Cut }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let multi = &self.multi;
+        if multi.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let since = clock::monotonic().saturating_duration_since(multi.born);
+            multi.idle_since_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        pool::freed(multi);
+    }
+}
+
+/// What a reply under way holds.
+pub(super) struct Held {
+    ticket: Ticket,
+    seat: Seat,
+    watch: Option<Arc<Watch>>,
+}
+
+impl Held {
+    pub(super) fn new(ticket: Ticket, seat: Seat, watch: Option<Arc<Watch>>) -> Box<Self> {
+        Box::new(Self { ticket, seat, watch })
+    }
+}
+
+impl OnEnd for Held {
+    /// The reply's body has ended.
+    fn on_end(self: Box<Self>, end: &End) {
+        let upstream = &self.ticket.multi.upstream;
+        match end.ending {
+            Ending::Failed(Failure::Idle) => upstream.count(Cause::Timeout),
+            Ending::Failed(Failure::Cut) => upstream.count(Cause::Cut),
+            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => {}
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Of a request whose reply is whole or given up nothing more is wanted: without an end, its body would hold its stream for ever.
+        if let Some(watch) = &self.watch {
+            watch.give_up();
+        }
+        let _ = &self.seat;
+    }
+}
+
+/// Begins to speak HTTP/2 on `stream`.
+async fn begin<S>(stream: S, upstream: &Inner, terms: &Arc<Terms>) -> Result<SendRequest<Outgoing>, Cause>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let http2 = &upstream.http2;
+    let streams = u32::try_from(http2.streams_per_connection).unwrap_or(u32::MAX);
+    let mut builder = Builder::new(Telling(Arc::clone(terms)));
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(streams).min(CONNECTION_WINDOW_BYTES_MAX))
+        .initial_max_send_streams(STREAMS_UNTIL_TOLD)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+        .max_header_list_size(u32::try_from(REPLY_HEAD_BYTES_MAX).unwrap_or(u32::MAX));
+    if let Some(interval) = http2.ping_interval {
+        builder.keep_alive_interval(interval).keep_alive_timeout(http2.ping_timeout);
+    }
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(|_| Cause::Protocol)?;
+    tokio::spawn(Moving { connection, terms: Arc::clone(terms) });
+    Ok(sender)
+}
+
+/// Drives a connection, and notes how many streams the other side takes.
+struct Moving<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    connection: Connection<TokioIo<S>, Outgoing, Telling>,
+    terms: Arc<Terms>,
+}
+
+impl<S> Future for Moving<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let ended = Pin::new(&mut self.connection).poll(cx);
+        self.terms.note(self.connection.current_max_send_streams(), cx);
+        ended.map(|ended| {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "an upstream's connection failed");
+            }
+        })
+    }
+}
+
+impl Terms {
+    fn note(&self, streams_max: usize, cx: &Context<'_>) {
+        self.streams_max.store(streams_max, Ordering::Relaxed);
+        let reader = (streams_max == STREAMS_UNTIL_TOLD).then(|| cx.waker().clone());
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
+    }
+
+    /// Something came of the connection: perhaps its terms.
+    fn look_again(&self) {
+        if self.streams_max.load(Ordering::Relaxed) == STREAMS_UNTIL_TOLD {
+            let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(reader) = reader {
+                reader.wake();
+            }
+        }
+    }
+}
+
+/// Runs hyper's tasks, and has the terms looked at after each of their turns.
+#[derive(Clone)]
+struct Telling(Arc<Terms>);
+
+impl<F> hyper::rt::Executor<F> for Telling
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let terms = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let mut task = pin!(task);
+            poll_fn(|cx| {
+                let polled = task.as_mut().poll(cx);
+                terms.look_again();
+                polled
+            })
+            .await;
+        });
+    }
+}
