@@ -95,7 +95,6 @@ fn upstreams() {
     let upstream = |keys: &str| format!("[upstreams.x]\nendpoints = [\"https://h\"]\n{keys}");
     says(&upstream("protocol = \"h3\""), &["found \"h3\"", "\"h1\" or \"h2\""]);
     says(&upstream("tls.certificate = \"proxy.toml\""), &["upstreams.x.tls.key: found nothing", "the certificate's key"]);
-    says(&upstream("tls.key = \"absent.key\""), &["upstreams.x.tls.certificate: found nothing"]);
     says(&upstream("tls.ca = \"absent.pem\""), &["upstreams.x.tls.ca: found absent.pem (No such file or directory)"]);
     says(&upstream("tls.insecure = true"), &["upstreams.x.tls.insecure: found the unknown key"]);
     says(&upstream("http2.ping_interval = \"never\""), &["http2.ping_interval: found \"never\"", "\"off\" or a duration from \"1s\""]);
