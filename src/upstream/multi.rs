@@ -122,7 +122,7 @@ impl Ticket {
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
                 let unprocessed = h2.is_some_and(is_unprocessed);
-                let cause = h2.map_or_else(|| cause_of(failed.error()), |error| cause_of_h2(error));
+                let cause = h2.map_or_else(|| cause_of(failed.error()), cause_of_h2);
                 match (failed.take_message(), watch.and_then(Watch::error)) {
                     (Some(request), _) => Sent::Unsent(request, Cause::Cut),
                     (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
