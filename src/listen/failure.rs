@@ -15,6 +15,8 @@ pub(super) enum Failure {
     Http(hyper::Error),
     /// A connection on which no request came in time.
     Silent,
+    /// A client that speaks TLS where nobody does.
+    TlsHello,
     /// The socket itself.
     Socket(io::Error),
 }
@@ -35,6 +37,7 @@ pub(super) enum TlsCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpCause {
     Malformed,
+    TlsHello,
     HeadTooLarge,
     HeadTimeout,
     SendTimeout,
@@ -68,8 +71,9 @@ impl TlsCause {
 }
 
 impl HttpCause {
-    const ALL: [(Self, &str); 7] = [
+    const ALL: [(Self, &str); 8] = [
         (Self::Malformed, "malformed"),
+        (Self::TlsHello, "tls_hello"),
         (Self::HeadTooLarge, "head_too_large"),
         (Self::HeadTimeout, "head_timeout"),
         (Self::SendTimeout, "send_timeout"),
@@ -122,6 +126,7 @@ impl Failures {
             Failure::Tls(cause, _) => self.tls.iter().zip(TlsCause::ALL).find(|(_, (known, _))| known == cause).map(|(counter, _)| counter),
             Failure::Http(error) => http(HttpCause::of(error)).map(|(counter, _)| counter),
             Failure::Silent => http(HttpCause::HeadTimeout).map(|(counter, _)| counter),
+            Failure::TlsHello => http(HttpCause::TlsHello).map(|(counter, _)| counter),
             Failure::Socket(_) => http(HttpCause::Closed).map(|(counter, _)| counter),
         };
         if let Some(counter) = counter {
@@ -149,6 +154,7 @@ impl fmt::Display for Failure {
             Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http(error) => with_sources(error, out),
+            Self::TlsHello => write!(out, "the client speaks TLS, and this listener has no certificates"),
             Self::Silent => write!(out, "no request came in time"),
             Self::Socket(error) => write!(out, "{error}"),
         }

@@ -84,6 +84,11 @@ impl Pulse {
         mid_head || self.had_body.load(Ordering::Relaxed)
     }
 
+    /// Whether hyper waits for a head, or could not read the one that came.
+    pub(super) fn in_head(&self) -> bool {
+        self.in_head.load(Ordering::Relaxed)
+    }
+
     /// When the wait for a head ends; none while a request is served.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.deadline_ms.load(Ordering::Relaxed) {

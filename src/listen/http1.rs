@@ -14,13 +14,17 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Served;
+use super::failure::Failure;
 use super::head_timer::{HeadTimer, Pulse};
 use super::stream::ClientStream;
+use super::unreadable::Answering;
 use super::{ConnectionSettings, Handler};
 use crate::wire::Alarm;
 
 /// What hyper reads ahead of a body, at most, and so what a slow upstream makes a connection hold. hyper takes no less than 8 KiB.
 const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+/// How a TLS hello begins: a handshake record of version 3.
+const TLS_HELLO: [u8; 2] = [22, 3];
 
 /// How a connection's HTTP/1 ended.
 pub(super) enum End<S> {
@@ -34,11 +38,7 @@ pub(super) enum End<S> {
 ///
 /// # Errors
 /// What hyper says: mostly a client that went away or stood still.
-pub(super) async fn serve<S, H>(
-    stream: ClientStream<S>,
-    served: &Arc<Served<H>>,
-    settings: &ConnectionSettings,
-) -> Result<End<S>, hyper::Error>
+pub(super) async fn serve<S, H>(stream: ClientStream<S>, served: &Arc<Served<H>>, settings: &ConnectionSettings) -> Result<End<S>, Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
@@ -59,7 +59,7 @@ where
         served.pulse.request(!request.body().is_end_stream());
         async move { Ok::<_, Infallible>(served.handler.call(request, &served.peer).await) }
     });
-    let mut connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let mut connection = builder.serve_connection(TokioIo::new(Answering::new(stream, Arc::clone(served))), service).with_upgrades();
     let mut alarm = Alarm::default();
     let mut told = late;
     let ended = poll_fn(|cx| {
@@ -80,8 +80,9 @@ where
             pulse.upgrade();
             Ok(End::Closed)
         }
-        (Err(error), Some(parts)) if error.is_parse_version_h2() => Ok(End::Http2(parts.io.into_inner(), parts.read_buf)),
-        (Err(error), _) => Err(error),
+        (Err(error), Some(parts)) if error.is_parse_version_h2() => Ok(End::Http2(parts.io.into_inner().stream, parts.read_buf)),
+        (Err(error), Some(parts)) if error.is_parse() && parts.read_buf.starts_with(&TLS_HELLO) => Err(Failure::TlsHello),
+        (Err(error), _) => Err(error.into()),
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use http::StatusCode;
 
 use crate::telemetry::Metrics;
-use crate::wire::{Identity, Pem, Response};
+use crate::wire::{self, Identity, Pem, Response};
 
 mod accept;
 mod bind;
@@ -29,6 +30,7 @@ mod subject;
 mod tests;
 mod tls;
 mod transport;
+mod unreadable;
 
 pub use drain::Drain;
 pub use tls::{Security, Tls};
@@ -125,6 +127,12 @@ impl Peer {
 pub trait Handler: Clone + Send + Sync + 'static {
     /// Answers one request. Dropped when the client goes away.
     fn call(&self, request: http::Request<hyper::body::Incoming>, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
+
+    /// Answers what is no request: its head can't be read (400), or is too large (431). The status is the caller's; the body has to be whole.
+    fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {
+        let _ = (status, peer);
+        Response::new(wire::Body::empty())
+    }
 }
 
 /// A bound address: every worker accepts on a socket of its own (`SO_REUSEPORT`).

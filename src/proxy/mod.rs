@@ -47,7 +47,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use http::Version;
+use http::{StatusCode, Version};
 use hyper::body::Incoming;
 
 use crate::listen::{Handler, Peer};
@@ -83,6 +83,10 @@ impl Handler for Proxy {
         // One snapshot until the headers are out.
         let local = self.0.load();
         handle(&local, request.map(Body::incoming), peer).await
+    }
+
+    fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {
+        Visit::unread(&self.0.load(), peer).refuse(&Refusal::Unreadable(status))
     }
 }
 

@@ -22,6 +22,8 @@ const ABOUT_BLANK: &str = "about:blank";
 pub(super) enum Refusal {
     /// 400: it can be read in two ways, or in none.
     BadRequest(&'static str),
+    /// 400, 414 or 431: its head could not be read at all.
+    Unreadable(StatusCode),
     /// 501: a method or coding that nobody here forwards.
     NotImplemented(&'static str),
     /// 204: `OPTIONS *` asks nothing of any route.
@@ -63,6 +65,7 @@ impl Refusal {
         let limit = |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.");
         match self {
             Self::BadRequest(why) => (StatusCode::BAD_REQUEST, sentence(why)),
+            Self::Unreadable(status) => (*status, unreadable(*status).into()),
             Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why)),
             Self::ServerOptions => (StatusCode::NO_CONTENT, String::new()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
@@ -185,6 +188,14 @@ fn denied(denial: &Denial, headers: &mut HeaderMap) -> Option<StatusCode> {
         forward::set(headers, &fields);
     }
     StatusCode::from_u16(denial.status).ok()
+}
+
+fn unreadable(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request's head is too large.",
+        StatusCode::URI_TOO_LONG => "The request's target is too long.",
+        _ => "The request's head is not HTTP.",
+    }
 }
 
 fn sentence(why: &str) -> String {

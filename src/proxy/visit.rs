@@ -97,6 +97,15 @@ impl Visit {
         })
     }
 
+    /// Something has arrived whose head can't be read: nothing is known of it but where it came from.
+    pub(super) fn unread(local: &Local, peer: &Peer) -> Box<Self> {
+        let (head, ()) = http::Request::new(()).into_parts();
+        let mut visit = Self::begin(local, &head, peer);
+        visit.method = Method::from_bytes(b"-").unwrap_or_default();
+        visit.asked = None;
+        visit
+    }
+
     /// Its route is found.
     pub(super) fn enter<'h>(&mut self, local: &Local, house: &'h House, index: usize) -> Result<&'h Route, Refusal> {
         let (Some(route), Some(tail)) = (house.route(index), local.tail(index)) else { return Err(Refusal::NotFound) };

@@ -33,7 +33,7 @@ names! {
     UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, body";
     CONNECTIONS "weir_connections" [] "Client connections accepted";
     CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, accept";
-    CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, head_too_large, head_timeout, send_timeout, reply_cut, closed, other";
+    CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout, reply_cut, closed, other";
     TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed";
     RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
     EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";

@@ -37,16 +37,23 @@ impl Pki {
         self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// For a server with these names, with a key of another kind.
+    #[allow(dead_code, reason = "not every test that includes this file looks at keys")]
+    pub(crate) fn server_ed25519(&self, names: &[&str]) -> Issued {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        self.sign(Self::params(names), "ed25519", ExtendedKeyUsagePurpose::ServerAuth, &key)
+    }
+
     /// For a server with these names; it was valid until the second of January 2001.
     #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
     pub(crate) fn expired(&self, names: &[&str]) -> Issued {
         let mut params = Self::params(names);
         (params.not_before, params.not_after) = (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2001, 1, 2));
-        self.sign(params, "expired", ExtendedKeyUsagePurpose::ServerAuth)
+        self.sign(params, "expired", ExtendedKeyUsagePurpose::ServerAuth, &KeyPair::generate().unwrap())
     }
 
     fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
-        self.sign(Self::params(names), common, usage)
+        self.sign(Self::params(names), common, usage, &KeyPair::generate().unwrap())
     }
 
     fn params(names: &[&str]) -> CertificateParams {
@@ -54,13 +61,12 @@ impl Pki {
         CertificateParams::new(names).unwrap()
     }
 
-    fn sign(&self, mut params: CertificateParams, common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
+    fn sign(&self, mut params: CertificateParams, common: &str, usage: ExtendedKeyUsagePurpose, key: &KeyPair) -> Issued {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common);
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        let certificate = params.signed_by(key, &self.issuer).unwrap().pem();
         Issued { certificate, key: key.serialize_pem() }
     }
 }

@@ -64,3 +64,23 @@ async fn replies_without_a_body_do_not_put_the_next_one_out_of_step() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_cannot_be_read_is_told_so_and_can_be_found_again() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
+    for (text, status) in
+        [("what is this\r\n\r\n".to_owned(), 400), (format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(40_000)), 431)]
+    {
+        let reply = raw(weir.http, text.as_bytes(), SILENCE);
+        assert_eq!(statuses(&reply), [status], "{reply}");
+        assert!(reply.contains("x-request-id: ") && reply.contains("content-type: application/problem+json"), "{reply}");
+        assert!(reply.contains(&format!("\"status\":{status}")) && reply.contains("The request's head"), "{reply}");
+        let page = weir.admin_page("/metrics").text();
+        assert!(
+            page.lines().any(|line| line.starts_with("weir_requests_total") && line.contains(&format!("code=\"{status}\"}} 1"))),
+            "{page}"
+        );
+    }
+    assert_eq!(upstream.count(), 0);
+}

@@ -51,15 +51,19 @@ pub(super) async fn shake(house: &House, config: ClientConfig, name: &str) -> st
 
 /// The certificate that a client sees who asks for `name`; it need not be for that name.
 async fn seen(house: &House, ca: &str, name: &str) -> Vec<u8> {
+    seen_with(house, ca, name, &[]).await
+}
+
+async fn seen_with(house: &House, ca: &str, name: &str, schemes: &'static [rustls::SignatureScheme]) -> Vec<u8> {
     let mut config = client(ca, &[]);
-    config.dangerous().set_certificate_verifier(Arc::new(Anything));
+    config.dangerous().set_certificate_verifier(Arc::new(Anything(schemes)));
     let stream = shake(house, config, name).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// Believes everything: these tests look at what was shown.
+/// Believes everything: these tests look at what was shown. Understands these signatures only, where there are any.
 #[derive(Debug)]
-struct Anything;
+struct Anything(&'static [rustls::SignatureScheme]);
 
 impl rustls::client::danger::ServerCertVerifier for Anything {
     fn verify_server_cert(
@@ -92,7 +96,7 @@ impl rustls::client::danger::ServerCertVerifier for Anything {
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        wire::provider().signature_verification_algorithms.supported_schemes()
+        if self.0.is_empty() { wire::provider().signature_verification_algorithms.supported_schemes() } else { self.0.to_vec() }
     }
 }
 
@@ -115,6 +119,21 @@ async fn a_client_sees_the_certificate_of_the_host_it_names() {
         ("127.0.0.1", &first),
     ] {
         assert!(seen(&house, &pki.ca, name).await == *expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_sees_a_key_that_it_understands() {
+    use rustls::SignatureScheme as S;
+    let pki = Pki::new();
+    let all = [pki.server(&["api.example"]), pki.server_ed25519(&["api.example"])];
+    let [ecdsa, ed25519] = all.each_ref().map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
+    let house = secured_house(settings(), Some(tls(&listener(&all))));
+    // Also without a name: the second stands in for the default.
+    for name in ["api.example", "127.0.0.1"] {
+        assert!(seen_with(&house, &pki.ca, name, &[S::ECDSA_NISTP256_SHA256]).await == ecdsa, "{name}");
+        assert!(seen_with(&house, &pki.ca, name, &[S::ED25519]).await == ed25519, "{name}");
+        assert!(seen(&house, &pki.ca, name).await == ecdsa, "{name}");
     }
 }
 

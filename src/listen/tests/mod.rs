@@ -52,11 +52,20 @@ impl Drop for Dropped<'_> {
 }
 
 impl Handler for Answers {
+    fn unreadable(&self, status: http::StatusCode, _: &Arc<Peer>) -> Response {
+        http::Response::new(wire::full(format!("unreadable: {status}")))
+    }
+
     async fn call(&self, request: http::Request<hyper::body::Incoming>, peer: &Arc<Peer>) -> Response {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
         match request.uri().path() {
             "/hello" => http::Response::new(wire::full("hello")),
             "/empty" => http::Response::new(Body::empty()),
+            "/bare" => {
+                let mut response = http::Response::new(Body::empty());
+                *response.status_mut() = http::StatusCode::NOT_FOUND;
+                response
+            }
             "/peer" => http::Response::new(wire::full(peer.address.to_string())),
             "/tls" => {
                 http::Response::new(wire::full(format!("{} {:?} {:?} {:?}", peer.tls, peer.sni, peer.client_subject, request.version())))

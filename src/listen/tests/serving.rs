@@ -60,7 +60,8 @@ async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_send
     client.send(&format!("{head}{}\r\n\r\n", "y".repeat((4 << 10) - head.len() - 3))).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{reply}");
-    assert!(reply.contains("connection: close\r\n") && reply.contains("content-length: 0\r\n"), "{reply}");
+    assert!(reply.contains("connection: close\r\n") && reply.ends_with("unreadable: 431 Request Header Fields Too Large"), "{reply}");
+    assert_eq!(reply.matches("content-length: ").count(), 1, "{reply}");
 
     let mut client = house.connect().await;
     client.send(&format!("{head}{}", "y".repeat(1 << 20))).await;
@@ -77,7 +78,26 @@ async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
     assert!(client.read_all().await.starts_with("HTTP/1.1 431 "));
     let mut client = house.connect().await;
     client.send("this is not HTTP\r\n\r\n").await;
-    assert!(client.read_all().await.starts_with("HTTP/1.1 400 "));
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 400 ") && reply.ends_with("unreadable: 400 Bad Request"), "{reply}");
+    house.await_shown("weir_connection_errors_total{cause=\"malformed\"} 1").await;
+    // Behind a good one, and in one piece with it.
+    let mut client = house.connect().await;
+    client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nthis is not HTTP\r\n\r\n").await;
+    let both = client.read_all().await;
+    assert!(
+        both.starts_with("HTTP/1.1 200 ") && both.contains("helloHTTP/1.1 400 ") && both.ends_with("unreadable: 400 Bad Request"),
+        "{both}"
+    );
+}
+
+#[tokio::test]
+async fn a_handlers_own_bare_reply_stays_as_it_is() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send("GET /bare HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 404 ") && reply.contains("content-length: 0\r\n") && reply.ends_with("\r\n\r\n"), "{reply}");
 }
 
 #[tokio::test]

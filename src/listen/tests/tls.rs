@@ -127,7 +127,7 @@ async fn a_tls_hello_on_a_plain_port_is_refused_and_counted() {
     let house = house(settings());
     let error = shake(&house, client(&pki.ca, &[]), "api.example").await.unwrap_err();
     assert!(error.to_string().contains("corrupt message"), "{error}");
-    house.await_shown("weir_connection_errors_total{cause=\"malformed\"} 1").await;
+    house.await_shown("weir_connection_errors_total{cause=\"tls_hello\"} 1").await;
 }
 
 #[tokio::test]
