@@ -2,11 +2,12 @@
 //! path or an origin may be is checked by the room that uses it.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::reader::{Item, Table};
-use crate::proxy::{Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite};
+use crate::proxy::{Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, Upgrade};
 
 /// Names in one set of header rules, at most.
 const RULES_MAX: usize = 64;
@@ -14,6 +15,8 @@ const RULES_MAX: usize = 64;
 const ORIGINS_MAX: usize = 256;
 const PAGES_MAX: usize = 64;
 const STATUSES_MAX: usize = 64;
+const PROTOCOLS_MAX: usize = 16;
+const TUNNEL_IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 const REFUSAL_STATUS: RangeInclusive<u64> = 400..=599;
 const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
 const RESPOND_STATUS_DEFAULT: u64 = 200;
@@ -31,8 +34,21 @@ pub(super) fn extras(table: &mut Table<'_>) -> Extras {
         upstream_host: table.take("upstream_host").and_then(|item| text(&item, "a host such as \"api.internal\"")),
         rewrite: table.take("rewrite").and_then(|item| rewrite(&item)),
         cors: table.take("cors").and_then(|item| cors(&item)),
+        upgrade: upgrade(table),
         refusals: refusals(table),
     }
+}
+
+fn upgrade(table: &mut Table<'_>) -> Upgrade {
+    let default = Upgrade::default();
+    let mut upgrade = table.section("upgrade");
+    let protocols = upgrade.take("protocols").map(|item| {
+        let items = item.list(PROTOCOLS_MAX);
+        items.iter().filter_map(|item| text(item, "a protocol such as \"websocket\"")).collect()
+    });
+    let idle = upgrade.duration("idle", TUNNEL_IDLE, default.idle);
+    upgrade.finish();
+    Upgrade { protocols: protocols.unwrap_or(default.protocols), idle }
 }
 
 fn cors(item: &Item<'_>) -> Option<Cors> {

@@ -39,6 +39,9 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
     line.text("route", &visit.tail.route);
     line.number("status", u64::from(visit.status));
     line.number("bytes", bytes);
+    if let Some(up) = visit.tunnelled_up {
+        line.number("bytes_up", up);
+    }
     line.milliseconds("duration_ms", took);
     if let Some(decided) = visit.decided {
         line.text("decision", decided.label());

@@ -3,7 +3,7 @@
 //! A request's are taken off before the policy looks: it must see what the upstream will see. Otherwise `Connection: x-api-key` would show a key
 //! to the policy and hide it from the upstream, and each invented key would have an allowance of its own.
 
-use http::header::{CONNECTION, COOKIE, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING};
+use http::header::{CONNECTION, COOKIE, FORWARDED, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use smallvec::SmallVec;
 
 use super::refusal::Refusal;
@@ -14,9 +14,11 @@ use super::refusal::Refusal;
 /// fields are the upstream room's. What a client that is no trusted proxy says in a proxy's name goes too: an upstream may believe all of
 /// `X-Forwarded-*`, not only those that we set.
 ///
+/// Says which protocol the client would rather speak.
+///
 /// # Errors
 /// 501 for a transfer coding other than `chunked`: its bytes would be forwarded as if they were the content.
-pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<(), Refusal> {
+pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<Option<HeaderValue>, Refusal> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     if codings.any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
         return Err(Refusal::NotImplemented("only the transfer coding chunked is known"));
@@ -26,7 +28,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<()
         return Err(Refusal::BadRequest("chunked stands twice"));
     }
     let trailers = headers.get_all(TE).iter().any(|value| tokens(value).any(|token| token.eq_ignore_ascii_case(b"trailers")));
-    strip(headers);
+    let upgrade = strip(headers);
     if !trusted {
         disbelieve(headers);
     }
@@ -42,7 +44,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<()
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    Ok(())
+    Ok(upgrade)
 }
 
 /// HTTP/2 clients may send a cookie field in crumbs, which nobody else understands (RFC 9113, 8.2.3).
@@ -67,8 +69,9 @@ fn disbelieve(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes the connection's own fields off a reply, or off what is left of a request. `Trailer` stays: trailers are forwarded.
-pub(super) fn strip(headers: &mut HeaderMap) {
+/// Takes the connection's own fields off a reply, or off what is left of a request, and says which protocol it would change to. `Trailer` stays: trailers
+/// are forwarded.
+pub(super) fn strip(headers: &mut HeaderMap) -> Option<HeaderValue> {
     let mut doomed: SmallVec<[HeaderName; 4]> = SmallVec::new();
     for name in headers.keys() {
         if is_hop_by_hop(name.as_str()) {
@@ -76,8 +79,9 @@ pub(super) fn strip(headers: &mut HeaderMap) {
         }
     }
     if doomed.is_empty() {
-        return;
+        return None;
     }
+    let upgrade = upgrade(headers);
     for token in headers.get_all(CONNECTION).iter().flat_map(tokens) {
         // What is no name names no field.
         if let Ok(name) = HeaderName::from_bytes(token)
@@ -89,6 +93,15 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     for name in doomed {
         headers.remove(name);
     }
+    upgrade
+}
+
+/// The one protocol in `Upgrade`, where `Connection` says that it is meant. A choice of several is left alone, as it may be (RFC 9110, 7.8).
+fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut wishes = headers.get_all(UPGRADE).iter();
+    let wish = wishes.next().filter(|wish| !wish.is_empty() && !wish.as_bytes().contains(&b','))?;
+    let meant = headers.get_all(CONNECTION).iter().flat_map(tokens).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+    (meant && wishes.next().is_none()).then(|| wish.clone())
 }
 
 /// Takes off trailers what may not come after the content: where a message ends, whom it is for, who asks. An upstream that merges trailers into
@@ -211,6 +224,24 @@ mod tests {
         assert_eq!(found, headers(&said));
         strip_request(&mut found, false).unwrap();
         assert_eq!(found, headers(&said[5..]));
+    }
+
+    #[test]
+    fn a_wish_for_another_protocol_is_told_where_it_is_meant_and_clear() {
+        for (fields, expected) in [
+            (&[("connection", "Upgrade"), ("upgrade", "WebSocket")][..], Some("WebSocket")),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", "x/1")], Some("x/1")),
+            (&[("upgrade", "websocket")], None),
+            (&[("connection", "close"), ("upgrade", "websocket")], None),
+            (&[("connection", "upgrade"), ("upgrade", "websocket, x")], None),
+            (&[("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "x")], None),
+            (&[("connection", "upgrade"), ("upgrade", "")], None),
+            (&[("connection", "upgrade")], None),
+        ] {
+            let mut found = headers(fields);
+            assert_eq!(strip_request(&mut found, false).unwrap().as_ref().map(|value| value.to_str().unwrap()), expected, "{fields:?}");
+            assert!(found.is_empty(), "{found:?}");
+        }
     }
 
     #[test]

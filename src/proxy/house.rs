@@ -15,6 +15,7 @@ use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Set
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
 use super::trie::{Match, Pattern};
+use super::tunnel::Upgrades;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Scope};
 use crate::policy::Policy;
@@ -41,6 +42,7 @@ pub(super) struct Route {
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
     pub(super) extras: Option<Box<RequestExtras>>,
+    pub(super) upgrades: Upgrades,
     tail: Tail,
 }
 
@@ -152,6 +154,7 @@ impl Route {
     ) -> Self {
         let at = format!("routes[{index}]");
         let extras = RequestExtras::build(&written.extras, pattern, &at, mistakes);
+        let upgrades = Upgrades::build(&written.extras.upgrade, &format!("{at}.upgrade"), mistakes);
         let reply_extras = ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
         let answer = match written.target {
             settings::Target::Upstream(upstream) => Answer::Upstream(upstream),
@@ -161,7 +164,7 @@ impl Route {
         let tail = Tail { extras: reply_extras.map(Arc::new), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written.policy.map(|policy| Decider::new(policy, &parameters));
-        Self { answer, decider, body_bytes_max: written.body_bytes_max, extras, tail }
+        Self { answer, decider, body_bytes_max: written.body_bytes_max, extras, upgrades, tail }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop` (what concerns only the connection), `routes`
 //! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the upstream gets it), `refusal` with `page`
-//! and `grpc`, `reply`, `fields` and `cors` (what the client is told), `visit` with `settle`, `tally` and `access` (what is left to do at the end). `house` is what all of it is built from,
+//! and `grpc`, `reply`, `fields` and `cors` (what the client is told), `visit` with `settle`, `tally`, `access` and `tunnel` (what is left to do at the end). `house` is what all of it is built from,
 //! `live` how it is swapped under load.
 
 mod settings;
@@ -37,6 +37,7 @@ mod access;
 mod id;
 mod settle;
 mod tally;
+mod tunnel;
 mod visit;
 
 mod json;
@@ -63,7 +64,7 @@ use visit::Visit;
 pub use house::House;
 pub use live::Live;
 pub use settings::{
-    Cors, Extras, FieldStyle, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target,
+    Cors, Extras, FieldStyle, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target, Upgrade,
 };
 
 /// What listeners call.
@@ -109,7 +110,7 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     let target = target::read(&mut head, visit.client.https, peer, house.settings.uri_bytes_max)?;
     visit.asked = Some(target.path_and_query.clone());
     // Before the policy looks: it sees what the upstream will see.
-    hop::strip_request(&mut head.headers, visit.client.trusted)?;
+    let upgrade = hop::strip_request(&mut head.headers, visit.client.trusted)?.filter(|_| head.version == Version::HTTP_11);
     if head.version == Version::HTTP_2 {
         hop::join_cookies(&mut head.headers);
     }
@@ -139,6 +140,9 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
                 extras.apply(&mut head, rewritten);
             }
             forward::set(&mut head.headers, &upstream_fields);
+            if let Some(protocol) = upgrade {
+                tunnel::ask(&route.upgrades, &mut head, &body, protocol, visit);
+            }
             let request = Request::from_parts(head, visit.sending(body));
             let reply = upstream.send(request).await.map_err(|error| visit.not_replied(&error))?;
             visit.understood(reply)

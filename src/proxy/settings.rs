@@ -68,8 +68,25 @@ pub struct Extras {
     pub rewrite: Option<Rewrite>,
     /// Which scripts of which origins may read Weir's own answers.
     pub cors: Option<Cors>,
+    /// What else than HTTP its connections may become.
+    pub upgrade: Upgrade,
     /// Bodies of its own for refusals, before those of [`Settings::refusals`].
     pub refusals: Vec<RefusalPage>,
+}
+
+/// `upgrade`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upgrade {
+    /// Which protocols are passed on when a client asks for them and the upstream agrees.
+    pub protocols: Vec<String>,
+    /// How long both directions may be silent.
+    pub idle: Duration,
+}
+
+impl Default for Upgrade {
+    fn default() -> Self {
+        Self { protocols: vec!["websocket".into()], idle: Duration::from_secs(300) }
+    }
 }
 
 /// `cors`.

@@ -19,6 +19,7 @@ use super::house::{House, Route, Tail};
 use super::live::Local;
 use super::refusal::{CLIENT_GONE, Refusal};
 use super::tally::Decided;
+use super::tunnel::{self, Asked};
 use super::{access, grpc, hop, id, reply, settle};
 use crate::clock;
 use crate::limit::{Ending, Grant};
@@ -58,6 +59,10 @@ pub(super) struct Visit {
     pub(super) origin: Option<HeaderValue>,
     /// What went wrong behind us, for the log.
     pub(super) failure: Option<&'static str>,
+    /// What the client's connection shall become, where the upstream agrees.
+    pub(super) upgrade: Option<Box<Asked>>,
+    /// Bytes that came from the client through what it became.
+    pub(super) tunnelled_up: Option<u64>,
     /// Facts of the reply's head that the policy's `settle` reads.
     pub(super) reply_facts: Vec<(String, String)>,
     /// Bytes of the request's body, once it has ended; only counted where `settle` reads it.
@@ -90,6 +95,8 @@ impl Visit {
             refused: false,
             grpc: grpc::is_spoken(head),
             origin: None,
+            upgrade: None,
+            tunnelled_up: None,
             failure: None,
             reply_facts: Vec::new(),
             request_bytes: None,
@@ -166,9 +173,13 @@ impl Visit {
         Refusal::from(error)
     }
 
-    /// A reply whose status means something: nobody knows what 600 and above do (RFC 9110, 15).
+    /// A reply whose status means something here: nobody knows what 600 and above do (RFC 9110, 15), and a 101 agrees to what was asked for.
     pub(super) fn understood(&mut self, reply: Response) -> Result<Response, Refusal> {
-        if reply.status().as_u16() < 600 {
+        let understood = match reply.status() {
+            StatusCode::SWITCHING_PROTOCOLS => self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply.headers(), reply.extensions())),
+            status => status.as_u16() < 600,
+        };
+        if understood {
             return Ok(reply);
         }
         Err(self.not_replied(&UpstreamError { cause: Cause::Protocol, sent: true, body: None }))
@@ -185,7 +196,34 @@ impl Visit {
         self.answered(reply.status());
         reply::dress(reply.headers_mut(), &self);
         let (head, body) = reply.into_parts();
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return self.switch(head, body);
+        }
         Response::from_parts(head, body.on_end_boxed(self))
+    }
+
+    /// The upstream agrees to another protocol: what is left to do is done at the end of that.
+    #[cold]
+    fn switch(mut self: Box<Self>, mut head: http::response::Parts, body: Body) -> Response {
+        let extensions = std::mem::take(&mut head.extensions);
+        if let Some(asked) = self.upgrade.take() {
+            tunnel::announce(&mut head.headers, asked.protocol());
+            asked.begin((extensions, body), self);
+        }
+        Response::from_parts(head, Body::empty())
+    }
+
+    /// What the connection became has ended.
+    pub(super) fn tunnel_ended(mut self: Box<Self>, end: tunnel::End, moved: tunnel::Moved) {
+        let (ending, failure) = match end {
+            tunnel::End::Closed => (Ending::Completed, None),
+            tunnel::End::Idle => (Ending::Completed, Some("tunnel-idle")),
+            tunnel::End::Client => (Ending::ClientGone, Some("client-gone")),
+            tunnel::End::Upstream => (Ending::UpstreamFailed, Some("reply-cut")),
+        };
+        self.failure = failure;
+        self.tunnelled_up = Some(moved.up);
+        self.finish(ending, moved.down);
     }
 
     /// Weir answers instead: everything is known, so what is left to do is done at once.
@@ -218,7 +256,10 @@ impl Visit {
         }
         let took = clock::monotonic().saturating_duration_since(self.started);
         settle::settle(self, ending, bytes, took);
-        self.tail.tally.metrics().request_seconds().observe(took);
+        // A tunnel's hours say nothing of how long requests take.
+        if self.tunnelled_up.is_none() {
+            self.tail.tally.metrics().request_seconds().observe(took);
+        }
         access::log(self, bytes, took);
     }
 }

@@ -35,12 +35,15 @@ names! {
     CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, accept";
     CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout, reply_cut, closed, other";
     TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed";
+    TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream";
     RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";
     EMBEDDED_FULL "weir_embedded_full" [] "Takes refused because the embedded engine holds its maximum of keys";
 }
 
 /// A gauge's name and help text.
 pub const CONNECTIONS_OPEN: Name = Name { name: "weir_connections_open", help: "Client connections open now", labels: &[] };
+/// Upgraded connections.
+pub const TUNNELS_OPEN: Name = Name { name: "weir_tunnels_open", help: "Upgraded connections (WebSockets) open now", labels: &[] };
 /// Keys that the embedded engine holds.
 pub const EMBEDDED_KEYS: Name = Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
 /// When the running configuration was applied.

@@ -38,4 +38,5 @@ mod several;
 mod smuggling;
 mod tls;
 mod traces;
+mod upgrades;
 mod windows;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::proxy::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite};
+use crate::proxy::{Cors, HeaderRules, Preflight, RefusalPage, Rewrite, Upgrade};
 
 /// A route with these lines, and one for the policy.
 fn route(lines: &str) -> String {
@@ -100,4 +100,14 @@ fn cors_and_bodies_of_refusals_written_wrong() {
     says(&api("refusals = [{ status = 200, body = \"\" }]"), &["routes[1].refusals[0].status: found 200", "from 400 to 599"]);
     says(&api("refusals = [{ status = 429 }]"), &["routes[1].refusals[0].body: found nothing"]);
     says(&api("refusals = [{ body = \"\" }]"), &["routes[1].refusals[0].status: found nothing"]);
+}
+
+#[test]
+fn what_a_connection_may_become_is_read() {
+    assert_eq!(extras("").upgrade, Upgrade { protocols: vec!["websocket".into()], idle: Duration::from_secs(300) });
+    let own = extras("upgrade = { protocols = [\"websocket\", \"x/1\"], idle = \"1h\" }").upgrade;
+    assert_eq!(own, Upgrade { protocols: vec!["websocket".into(), "x/1".into()], idle: Duration::from_secs(3_600) });
+    assert_eq!(extras("upgrade.protocols = []").upgrade.protocols, [""; 0]);
+    says("upstream = \"api\"\nupgrade = { idle = \"0s\" }", &["routes[1].upgrade.idle: found \"0s\""]);
+    says("upstream = \"api\"\nupgrade = { protocols = \"websocket\" }", &["found \"websocket\"", "an array"]);
 }

@@ -107,6 +107,7 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
         response_headers: HeaderRules { set: pairs(&[("content-length", "1")]), ..HeaderRules::default() },
         upstream_host: Some("a/b".into()),
         rewrite: Some(Rewrite::Template("/{id}".into())),
+        upgrade: Upgrade { protocols: ["websocket", "h2c", "a/b/c", "", "TLS/1.0"].map(str::to_owned).to_vec(), ..Upgrade::default() },
         ..Extras::default()
     };
     let own = Respond { status: 204, body: "x".into(), content_type: Some("html".into()), headers: pairs(&[("te", "x")]) };
@@ -118,6 +119,10 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
         "routes[0].request_headers.remove[0]",
         "routes[0].rewrite",
         "routes[0].upstream_host",
+        "routes[0].upgrade.protocols[1]",
+        "routes[0].upgrade.protocols[2]",
+        "routes[0].upgrade.protocols[3]",
+        "routes[0].upgrade.protocols[4]",
         "routes[0].response_headers.set.content-length",
         "routes[0].respond.status",
         "routes[0].respond.content_type",

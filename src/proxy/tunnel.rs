@@ -1,0 +1,349 @@
+//! A connection that has become something else than HTTP (a WebSocket, mostly): two opaque byte streams, joined until both have ended. Knows no protocol.
+//!
+//! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the upstream agrees with a real 101; before that nothing is
+//! joined. The request is charged once, and its grant is settled when the tunnel ends. `h2c` is never passed on: requests inside it would be seen by
+//! no limit.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::header::{CONNECTION, UPGRADE};
+use http::request::Parts;
+use http::{Extensions, HeaderMap, HeaderValue};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::settings;
+use super::visit::Visit;
+use crate::clock;
+use crate::telemetry::{Mistake, names};
+use crate::wire::{Alarm, Body};
+
+/// Bytes on their way, for each direction of each tunnel.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// What a route lets its clients ask for.
+#[derive(Debug)]
+pub(super) struct Upgrades {
+    /// In lower case.
+    protocols: Vec<String>,
+    idle: Duration,
+}
+
+/// What a client asked for, and how to get at its connection when it has been answered.
+#[derive(Debug)]
+pub(super) struct Asked {
+    protocol: HeaderValue,
+    client: OnUpgrade,
+    idle: Duration,
+}
+
+impl Upgrades {
+    /// Checks what is written under the setting `at`.
+    pub(super) fn build(written: &settings::Upgrade, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
+        let protocols = written.protocols.iter().map(|protocol| protocol.to_ascii_lowercase());
+        let protocols: Vec<String> = protocols.collect();
+        for (place, protocol) in protocols.iter().enumerate() {
+            let token = |text: &str| http::HeaderName::from_bytes(text.as_bytes()).is_ok();
+            let is_one = protocol.split('/').count() <= 2 && protocol.split('/').all(token);
+            // Both would carry requests past policies and limits.
+            let is_http = protocol == "h2c" || ["http", "tls"].contains(&protocol.split('/').next().unwrap_or_default());
+            if !is_one || is_http {
+                let expected =
+                    "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
+                mistakes.push(Mistake::new(format!("{at}.protocols[{place}]"), format!("{protocol:?}"), expected));
+            }
+        }
+        Self { protocols, idle: written.idle }
+    }
+
+    /// A client's wish, where the route allows it and the connection can do it. A request with a body is an ordinary one.
+    fn allow(&self, head: &mut Parts, body: &Body, protocol: HeaderValue) -> Option<Asked> {
+        let named = protocol.to_str().ok()?;
+        let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
+        let client = head.extensions.remove::<OnUpgrade>()?;
+        (allowed && !body.is_streaming()).then_some(Asked { protocol, client, idle: self.idle })
+    }
+}
+
+/// Says to the upstream what its client wants, as far as the route goes along with it; otherwise it is asked as if nothing had been said.
+#[cold]
+pub(super) fn ask(upgrades: &Upgrades, head: &mut Parts, body: &Body, protocol: HeaderValue, visit: &mut Visit) {
+    if let Some(asked) = upgrades.allow(head, body, protocol) {
+        announce(&mut head.headers, asked.protocol.clone());
+        visit.upgrade = Some(Box::new(asked));
+    }
+}
+
+/// These fields concern this connection, on which they agree with what follows.
+pub(super) fn announce(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol);
+}
+
+impl Asked {
+    /// Whether the upstream goes on with what was asked for, on a connection that can be had.
+    pub(super) fn is_met(&self, headers: &HeaderMap, extensions: &Extensions) -> bool {
+        let mut protocols = headers.get_all(UPGRADE).iter();
+        let same = protocols.next().is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(self.protocol.as_bytes()));
+        same && protocols.next().is_none() && extensions.get::<OnUpgrade>().is_some()
+    }
+
+    pub(super) fn protocol(&self) -> HeaderValue {
+        self.protocol.clone()
+    }
+
+    /// Joins both connections in a task of its own, from the moment when the client has its 101. `reply` is what came with the upstream's, and is held
+    /// as long.
+    pub(super) fn begin(self, mut reply: (Extensions, Body), visit: Box<Visit>) {
+        if let Some(upstream) = reply.0.remove::<OnUpgrade>() {
+            tokio::spawn(run(self, upstream, reply, visit));
+        }
+    }
+}
+
+/// How a tunnel ended: a metric's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Both sides closed.
+    Closed,
+    /// Nothing was said in either direction for too long.
+    Idle,
+    /// The client's connection failed, or was cut at the end of a shutdown.
+    Client,
+    /// The upstream's did.
+    Upstream,
+}
+
+impl End {
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Idle => "idle",
+            Self::Client => "client",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
+async fn run(asked: Asked, upstream: OnUpgrade, reply: (Extensions, Body), visit: Box<Visit>) {
+    let metrics = visit.tail.tally.metrics().clone();
+    let open = metrics.gauge(names::TUNNELS_OPEN);
+    open.add(1);
+    let mut moved = Moved::default();
+    let end = match (upstream.await, asked.client.await) {
+        (Ok(upstream), Ok(client)) => join(TokioIo::new(client), TokioIo::new(upstream), asked.idle, &mut moved).await,
+        (Err(_), _) => End::Upstream,
+        // It went away before it had its 101.
+        (_, Err(_)) => End::Client,
+    };
+    drop(reply);
+    open.add(-1);
+    metrics.count(names::TUNNELS, &[end.label()]);
+    visit.tunnel_ended(end, moved);
+}
+
+/// Bytes that went through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) up: u64,
+    pub(super) down: u64,
+}
+
+/// Passes bytes on in both directions. A side that ends is passed on as an end, and the other may go on.
+async fn join<C, U>(mut client: C, mut upstream: U, idle: Duration, moved: &mut Moved) -> End
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut up, mut down) = (Half::new(), Half::new());
+    let mut alarm = Alarm::default();
+    alarm.arm(clock::monotonic() + idle);
+    poll_fn(|cx| {
+        let before = *moved;
+        let polled = (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
+        *moved = Moved { up: up.bytes, down: down.bytes };
+        match polled {
+            (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => return Poll::Ready(End::Client),
+            (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => return Poll::Ready(End::Upstream),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(End::Closed),
+            _ => {}
+        }
+        if *moved != before {
+            alarm.arm(clock::monotonic() + idle);
+        }
+        alarm.poll(cx).map(|()| End::Idle)
+    })
+    .await
+}
+
+/// One direction.
+struct Half {
+    buffer: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// Something was written and not flushed.
+    unflushed: bool,
+    /// The source has ended.
+    ended: bool,
+    /// The sink knows.
+    closed: bool,
+    bytes: u64,
+}
+
+/// Which end of a direction failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Source,
+    Sink,
+}
+
+impl Half {
+    fn new() -> Self {
+        Self { buffer: vec![0; PIECE_BYTES].into(), from: 0, to: 0, unflushed: false, ended: false, closed: false, bytes: 0 }
+    }
+
+    /// Ready when the source has ended and the sink knows.
+    fn poll<S: AsyncRead + Unpin, T: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut S,
+        sink: &mut T,
+    ) -> Poll<Result<(), Side>> {
+        if self.closed {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            ready!(self.poll_write(cx, sink)).map_err(|_| Side::Sink)?;
+            if self.ended {
+                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Side::Sink)?;
+                self.closed = true;
+                return Poll::Ready(Ok(()));
+            }
+            let mut piece = ReadBuf::new(&mut self.buffer);
+            match Pin::new(&mut *source).poll_read(cx, &mut piece) {
+                Poll::Ready(Ok(())) => {
+                    (self.from, self.to) = (0, piece.filled().len());
+                    self.ended = self.to == 0;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
+                Poll::Pending => {
+                    if self.unflushed {
+                        ready!(Pin::new(&mut *sink).poll_flush(cx)).map_err(|_| Side::Sink)?;
+                        self.unflushed = false;
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Ready when the buffer is empty.
+    fn poll_write<T: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, sink: &mut T) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.buffer.get(self.from..self.to).filter(|rest| !rest.is_empty()) {
+            let wrote = ready!(Pin::new(&mut *sink).poll_write(cx, rest))?;
+            if wrote == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.from += wrote;
+            self.bytes += wrote as u64;
+            self.unflushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// Both far ends of a tunnel whose own buffers hold `bytes`.
+    fn tunnel(bytes: usize, idle: Duration) -> (DuplexStream, DuplexStream, JoinHandle<(End, Moved)>) {
+        let (client, near) = duplex(bytes);
+        let (upstream, far) = duplex(bytes);
+        let joined = tokio::spawn(async move {
+            let mut moved = Moved::default();
+            (join(near, far, idle, &mut moved).await, moved)
+        });
+        (client, upstream, joined)
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn bytes_pass_both_ways_and_an_end_is_passed_on_alone() {
+        let (mut client, mut upstream, joined) = tunnel(7, LONG);
+        let large = vec![b'x'; 3 * PIECE_BYTES + 1];
+        let sent = large.clone();
+        let asking = tokio::spawn(async move {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut got = String::new();
+            client.read_to_string(&mut got).await.unwrap();
+            got
+        });
+        let mut got = Vec::new();
+        upstream.read_to_end(&mut got).await.unwrap();
+        assert!(got == large);
+        // The client has ended and still listens.
+        upstream.write_all(b"answer").await.unwrap();
+        drop(upstream);
+        assert_eq!(asking.await.unwrap(), "answer");
+        assert_eq!(joined.await.unwrap(), (End::Closed, Moved { up: large.len() as u64, down: 6 }));
+    }
+
+    #[tokio::test]
+    async fn silence_in_both_directions_ends_it_and_in_one_does_not() {
+        let idle = Duration::from_millis(200);
+        let (mut client, mut upstream, joined) = tunnel(64, idle);
+        let began = std::time::Instant::now();
+        let mut piece = [0; 1];
+        // For longer than `idle`, only one side speaks.
+        while began.elapsed() < 2 * idle {
+            upstream.write_all(b"x").await.unwrap();
+            client.read_exact(&mut piece).await.unwrap();
+            tokio::time::sleep(idle / 20).await;
+        }
+        assert!(!joined.is_finished());
+        let (end, moved) = joined.await.unwrap();
+        assert!(end == End::Idle && moved.up == 0 && moved.down > 1, "{end:?} {moved:?}");
+    }
+
+    /// Fails as a socket does whose far end has reset it.
+    struct Reset;
+
+    impl AsyncRead for Reset {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+    }
+
+    impl AsyncWrite for Reset {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_side_that_fails_ends_it_under_its_name() {
+        let (_far, near) = duplex(64);
+        assert_eq!(join(Reset, near, LONG, &mut Moved::default()).await, End::Client);
+        let (_far, near) = duplex(64);
+        assert_eq!(join(near, Reset, LONG, &mut Moved::default()).await, End::Upstream);
+    }
+}

@@ -1,0 +1,295 @@
+//! Connections that become something else than HTTP: what passes through a tunnel, when there is none, and how it ends.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::Signal;
+
+use crate::harness::toml::{Toml, simple};
+use crate::harness::weir::Weir;
+use crate::harness::{PATIENCE, client, eventually};
+
+const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
+
+const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
+
+/// An upstream of raw connections: it keeps the heads that it got, answers each with the same bytes, and hands the connection on.
+struct Raw {
+    address: SocketAddr,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Raw {
+    fn start(answer: &'static str, then: fn(TcpStream)) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&heads);
+        std::thread::spawn(move || {
+            // It ends with the test's process.
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let kept = Arc::clone(&kept);
+                std::thread::spawn(move || {
+                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    while let Some(head) = head(&mut stream) {
+                        kept.lock().unwrap().push(head);
+                        stream.write_all(answer.as_bytes()).unwrap();
+                        if answer.contains(" 101 ") {
+                            return then(stream);
+                        }
+                    }
+                });
+            }
+        });
+        Self { address, heads }
+    }
+
+    fn echo() -> Self {
+        Self::start(AGREED, |mut stream| {
+            let mut piece = [0; 1024];
+            while let Ok(read @ 1..) = stream.read(&mut piece) {
+                stream.write_all(&piece[..read]).unwrap();
+            }
+        })
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn last(&self) -> String {
+        self.heads.lock().unwrap().last().expect("a request").to_lowercase()
+    }
+
+    fn count(&self) -> usize {
+        self.heads.lock().unwrap().len()
+    }
+}
+
+/// Byte by byte, so that nothing of what follows is taken.
+fn head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+/// Asks for an upgrade, and what was answered.
+fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request =
+        format!("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: k\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let head = head(&mut stream).expect("an answer").to_lowercase();
+    (stream, head)
+}
+
+fn say(stream: &mut TcpStream, text: &str) -> String {
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = vec![0; text.len()];
+    stream.read_exact(&mut answer).unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+fn open(weir: &Weir, count: u64) {
+    eventually("the number of open tunnels", || match weir.metric("weir_tunnels_open") {
+        open if open == count => Ok(()),
+        open => Err(format!("{open} open, not {count}")),
+    });
+}
+
+fn logged(config: &Toml) -> String {
+    config.text().replace("access = \"off\"", "access = \"all\"")
+}
+
+#[test]
+fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
+    let upstream = Raw::echo();
+    let weir = Weir::start(&logged(&simple(&upstream.url(), &[MANY])));
+    let (mut stream, answer) = ask(weir.http, "websocket");
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: x", "ratelimit: \"day\";r=999"] {
+        assert!(answer.contains(&format!("\r\n{field}")), "{field}: {answer}");
+    }
+    let seen = upstream.last();
+    for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-key: k", "x-forwarded-for: 127.0.0.1", "host: a"] {
+        assert!(seen.contains(&format!("\r\n{field}\r\n")), "{field}: {seen}");
+    }
+    open(&weir, 1);
+    for text in ["hello", "\u{0}\u{1}binary", &"x".repeat(300)] {
+        assert_eq!(say(&mut stream, text), text);
+    }
+    assert!(!weir.output().says("request"), "not over yet");
+    // The client ends, and the upstream's end comes back.
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    open(&weir, 0);
+    assert_eq!(weir.metric("weir_tunnels_total{ending=\"closed\"}"), 1);
+    assert_eq!(weir.metric("weir_requests_total{route=\"api\",code=\"101\"}"), 1);
+    let line = eventually("the access line", || {
+        weir.output().events().into_iter().find(|event| event["message"] == "request").ok_or_else(|| weir.output().tail(5))
+    });
+    let bytes = 5 + 8 + 300;
+    assert_eq!((&line["status"], &line["bytes"], &line["bytes_up"]), (&101.into(), &bytes.into(), &bytes.into()), "{line}");
+    assert_eq!((&line["decision"], &line["failure"]), (&"admitted".into(), &serde_json::Value::Null), "{line}");
+}
+
+#[test]
+fn a_side_that_ends_leaves_the_other_one_talking() {
+    // It sends on after its client has ended.
+    let upstream = Raw::start(AGREED, |mut stream| {
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        stream.write_all(format!("got {all}").as_bytes()).unwrap();
+    });
+    let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
+    let (mut stream, _) = ask(weir.http, "WebSocket");
+    stream.write_all(b"all of it").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "got all of it");
+    // And the other way round: the upstream ends first, and still gets what its client says.
+    let upstream = Raw::start(AGREED, |mut stream| {
+        stream.write_all(b"bye").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "still here");
+    });
+    let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
+    let (mut stream, _) = ask(weir.http, "websocket");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "bye");
+    stream.write_all(b"still here").unwrap();
+    drop(stream);
+    open(&weir, 0);
+    assert_eq!(weir.metric("weir_tunnels_total{ending=\"closed\"}"), 1);
+}
+
+#[test]
+fn an_upstream_that_does_not_agree_answers_as_ever() {
+    let upstream = Raw::start("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno", |_| {});
+    let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
+    let (mut stream, answer) = ask(weir.http, "websocket");
+    assert!(answer.starts_with("http/1.1 200 ") && !answer.contains("upgrade"), "{answer}");
+    let mut body = [0; 2];
+    stream.read_exact(&mut body).unwrap();
+    // Both connections go on.
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200 "));
+    assert_eq!((upstream.count(), weir.metric("weir_tunnels_total{ending=\"closed\"}")), (2, 0));
+}
+
+#[test]
+fn a_101_that_nobody_asked_for_or_to_something_else_is_a_502() {
+    let upstream = Raw::echo();
+    let config = simple(&upstream.url(), &[MANY]).route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = [\"other\"]");
+    let weir = Weir::start(&config.text());
+    let (_, answer) = ask(weir.http, "other");
+    assert!(answer.starts_with("http/1.1 502 "), "{answer}");
+    let answer = client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE);
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+}
+
+#[test]
+fn limits_come_first_and_a_refusal_is_a_plain_429() {
+    let upstream = Raw::echo();
+    let weir = Weir::start(&simple(&upstream.url(), &[TWO]).text());
+    let tunnels = [ask(weir.http, "websocket"), ask(weir.http, "websocket")];
+    assert!(tunnels.iter().all(|(_, answer)| answer.starts_with("http/1.1 101 ")));
+    let (_, answer) = ask(weir.http, "websocket");
+    assert!(answer.starts_with("http/1.1 429 ") && answer.contains("retry-after"), "{answer}");
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
+    let upstream = Raw::start("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", |_| {});
+    let config = simple(&upstream.url(), &[MANY]).route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = []");
+    let weir = Weir::start(&config.text());
+    for protocol in ["websocket", "h2c", "websocket, x"] {
+        let (_, answer) = ask(weir.http, protocol);
+        assert!(answer.starts_with("http/1.1 200 "), "{protocol}: {answer}");
+        assert!(!upstream.last().contains("upgrade"), "{protocol}: {}", upstream.last());
+    }
+    let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
+    for request in [
+        "GET / HTTP/1.0\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nUpgrade: websocket\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
+    ] {
+        assert_eq!(
+            client::statuses(&client::raw(weir.http, request.as_bytes(), PATIENCE)).len() + usize::from(request.contains("1.0")),
+            1,
+            "{request}"
+        );
+        assert!(!upstream.last().contains("upgrade"), "{request}: {}", upstream.last());
+    }
+}
+
+#[test]
+fn silence_ends_a_tunnel() {
+    let upstream = Raw::echo();
+    let config = simple(&upstream.url(), &[MANY]).route("path = \"/chat\"\nupstream = \"api\"\nupgrade.idle = \"300ms\"");
+    let weir = Weir::start(&config.text());
+    let (mut stream, answer) = ask(weir.http, "websocket");
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    assert_eq!(say(&mut stream, "hello"), "hello");
+    // Closed, or reset.
+    assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)));
+    open(&weir, 0);
+    assert_eq!(weir.metric("weir_tunnels_total{ending=\"idle\"}"), 1);
+}
+
+#[test]
+fn a_client_or_an_upstream_that_goes_away_ends_both() {
+    let upstream = Raw::start(AGREED, |mut stream| {
+        let mut piece = [0; 4];
+        // Closed with unread bytes, a connection is reset.
+        let _ = stream.read_exact(&mut piece);
+    });
+    let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
+    let (mut stream, _) = ask(weir.http, "websocket");
+    stream.write_all(&[b'x'; 64]).unwrap();
+    assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)));
+    drop(stream);
+    open(&weir, 0);
+    let (stream, _) = ask(weir.http, "websocket");
+    drop(stream);
+    open(&weir, 0);
+}
+
+#[test]
+fn a_tunnel_survives_a_reload_and_is_waited_for_at_a_shutdown() {
+    let upstream = Raw::echo();
+    let config = simple(&upstream.url(), &[MANY]);
+    let mut weir = Weir::start(&config.text());
+    let (mut stream, _) = ask(weir.http, "websocket");
+    weir.reload(&config.clone().timeout("keep_alive = \"7s\"").text(), "applied");
+    assert_eq!(say(&mut stream, "after the reload"), "after the reload");
+    weir.signal(Signal::TERM);
+    eventually("nobody is accepted any more", || TcpStream::connect(weir.http).map_or(Ok(()), |_| Err("connected".into())));
+    assert_eq!(say(&mut stream, "while draining"), "while draining");
+    assert!(weir.running());
+    drop(stream);
+    assert_eq!(weir.exit().code(), Some(0));
+}
+
+#[test]
+fn a_tunnel_does_not_outlast_the_grace_period() {
+    let upstream = Raw::echo();
+    let mut weir = Weir::start(&simple(&upstream.url(), &[MANY]).server("shutdown_grace = \"200ms\"").text());
+    let (mut stream, _) = ask(weir.http, "websocket");
+    assert_eq!(say(&mut stream, "hello"), "hello");
+    weir.signal(Signal::TERM);
+    assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert_eq!(weir.exit().code(), Some(1));
+}
