@@ -43,6 +43,8 @@ pub(super) struct State {
     memory_bytes: usize,
     now_ms: Option<u64>,
     lines: u32,
+    /// What the call under way has logged so far.
+    logged: Vec<(host::Level, String)>,
 }
 
 /// A configured guest.
@@ -69,7 +71,8 @@ impl<E: Into<Failure>> From<E> for Unready {
 impl Instance {
     /// Starts a guest and configures it.
     pub(super) fn start(pre: &InstancePre<State>, bounds: &Bounds, config: &str) -> Result<(Self, types::Manifest), Unready> {
-        let state = State { bounds: bounds.clone(), budget: START_CPU, ticked: None, memory_bytes: 0, now_ms: None, lines: 0 };
+        let state =
+            State { bounds: bounds.clone(), budget: START_CPU, ticked: None, memory_bytes: 0, now_ms: None, lines: 0, logged: Vec::new() };
         let mut store = Store::new(pre.engine(), state);
         store.limiter(|state| state);
         store.set_hostcall_fuel(HANDED_OVER_BYTES_MAX);
@@ -81,24 +84,24 @@ impl Instance {
         let configure: Configure = typed(&running, &mut store, "configure")?;
         let decide: Decide = typed(&running, &mut store, "decide")?;
         let settle: Settle = typed(&running, &mut store, "settle")?;
-        let answer = call(&mut store, START_CPU, |store| configure.call(store, (config,)))?;
+        let answer = call(&mut store, START_CPU, None, |store| configure.call(store, (config,)))?;
         let manifest = answer.0.map_err(Unready::Refused)?;
         Ok((Self { store, decide, settle }, manifest))
     }
 
-    /// Asks for a decision. After an error that is not [`Cause::Guest`] the instance must not be used again.
-    pub(super) fn decide(&mut self, facts: &[(&str, &str)]) -> Result<types::Decision, Failure> {
+    /// Asks for a decision on the request `id`. After an error that is not [`Cause::Guest`] the instance must not be used again.
+    pub(super) fn decide(&mut self, facts: &[(&str, &str)], id: Option<&[u8]>) -> Result<types::Decision, Failure> {
         let budget = self.store.data().bounds.cpu_time;
         let decide = &self.decide;
-        let (answer,) = call(&mut self.store, budget, |store| decide.call(store, (facts,)))?;
+        let (answer,) = call(&mut self.store, budget, id, |store| decide.call(store, (facts,)))?;
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
 
-    /// Tells how a request ended. After an error that is not [`Cause::Guest`] the instance must not be used again.
-    pub(super) fn settle(&mut self, memo: &str, view: &types::ResponseView) -> Result<Vec<types::Adjustment>, Failure> {
+    /// Tells how the request `id` ended. After an error that is not [`Cause::Guest`] the instance must not be used again.
+    pub(super) fn settle(&mut self, memo: &str, view: &types::ResponseView, id: Option<&[u8]>) -> Result<Vec<types::Adjustment>, Failure> {
         let budget = self.store.data().bounds.cpu_time;
         let settle = &self.settle;
-        let (answer,) = call(&mut self.store, budget, |store| settle.call(store, (memo, view)))?;
+        let (answer,) = call(&mut self.store, budget, id, |store| settle.call(store, (memo, view)))?;
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
 }
@@ -120,17 +123,22 @@ fn begin(store: &mut Store<State>, budget: Duration) {
     state.ticked = None;
     state.now_ms = None;
     state.lines = 0;
+    state.logged.clear();
     state.bounds.ticker.want();
     store.set_epoch_deadline(1);
 }
 
-fn call<R>(store: &mut Store<State>, budget: Duration, run: impl FnOnce(&mut Store<State>) -> wasmtime::Result<R>) -> Result<R, Failure> {
+/// One call, for the request `id` where there is one. What the guest logged is written at its end, however it ends.
+fn call<R>(
+    store: &mut Store<State>,
+    budget: Duration,
+    id: Option<&[u8]>,
+    run: impl FnOnce(&mut Store<State>) -> wasmtime::Result<R>,
+) -> Result<R, Failure> {
     begin(store, budget);
     let answer = run(store);
-    let state = store.data();
-    if state.lines > LOG_LINES_MAX {
-        let more = state.lines - LOG_LINES_MAX;
-        tracing::warn!(policy = &*state.bounds.policy, "the policy logged {more} more lines in one call; they are not shown");
+    if store.data().lines > 0 {
+        store.data_mut().tell(id);
     }
     Ok(answer?)
 }
@@ -143,6 +151,24 @@ impl State {
         let now = thread_cpu();
         let since = *self.ticked.get_or_insert(now);
         if now.saturating_sub(since) >= self.budget { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) }
+    }
+
+    /// Writes what the guest logged.
+    #[cold]
+    fn tell(&mut self, request_id: Option<&[u8]>) {
+        let policy = &*self.bounds.policy;
+        for (level, message) in self.logged.drain(..) {
+            match level {
+                host::Level::Debug => tracing::debug!(policy, request_id, "{message}"),
+                host::Level::Info => tracing::info!(policy, request_id, "{message}"),
+                host::Level::Warn => tracing::warn!(policy, request_id, "{message}"),
+                host::Level::Error => tracing::error!(policy, request_id, "{message}"),
+            }
+        }
+        if self.lines > LOG_LINES_MAX {
+            let more = self.lines - LOG_LINES_MAX;
+            tracing::warn!(policy, request_id, "the policy logged {more} more lines in one call; they are not shown");
+        }
     }
 }
 
@@ -183,14 +209,7 @@ impl host::Host for State {
         if self.lines > LOG_LINES_MAX {
             return;
         }
-        let message = bounded(&message, LOG_CHARS_MAX);
-        let policy = &*self.bounds.policy;
-        match level {
-            host::Level::Debug => tracing::debug!(policy, "{message}"),
-            host::Level::Info => tracing::info!(policy, "{message}"),
-            host::Level::Warn => tracing::warn!(policy, "{message}"),
-            host::Level::Error => tracing::error!(policy, "{message}"),
-        }
+        self.logged.push((level, bounded(&message, LOG_CHARS_MAX)));
     }
 
     fn now_ms(&mut self) -> u64 {

@@ -177,6 +177,14 @@ impl Policy {
     /// # Errors
     /// See [`Cause`].
     pub fn decide(&self, facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
+        self.decide_for(None, facts)
+    }
+
+    /// [`decide`](Self::decide) for the request with this id, which stands beside what the guest logs.
+    ///
+    /// # Errors
+    /// See [`Cause`].
+    pub fn decide_for(&self, request_id: Option<&[u8]>, facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
         if self.remembers
             && let Some(decision) = workers::recall(&self.token, facts)
         {
@@ -185,7 +193,7 @@ impl Policy {
         let answer = |answer: Result<abi::types::Decision, Failure>| {
             answer.and_then(|answer| answer::decision(answer).map_err(|message| Failure::new(Cause::Answer, &message)))
         };
-        let decision = Arc::new(self.ask(|instance| answer(instance.decide(facts)))?);
+        let decision = Arc::new(self.ask(|instance| answer(instance.decide(facts, request_id)))?);
         if self.remembers {
             workers::remember(&self.token, facts, &decision);
         }
@@ -197,9 +205,17 @@ impl Policy {
     /// # Errors
     /// See [`Cause`].
     pub fn settle(&self, memo: &str, view: &ResponseView) -> Result<Vec<Adjustment>, PolicyError> {
+        self.settle_for(None, memo, view)
+    }
+
+    /// [`settle`](Self::settle) for the request with this id, which stands beside what the guest logs.
+    ///
+    /// # Errors
+    /// See [`Cause`].
+    pub fn settle_for(&self, request_id: Option<&[u8]>, memo: &str, view: &ResponseView) -> Result<Vec<Adjustment>, PolicyError> {
         let view = shown(view);
         self.ask(|instance| {
-            let adjustments = instance.settle(memo, &view)?;
+            let adjustments = instance.settle(memo, &view, request_id)?;
             answer::adjustments(adjustments).map_err(|message| Failure::new(Cause::Answer, &message))
         })
     }

@@ -54,7 +54,7 @@ fn ask(
     let failed = |error: &dyn std::fmt::Display| {
         tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), route = visit.tail.route, %error, "policy failed");
     };
-    let decision = decider.policy.decide(&facts.pairs()).inspect_err(|error| failed(error)).ok()?;
+    let decision = decider.policy.decide_for(Some(visit.id.as_bytes()), &facts.pairs()).inspect_err(|error| failed(error)).ok()?;
     match fields(&decision) {
         Ok((upstream, response)) => {
             visit.response_fields = response;

@@ -60,7 +60,7 @@ fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
 }
 
 fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<Adjustment> {
-    match policy.settle(memo, view) {
+    match policy.settle_for(Some(visit.id.as_bytes()), memo, view) {
         Ok(wanted) => wanted.into_iter().map(|(limit, units)| Adjustment { limit, units }).collect(),
         Err(error) => {
             tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), %error, "settle failed: the declared refunds apply");

@@ -126,10 +126,10 @@ fn what_a_guest_logs_is_bounded() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-    tracing::subscriber::with_default(subscriber, || policy.decide(&[("query", "log")]).unwrap());
+    tracing::subscriber::with_default(subscriber, || policy.decide_for(Some(b"id-1"), &[("query", "log")]).unwrap());
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert_eq!(text.lines().count(), 9, "{text}");
-    assert!(text.lines().all(|line| line.len() < 1_200), "{text}");
+    assert!(text.lines().all(|line| line.len() < 1_200 && line.contains("request_id=\"id-1\"")), "{text}");
     assert!(text.contains("line 7 xxx") && text.contains("992 more lines"), "{text}");
 }
 
