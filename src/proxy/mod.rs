@@ -140,12 +140,12 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
                 extras.apply(&mut head, rewritten);
             }
             forward::set(&mut head.headers, &upstream_fields);
-            if let Some(protocol) = upgrade {
+            if let Some(protocol) = upgrade.filter(|_| upstream.takes_upgrades()) {
                 tunnel::ask(&route.upgrades, &mut head, &body, protocol, visit);
             }
             let request = Request::from_parts(head, visit.sending(body));
             let reply = upstream.send(request).await.map_err(|error| visit.not_replied(&error))?;
-            visit.understood(reply)
+            if visit.understands(&reply) { Ok(reply) } else { Err(visit.not_replied(&upstream.misunderstood())) }
         }
         Answer::Respond(own) => {
             let mut headers = own.headers.clone();

@@ -21,6 +21,7 @@ use super::settings;
 use super::visit::Visit;
 use crate::clock;
 use crate::telemetry::{Mistake, names};
+use crate::upstream;
 use crate::wire::{Alarm, Body};
 
 /// Bytes on their way, for each direction of each tunnel.
@@ -75,6 +76,7 @@ impl Upgrades {
 pub(super) fn ask(upgrades: &Upgrades, head: &mut Parts, body: &Body, protocol: HeaderValue, visit: &mut Visit) {
     if let Some(asked) = upgrades.allow(head, body, protocol) {
         announce(&mut head.headers, asked.protocol.clone());
+        head.extensions.insert(upstream::Upgrade);
         visit.upgrade = Some(Box::new(asked));
     }
 }

@@ -26,7 +26,7 @@ use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::upstream::{Cause, UpstreamError};
+use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, End, OnEnd, Response};
 
 /// One request's record.
@@ -173,16 +173,12 @@ impl Visit {
         Refusal::from(error)
     }
 
-    /// A reply whose status means something here: nobody knows what 600 and above do (RFC 9110, 15), and a 101 agrees to what was asked for.
-    pub(super) fn understood(&mut self, reply: Response) -> Result<Response, Refusal> {
-        let understood = match reply.status() {
+    /// Whether a reply's status means something here: nobody knows what 600 and above do (RFC 9110, 15), and a 101 agrees to what was asked for.
+    pub(super) fn understands(&self, reply: &Response) -> bool {
+        match reply.status() {
             StatusCode::SWITCHING_PROTOCOLS => self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply.headers(), reply.extensions())),
             status => status.as_u16() < 600,
-        };
-        if understood {
-            return Ok(reply);
         }
-        Err(self.not_replied(&UpstreamError { cause: Cause::Protocol, sent: true, body: None }))
     }
 
     /// The reply goes out, its body as it comes; what is left to do is done at that body's end.

@@ -20,7 +20,7 @@ use super::outgoing::{Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
-use super::{Cause, Inner, UpstreamError};
+use super::{Cause, Inner, Upgrade, UpstreamError};
 use crate::clock;
 use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
 
@@ -62,12 +62,14 @@ pub(super) enum Sent {
 }
 
 impl Sent {
-    /// A reply's head has come: whether it can be passed on.
-    pub(super) fn replied(mut reply: http::Response<Incoming>, watch: Option<&Watch>) -> Self {
+    /// A reply's head has come: whether it can be passed on. A 101 only where it was asked for (`upgrade`).
+    pub(super) fn replied(mut reply: http::Response<Incoming>, watch: Option<&Watch>, upgrade: bool) -> Self {
         match watch.and_then(Watch::error) {
             // The upstream answered before it had all; what it answered to is not what the client sent.
             Some(error) => Self::Failed(UpstreamError::body(error.clone())),
-            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Self::Failed(UpstreamError::sent(Cause::Protocol)),
+            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS && !upgrade => {
+                Self::Failed(UpstreamError::sent(Cause::Protocol))
+            }
             None if !framing::is_clear(reply.headers_mut()) => Self::Failed(UpstreamError::sent(Cause::Protocol)),
             None => Self::Reply(reply),
         }
@@ -103,13 +105,14 @@ impl Link {
     pub(super) async fn exchange(&mut self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant) -> Sent {
         let Self { sender, alarm, upstream, .. } = self;
         let mut patience = Patience { alarm, upstream, watch, checked: now };
+        let upgrade = request.extensions().get::<Upgrade>().is_some();
         let mut answer = pin!(sender.try_send_request(request));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => patience.poll(cx).map(|()| None),
         });
         match answer.await {
-            Some(Ok(reply)) => Sent::replied(reply, watch),
+            Some(Ok(reply)) => Sent::replied(reply, watch, upgrade),
             Some(Err(mut failed)) => {
                 let cause = cause_of(failed.error());
                 match (failed.take_message(), watch.and_then(Watch::error)) {
@@ -138,7 +141,7 @@ where
         .await;
     let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
     let moving = tokio::spawn(async move {
-        if let Err(error) = connection.await {
+        if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "an upstream's connection failed");
         }
     });
@@ -153,6 +156,15 @@ pub(super) fn cause_of(error: &hyper::Error) -> Cause {
         return Cause::Timeout;
     }
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io { Cause::Cut } else { Cause::Protocol }
+}
+
+/// A connection that speaks HTTP no more. Its place is taken for as long as whoever has the 101's body keeps that.
+pub(super) struct Upgraded(pub(super) Box<Link>);
+
+impl OnEnd for Upgraded {
+    fn on_end(self: Box<Self>, _end: &End) {
+        drop(self.0);
+    }
 }
 
 impl OnEnd for Link {

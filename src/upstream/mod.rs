@@ -34,6 +34,10 @@ pub use settings::{Http2Settings, Protocol, Settings, TlsSettings};
 #[derive(Debug)]
 pub struct Upstream(Arc<Inner>);
 
+/// In a request's extensions, beside its `Connection` and `Upgrade`: what follows a 101 is wanted. Only where [`Upstream::takes_upgrades`].
+#[derive(Clone, Copy, Debug)]
+pub struct Upgrade;
+
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause:?} (sent: {sent})")]
@@ -134,6 +138,9 @@ impl Upstream {
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
     /// endpoint; one of which anything may have been sent never is.
     ///
+    /// With [`Upgrade`] among its extensions a 101 may come back: its connection in the reply's extensions (hyper's `OnUpgrade`), its place held with the
+    /// reply's body.
+    ///
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
@@ -142,6 +149,19 @@ impl Upstream {
             self.0.count(error.cause);
         }
         reply
+    }
+
+    /// A reply that means nothing to who asked for it: counted, and an error like any other.
+    #[must_use]
+    pub fn misunderstood(&self) -> UpstreamError {
+        self.0.count(Cause::Protocol);
+        UpstreamError::sent(Cause::Protocol)
+    }
+
+    /// Whether its connections can become something else than HTTP, which HTTP/2 ones can't.
+    #[must_use]
+    pub fn takes_upgrades(&self) -> bool {
+        self.0.protocol == Protocol::H1
     }
 }
 

@@ -118,7 +118,7 @@ impl Ticket {
             Poll::Pending => patience.poll(cx).map(|()| None),
         });
         match answer.await {
-            Some(Ok(reply)) => Sent::replied(reply, watch),
+            Some(Ok(reply)) => Sent::replied(reply, watch, false),
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
                 let unprocessed = h2.is_some_and(is_unprocessed);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 
-use super::link::{Link, Sent};
+use super::link::{Link, Sent, Upgraded};
 use super::multi::Held;
 use super::outgoing::{Outgoing, Watch};
 use super::pool::{self, Seat};
@@ -92,6 +92,10 @@ fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, reply: http::Re
     let (mut parts, incoming) = reply.into_parts();
     parts.version = http::Version::HTTP_11;
     let body = Body::incoming(incoming);
+    if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+        link.seat = Some(seat);
+        return http::Response::from_parts(parts, body.on_end(Upgraded(link)));
+    }
     if link.is_ready() {
         drop(seat);
         pool::put(link);
