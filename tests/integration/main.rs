@@ -34,6 +34,7 @@ mod policies;
 mod refusals;
 mod reloads;
 mod replies;
+mod routes;
 mod several;
 mod smuggling;
 mod tls;

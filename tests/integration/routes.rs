@@ -1,0 +1,137 @@
+//! What a route does beside deciding and forwarding, through a running proxy: files that are reloaded, trailers, interim replies.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::mpsc;
+
+use bytes::Bytes;
+
+use crate::harness::PATIENCE;
+use crate::harness::client::{Client, get, raw};
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::{Weir, replace};
+
+const ONE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
+const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+
+#[tokio::test]
+async fn paths_hosts_and_fields_are_changed_for_the_upstream_and_the_client() {
+    let upstream = Upstream::start();
+    upstream.answer(200, &[("server", "secret/1.0"), ("x-kept", "1")], "x");
+    let config = Toml::new().upstream("api", &upstream.url(), "").route(
+        "path = \"/api/{tenant}/*\"\nupstream = \"api\"\nrewrite = \"/t/{tenant}/v1/*\"\nupstream_host = \"inner.example\"\n\
+         request_headers = { set = { X-Env = \"prod\" }, remove = [\"cookie\"] }\n\
+         response_headers = { set = { X-Frame-Options = \"DENY\" }, remove = [\"server\"] }",
+    );
+    let weir = Weir::start(&config.text());
+    let reply = get(weir.http, "/api/acme/users/7?x=/api", &[("cookie", "a=1"), ("x-env", "forged")]).await;
+    assert_eq!((reply.status, reply.header("x-frame-options").as_str(), reply.header("x-kept").as_str()), (200, "DENY", "1"));
+    assert_eq!(reply.header("server"), "");
+    let seen = upstream.only();
+    assert_eq!(seen.target, "/t/acme/v1/users/7?x=/api");
+    assert_eq!((seen.header("host").as_deref(), seen.header("x-env").as_deref()), (Some("inner.example"), Some("prod")));
+    assert_eq!((seen.header("cookie"), seen.header("x-forwarded-host")), (None, Some(weir.http.to_string())));
+}
+
+#[tokio::test]
+async fn files_of_answers_and_refusals_are_watched() {
+    let upstream = Upstream::start();
+    let config = simple(&upstream.url(), &[ONE])
+        .route("path = \"/robots.txt\"\nrespond = { body_file = \"robots.txt\" }")
+        .more("[[refusals]]\nstatus = [429, 404]\ncontent_type = \"application/json\"\nbody_file = \"refused.json\"");
+    let weir = Weir::build(&config.text())
+        .file("robots.txt", b"User-agent: *\n")
+        .file("refused.json", b"{\"error\": {\"code\": {status}, \"wait\": {retry_after}, \"by\": \"{limit}\"}}")
+        .start();
+    assert_eq!(get(weir.http, "/robots.txt", &[]).await.text(), "User-agent: *\n");
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    let refused = get(weir.http, "/", &[]).await;
+    let wait: i64 = refused.header("retry-after").parse().unwrap();
+    assert_eq!(refused.json(), serde_json::json!({"error": {"code": 429, "wait": wait, "by": "day"}}));
+    let before = weir.reloads("applied");
+    replace(&weir.folder().join("refused.json"), b"{\"sorry\": \"{title}\"}");
+    weir.await_reloads("applied", before + 1);
+    assert_eq!(get(weir.http, "/", &[]).await.json(), serde_json::json!({"sorry": "Too Many Requests"}));
+    // What can't be filled in leaves the running one.
+    let before = weir.reloads("refused");
+    replace(&weir.folder().join("refused.json"), b"{\"sorry\": {titel}}");
+    weir.await_reloads("refused", before + 1);
+    assert_eq!(get(weir.http, "/", &[]).await.json(), serde_json::json!({"sorry": "Too Many Requests"}));
+    assert!(weir.output().tail(50).contains("{titel}"), "{}", weir.output().tail(50));
+}
+
+#[tokio::test]
+async fn a_script_of_an_allowed_origin_may_read_a_429_and_its_preflights_are_free() {
+    let upstream = Upstream::start();
+    let config = Toml::new().upstream("api", &upstream.url(), "").policy("public", &[ONE]).route(
+        "path = \"/*\"\nmethods = [\"GET\", \"PUT\"]\nupstream = \"api\"\npolicy = \"public\"\ncors.origins = [\"https://app.example\"]",
+    );
+    let weir = Weir::start(&config.text());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let origin = ("origin", "https://app.example");
+    for _ in 0..5 {
+        let preflight = client.send("OPTIONS", "/", &[origin, ("access-control-request-method", "PUT")], Bytes::new()).await.unwrap();
+        assert_eq!((preflight.status, preflight.header("ratelimit").as_str()), (200, ""));
+    }
+    assert_eq!(client.get("/", &[origin]).await.unwrap().header("access-control-allow-origin"), "", "the upstream has not allowed it");
+    let refused = client.get("/", &[origin]).await.unwrap();
+    assert_eq!((refused.status, refused.header("access-control-allow-origin").as_str()), (429, "https://app.example"));
+    assert!(refused.header("access-control-expose-headers").contains("Retry-After"), "{refused:?}");
+    assert_eq!(client.get("/", &[("origin", "https://evil.example")]).await.unwrap().header("access-control-allow-origin"), "");
+}
+
+/// An upstream that answers one request with these bytes, and tells all that it got of it: its head and what comes until `end`.
+fn answering(answer: &'static str, end: &'static str) -> (SocketAddr, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(&stream);
+            let mut got = String::new();
+            while !got.ends_with(end) && reader.read_line(&mut got).is_ok_and(|read| read > 0) {}
+            let _ = tell.send(got);
+            let _ = (&stream).write_all(answer.as_bytes());
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = reader.read_to_end(&mut Vec::new());
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn trailers_pass_both_ways_where_they_are_announced_and_say_nothing_that_must_be_known_before() {
+    let reply = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, set-cookie\r\n\r\n2\r\nok\r\n0\r\nx-sum: 7\r\nset-cookie: a=1\r\n\r\n";
+    let (address, told) = answering(reply, "\r\nx-end: 1\r\n\r\n");
+    let weir = Weir::start(&simple(&format!("http://{address}"), &[MANY]).text());
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, authorization, x-end\r\nConnection: close, te\r\n\r\n\
+                   2\r\nhi\r\n0\r\nx-sum: 6\r\nauthorization: forged\r\nx-end: 1\r\n\r\n";
+    let reply = raw(weir.http, request.as_bytes(), PATIENCE).to_lowercase();
+    assert!(reply.starts_with("http/1.1 200 ") && reply.contains("\r\n0\r\nx-sum: 7\r\n\r\n") && !reply.contains("a=1"), "{reply}");
+    let got = told.recv_timeout(PATIENCE).unwrap().to_lowercase();
+    assert!(got.contains("\r\nte: trailers\r\n") && got.contains("\r\n0\r\n") && got.contains("x-sum: 6"), "{got}");
+    assert!(!got.contains("forged"), "{got}");
+}
+
+#[test]
+fn interim_replies_of_an_upstream_end_here() {
+    let reply = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (address, _told) = answering(reply, "\r\n\r\n");
+    let weir = Weir::start(&simple(&format!("http://{address}"), &[MANY]).text());
+    for request in ["GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"] {
+        let reply = raw(weir.http, request.as_bytes(), PATIENCE);
+        assert!(reply.contains(" 200 OK\r\n") && reply.ends_with("\r\n\r\nok") && !reply.contains("103") && !reply.contains("102"), "{reply}");
+    }
+}
+
+#[test]
+fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[ONE]).text());
+    let old = raw(weir.http, b"POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi", PATIENCE);
+    assert!(old.contains(" 200 OK\r\n") && !old.contains("100 Continue"), "{old}");
+    assert_eq!(upstream.only().body, "hi");
+    let refused = raw(weir.http, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n", PATIENCE);
+    assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
+}
