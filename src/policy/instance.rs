@@ -155,8 +155,9 @@ impl State {
 
     /// Writes what the guest logged.
     #[cold]
-    fn tell(&mut self, request_id: Option<&[u8]>) {
+    fn tell(&mut self, id: Option<&[u8]>) {
         let policy = &*self.bounds.policy;
+        let request_id = id.and_then(|id| std::str::from_utf8(id).ok());
         for (level, message) in self.logged.drain(..) {
             match level {
                 host::Level::Debug => tracing::debug!(policy, request_id, "{message}"),

@@ -47,6 +47,7 @@ mod text;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{StatusCode, Version};
 use hyper::body::Incoming;
@@ -119,7 +120,7 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     let route = visit.enter(local, house, route)?;
     visit.note_origin(&head.headers);
 
-    let body = body.limit(route.body_bytes_max).idle_timeout(house.settings.body_idle).sift_trailers(hop::sift_trailers);
+    let body = body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).sift_trailers(hop::sift_trailers);
     // Before anything is charged for it.
     if body.is_declared_too_large() {
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
@@ -152,5 +153,13 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
             visit.open(&mut headers);
             Ok(reply::whole(&head.method, own.status, headers, own.body.clone()))
         }
+    }
+}
+
+/// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.
+fn body_idle(house: &House, route: &house::Route, visit: &Visit) -> Duration {
+    match &route.answer {
+        Answer::Upstream(upstream) if visit.grpc => upstream.idle(),
+        _ => house.settings.body_idle,
     }
 }

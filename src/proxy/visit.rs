@@ -195,7 +195,7 @@ impl Visit {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(head, body);
         }
-        Response::from_parts(head, body.on_end_boxed(self))
+        Response::from_parts(head, body.sift_trailers(hop::sift_trailers).on_end_boxed(self))
     }
 
     /// The upstream agrees to another protocol: what is left to do is done at the end of that.

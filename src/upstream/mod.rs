@@ -158,6 +158,12 @@ impl Upstream {
         UpstreamError::sent(Cause::Protocol)
     }
 
+    /// How long there may be silence between two pieces of a body.
+    #[must_use]
+    pub fn idle(&self) -> Duration {
+        self.0.idle
+    }
+
     /// Whether its connections can become something else than HTTP, which HTTP/2 ones can't.
     #[must_use]
     pub fn takes_upgrades(&self) -> bool {
