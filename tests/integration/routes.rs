@@ -116,12 +116,16 @@ fn trailers_pass_both_ways_where_they_are_announced_and_say_nothing_that_must_be
 
 #[test]
 fn interim_replies_of_an_upstream_end_here() {
-    let reply = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let reply =
+        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let (address, _told) = answering(reply, "\r\n\r\n");
     let weir = Weir::start(&simple(&format!("http://{address}"), &[MANY]).text());
     for request in ["GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"] {
         let reply = raw(weir.http, request.as_bytes(), PATIENCE);
-        assert!(reply.contains(" 200 OK\r\n") && reply.ends_with("\r\n\r\nok") && !reply.contains("103") && !reply.contains("102"), "{reply}");
+        assert!(
+            reply.contains(" 200 OK\r\n") && reply.ends_with("\r\n\r\nok") && !reply.contains("103") && !reply.contains("102"),
+            "{reply}"
+        );
     }
 }
 
