@@ -16,6 +16,8 @@ mod harness;
 
 mod admin;
 mod admission;
+#[allow(dead_code, reason = "parts of the benchmark that only measuring needs")]
+mod bench;
 mod clients;
 // libfaketime works elsewhere, but only here does it spare the monotonic clock for certain.
 #[cfg(target_os = "linux")]

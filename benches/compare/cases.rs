@@ -1,0 +1,302 @@
+//! What is measured, as data: situations, who stands in each of them, and the targets that their figures are held to. Knows nothing of how it is done.
+
+/// Who proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Nginx,
+    Haproxy,
+    /// nginx with an EVALSHA for each request, over kept connections to one Redis.
+    NginxLuaRedis,
+    /// The policy that ships, in Wasm, and counters in memory.
+    Weir,
+    /// The same policy, and counters on a Redis Cluster of three masters.
+    WeirCluster,
+}
+
+/// What its limit does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// There is none.
+    Plain,
+    /// One that is never reached: counted each time, and let through.
+    Admitted,
+    /// One that has been reached: 429 to all.
+    Refused,
+}
+
+/// What clients speak. Towards the upstream it is always HTTP/1.1 without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    H1,
+    /// Without TLS, by prior knowledge.
+    H2,
+    H1Tls,
+    H2Tls,
+}
+
+impl Wire {
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::H1Tls | Self::H2Tls)
+    }
+
+    pub fn is_h2(self) -> bool {
+        matches!(self, Self::H2 | Self::H2Tls)
+    }
+}
+
+/// What a request moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// No body up, 24 bytes down.
+    Small,
+    /// 1 MiB down.
+    Download,
+    /// 1 MiB up.
+    Upload,
+}
+
+/// Circumstances in which several are measured.
+pub struct Situation {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub wire: Wire,
+    pub work: Work,
+    /// Requests come from a thousand addresses, told apart by X-Forwarded-For, and not from one.
+    pub many_clients: bool,
+    pub connections: u32,
+    /// Requests at once on each connection.
+    pub streams: u32,
+    pub cases: &'static [(Subject, Limit)],
+}
+
+use Limit::{Admitted, Plain, Refused};
+use Subject::{Haproxy, Nginx, NginxLuaRedis, Weir, WeirCluster};
+
+/// The three that admit, and nothing more.
+const ADMITTED: &[(Subject, Limit)] = &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted)];
+
+/// Everything, in the order of the tables.
+pub const SITUATIONS: &[Situation] = &[
+    Situation {
+        name: "h1",
+        title: "HTTP/1.1, a small reply, one client's address",
+        wire: Wire::H1,
+        work: Work::Small,
+        many_clients: false,
+        connections: 64,
+        streams: 1,
+        cases: &[
+            (Nginx, Plain),
+            (Haproxy, Plain),
+            (Weir, Plain),
+            (Nginx, Admitted),
+            // The same once more: how far apart two figures for one thing lie.
+            (Nginx, Admitted),
+            (Haproxy, Admitted),
+            (Weir, Admitted),
+            (Nginx, Refused),
+            (Haproxy, Refused),
+            (Weir, Refused),
+        ],
+    },
+    Situation {
+        name: "clients",
+        title: "HTTP/1.1, a small reply, a thousand clients' addresses",
+        wire: Wire::H1,
+        work: Work::Small,
+        many_clients: true,
+        connections: 64,
+        streams: 1,
+        cases: &[
+            (Nginx, Admitted),
+            (Haproxy, Admitted),
+            (Weir, Admitted),
+            (NginxLuaRedis, Admitted),
+            (WeirCluster, Admitted),
+            (Nginx, Refused),
+            (Haproxy, Refused),
+            (Weir, Refused),
+            (NginxLuaRedis, Refused),
+            (WeirCluster, Refused),
+        ],
+    },
+    Situation {
+        name: "h2",
+        title: "HTTP/2 without TLS, a small reply, 8 connections of 8 streams",
+        wire: Wire::H2,
+        work: Work::Small,
+        many_clients: false,
+        connections: 8,
+        streams: 8,
+        cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (Nginx, Refused), (Haproxy, Refused), (Weir, Refused)],
+    },
+    Situation {
+        name: "tls",
+        title: "HTTP/1.1 over TLS 1.3, a small reply, kept connections",
+        wire: Wire::H1Tls,
+        work: Work::Small,
+        many_clients: false,
+        connections: 64,
+        streams: 1,
+        cases: ADMITTED,
+    },
+    Situation {
+        name: "tls-h2",
+        title: "HTTP/2 over TLS 1.3, a small reply, 8 connections of 8 streams",
+        wire: Wire::H2Tls,
+        work: Work::Small,
+        many_clients: false,
+        connections: 8,
+        streams: 8,
+        cases: ADMITTED,
+    },
+    Situation {
+        name: "download",
+        title: "HTTP/1.1, 1 MiB down",
+        wire: Wire::H1,
+        work: Work::Download,
+        many_clients: false,
+        connections: 16,
+        streams: 1,
+        cases: ADMITTED,
+    },
+    Situation {
+        name: "upload",
+        title: "HTTP/1.1, 1 MiB up",
+        wire: Wire::H1,
+        work: Work::Upload,
+        many_clients: false,
+        connections: 16,
+        streams: 1,
+        cases: ADMITTED,
+    },
+];
+
+/// The case that is measured twice, and its second self: their distance is noise.
+pub const CALIBRATION: (&str, &str) = ("h1/nginx/admitted", "h1/nginx/admitted/again");
+
+/// Which of a case's figures a target is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// CPU time of the proxy per request.
+    Cpu,
+    /// CPU time of all Redis servers per request.
+    RedisCpu,
+}
+
+/// A ratio that Weir must reach, and the one that it should reach then.
+pub struct Target {
+    pub what: &'static str,
+    pub measure: Measure,
+    pub ours: &'static str,
+    pub theirs: &'static str,
+    pub must: f64,
+    pub then: Option<f64>,
+}
+
+const fn cpu(what: &'static str, ours: &'static str, theirs: &'static str, must: f64, then: f64) -> Target {
+    Target { what, measure: Measure::Cpu, ours, theirs, must, then: Some(then) }
+}
+
+/// The design's targets, of those whom this machine's packages hold.
+pub const TARGETS: &[Target] = &[
+    cpu("admitted, beside nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.15, 1.0),
+    cpu("refused, beside nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.05, 0.9),
+    cpu("admitted, beside HAProxy's stick-table", "h1/weir/admitted", "h1/haproxy/admitted", 1.15, 1.0),
+    cpu("refused, beside HAProxy's stick-table", "h1/weir/refused", "h1/haproxy/refused", 1.05, 0.9),
+    Target {
+        what: "Redis Cluster, beside nginx + Lua + Redis, admitted",
+        measure: Measure::Cpu,
+        ours: "clients/weir-cluster/admitted",
+        theirs: "clients/nginx-lua-redis/admitted",
+        must: 0.55,
+        then: None,
+    },
+    Target {
+        what: "Redis' own CPU for it",
+        measure: Measure::RedisCpu,
+        ours: "clients/weir-cluster/admitted",
+        theirs: "clients/nginx-lua-redis/admitted",
+        must: 0.5,
+        then: None,
+    },
+];
+
+/// One line of a table.
+#[derive(Clone)]
+pub struct Case {
+    pub situation: &'static Situation,
+    pub subject: Subject,
+    pub limit: Limit,
+    /// It stands in its situation a second time.
+    pub again: bool,
+}
+
+impl Case {
+    /// `h1/nginx/admitted`: what `CASES` chooses by.
+    pub fn name(&self) -> String {
+        let subject = match self.subject {
+            Nginx => "nginx",
+            Haproxy => "haproxy",
+            NginxLuaRedis => "nginx-lua-redis",
+            Weir => "weir",
+            WeirCluster => "weir-cluster",
+        };
+        let limit = match self.limit {
+            Plain => "plain",
+            Admitted => "admitted",
+            Refused => "refused",
+        };
+        format!("{}/{subject}/{limit}{}", self.situation.name, if self.again { "/again" } else { "" })
+    }
+
+    /// As the tables and the picture call it; its situation stands above it.
+    pub fn title(&self) -> String {
+        let subject = match (self.subject, self.limit) {
+            (Nginx, Plain) => "nginx",
+            (Nginx, _) => "nginx limit_req",
+            (Haproxy, Plain) => "HAProxy",
+            (Haproxy, _) => "HAProxy stick-table",
+            (NginxLuaRedis, _) => "nginx + Lua + Redis",
+            (Weir, Plain) => "Weir",
+            (Weir, _) => "Weir, Wasm + embedded",
+            (WeirCluster, _) => "Weir, Wasm + 3-master cluster",
+        };
+        let limit = match self.limit {
+            Plain => "no limit",
+            Admitted => "admitted",
+            Refused => "refused",
+        };
+        format!("{subject}, {limit}{}", if self.again { ", once more" } else { "" })
+    }
+
+    pub fn is_weir(&self) -> bool {
+        matches!(self.subject, Weir | WeirCluster)
+    }
+
+    /// What the ratios of its table are told against: nginx, limited, in the same situation, with the same outcome.
+    pub fn is_baseline(&self) -> bool {
+        self.subject == Nginx && self.limit != Plain && !self.again
+    }
+}
+
+/// The cases whose names begin with one of these words or hold them between slashes; all where there is no word.
+pub fn chosen(words: &[String]) -> Result<Vec<Case>, String> {
+    let mut all: Vec<Case> = Vec::new();
+    for situation in SITUATIONS {
+        for (index, &(subject, limit)) in situation.cases.iter().enumerate() {
+            let again = situation.cases[..index].contains(&(subject, limit));
+            all.push(Case { situation, subject, limit, again });
+        }
+    }
+    let fits = |case: &Case, word: &str| {
+        let name = case.name();
+        name.starts_with(word) && word.contains('/') || name.split('/').any(|part| part == word)
+    };
+    if let Some(word) = words.iter().find(|word| !all.iter().any(|case| fits(case, word))) {
+        let names: Vec<String> = all.iter().map(Case::name).collect();
+        return Err(format!("CASES: no case has {word:?} in its name; the names are\n  {}", names.join("\n  ")));
+    }
+    all.retain(|case| words.is_empty() || words.iter().any(|word| fits(case, word)));
+    Ok(all)
+}

@@ -1,0 +1,33 @@
+-- nginx + Lua + Redis, as it is usually written: one connection from a kept pool, one EVALSHA for the client's address, 429 or on.
+-- It loads its script once and remembers the digest. It adds no RateLimit fields, which Weir does.
+local redis = require "nginx.redis"
+
+local _M = {}
+local digest
+
+local function call(connection, key)
+  if digest then
+    local answer, problem = connection:evalsha(digest, 1, key, "@INTERVAL_US@", "@BURST@")
+    if answer or not string.find(problem or "", "NOSCRIPT", 1, true) then return answer, problem end
+  end
+  local problem
+  digest, problem = connection:script("load", _M.script)
+  if not digest then return nil, problem end
+  return connection:evalsha(digest, 1, key, "@INTERVAL_US@", "@BURST@")
+end
+
+function _M.check()
+  local connection = redis:new()
+  connection:set_timeout(1000)
+  local ok = connection:connect("@REDIS_HOST@", @REDIS_PORT@)
+  if not ok then return ngx.exit(503) end
+  local answer = call(connection, "limit:" .. ngx.var.remote_addr)
+  if not answer then return ngx.exit(503) end
+  connection:set_keepalive(60000, 64)
+  if answer[1] == 0 then
+    ngx.header["Retry-After"] = answer[2]
+    return ngx.exit(429)
+  end
+end
+
+return _M
