@@ -274,6 +274,10 @@ impl Case {
         matches!(self.subject, Weir | WeirCluster)
     }
 
+    pub fn is_nginx(&self) -> bool {
+        matches!(self.subject, Nginx | NginxLuaRedis)
+    }
+
     /// What the ratios of its table are told against: nginx, limited, in the same situation, with the same outcome.
     pub fn is_baseline(&self) -> bool {
         self.subject == Nginx && self.limit != Plain && !self.again

@@ -114,7 +114,8 @@ impl Target<'_> {
             (true, false) => "--http2-prior-knowledge",
         });
         if self.case.situation.many_clients {
-            command.args(["--header", "X-Forwarded-For: 10.1.0.2"]);
+            // The last one of clients.lua: when its allowance is used up, all are.
+            command.args(["--header", "X-Forwarded-For: 10.1.4.1"]);
         }
         if work == Work::Upload {
             command.args(["--header", "Expect:", "--data-binary"]).arg(format!("@{}", self.folder.join("mebibyte").display()));

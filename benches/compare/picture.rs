@@ -7,9 +7,9 @@ use super::figures::Row;
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin: left of it stand the cases' names.
-const LEFT: f64 = 265.0;
+const LEFT: f64 = 290.0;
 /// Room for a bar's figure, right of the longest.
-const RIGHT: f64 = 75.0;
+const RIGHT: f64 = 100.0;
 const LINE: f64 = 22.0;
 const BAR: f64 = 14.0;
 const HEAD: f64 = 84.0;

@@ -15,14 +15,24 @@ use super::harness;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Times that another port is tried when somebody was faster.
 const TRIES: usize = 3;
-/// Ticks of `/proc/PID/stat` in a second: `USER_HZ`, which is the same on every Linux of today's machines.
-const TICKS_A_SECOND: f64 = 100.0;
-
-/// CPU time, in seconds.
-#[derive(Clone, Copy, Debug, Default)]
+/// CPU time since a process began.
+#[derive(Clone, Copy, Debug)]
 pub struct Cpu {
-    pub user: f64,
-    pub kernel: f64,
+    /// To the nanosecond.
+    seconds: f64,
+    /// In ticks of 10 ms, told apart by where a tick found the process: good for the shares of the two, not for their sum.
+    user_ticks: f64,
+    kernel_ticks: f64,
+}
+
+impl Cpu {
+    /// Seconds in the process and seconds in the kernel since `earlier`.
+    pub fn since(&self, earlier: Self) -> (f64, f64) {
+        let (user, kernel) = (self.user_ticks - earlier.user_ticks, self.kernel_ticks - earlier.kernel_ticks);
+        let seconds = self.seconds - earlier.seconds;
+        let share = user / (user + kernel).max(1.0);
+        (seconds * share, seconds * (1.0 - share))
+    }
 }
 
 /// A running server.
@@ -73,12 +83,21 @@ impl Process {
         Ok(())
     }
 
-    /// The process that does the work: nginx' one worker, where its master is what was started.
-    pub fn worker(&self) -> Result<Pid, String> {
-        let pid = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).map_err(|error| format!("its children: {error}"))?;
-        let only = children.split_whitespace().next().map_or(Ok(pid), str::parse).map_err(|error| format!("a child's id: {error}"))?;
-        i32::try_from(only).ok().and_then(Pid::from_raw).ok_or_else(|| format!("{only} is no process id"))
+    /// The process that does the work: where a master `forks`, its one worker, as soon as that is there.
+    pub fn worker(&self, forks: bool) -> Result<Pid, String> {
+        let master = Pid::from_child(&self.child);
+        let deadline = Instant::now() + PATIENCE;
+        while forks {
+            let children = proc_file(master, &format!("task/{}/children", master.as_raw_nonzero()))?;
+            if let Some(worker) = children.split_whitespace().next().and_then(|id| id.parse().ok()).and_then(Pid::from_raw) {
+                return Ok(worker);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("no worker after {PATIENCE:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(master)
     }
 }
 
@@ -95,16 +114,25 @@ impl Drop for Process {
     }
 }
 
-/// CPU time that a process has used so far, all its threads together.
+/// CPU time that a process has used so far, all its threads together: from `stat`, and from each thread's `schedstat`, because `stat` counts in
+/// ticks. None of the proxies ends a thread while it serves.
 pub fn cpu(pid: Pid) -> Result<Cpu, String> {
     let stat = proc_file(pid, "stat")?;
     // The name in field 2 may hold blanks: what follows its bracket starts with field 3.
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    let seconds = |field: usize| {
+    let ticks = |field: usize| {
         let ticks = fields.get(field - 3).and_then(|ticks| ticks.parse::<f64>().ok());
-        ticks.map(|ticks| ticks / TICKS_A_SECOND).ok_or_else(|| format!("field {field} is missing: {stat}"))
+        ticks.ok_or_else(|| format!("field {field} is missing: {stat}"))
     };
-    Ok(Cpu { user: seconds(14)?, kernel: seconds(15)? })
+    let threads = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let mut nanoseconds = 0.0;
+    for thread in fs::read_dir(&threads).map_err(|error| format!("{threads}: {error}"))? {
+        let file = thread.map_err(|error| format!("{threads}: {error}"))?.path().join("schedstat");
+        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let ran = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+        nanoseconds += ran.ok_or_else(|| format!("{} tells no time: {text}", file.display()))?;
+    }
+    Ok(Cpu { seconds: nanoseconds / 1e9, user_ticks: ticks(14)?, kernel_ticks: ticks(15)? })
 }
 
 /// Memory that a process holds now, and the most that it ever held: `VmRSS` and `VmHWM`, in MiB.
