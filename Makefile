@@ -18,7 +18,7 @@ lint: ## Formatting, clippy and luacheck only
 check: ## Check proxy.toml
 	@scripts/check.sh
 
-bench: ## Weir beside nginx: CPU microseconds per request (about five minutes)
+bench: ## Weir beside nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes once it is built)
 	@benches/compare.sh
 
 setup: ## Set up everything that run and test need, and do nothing else

@@ -57,6 +57,7 @@ install() {
     [[ -d /run/systemd/system ]] || return 0
     if [[ " $* " == *" redis-server "* ]]; then root systemctl disable --quiet redis-server; fi
     if [[ " $* " == *" nginx-light "* ]]; then root systemctl disable --quiet nginx; fi
+    if [[ " $* " == *" haproxy "* ]]; then root systemctl disable --quiet haproxy; fi
 }
 
 # ---- Parts ----------------------------------------------------------------------------------------------------------------------------
@@ -126,6 +127,20 @@ packages_for() {
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
+# Those whom Weir is measured beside, and the load generators: Debian's, on Linux only.
+packages_for_bench() {
+    local missing=() lua=/usr/share/lua/5.1/nginx/redis.lua
+    have curl || missing+=(curl)
+    have wrk || missing+=(wrk)
+    have h2load || missing+=(nghttp2-client)
+    have redis-server || missing+=(redis-server)
+    have haproxy || [[ -x /usr/sbin/haproxy ]] || missing+=(haproxy)
+    have nginx || [[ -x /usr/sbin/nginx ]] || missing+=(nginx-light)
+    [[ -e /usr/share/nginx/modules/ngx_http_lua_module.so ]] || missing+=(libnginx-mod-http-lua)
+    [[ -e $lua ]] || missing+=(lua-nginx-redis)
+    ((${#missing[@]} == 0)) || install "${missing[@]}"
+}
+
 redis_version() {
     local version
     version=$(redis-server --version | sed -n 's/.*v=\([0-9]*\).*/\1/p')
@@ -183,6 +198,10 @@ for part in "$@"; do
             curl_version
             python_packages
             ;;
-        *) die "setup.sh knows build, lint and test, not $part" ;;
+        bench)
+            packages_for_bench
+            redis_version
+            ;;
+        *) die "setup.sh knows build, lint, test and bench, not $part" ;;
     esac
 done

@@ -68,7 +68,8 @@ fn bench() -> Result<(), String> {
         return Err("ROUNDS and SECONDS_EACH are 1 at least".into());
     }
     let record = env::var("RECORD").is_ok_and(|value| value == "yes");
-    if record && !words.is_empty() {
+    let profile = env::var("PROFILE").is_ok_and(|value| value == "yes");
+    if record && !profile && !words.is_empty() {
         return Err("RECORD=yes records all cases: leave CASES out".into());
     }
     let weir = env::var_os("WEIR").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_weir")), PathBuf::from);
@@ -79,9 +80,10 @@ fn bench() -> Result<(), String> {
 
     let (load_before, ticks_before) = (machine::load_average(), machine::Ticks::now()?);
     let stage = Stage::set(settings, &cases)?;
-    if env::var("PROFILE").is_ok_and(|value| value == "yes") {
-        println!("{}", profile::run(&stage, &cases, seconds_each)?);
-        return Ok(());
+    if profile {
+        let report = profile::run(&stage, &cases, seconds_each)?;
+        println!("{report}");
+        return if record { into_readme("profile", &report) } else { Ok(()) };
     }
     let rows = measure(&stage, cases, rounds, seconds_each)?;
     drop(stage);
@@ -116,15 +118,11 @@ fn measure(stage: &Stage, cases: Vec<Case>, rounds: u32, seconds_each: u32) -> R
 fn write(rows: &[Row], about: &Circumstances, record: bool) -> Result<(), String> {
     let report = table::report(rows, about);
     println!("{report}");
-    let benches = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches");
     let picture = picture::draw(rows, &format!("{}; medians of {} rounds of {} s", about.machine, about.rounds, about.seconds_each));
     let mut folders = vec![Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench-compare")];
     if record {
-        folders.push(benches.join("results"));
-        let path = benches.join("README.md");
-        let readme = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let with_figures = table::put_into(&readme, &format!("![The figures as bars](results/picture.svg)\n\n{report}"));
-        fs::write(&path, with_figures.map_err(|why| format!("{}: {why}", path.display()))?).map_err(|error| error.to_string())?;
+        folders.push(benches().join("results"));
+        into_readme("figures", &format!("![The figures as bars](results/picture.svg)\n\n{report}"))?;
     }
     for folder in folders {
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -134,6 +132,18 @@ fn write(rows: &[Row], about: &Circumstances, record: bool) -> Result<(), String
         eprintln!("written: table.md, picture.svg and rounds.tsv in {}", folder.display());
     }
     Ok(())
+}
+
+fn benches() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches")
+}
+
+fn into_readme(name: &str, text: &str) -> Result<(), String> {
+    let path = benches().join("README.md");
+    let failed = |why: String| format!("{}: {why}", path.display());
+    let readme = fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
+    let new = table::put_into(&readme, name, text).map_err(failed)?;
+    fs::write(&path, new).map_err(|error| failed(error.to_string()))
 }
 
 fn setting<T: FromStr>(name: &str, default: T) -> Result<T, String> {

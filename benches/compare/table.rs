@@ -136,12 +136,13 @@ pub fn raw(rows: &[Row]) -> String {
     text
 }
 
-/// Where a README's figures begin and end.
-const MARKS: (&str, &str) = ("<!-- figures: written by `make bench RECORD=yes` -->\n", "<!-- end of the figures -->");
-
-/// `readme` with these figures in the place of its old ones.
-pub fn put_into(readme: &str, figures: &str) -> Result<String, String> {
-    let (head, rest) = readme.split_once(MARKS.0).ok_or_else(|| format!("no line {:?}", MARKS.0))?;
-    let (_, tail) = rest.split_once(MARKS.1).ok_or_else(|| format!("no {:?}", MARKS.1))?;
-    Ok(format!("{head}{}\n{}\n{}{tail}", MARKS.0, figures.trim_end(), MARKS.1))
+/// `readme` with `text` in the place of what stands between its marks of that name: `<!-- NAME: ... -->` and `<!-- end of NAME -->`.
+pub fn put_into(readme: &str, name: &str, text: &str) -> Result<String, String> {
+    let missing = |mark: &str| format!("the mark {mark:?} is missing");
+    let (begin, end) = (format!("<!-- {name}: "), format!("<!-- end of {name} -->"));
+    let start = readme.find(&begin).ok_or_else(|| missing(&begin))?;
+    let length = readme[start..].find("-->\n").ok_or_else(|| missing("-->"))?;
+    let (head, rest) = readme.split_at(start + length + "-->\n".len());
+    let (_, tail) = rest.split_once(&end).ok_or_else(|| missing(&end))?;
+    Ok(format!("{head}\n{}\n\n{end}{tail}", text.trim_end()))
 }

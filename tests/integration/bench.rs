@@ -151,11 +151,14 @@ fn the_report_holds_ratios_targets_and_noise() {
 }
 
 #[test]
-fn the_readme_has_a_place_for_the_figures_and_keeps_the_rest() {
+fn the_readme_has_places_for_the_figures_and_keeps_the_rest() {
     let readme = include_str!("../../benches/README.md");
-    let new = table::put_into(readme, "| 1 |\n").unwrap();
-    let (head, tail) = (readme.split_once("<!-- figures").unwrap().0, readme.split_once("<!-- end of the figures -->").unwrap().1);
-    assert!(new.starts_with(head) && new.ends_with(tail) && new.contains("\n\n| 1 |\n<!-- end"), "{new}");
-    assert_eq!(table::put_into(&new, "| 1 |\n").unwrap(), new);
-    assert!(table::put_into("nothing", "| 1 |").is_err());
+    for name in ["figures", "profile"] {
+        let new = table::put_into(readme, name, "| 1 |\n").unwrap();
+        let end = format!("<!-- end of {name} -->");
+        let (head, tail) = (readme.split_once(&format!("<!-- {name}:")).unwrap().0, readme.split_once(&end).unwrap().1);
+        assert!(new.starts_with(head) && new.ends_with(tail) && new.contains(&format!("-->\n\n| 1 |\n\n{end}")), "{new}");
+        assert_eq!(table::put_into(&new, name, "| 1 |\n").unwrap(), new);
+    }
+    assert!(table::put_into("nothing", "figures", "| 1 |").is_err());
 }

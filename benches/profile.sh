@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Where each microsecond goes: some of the benchmark's cases once more, under `perf`, their samples sorted by library. CASES chooses others;
+# RECORD=yes writes the table into benches/README.md.
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
+
+have perf || die "perf is missing" "Debian: sudo apt-get install linux-perf"
+export PROFILE=yes SECONDS_EACH=${SECONDS_EACH:-5}
+export CASES=${CASES:-h1/nginx/admitted h1/weir/admitted h1/nginx/refused h1/weir/refused clients/nginx-lua-redis/admitted clients/weir-cluster/admitted}
+exec benches/compare.sh
