@@ -46,7 +46,7 @@ pub fn run(stage: &Stage, cases: &[Case], seconds: u32) -> Result<String, String
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let data = folder.path().join("perf.data");
     let mut profiles = Vec::new();
-    for case in cases {
+    for case in cases.iter().filter(|case| !case.again) {
         let figure =
             stage.run_and_watch(case, seconds, |pid| Recording::start(pid, &data)).map_err(|why| format!("{}: {why}", case.name()))?;
         let profile = read(&data, case.name(), figure.cpu_us())?;
