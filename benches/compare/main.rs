@@ -72,7 +72,8 @@ fn bench() -> Result<(), String> {
     if record && !profile && !words.is_empty() {
         return Err("RECORD=yes records all cases: leave CASES out".into());
     }
-    let weir = env::var_os("WEIR").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_weir")), PathBuf::from);
+    // The binary that cargo hands to a benchmark is built with the tests' dependencies, whose features are not those that are shipped.
+    let weir = env::var_os("WEIR").map(PathBuf::from).ok_or("WEIR: the binary to measure; `make bench` builds it and says which")?;
     let settings = Settings { proxy_core: setting("PROXY_CORE", 1)?, load_core: setting("LOAD_CORE", 0)?, weir: weir.clone() };
     if settings.proxy_core == settings.load_core {
         return Err("PROXY_CORE and LOAD_CORE must be two cores".into());

@@ -86,8 +86,11 @@ impl Process {
     /// The process that does the work: where a master `forks`, its one worker, as soon as that is there.
     pub fn worker(&self, forks: bool) -> Result<Pid, String> {
         let master = Pid::from_child(&self.child);
+        if !forks {
+            return Ok(master);
+        }
         let deadline = Instant::now() + PATIENCE;
-        while forks {
+        loop {
             let children = proc_file(master, &format!("task/{}/children", master.as_raw_nonzero()))?;
             if let Some(worker) = children.split_whitespace().next().and_then(|id| id.parse().ok()).and_then(Pid::from_raw) {
                 return Ok(worker);
@@ -97,7 +100,6 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(master)
     }
 }
 
