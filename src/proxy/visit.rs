@@ -130,7 +130,7 @@ impl Visit {
     /// Whether it is a preflight that its route lets through unasked and uncounted.
     pub(super) fn bypasses(&mut self, head: &Parts) -> bool {
         let bypasses = self.cors().is_some_and(|cors| cors.bypasses() && cors::preflight(&head.method, &head.headers).is_some());
-        if bypasses {
+        if bypasses && self.tail.charge.is_some() {
             self.decided(Decided::Bypassed);
         }
         bypasses

@@ -39,6 +39,7 @@ mod replies;
 mod routes;
 mod several;
 mod smuggling;
+mod streams;
 mod tls;
 mod traces;
 mod upgrades;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::harness::PATIENCE;
 use crate::harness::client::{Client, get, raw};
+use crate::harness::guest;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
@@ -112,6 +113,24 @@ fn trailers_pass_both_ways_where_they_are_announced_and_say_nothing_that_must_be
     let got = told.recv_timeout(PATIENCE).unwrap().to_lowercase();
     assert!(got.contains("\r\nte: trailers\r\n") && got.contains("\r\n0\r\n") && got.contains("x-sum: 6"), "{got}");
     assert!(!got.contains("forged"), "{got}");
+}
+
+#[test]
+fn a_policy_may_charge_what_a_trailer_says() {
+    let reply = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-cost\r\n\r\n2\r\nok\r\n0\r\nx-cost: 7\r\n\r\n";
+    let (address, _told) = answering(reply, "\r\n\r\n");
+    let config = Toml::new()
+        .upstream("api", &format!("http://{address}"), "")
+        .more("[policies.guest]\nwasm = \"guest.wasm\"\nconfig.response_facts = [\"trailer.x-cost\"]")
+        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"");
+    let module = std::fs::read(guest::misbehaving()).expect("the module");
+    let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
+    for (request, left) in [(1, 99), (2, 91), (3, 83)] {
+        // The client itself wants no trailers.
+        let reply = raw(weir.http, b"GET /?trailer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE).to_lowercase();
+        assert!(reply.starts_with("http/1.1 200 ") && !reply.contains("x-cost: 7"), "{reply}");
+        assert!(reply.contains(&format!("\r\nratelimit: \"a\";r={left};")), "{request}: {reply}");
+    }
 }
 
 #[test]

@@ -58,6 +58,10 @@ impl Policy for Misbehaving {
             "decorated" => {
                 one("a", "k").upstream_header("X-Plan", "gold").response_header("x-plan", "gold").label("plan", "gold").settle_with("memo")
             }
+            "trailer" => {
+                let day = Algorithm::fixed_window(100, Duration::from_secs(86_400));
+                Decision::check([Limit::new("a", "k", day)]).settle_with("trailer")
+            }
             "loop" => loop {
                 black_box(());
             },
@@ -103,6 +107,11 @@ impl Policy for Misbehaving {
             },
             "huge" => Ok(vec![Adjustment { limit, units: i64::MIN }]),
             "many" => Ok((0..17).map(|_| Adjustment { limit: limit.clone(), units: 1 }).collect()),
+            // What the reply's end says that it cost.
+            "trailer" => {
+                let cost = response.facts.iter().find(|(name, _)| name == "trailer.x-cost").and_then(|(_, cost)| cost.parse().ok());
+                Ok(cost.map(|units| Adjustment { limit, units }).into_iter().collect())
+            }
             _ => Ok(vec![Adjustment { limit, units: i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0) }]),
         }
     }
