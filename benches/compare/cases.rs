@@ -66,6 +66,8 @@ pub struct Situation {
     pub connections: u32,
     /// Requests at once on each connection.
     pub streams: u32,
+    /// Requests a second on each connection; none: one after another, as fast as it goes.
+    pub pace: Option<u32>,
     pub cases: &'static [(Subject, Limit)],
 }
 
@@ -74,6 +76,13 @@ use Subject::{Haproxy, Nginx, NginxLuaRedis, Weir, WeirCluster};
 
 /// The three that admit, and nothing more.
 const ADMITTED: &[(Subject, Limit)] = &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted)];
+
+impl Situation {
+    /// wrk is the lighter generator, but it knows neither HTTP/2 nor a pace.
+    pub fn needs_h2load(&self) -> bool {
+        self.wire.is_h2() || self.pace.is_some()
+    }
+}
 
 /// Everything, in the order of the tables.
 pub const SITUATIONS: &[Situation] = &[
@@ -85,6 +94,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: false,
         connections: 64,
         streams: 1,
+        pace: None,
         cases: &[
             (Nginx, Plain),
             (Haproxy, Plain),
@@ -107,6 +117,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: true,
         connections: 64,
         streams: 1,
+        pace: None,
         cases: &[
             (Nginx, Admitted),
             (Haproxy, Admitted),
@@ -121,6 +132,17 @@ pub const SITUATIONS: &[Situation] = &[
         ],
     },
     Situation {
+        name: "paced",
+        title: "HTTP/1.1, a small reply, 8,000 requests a second and no more",
+        wire: Wire::H1,
+        work: Work::Small,
+        many_clients: false,
+        connections: 64,
+        streams: 1,
+        pace: Some(125),
+        cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (NginxLuaRedis, Admitted), (WeirCluster, Admitted)],
+    },
+    Situation {
         name: "h2",
         title: "HTTP/2 without TLS, a small reply, 8 connections of 8 streams",
         wire: Wire::H2,
@@ -128,6 +150,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: false,
         connections: 8,
         streams: 8,
+        pace: None,
         cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (Nginx, Refused), (Haproxy, Refused), (Weir, Refused)],
     },
     Situation {
@@ -138,6 +161,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: false,
         connections: 64,
         streams: 1,
+        pace: None,
         cases: ADMITTED,
     },
     Situation {
@@ -148,6 +172,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: false,
         connections: 8,
         streams: 8,
+        pace: None,
         cases: ADMITTED,
     },
     Situation {
@@ -158,6 +183,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: false,
         connections: 16,
         streams: 1,
+        pace: None,
         cases: ADMITTED,
     },
     Situation {
@@ -168,6 +194,7 @@ pub const SITUATIONS: &[Situation] = &[
         many_clients: false,
         connections: 16,
         streams: 1,
+        pace: None,
         cases: ADMITTED,
     },
 ];

@@ -1,4 +1,4 @@
-//! Puts load on a proxy: wrk for HTTP/1, h2load for HTTP/2, curl for the one request that is looked at closely. All of them are bounded in time.
+//! Puts load on a proxy: wrk for HTTP/1, h2load for HTTP/2 and for a pace, curl for the one request that is looked at closely. All of them are bounded in time.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -50,8 +50,14 @@ impl Target<'_> {
     fn generator(&self, seconds: u32) -> Command {
         let situation = self.case.situation;
         let connections = situation.connections.to_string();
-        if situation.wire.is_h2() {
+        if situation.needs_h2load() {
             let mut command = Command::new("h2load");
+            if !situation.wire.is_h2() {
+                command.arg("--h1");
+            }
+            if let Some(pace) = situation.pace {
+                command.arg(format!("--rps={pace}"));
+            }
             command.args(["-t", "1", "-c", &connections, "-m", &situation.streams.to_string(), "-D", &seconds.to_string()]);
             command.arg(format!("--log-file={}", self.requests_log().display())).arg(self.url());
             return command;
@@ -90,7 +96,7 @@ impl Target<'_> {
             Some(false) => return Err(format!("the load generator failed:\n{}", text(&report))),
             Some(true) => {}
         }
-        let load = match self.case.situation.wire.is_h2() {
+        let load = match self.case.situation.needs_h2load() {
             true => reading::h2load(&text(&report), &text(&self.requests_log())),
             false => reading::wrk(&text(&report)),
         };

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use super::cases::{CALIBRATION, Limit, SITUATIONS, TARGETS};
 use super::figures::{Row, find, median};
 
+/// What Weir may hold before its first request.
+const REST_MIB_MAX: f64 = 30.0;
+
 /// What is said of the whole.
 pub struct Circumstances {
     pub machine: String,
@@ -83,11 +86,15 @@ fn targets(rows: &[Row]) -> String {
         let then = target.then.map_or_else(String::new, |then| format!(", then {then:.2}"));
         let _ = writeln!(lines, "| {} | {us:.1} / {them:.1} us | {ratio:.2} | {:.2}{then} | {verdict} |", target.what, target.must);
     }
-    if lines.is_empty() {
-        lines
-    } else {
-        format!("| Weir | CPU per request | ratio | at most | reached |\n|---|---|---|---|---|\n{lines}\n")
+    if let Some(weir) = find(rows, "h1/weir/admitted") {
+        let rest_mib = weir.median(|figure| figure.rest_mib);
+        let verdict = if rest_mib <= REST_MIB_MAX { "yes" } else { "**no**" };
+        let _ = writeln!(lines, "| memory at rest | {rest_mib:.0} MiB | | {REST_MIB_MAX:.0} MiB | {verdict} |");
     }
+    if lines.is_empty() {
+        return lines;
+    }
+    format!("| Weir | for a request | ratio | at most | reached |\n|---|---|---|---|---|\n{lines}\n")
 }
 
 fn noise(rows: &[Row], about: &Circumstances) -> String {
