@@ -7,12 +7,12 @@ use super::figures::Row;
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin: left of it stand the cases' names.
-const LEFT: f64 = 290.0;
+const LEFT: f64 = 300.0;
 /// Room for a bar's figure, right of the longest.
-const RIGHT: f64 = 100.0;
+const RIGHT: f64 = 110.0;
 const LINE: f64 = 22.0;
 const BAR: f64 = 14.0;
-const HEAD: f64 = 84.0;
+const HEAD: f64 = 94.0;
 const GAP: f64 = 40.0;
 
 const KERNEL: &str = "#9aa5b1";
