@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use super::reader::{Item, Table};
 use super::{NAMED_MAX, check_name, units};
-use crate::upstream::{Http2Settings, Protocol, Settings, TlsSettings};
+use crate::upstream::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
 use crate::wire::{Identity, PEM_BYTES_MAX, Pem};
 
 const ENDPOINTS_MAX: usize = 256;
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 const POOL_IDLE: RangeInclusive<u64> = 0..=10_000;
+const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
+const PERCENT: RangeInclusive<u64> = 0..=100;
+const FAILURES: RangeInclusive<u64> = 0..=1_000;
+const EJECTED: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
+const RESOLVE_EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
 const PING_INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
@@ -39,9 +44,36 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     let response_header = timeouts.duration("response_header", TIMEOUT, default.response_header);
     let idle = timeouts.duration("idle", TIMEOUT, default.idle);
     timeouts.finish();
-    let pool_idle_per_worker = table.count("pool_idle_per_worker", POOL_IDLE, default.pool_idle_per_worker);
+    let words = [("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off)];
+    let settings = Settings {
+        protocol,
+        tls,
+        http2,
+        connect,
+        response_header,
+        idle,
+        pool_idle_per_worker: table.count("pool_idle_per_worker", POOL_IDLE, default.pool_idle_per_worker),
+        requests_per_worker: table.count("requests_per_worker", REQUESTS, default.requests_per_worker),
+        resolve_every: table.duration("resolve_every", RESOLVE_EVERY, default.resolve_every),
+        retry: table.take("retry").and_then(|item| item.choice(&words, &[])).unwrap_or(default.retry),
+        retry_percent: table.count("retry_percent", PERCENT, default.retry_percent),
+        ejection: ejection(&mut table, default.ejection),
+        ..Settings::new(default.name, default.endpoints)
+    };
     table.finish();
-    Some(Settings { protocol, tls, http2, connect, response_header, idle, pool_idle_per_worker, ..default })
+    Some(settings)
+}
+
+fn ejection(table: &mut Table<'_>, default: Ejection) -> Ejection {
+    let mut table = table.section("ejection");
+    let failures = u32::try_from(table.whole("failures", FAILURES, default.failures.into())).unwrap_or(default.failures);
+    let time = table.duration("time", EJECTED, default.time);
+    let time_max = table.duration("time_max", EJECTED, default.time_max.max(time));
+    if time_max < time {
+        table.found("a `time_max` that is shorter than `time`", "a `time_max` that is `time` or longer");
+    }
+    table.finish();
+    Ejection { failures, time, time_max }
 }
 
 fn endpoints(written: &Item<'_>) -> Vec<String> {

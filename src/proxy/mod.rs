@@ -141,7 +141,7 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
                 extras.apply(&mut head, rewritten);
             }
             forward::set(&mut head.headers, &upstream_fields);
-            if let Some(protocol) = upgrade.filter(|_| upstream.takes_upgrades()) {
+            if let Some(protocol) = upgrade {
                 tunnel::ask(&route.upgrades, &mut head, &body, protocol, visit);
             }
             let request = Request::from_parts(head, visit.sending(body));

@@ -31,6 +31,8 @@ names! {
     SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge";
     SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back and charge had no answer, charge_refused did not fit any more";
     UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, body";
+    UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was left alone because it failed";
+    UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent to another endpoint, held back by the budget";
     CONNECTIONS "weir_connections" [] "Client connections accepted";
     CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, accept";
     CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout, reply_cut, closed, other";

@@ -1,14 +1,17 @@
-//! From an endpoint to a byte stream that HTTP can be spoken on: TCP, then TLS where the endpoint says so, both within the upstream's time to
+//! From an address to a byte stream that HTTP can be spoken on: TCP, then TLS where the endpoint says so, both within the upstream's time to
 //! connect. Knows nothing of HTTP.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use super::endpoint::Endpoint;
-use super::{Cause, Inner};
+use super::host::Host;
+use super::hosts::Hosts;
+use super::{Cause, Inner, Protocol};
 use crate::wire::Gathering;
 
 /// A connected stream.
@@ -17,25 +20,27 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<Gathering<TcpStream>>>),
 }
 
-/// Connects to `endpoint`. What fails is logged with its reason.
-pub(super) async fn connect(upstream: &Inner, endpoint: usize) -> Result<Stream, Cause> {
-    let target = upstream.endpoints.get(endpoint).ok_or(Cause::Connect)?;
-    match timeout(upstream.connect, open(upstream, target)).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err((cause, error))) => {
-            target.warn(&upstream.name, &error);
-            Err(cause)
-        }
-        Err(elapsed) => {
-            target.warn(&upstream.name, &elapsed);
-            Err(Cause::Timeout)
-        }
+/// Connects to `host`. What fails is logged with its reason, once a second at most: while an upstream is down this happens at every request.
+pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protocol) -> Result<Stream, Cause> {
+    let endpoint = upstream.endpoints.get(host.endpoint).ok_or(Cause::Connect)?;
+    let (cause, error) = match timeout(upstream.connect, open(upstream, host, endpoint, protocol)).await {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err((cause, error))) => (cause, error),
+        Err(elapsed) => (Cause::Timeout, elapsed.into()),
+    };
+    if let Some(held_back) = endpoint.warned.due() {
+        tracing::warn!(upstream = upstream.name, endpoint = endpoint.text, address = %host.address, %error, held_back, "can't connect to an upstream");
     }
+    Hosts::ask_soon(upstream);
+    Err(cause)
 }
 
-async fn open(upstream: &Inner, target: &Endpoint) -> Result<Stream, (Cause, io::Error)> {
-    let stream = Gathering(target.connect().await.map_err(|error| (Cause::Connect, error))?);
-    let Some((tls, name)) = upstream.tls.as_ref().zip(target.server_name.clone()) else { return Ok(Stream::Plain(stream)) };
-    let stream = tls.handshake(name, stream).await.map_err(|error| (Cause::Tls, error))?;
+async fn open(upstream: &Inner, host: &Host, endpoint: &Endpoint, protocol: Protocol) -> Result<Stream, (Cause, io::Error)> {
+    let unconnected = |error| (Cause::Connect, error);
+    let stream = TcpStream::connect(host.address).await.map_err(unconnected)?;
+    stream.set_nodelay(true).map_err(unconnected)?;
+    let stream = Gathering(stream);
+    let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else { return Ok(Stream::Plain(stream)) };
+    let stream = tls.handshake(name, stream, protocol).await.map_err(|error| (Cause::Tls, error))?;
     Ok(Stream::Tls(Box::new(stream)))
 }

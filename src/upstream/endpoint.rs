@@ -1,48 +1,35 @@
-//! Where an upstream is: `http://host:port` read, its name resolved, a socket connected. Knows nothing of requests.
+//! Where an upstream is: `http://host:port` read and checked. Asks nobody and connects to nothing.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::sync::Mutex;
 
-use crate::clock::{self, Seldom};
+use crate::clock::Seldom;
 use crate::telemetry::Mistake;
 
 /// Endpoints of one upstream, at most.
 const ENDPOINTS_MAX: usize = 256;
-/// Addresses of one name that are tried, at most.
-const ADDRESSES_MAX: usize = 8;
-/// How long a name's addresses are used again. Not to save the question, but so that many connections at once ask it once.
-const RESOLVED_FRESH: Duration = Duration::from_millis(5_000);
 const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 
-/// One address that may answer.
+/// One endpoint as it was written.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    target: Target,
+    pub(super) target: Target,
     /// As it was written.
-    text: String,
+    pub(super) text: String,
     /// What a request without a `Host` asks for.
     pub(super) authority: Authority,
     /// The name to verify; none without TLS.
     pub(super) server_name: Option<ServerName<'static>>,
-    warned: Seldom,
+    pub(super) warned: Seldom,
 }
 
+/// Where it is.
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     Address(SocketAddr),
-    Name { host: String, port: u16, resolved: Mutex<Option<Resolved>> },
-}
-
-#[derive(Clone, Debug)]
-struct Resolved {
-    at: Instant,
-    addresses: Vec<SocketAddr>,
+    Name { host: String, port: u16 },
 }
 
 /// Reads all endpoints of the upstream `name`. Where TLS is spoken, `server_name` is verified, or else each one's host.
@@ -89,7 +76,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     }
     let target = match bare.parse::<IpAddr>() {
         Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
-        Err(_) => Target::Name { host: bare.to_owned(), port, resolved: Mutex::new(None) },
+        Err(_) => Target::Name { host: bare.to_owned(), port },
     };
     let server_name = server_name.unwrap_or(bare);
     let server_name =
@@ -102,50 +89,6 @@ impl Endpoint {
     pub(super) fn is_tls(&self) -> bool {
         self.server_name.is_some()
     }
-
-    /// Says that there was no connection, once a second at most: while an upstream is down this happens at every request.
-    pub(super) fn warn(&self, upstream: &str, error: &dyn std::fmt::Display) {
-        if let Some(held_back) = self.warned.due() {
-            tracing::warn!(upstream, endpoint = self.text, %error, held_back, "can't connect to an upstream");
-        }
-    }
-
-    /// A new connection. The caller bounds the time.
-    ///
-    /// # Errors
-    /// The name resolves to nothing, or none of its addresses takes the connection.
-    pub(super) async fn connect(&self) -> io::Result<TcpStream> {
-        let stream = match &self.target {
-            Target::Address(address) => TcpStream::connect(address).await?,
-            Target::Name { host, port, resolved } => connect_by_name(host, *port, resolved).await?,
-        };
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    }
-}
-
-async fn connect_by_name(host: &str, port: u16, resolved: &Mutex<Option<Resolved>>) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in resolve(host, port, resolved).await? {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    // They may have moved.
-    *resolved.lock().await = None;
-    Err(last)
-}
-
-/// One question at a time: a resolver that hangs holds one of the runtime's blocking threads, not all.
-async fn resolve(host: &str, port: u16, resolved: &Mutex<Option<Resolved>>) -> io::Result<Vec<SocketAddr>> {
-    let mut resolved = resolved.lock().await;
-    if let Some(fresh) = resolved.as_ref().filter(|known| clock::monotonic().duration_since(known.at) < RESOLVED_FRESH) {
-        return Ok(fresh.addresses.clone());
-    }
-    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
-    *resolved = Some(Resolved { at: clock::monotonic(), addresses: addresses.clone() });
-    Ok(addresses)
 }
 
 #[cfg(test)]

@@ -16,13 +16,14 @@ use tokio::task::AbortHandle;
 
 use super::connect::{Stream, connect};
 use super::framing;
+use super::host::Host;
 use super::outgoing::{Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
-use super::{Cause, Inner, Upgrade, UpstreamError};
+use super::{Cause, Inner, Protocol, Upgrade, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
+use crate::wire::{Alarm, End, Ending, OnEnd};
 
 /// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -39,7 +40,9 @@ pub(super) struct Link {
     task: AbortHandle,
     /// The reply's deadline. It stays registered from request to request.
     alarm: Alarm,
-    pub(super) endpoint: usize,
+    pub(super) host: Arc<Host>,
+    /// The host's place among its worker's, when it was last looked up.
+    pub(super) slot: usize,
     /// Since when it is in the pool.
     pub(super) idle_since: Instant,
     pub(super) upstream: Arc<Inner>,
@@ -67,6 +70,7 @@ impl Sent {
         match watch.and_then(Watch::error) {
             // The upstream answered before it had all; what it answered to is not what the client sent.
             Some(error) => Self::Failed(UpstreamError::body(error.clone())),
+            // What follows is another protocol, which nobody has asked for.
             None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS && !upgrade => {
                 Self::Failed(UpstreamError::sent(Cause::Protocol))
             }
@@ -78,13 +82,21 @@ impl Sent {
 
 impl Link {
     /// Connects, within the upstream's time, and lets the connection run in a task of its own.
-    pub(super) async fn connect(upstream: &Arc<Inner>, endpoint: usize) -> Result<Box<Self>, Cause> {
-        let (sender, task) = match connect(upstream, endpoint).await? {
+    pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Box<Self>, Cause> {
+        let (sender, task) = match connect(upstream, host, Protocol::H1).await? {
             Stream::Plain(stream) => begin(stream).await?,
             Stream::Tls(stream) => begin(stream).await?,
         };
-        let upstream = Arc::clone(upstream);
-        Ok(Box::new(Self { sender, task, alarm: Alarm::default(), endpoint, idle_since: clock::monotonic(), upstream, seat: None }))
+        Ok(Box::new(Self {
+            sender,
+            task,
+            alarm: Alarm::default(),
+            host: Arc::clone(host),
+            slot: 0,
+            idle_since: clock::monotonic(),
+            upstream: Arc::clone(upstream),
+            seat: None,
+        }))
     }
 
     /// Whether a request may be sent: the one before is over, and the upstream has not closed.
@@ -170,13 +182,12 @@ impl OnEnd for Upgraded {
 impl OnEnd for Link {
     /// The reply's body has ended.
     fn on_end(mut self: Box<Self>, end: &End) {
-        self.seat = None;
-        match end.ending {
-            // Not ready although the body is whole: the upstream closes, or the request's own body is still under way.
-            Ending::Complete => pool::put(self),
-            Ending::Failed(Failure::Idle) => self.upstream.count(Cause::Timeout),
-            Ending::Failed(Failure::Cut) => self.upstream.count(Cause::Cut),
-            Ending::Failed(Failure::TooLarge) | Ending::Dropped => {}
+        if let Some(seat) = self.seat.take() {
+            self.upstream.ended(&seat, end);
+        }
+        // Not ready although the body is whole: the upstream closes, another protocol has followed, or the request's own body is still under way.
+        if end.ending == Ending::Complete {
+            pool::put(self);
         }
     }
 }

@@ -1,20 +1,24 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
 //!
-//! Read on in `send` (a request's way), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections), `pool` (a worker's
-//! connections), `endpoint`, `connect` and `tls` (from an address to a stream), `outgoing` (a request's body), `patience` (how long to wait for an
+//! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice between hosts), `host` and `hosts` (addresses, as all
+//! workers see them), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections), `endpoint`, `connect` and `tls` (from what is
+//! written to a stream), `outgoing` (a request's body), `patience` (how long to wait for an
 //! answer), `framing` (how long a body is).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
-use crate::wire::{Request, Response};
+use crate::wire::{End, Ending, Failure, Request, Response};
 
 mod connect;
 mod endpoint;
 mod framing;
 mod head;
+mod host;
+mod hosts;
 mod link;
 mod multi;
 mod outgoing;
@@ -22,19 +26,22 @@ mod patience;
 mod pool;
 mod send;
 mod settings;
+mod slots;
 mod stream;
 mod streams;
 #[cfg(test)]
 mod tests;
 mod tls;
 
-pub use settings::{Http2Settings, Protocol, Settings, TlsSettings};
+pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
+
+use hosts::{Hosts, Resolve};
 
 /// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a second or two; replies under way go on.
 #[derive(Debug)]
 pub struct Upstream(Arc<Inner>);
 
-/// In a request's extensions, beside its `Connection` and `Upgrade`: what follows a 101 is wanted. Only where [`Upstream::takes_upgrades`].
+/// In a request's extensions, beside its `Connection` and `Upgrade`: what follows a 101 is wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Upgrade;
 
@@ -97,12 +104,23 @@ struct Inner {
     endpoints: Vec<endpoint::Endpoint>,
     protocol: Protocol,
     tls: Option<tls::Tls>,
+    hosts: Hosts,
     http2: Http2Settings,
     connect: Duration,
     response_header: Duration,
     idle: Duration,
     pool_idle_per_worker: usize,
+    requests_per_worker: usize,
+    resolve_every: Duration,
+    retry: Retry,
+    retry_percent: usize,
+    ejection: Ejection,
+    born: Instant,
     errors: Vec<(Cause, Counter)>,
+    /// For each endpoint.
+    ejections: Vec<Counter>,
+    retries: Counter,
+    retries_held: Counter,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
 }
@@ -113,12 +131,21 @@ impl Upstream {
     /// # Errors
     /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that can't be used (`upstreams.NAME.tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
+        Self::build_with(settings, metrics, Arc::new(hosts::System))
+    }
+
+    /// The same with another way to look up names.
+    fn build_with(settings: &Settings, metrics: &Metrics, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = ends(settings)?;
-        let count = |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[&settings.name, cause.label()]));
+        let name = &settings.name;
+        let count = |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[name, cause.label()]));
+        let ejections = endpoints.iter().map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            name: settings.name.clone(),
+            name: name.clone(),
+            ejections: ejections.collect(),
+            hosts: Hosts::new(&endpoints, resolver),
             endpoints,
             protocol: settings.protocol,
             tls,
@@ -127,7 +154,15 @@ impl Upstream {
             response_header: settings.response_header,
             idle: settings.idle,
             pool_idle_per_worker: settings.pool_idle_per_worker,
+            requests_per_worker: settings.requests_per_worker,
+            resolve_every: settings.resolve_every,
+            retry: settings.retry,
+            retry_percent: settings.retry_percent,
+            ejection: settings.ejection.clone(),
+            born: clock::monotonic(),
             errors: Cause::ALL.map(count).into(),
+            retries: metrics.counter(names::UPSTREAM_RETRIES, &[name, "sent"]),
+            retries_held: metrics.counter(names::UPSTREAM_RETRIES, &[name, "held"]),
             closed: AtomicBool::new(false),
         })))
     }
@@ -136,7 +171,7 @@ impl Upstream {
     /// with its body streaming. The connection goes back to the pool when that body has ended.
     ///
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
-    /// endpoint; one of which anything may have been sent never is.
+    /// endpoint. One of which anything may have been sent is tried once more, on another endpoint, where [`Retry`] says so.
     ///
     /// With [`Upgrade`] among its extensions a 101 may come back: its connection in the reply's extensions (hyper's `OnUpgrade`), its place held with the
     /// reply's body.
@@ -163,12 +198,6 @@ impl Upstream {
     pub fn idle(&self) -> Duration {
         self.0.idle
     }
-
-    /// Whether its connections can become something else than HTTP, which HTTP/2 ones can't.
-    #[must_use]
-    pub fn takes_upgrades(&self) -> bool {
-        self.0.protocol == Protocol::H1
-    }
 }
 
 /// Where the upstream is, and how TLS is spoken there if it is; all mistakes of both.
@@ -180,7 +209,7 @@ fn ends(settings: &Settings) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls
     }
     let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints, server_name)?;
     if endpoints.iter().any(endpoint::Endpoint::is_tls) {
-        let tls = tls::Tls::build(&setting, &settings.tls, settings.protocol)?;
+        let tls = tls::Tls::build(&setting, &settings.tls)?;
         return Ok((endpoints, Some(tls)));
     }
     if settings.tls.is_empty() {
@@ -199,6 +228,43 @@ impl Inner {
     fn count(&self, cause: Cause) {
         if let Some((_, counter)) = self.errors.iter().find(|(of, _)| *of == cause) {
             counter.inc();
+        }
+    }
+
+    /// How a reply's body has ended, for the request of `seat`.
+    fn ended(&self, seat: &pool::Seat, end: &End) {
+        let cause = match end.ending {
+            Ending::Failed(Failure::Idle) => Cause::Timeout,
+            Ending::Failed(Failure::Cut) => Cause::Cut,
+            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => return,
+        };
+        self.count(cause);
+        if let Some(host) = seat.host() {
+            host.failed(self, cause);
+        }
+    }
+
+    /// The upstream's own time.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(clock::monotonic().saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The endpoint of `host` as it was written.
+    fn text_of(&self, host: &host::Host) -> &str {
+        self.endpoints.get(host.endpoint).map_or("", |endpoint| &endpoint.text)
+    }
+
+    fn count_ejection(&self, host: &host::Host) {
+        if let Some(counter) = self.ejections.get(host.endpoint) {
+            counter.inc();
+        }
+    }
+
+    fn warn_unresolved(&self, endpoint: usize, error: &dyn std::fmt::Display) {
+        if let Some(endpoint) = self.endpoints.get(endpoint)
+            && let Some(held_back) = endpoint.warned.due()
+        {
+            tracing::warn!(upstream = self.name, endpoint = endpoint.text, %error, held_back, "can't resolve an upstream's name");
         }
     }
 

@@ -12,13 +12,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connect::{Stream, connect};
+use super::host::Host;
 use super::link::{REPLY_HEAD_BYTES_MAX, Sent, cause_of};
 use super::outgoing::{Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
-use super::{Cause, Inner, UpstreamError};
+use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, Ending, Failure, OnEnd};
+use crate::wire::{Alarm, End, OnEnd};
 
 /// Bytes of one reply that wait for a client which takes it slowly, at most.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
@@ -40,7 +41,7 @@ pub(super) struct Multi {
     born: Instant,
     /// Milliseconds after `born` at which the last request ended.
     idle_since_ms: AtomicU64,
-    pub(super) endpoint: usize,
+    pub(super) host: Arc<Host>,
     pub(super) upstream: Arc<Inner>,
 }
 
@@ -58,9 +59,9 @@ pub(super) struct Ticket {
 
 impl Multi {
     /// Connects, within the upstream's time, and lets the connection run in tasks of its own.
-    pub(super) async fn connect(upstream: &Arc<Inner>, endpoint: usize) -> Result<Arc<Self>, Cause> {
+    pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Arc<Self>, Cause> {
         let terms = Arc::new(Terms { streams_max: AtomicUsize::new(STREAMS_UNTIL_TOLD), reader: Mutex::new(None) });
-        let sender = match connect(upstream, endpoint).await? {
+        let sender = match connect(upstream, host, Protocol::H2).await? {
             Stream::Plain(stream) => begin(stream, upstream, &terms).await?,
             Stream::Tls(stream) => begin(stream, upstream, &terms).await?,
         };
@@ -72,7 +73,7 @@ impl Multi {
             retired: AtomicBool::new(false),
             born: clock::monotonic(),
             idle_since_ms: AtomicU64::new(0),
-            endpoint,
+            host: Arc::clone(host),
             upstream: Arc::clone(upstream),
         }))
     }
@@ -181,12 +182,7 @@ impl Held {
 impl OnEnd for Held {
     /// The reply's body has ended.
     fn on_end(self: Box<Self>, end: &End) {
-        let upstream = &self.ticket.multi.upstream;
-        match end.ending {
-            Ending::Failed(Failure::Idle) => upstream.count(Cause::Timeout),
-            Ending::Failed(Failure::Cut) => upstream.count(Cause::Cut),
-            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => {}
-        }
+        self.ticket.multi.upstream.ended(&self.seat, end);
     }
 }
 
@@ -196,7 +192,6 @@ impl Drop for Held {
         if let Some(watch) = &self.watch {
             watch.give_up();
         }
-        let _ = &self.seat;
     }
 }
 

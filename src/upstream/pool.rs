@@ -1,5 +1,5 @@
-//! A worker's connections that can be used, by upstream and endpoint, and the number of its requests under way. In a thread-local: never shared, never held
-//! across an await. Knows nothing of HTTP.
+//! A worker's connections that can be used, by upstream and host, and the number of its requests under way; and which host a request goes to. In a
+//! thread-local: never shared, never held across an await. Knows nothing of HTTP.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Inner;
+use super::host::{Host, Turn};
+use super::hosts::Hosts;
 use super::link::Link;
 use super::multi::Multi;
+use super::slots::Slots;
 use super::streams::Streams;
 use crate::clock;
 
-/// Requests that one worker has at one upstream, at most, replies that still stream included: above, [`Cause::Overload`](super::Cause). Each holds
-/// a connection, so this also bounds a storm of connects.
-pub(super) const OUTSTANDING_PER_WORKER_MAX: usize = 16_384;
-/// How often a worker looks for idle connections that have become too old.
+/// How often a worker looks for idle connections that have become too old, and for names that should be asked again.
 pub(super) const SWEEP: Duration = Duration::from_millis(1_000);
 
 thread_local! {
@@ -31,23 +31,16 @@ struct Pools {
 
 /// One upstream's, in this worker.
 struct Pool {
-    /// One for each endpoint.
-    slots: Vec<Slot>,
-    idle_total: usize,
+    upstream: Arc<Inner>,
+    slots: Slots,
     outstanding: usize,
-    /// The endpoint whose turn is next.
-    next: usize,
+    /// Requests that may be sent a second time, in hundredths: see [`Inner::retry_percent`].
+    credit: usize,
 }
 
-/// One endpoint's.
-#[derive(Default)]
-struct Slot {
-    /// HTTP/1.1, the longest unused first.
-    #[allow(clippy::vec_box, reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request")]
-    idle: Vec<Box<Link>>,
-    /// HTTP/2.
-    streams: Streams,
-}
+/// Second tries that a worker may begin with, and that it may save up, in hundredths.
+const CREDIT_FIRST: usize = 32 * 100;
+const CREDIT_MAX: usize = 1_024 * 100;
 
 /// Upstreams' ids are counted up: they need no mixing.
 #[derive(Default)]
@@ -70,41 +63,82 @@ impl Hasher for IdHasher {
     }
 }
 
-/// A request under way; its place is given back when dropped.
+/// A request under way, and the host that it goes to; its places are given back when dropped.
 pub(super) struct Seat {
     upstream: u64,
+    /// The host's place among this worker's, a moment ago at least.
+    slot: usize,
+    /// None where there is one host only.
+    turn: Option<Turn>,
 }
 
-/// A place for one more request, and the endpoint whose turn it is; none when this worker has too many there.
-pub(super) fn admit(upstream: &Inner) -> Option<(Seat, usize)> {
-    POOLS.with_borrow_mut(|pools| {
-        let pool = pools.of(upstream);
-        if pool.outstanding >= OUTSTANDING_PER_WORKER_MAX {
-            return None;
+/// What [`admit`] says.
+pub(super) enum Admitted {
+    Here(Seat),
+    /// This worker has too many requests there.
+    Full,
+    /// Names are to be asked first.
+    Unresolved,
+}
+
+/// A place for one more request, at the host that has least to do.
+pub(super) fn admit(upstream: &Arc<Inner>) -> Admitted {
+    // What is gone is dropped after the borrow.
+    let mut old = Old::default();
+    let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
+        let (pool, new) = pools.of(upstream);
+        if pool.outstanding >= upstream.requests_per_worker {
+            return (Admitted::Full, false);
         }
+        pool.slots.follow(upstream, &mut old);
+        if new && upstream.hosts.is_due(upstream) {
+            return (Admitted::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
+        }
+        let Some((slot, turn)) = pool.slots.choose(upstream, &[]) else { return (Admitted::Unresolved, false) };
         pool.outstanding += 1;
-        let endpoint = pool.next;
-        pool.next = (endpoint + 1) % upstream.endpoints.len().max(1);
-        Some((Seat { upstream: upstream.id }, endpoint))
+        pool.credit = (pool.credit + upstream.retry_percent).min(CREDIT_MAX);
+        let seat = Seat { upstream: upstream.id, slot, turn };
+        (Admitted::Here(seat), new && !std::mem::replace(&mut pools.sweeping, true))
+    });
+    if begin_to_sweep {
+        start_sweeping();
+    }
+    admitted
+}
+
+/// Another host for the request of `seat`, none of `tried`; says whether there is one.
+pub(super) fn another(upstream: &Arc<Inner>, seat: &mut Seat, tried: &[Arc<Host>]) -> bool {
+    let mut old = Old::default();
+    POOLS.with_borrow_mut(|pools| {
+        let (pool, _) = pools.of(upstream);
+        pool.slots.follow(upstream, &mut old);
+        let Some((slot, Some(turn))) = pool.slots.choose(upstream, tried) else { return false };
+        seat.slot = slot;
+        seat.turn = Some(turn);
+        true
     })
 }
 
-/// The connection to `endpoint` that was used last, if it can still be used.
-pub(super) fn take(upstream: &Inner, endpoint: usize, now: Instant) -> Option<Box<Link>> {
-    // Those that can't be used are dropped after the borrow.
-    let mut unusable = Vec::new();
+/// Takes one second try off what the worker's requests have earned.
+pub(super) fn spend_retry(upstream: &Arc<Inner>) -> bool {
     POOLS.with_borrow_mut(|pools| {
-        let pool = pools.of(upstream);
-        let idle = &mut pool.slots.get_mut(endpoint)?.idle;
-        while let Some(link) = idle.pop() {
-            pool.idle_total -= 1;
-            if link.is_ready() && now.saturating_duration_since(link.idle_since) < upstream.idle {
-                return Some(link);
-            }
-            unusable.push(link);
-        }
-        None
+        let (pool, _) = pools.of(upstream);
+        let left = pool.credit.checked_sub(100);
+        pool.credit = left.unwrap_or(pool.credit);
+        left.is_some()
     })
+}
+
+/// The connection to the seat's host that was used last, if one can still be used; else the host to connect to.
+pub(super) fn take(upstream: &Arc<Inner>, seat: &Seat, now: Instant) -> Result<Box<Link>, Option<Arc<Host>>> {
+    // Those that can't be used are dropped after the borrow.
+    let mut old = Old::default();
+    POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.take(upstream, seat.slot, seat.host(), now, &mut old))
+}
+
+/// The host that the seat's request goes to.
+pub(super) fn host_of(upstream: &Arc<Inner>, seat: &Seat) -> Option<Arc<Host>> {
+    seat.host().cloned().or_else(|| POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(seat.slot).cloned()))
 }
 
 /// Keeps `link` for the next request, unless it can't take one or enough are kept.
@@ -117,14 +151,7 @@ pub(super) fn put(mut link: Box<Link>) {
     let begin_to_sweep = POOLS.try_with(|pools| {
         let mut pools = pools.borrow_mut();
         let upstream = Arc::clone(&link.upstream);
-        let pool = pools.of(&upstream);
-        if pool.idle_total >= upstream.pool_idle_per_worker {
-            return false;
-        }
-        if let Some(slot) = pool.slots.get_mut(link.endpoint) {
-            slot.idle.push(link);
-            pool.idle_total += 1;
-        }
+        pools.of(&upstream).0.slots.put(&upstream, link);
         !std::mem::replace(&mut pools.sweeping, true)
     });
     if begin_to_sweep == Ok(true) {
@@ -132,26 +159,18 @@ pub(super) fn put(mut link: Box<Link>) {
     }
 }
 
-/// Looks at this worker's HTTP/2 connections to `endpoint`. Nothing while the thread ends.
-pub(super) fn with_streams<T>(upstream: &Inner, endpoint: usize, look: impl FnOnce(&mut Streams) -> T) -> Option<T> {
-    let looked = POOLS.try_with(|pools| {
-        let mut pools = pools.borrow_mut();
-        let looked = look(&mut pools.of(upstream).slots.get_mut(endpoint)?.streams);
-        let begin_to_sweep = !std::mem::replace(&mut pools.sweeping, true);
-        Some((looked, begin_to_sweep))
-    });
-    let (looked, begin_to_sweep) = looked.ok().flatten()?;
-    if begin_to_sweep {
-        start_sweeping();
-    }
-    Some(looked)
+/// Looks at this worker's HTTP/2 connections to `host`. Nothing where it is gone, and while the thread ends.
+pub(super) fn with_streams<T>(upstream: &Arc<Inner>, host: &Arc<Host>, look: impl FnOnce(&mut Streams) -> T) -> Option<T> {
+    POOLS.try_with(|pools| Some(look(pools.borrow_mut().of(upstream).0.slots.streams(host)?))).ok().flatten()
 }
 
 /// A place on `multi` is free again.
 pub(super) fn freed(multi: &Multi) {
     let _ = POOLS.try_with(|pools| {
-        if let Some(slot) = pools.borrow().by_upstream.get(&multi.upstream.id).and_then(|pool| pool.slots.get(multi.endpoint)) {
-            slot.streams.freed();
+        if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&multi.upstream.id)
+            && let Some(streams) = pool.slots.streams(&multi.host)
+        {
+            streams.freed();
         }
     });
 }
@@ -170,12 +189,20 @@ async fn sweep(_sweeping: Sweeping) {
         let now = clock::monotonic();
         // Dropped after the borrow.
         let mut old = Old::default();
+        let mut used = Vec::new();
         let left = POOLS.with_borrow_mut(|pools| {
-            pools.by_upstream.values_mut().for_each(|pool| pool.sweep(now, &mut old));
-            pools.by_upstream.retain(|_, pool| !pool.is_empty());
+            for pool in pools.by_upstream.values_mut() {
+                pool.slots.follow(&pool.upstream, &mut old);
+                pool.slots.sweep(now, &mut old);
+                if pool.upstream.hosts.is_due(&pool.upstream) && !pool.upstream.is_closed() {
+                    used.push(Arc::clone(&pool.upstream));
+                }
+            }
+            old.pools.extend(pools.by_upstream.extract_if(|_, pool| pool.is_empty()).map(|(_, pool)| pool));
             !pools.by_upstream.is_empty()
         });
         drop(old);
+        used.iter().for_each(Hosts::ask_in_background);
         if !left {
             return;
         }
@@ -184,10 +211,11 @@ async fn sweep(_sweeping: Sweeping) {
 
 /// What is closed.
 #[derive(Default)]
-struct Old {
+pub(super) struct Old {
     #[allow(clippy::vec_box, reason = "as in `Slot`")]
-    links: Vec<Box<Link>>,
-    multis: Vec<Arc<Multi>>,
+    pub(super) links: Vec<Box<Link>>,
+    pub(super) multis: Vec<Arc<Multi>>,
+    pools: Vec<Pool>,
 }
 
 /// The sweeping task lives. Where it ends, with its runtime at the latest, the next connection kept begins another.
@@ -200,31 +228,26 @@ impl Drop for Sweeping {
 }
 
 impl Pools {
-    fn of(&mut self, upstream: &Inner) -> &mut Pool {
-        self.by_upstream.entry(upstream.id).or_insert_with(|| Pool {
-            slots: upstream.endpoints.iter().map(|_| Slot::default()).collect(),
-            idle_total: 0,
-            outstanding: 0,
-            // Workers begin at different endpoints.
-            next: fastrand::usize(..upstream.endpoints.len().max(1)),
-        })
+    /// The upstream's pool, and whether it was made just now.
+    fn of(&mut self, upstream: &Arc<Inner>) -> (&mut Pool, bool) {
+        let mut new = false;
+        let pool = self.by_upstream.entry(upstream.id).or_insert_with(|| {
+            new = true;
+            Pool { upstream: Arc::clone(upstream), slots: Slots::default(), outstanding: 0, credit: CREDIT_FIRST }
+        });
+        (pool, new)
     }
 }
 
 impl Pool {
     fn is_empty(&self) -> bool {
-        self.idle_total == 0 && self.outstanding == 0 && self.slots.iter().all(|slot| slot.streams.is_empty())
+        self.outstanding == 0 && self.slots.are_empty()
     }
+}
 
-    fn sweep(&mut self, now: Instant, old: &mut Old) {
-        for slot in &mut self.slots {
-            let before = slot.idle.len();
-            old.links.extend(slot.idle.extract_if(.., |link| {
-                link.upstream.is_closed() || !link.is_ready() || now.saturating_duration_since(link.idle_since) >= link.upstream.idle
-            }));
-            self.idle_total -= before - slot.idle.len();
-            slot.streams.sweep(now, &mut old.multis);
-        }
+impl Seat {
+    pub(super) fn host(&self) -> Option<&Arc<Host>> {
+        self.turn.as_ref().map(|turn| &turn.host)
     }
 }
 

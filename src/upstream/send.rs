@@ -1,94 +1,216 @@
-//! A request's way to an upstream: a place, an endpoint, a connection, the reply. Knows nothing of how a connection works.
+//! A request's way to an upstream: a place, a host, a connection, the reply; and whether it is tried again. Knows nothing of how a connection works.
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use hyper::body::Incoming;
+use smallvec::SmallVec;
+use tokio::time::timeout;
 
+use super::host::Host;
 use super::link::{Link, Sent, Upgraded};
-use super::multi::Held;
+use super::multi::{Held, Ticket};
 use super::outgoing::{Outgoing, Watch};
-use super::pool::{self, Seat};
-use super::{Cause, Inner, Protocol, UpstreamError};
+use super::pool::{self, Admitted, Seat};
+use super::{Cause, Inner, Protocol, Retry, Upgrade, UpstreamError};
 use super::{framing, head, streams};
 use crate::clock;
 use crate::wire::{Body, Request, Response};
 
 /// Idle connections that are tried for one request before a new one is made: each may just have been closed by the upstream.
 const REUSE_TRIES_MAX: usize = 3;
-/// Endpoints that are tried for one request, so that one that refuses costs no reply and many that hang don't add up.
-const ENDPOINT_TRIES_MAX: usize = 3;
+/// Hosts that are tried for one request, so that one that refuses costs no reply and many that hang don't add up.
+const HOST_TRIES_MAX: usize = 3;
+
+/// What came of a request at one host.
+#[allow(clippy::large_enum_variant, reason = "the large ones are those that come on every request")]
+enum Tried {
+    /// The reply's head, and the connection that its body comes on.
+    Reply(Box<Link>, http::Response<Incoming>),
+    /// The same over HTTP/2.
+    Shared(Ticket, http::Response<Incoming>),
+    /// Nothing of it was sent.
+    Unsent(http::Request<Outgoing>, Cause),
+    /// It is gone, and the upstream says that it has done nothing with it.
+    Refused(Cause),
+    Failed(UpstreamError),
+}
+
+/// What does not change from try to try.
+struct Errand<'a> {
+    upstream: &'a Arc<Inner>,
+    watch: Option<Arc<Watch>>,
+}
 
 pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Response, UpstreamError> {
-    let Some((seat, first)) = pool::admit(upstream) else { return Err(UpstreamError::unsent(Cause::Overload)) };
-    match upstream.protocol {
-        Protocol::H1 => send_h1(upstream, seat, first, request).await,
-        Protocol::H2 => send_h2(upstream, seat, first, request).await,
-    }
-}
-
-async fn send_h1(upstream: &Arc<Inner>, seat: Seat, first: usize, request: Request) -> Result<Response, UpstreamError> {
+    let mut seat = admit(upstream).await?;
     let (mut parts, body) = request.into_parts();
-    framing::announce(&mut parts.headers, &body);
-    let (body, watch) = Outgoing::new(body);
-    let mut request = http::Request::from_parts(parts, body);
-    // Whatever the client speaks, we speak 1.1: an old client does not cost us the connection.
-    *request.version_mut() = http::Version::HTTP_11;
-    let count = upstream.endpoints.len();
-    let mut refused = Cause::Connect;
-    for step in 0..count.min(ENDPOINT_TRIES_MAX) {
-        let (link, sent) = match send_to(upstream, (first + step) % count, request, watch.as_deref()).await {
-            Ok(sent) => sent,
-            Err((unsent, cause)) => {
-                (request, refused) = (unsent, cause);
-                continue;
-            }
-        };
-        return match sent {
-            Ok(reply) => Ok(bring_back(upstream, link, seat, reply)),
-            Err(error) => Err(error),
-        };
-    }
-    Err(UpstreamError::unsent(refused))
-}
-
-type Done = (Box<Link>, Result<http::Response<Incoming>, UpstreamError>);
-
-/// Sends to one endpoint, or gives the request back because nothing of it could be sent there.
-async fn send_to(
-    upstream: &Arc<Inner>,
-    endpoint: usize,
-    mut request: http::Request<Outgoing>,
-    watch: Option<&Watch>,
-) -> Result<Done, (http::Request<Outgoing>, Cause)> {
-    let mut now = clock::monotonic();
-    for attempt in 0..=REUSE_TRIES_MAX {
-        let reused = if attempt < REUSE_TRIES_MAX { pool::take(upstream, endpoint, now) } else { None };
-        let fresh = reused.is_none();
-        let mut link = match reused {
-            Some(link) if link.is_still_open(now).await => link,
-            Some(_) => continue,
-            None => match Link::connect(upstream, endpoint).await {
-                Ok(link) => {
-                    now = clock::monotonic();
-                    link
-                }
-                Err(cause) => return Err((request, cause)),
-            },
-        };
-        match link.exchange(request, watch, now).await {
-            Sent::Reply(reply) => return Ok((link, Ok(reply))),
-            Sent::Failed(error) => return Ok((link, Err(error))),
-            Sent::Refused(cause) => return Ok((link, Err(UpstreamError::unsent(cause)))),
-            Sent::Unsent(unsent, cause) if fresh => return Err((unsent, cause)),
-            Sent::Unsent(unsent, _) => request = unsent,
+    // HTTP/2 has no way to become something else.
+    let upgrade = parts.extensions.get::<Upgrade>().is_some();
+    let protocol = if upgrade { Protocol::H1 } else { upstream.protocol };
+    match (protocol, upstream.endpoints.first()) {
+        (Protocol::H2, Some(endpoint)) => head::to_h2(&mut parts, endpoint),
+        _ => {
+            framing::announce(&mut parts.headers, &body);
+            // Whatever the client speaks, we speak 1.1: an old client does not cost us the connection.
+            parts.version = http::Version::HTTP_11;
         }
     }
-    Err((request, Cause::Connect))
+    let (body, watch) = Outgoing::new(body);
+    let mut spare = spare(upstream, &seat, protocol, &parts, &body);
+    let mut request = http::Request::from_parts(parts, body);
+    let errand = Errand { upstream, watch };
+    let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
+    let mut refusals = 0;
+    loop {
+        let outcome = match protocol {
+            Protocol::H1 => errand.try_h1(&seat, request).await,
+            Protocol::H2 => errand.try_h2(&seat, request).await,
+        };
+        let error = match outcome {
+            Tried::Reply(link, reply) => return Ok(bring_back(upstream, link, seat, reply)),
+            Tried::Shared(ticket, reply) => {
+                succeeded(upstream, &seat);
+                return Ok(bring_back_shared(upstream, Held::new(ticket, seat, errand.watch), reply));
+            }
+            Tried::Unsent(unsent, cause) => {
+                failed(upstream, &seat, cause);
+                if upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
+                    return Err(UpstreamError::unsent(cause));
+                }
+                request = unsent;
+                continue;
+            }
+            Tried::Refused(cause) => {
+                refusals += 1;
+                // The same host will do: another connection, or another moment.
+                let again = upstream.retry != Retry::Off && refusals < REUSE_TRIES_MAX;
+                let Some(spare) = spare.clone().filter(|_| again) else { return Err(UpstreamError::unsent(cause)) };
+                elsewhere(upstream, &mut seat, &mut tried);
+                request = http::Request::from_parts(spare, Outgoing::new(Body::empty()).0);
+                continue;
+            }
+            Tried::Failed(error) => error,
+        };
+        failed(upstream, &seat, error.cause);
+        let Some(spare) = spare.take().filter(|spare| may_repeat(upstream, spare, &error)) else { return Err(error) };
+        if !elsewhere(upstream, &mut seat, &mut tried) {
+            return Err(error);
+        }
+        if !pool::spend_retry(upstream) {
+            upstream.retries_held.inc();
+            return Err(error);
+        }
+        upstream.retries.inc();
+        tracing::debug!(upstream = upstream.name, %error, "a request that lost its connection is sent to another endpoint");
+        request = http::Request::from_parts(spare, Outgoing::new(Body::empty()).0);
+    }
+}
+
+/// A place for the request, once it is known where the upstream is.
+async fn admit(upstream: &Arc<Inner>) -> Result<Seat, UpstreamError> {
+    match pool::admit(upstream) {
+        Admitted::Here(seat) => return Ok(seat),
+        Admitted::Full => return Err(UpstreamError::unsent(Cause::Overload)),
+        Admitted::Unresolved => {}
+    }
+    // Who is too late finds the addresses of before, if there were any.
+    let age_ms = u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(u64::MAX);
+    let asked = timeout(upstream.connect, upstream.hosts.ask(upstream, age_ms)).await;
+    match pool::admit(upstream) {
+        Admitted::Here(seat) => Ok(seat),
+        Admitted::Full => Err(UpstreamError::unsent(Cause::Overload)),
+        Admitted::Unresolved if asked.is_err() => Err(UpstreamError::unsent(Cause::Timeout)),
+        Admitted::Unresolved => Err(UpstreamError::unsent(Cause::Connect)),
+    }
+}
+
+/// A copy of the head, where the request may have to be sent a second time although the first one is gone: to another host, or over HTTP/2, where
+/// the upstream may refuse a stream. Only of a request without a body, since a body can't be read twice.
+fn spare(upstream: &Inner, seat: &Seat, protocol: Protocol, parts: &Parts, body: &Outgoing) -> Option<Parts> {
+    let repeatable = upstream.retry == Retry::Idempotent && seat.host().is_some() && parts.method.is_idempotent();
+    let refusable = upstream.retry != Retry::Off && protocol == Protocol::H2;
+    ((repeatable || refusable) && http_body::Body::is_end_stream(body)).then(|| parts.clone())
+}
+
+/// Whether a request that may have been done can be done again (RFC 9110, 9.2.2): the connection was lost before it was answered.
+fn may_repeat(upstream: &Inner, spare: &Parts, error: &UpstreamError) -> bool {
+    upstream.retry == Retry::Idempotent && error.cause == Cause::Cut && spare.method.is_idempotent()
+}
+
+/// Moves the request to a host that it was not sent to yet; says whether there is one.
+fn elsewhere(upstream: &Arc<Inner>, seat: &mut Seat, tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>) -> bool {
+    tried.extend(seat.host().cloned());
+    (1..HOST_TRIES_MAX).contains(&tried.len()) && pool::another(upstream, seat, tried)
+}
+
+fn succeeded(upstream: &Inner, seat: &Seat) {
+    if let Some(host) = seat.host() {
+        host.succeeded(upstream);
+    }
+}
+
+fn failed(upstream: &Inner, seat: &Seat, cause: Cause) {
+    if let Some(host) = seat.host() {
+        host.failed(upstream, cause);
+    }
+}
+
+impl Errand<'_> {
+    async fn try_h1(&self, seat: &Seat, mut request: http::Request<Outgoing>) -> Tried {
+        let mut now = clock::monotonic();
+        for attempt in 0..=REUSE_TRIES_MAX {
+            let reused =
+                if attempt < REUSE_TRIES_MAX { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) };
+            let fresh = reused.is_err();
+            let mut link = match reused {
+                Ok(link) if link.is_still_open(now).await => link,
+                Ok(_) => continue,
+                Err(host) => {
+                    let Some(host) = host else { return Tried::Unsent(request, Cause::Connect) };
+                    match Link::connect(self.upstream, &host).await {
+                        Ok(link) => {
+                            now = clock::monotonic();
+                            link
+                        }
+                        Err(cause) => return Tried::Unsent(request, cause),
+                    }
+                }
+            };
+            match link.exchange(request, self.watch.as_deref(), now).await {
+                Sent::Reply(reply) => return Tried::Reply(link, reply),
+                Sent::Failed(error) => return Tried::Failed(error),
+                Sent::Refused(cause) => return Tried::Refused(cause),
+                Sent::Unsent(unsent, cause) if fresh => return Tried::Unsent(unsent, cause),
+                Sent::Unsent(unsent, _) => request = unsent,
+            }
+        }
+        Tried::Unsent(request, Cause::Connect)
+    }
+
+    async fn try_h2(&self, seat: &Seat, mut request: http::Request<Outgoing>) -> Tried {
+        let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(request, Cause::Connect) };
+        let mut cause = Cause::Connect;
+        for _ in 0..REUSE_TRIES_MAX {
+            let ticket = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
+                Ok(ticket) => ticket,
+                Err(cause) => return Tried::Unsent(request, cause),
+            };
+            match ticket.exchange(request, self.watch.as_deref(), clock::monotonic()).await {
+                Sent::Reply(reply) => return Tried::Shared(ticket, reply),
+                Sent::Failed(error) => return Tried::Failed(error),
+                Sent::Refused(cause) => return Tried::Refused(cause),
+                Sent::Unsent(unsent, why) => (request, cause) = (unsent, why),
+            }
+        }
+        Tried::Unsent(request, cause)
+    }
 }
 
 /// The reply as the proxy gets it. The connection goes back to the pool at once where all of the reply has come already, as small ones have; else
 /// with the body's end.
 fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, reply: http::Response<Incoming>) -> Response {
+    succeeded(upstream, &seat);
     let (mut parts, incoming) = reply.into_parts();
     parts.version = http::Version::HTTP_11;
     let body = Body::incoming(incoming);
@@ -105,47 +227,8 @@ fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, reply: http::Re
     http::Response::from_parts(parts, body.idle_timeout(upstream.idle).on_end_boxed(link))
 }
 
-async fn send_h2(upstream: &Arc<Inner>, seat: Seat, first: usize, request: Request) -> Result<Response, UpstreamError> {
-    let (mut parts, body) = request.into_parts();
-    let count = upstream.endpoints.len();
-    if let Some(endpoint) = upstream.endpoints.get(first) {
-        head::to_h2(&mut parts, endpoint);
-    }
-    let (body, watch) = Outgoing::new(body);
-    // A request that the upstream refuses is gone with its stream: one without a body can be sent again.
-    let spare = http_body::Body::is_end_stream(&body).then(|| parts.clone());
-    let mut request = http::Request::from_parts(parts, body);
-    let mut refused = Cause::Connect;
-    for step in 0..count.min(ENDPOINT_TRIES_MAX) {
-        let endpoint = (first + step) % count;
-        for _ in 0..REUSE_TRIES_MAX {
-            let ticket = match streams::acquire(upstream, endpoint, clock::monotonic()).await {
-                Ok(ticket) => ticket,
-                Err(cause) => {
-                    refused = cause;
-                    break;
-                }
-            };
-            request = match ticket.exchange(request, watch.as_deref(), clock::monotonic()).await {
-                Sent::Reply(reply) => return Ok(bring_back_h2(upstream, Held::new(ticket, seat, watch), reply)),
-                Sent::Failed(error) => return Err(error),
-                Sent::Unsent(unsent, cause) => {
-                    refused = cause;
-                    unsent
-                }
-                Sent::Refused(cause) => {
-                    refused = cause;
-                    let Some(spare) = spare.clone() else { return Err(UpstreamError::unsent(cause)) };
-                    http::Request::from_parts(spare, Outgoing::new(Body::empty()).0)
-                }
-            };
-        }
-    }
-    Err(UpstreamError::unsent(refused))
-}
-
 /// The same for a reply that shares its connection, which is in use until the body's end.
-fn bring_back_h2(upstream: &Inner, held: Box<Held>, reply: http::Response<Incoming>) -> Response {
+fn bring_back_shared(upstream: &Inner, held: Box<Held>, reply: http::Response<Incoming>) -> Response {
     let (mut parts, incoming) = reply.into_parts();
     parts.version = http::Version::HTTP_11;
     let body = Body::incoming(incoming);

@@ -25,6 +25,39 @@ pub struct Settings {
     pub idle: Duration,
     /// Idle connections that each worker keeps.
     pub pool_idle_per_worker: usize,
+    /// Requests that each worker has there at once, at most, replies that still stream included.
+    pub requests_per_worker: usize,
+    /// How often the names of endpoints are resolved while the upstream is in use.
+    pub resolve_every: Duration,
+    /// What is tried again.
+    pub retry: Retry,
+    /// Of a hundred requests, how many may be sent a second time.
+    pub retry_percent: usize,
+    /// `[upstreams.NAME.ejection]`.
+    pub ejection: Ejection,
+}
+
+/// Which requests are tried on another endpoint. One of which nothing was sent to anybody can't have been done; one that can be done twice may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retry {
+    /// Nothing is tried again.
+    Off,
+    /// Those of which nothing was sent.
+    Unsent,
+    /// Those too that are idempotent, have no body, and lost their connection before they were answered.
+    #[default]
+    Idempotent,
+}
+
+/// When an endpoint that fails is left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// After this many failures without a success between; never where it is 0.
+    pub failures: u32,
+    /// For how long at first; each further time twice as long.
+    pub time: Duration,
+    /// For how long at most.
+    pub time_max: Duration,
 }
 
 /// What is spoken to an upstream.
@@ -75,7 +108,18 @@ impl Settings {
             response_header: Duration::from_secs(30),
             idle: Duration::from_secs(60),
             pool_idle_per_worker: 64,
+            requests_per_worker: 16_384,
+            resolve_every: Duration::from_secs(5),
+            retry: Retry::default(),
+            retry_percent: 20,
+            ejection: Ejection::default(),
         }
+    }
+}
+
+impl Default for Ejection {
+    fn default() -> Self {
+        Self { failures: 3, time: Duration::from_secs(10), time_max: Duration::from_secs(300) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A place for a request on one of a worker's HTTP/2 connections to an endpoint: on one that has room, on a new one, or as soon as a place is free.
+//! A place for a request on one of a worker's HTTP/2 connections to a host: on one that has room, on a new one, or as soon as a place is free.
 //! Knows nothing of what is sent.
 
 use std::sync::{Arc, OnceLock};
@@ -7,10 +7,11 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
+use super::host::Host;
 use super::multi::{Multi, Ticket};
 use super::{Cause, Inner, pool};
 
-/// One worker's connections to one endpoint.
+/// One worker's connections to one host.
 #[derive(Default)]
 pub(super) struct Streams {
     /// The oldest first: it is filled first, so that few are kept.
@@ -40,14 +41,14 @@ enum Place {
 struct Opener {
     opening: Arc<Opening>,
     upstream: Arc<Inner>,
-    endpoint: usize,
+    host: Arc<Host>,
 }
 
-/// A place on a connection to `endpoint`. Waits for one no longer than a connection may take to come about.
-pub(super) async fn acquire(upstream: &Arc<Inner>, endpoint: usize, now: Instant) -> Result<Ticket, Cause> {
+/// A place on a connection to `host`. Waits for one no longer than a connection may take to come about.
+pub(super) async fn acquire(upstream: &Arc<Inner>, host: &Arc<Host>, now: Instant) -> Result<Ticket, Cause> {
     let deadline = tokio::time::Instant::from_std(now + upstream.connect);
     loop {
-        let place = pool::with_streams(upstream, endpoint, |streams| streams.place(upstream, endpoint)).ok_or(Cause::Connect)?;
+        let place = pool::with_streams(upstream, host, |streams| streams.place(upstream, host)).ok_or(Cause::Connect)?;
         match place {
             Place::Here(ticket) => return Ok(ticket),
             Place::Open(opener) => {
@@ -64,7 +65,7 @@ pub(super) async fn acquire(upstream: &Arc<Inner>, endpoint: usize, now: Instant
 }
 
 impl Streams {
-    fn place(&mut self, upstream: &Arc<Inner>, endpoint: usize) -> Place {
+    fn place(&mut self, upstream: &Arc<Inner>, host: &Arc<Host>) -> Place {
         self.connections.retain(|multi| multi.is_usable());
         if let Some(ticket) = self.connections.iter().find_map(Multi::enter) {
             return Place::Here(ticket);
@@ -77,7 +78,7 @@ impl Streams {
         }
         let opening = Arc::<Opening>::default();
         self.opening = Some(Arc::clone(&opening));
-        Place::Open(Opener { opening, upstream: Arc::clone(upstream), endpoint })
+        Place::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
     }
 
     /// A place on `multi` is free again.
@@ -93,17 +94,22 @@ impl Streams {
     pub(super) fn sweep(&mut self, now: Instant, old: &mut Vec<Arc<Multi>>) {
         old.extend(self.connections.extract_if(.., |multi| multi.upstream.is_closed() || !multi.is_usable() || multi.is_old(now)));
     }
+
+    /// The host is gone: its connections end with what is on them.
+    pub(super) fn close(&mut self, old: &mut Vec<Arc<Multi>>) {
+        old.append(&mut self.connections);
+    }
 }
 
 impl Opener {
     /// Opens the connection, keeps it for all, and takes a place on it.
     async fn open(self) -> Result<Option<Ticket>, Cause> {
-        let opened = Multi::connect(&self.upstream, self.endpoint).await;
+        let opened = Multi::connect(&self.upstream, &self.host).await;
         let _ = self.opening.outcome.set(opened.as_ref().map(|_| ()).map_err(|cause| *cause));
         let multi = opened?;
         let ticket = multi.enter();
         if !self.upstream.is_closed() {
-            pool::with_streams(&self.upstream, self.endpoint, |streams| {
+            pool::with_streams(&self.upstream, &self.host, |streams| {
                 streams.connections.push(multi);
                 // Whoever found all others full may find room on this one.
                 streams.freed.notify_waiters();
@@ -125,7 +131,7 @@ impl Opening {
 
 impl Drop for Opener {
     fn drop(&mut self) {
-        pool::with_streams(&self.upstream, self.endpoint, |streams| {
+        pool::with_streams(&self.upstream, &self.host, |streams| {
             streams.opening.take_if(|opening| Arc::ptr_eq(opening, &self.opening));
         });
         self.opening.over.notify_waiters();

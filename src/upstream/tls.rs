@@ -13,16 +13,21 @@ use super::settings::{Protocol, TlsSettings};
 use crate::telemetry::Mistake;
 use crate::wire::{Pem, provider};
 
+/// The protocols' names in ALPN.
+const H1: &[u8] = b"http/1.1";
+const H2: &[u8] = b"h2";
+
 /// One upstream's side of every handshake. Sessions are resumed by whichever worker connects next.
 #[derive(Debug)]
 pub(super) struct Tls {
-    config: Arc<ClientConfig>,
-    alpn: &'static [u8],
+    /// One for each protocol that may be asked for: upgrades need HTTP/1.1 wherever they go.
+    h1: Arc<ClientConfig>,
+    h2: Arc<ClientConfig>,
 }
 
 impl Tls {
     /// Reads certificates and keys; `setting` is `upstreams.NAME.tls`.
-    pub(super) fn build(setting: &str, settings: &TlsSettings, protocol: Protocol) -> Result<Self, Vec<Mistake>> {
+    pub(super) fn build(setting: &str, settings: &TlsSettings) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let roots = match &settings.ca {
             Some(ca) => read_roots(ca).map_err(|found| Mistake::new(format!("{setting}.ca"), found, "a PEM file of certificates")),
@@ -58,12 +63,10 @@ impl Tls {
                 .map_err(|error| unusable(".key", error, "the key that belongs to the certificate"))?,
             _ => config.with_no_client_auth(),
         };
-        let alpn: &[u8] = match protocol {
-            Protocol::H1 => b"http/1.1",
-            Protocol::H2 => b"h2",
-        };
-        config.alpn_protocols = vec![alpn.to_vec()];
-        Ok(Self { config: Arc::new(config), alpn })
+        config.alpn_protocols = vec![H1.to_vec()];
+        let mut h2 = config.clone();
+        h2.alpn_protocols = vec![H2.to_vec()];
+        Ok(Self { h1: Arc::new(config), h2: Arc::new(h2) })
     }
 
     /// One handshake. The caller bounds the time.
@@ -74,11 +77,16 @@ impl Tls {
         &self,
         name: ServerName<'static>,
         stream: S,
+        protocol: Protocol,
     ) -> io::Result<TlsStream<S>> {
-        let stream = TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await?;
+        let config = match protocol {
+            Protocol::H1 => &self.h1,
+            Protocol::H2 => &self.h2,
+        };
+        let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
         // A server without ALPN speaks HTTP/1.1, and can't be known to speak HTTP/2.
         match stream.get_ref().1.alpn_protocol() {
-            None if self.alpn == b"h2" => Err(io::Error::other("the endpoint did not agree to HTTP/2 (ALPN h2)")),
+            None if protocol == Protocol::H2 => Err(io::Error::other("the endpoint did not agree to HTTP/2 (ALPN h2)")),
             _ => Ok(stream),
         }
     }

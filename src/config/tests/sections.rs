@@ -99,6 +99,9 @@ fn upstreams() {
     says(&upstream("tls.insecure = true"), &["upstreams.x.tls.insecure: found the unknown key"]);
     says(&upstream("http2.ping_interval = \"never\""), &["http2.ping_interval: found \"never\"", "\"off\" or a duration from \"1s\""]);
     says(&upstream("http2.streams_per_connection = 0"), &["from 1 to 10000"]);
+    says(&upstream("retry = \"always\""), &["\"idempotent\" or \"unsent\" or \"off\""]);
+    says(&upstream("retry_percent = 101"), &["from 0 to 100"]);
+    says(&upstream("ejection = { time = \"1m\", time_max = \"30s\" }"), &["upstreams.x.ejection: found a `time_max` that is shorter"]);
     let set = good(&extended(&upstream("protocol = \"h2\"\nhttp2 = { ping_interval = \"30s\", connections_per_worker = 2 }")));
     let set = set.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();
     assert_eq!((set.protocol, set.http2.ping_interval, set.http2.connections_per_worker), (Protocol::H2, Some(Duration::from_secs(30)), 2));

@@ -166,7 +166,8 @@ async fn a_request_of_which_nothing_was_sent_comes_back_whole() {
     })
     .await;
     let upstream = upstream(&scripted);
-    let mut link = link::Link::connect(&upstream.0, 0).await.unwrap_or_else(|cause| panic!("{cause:?}"));
+    let host = Arc::clone(&upstream.0.hosts.current()[0]);
+    let mut link = link::Link::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
     until(|| link.is_ready()).await;
     close.notify_one();
     until(|| !link.is_ready()).await;
@@ -183,16 +184,6 @@ async fn an_upstream_that_closes_whatever_it_accepts_is_not_tried_for_ever() {
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!(error.cause, Cause::Cut);
     assert_eq!(scripted.accepted(), 1);
-}
-
-#[tokio::test]
-async fn an_endpoint_that_refuses_is_passed_over_and_the_others_take_turns() {
-    let (one, two) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
-    let upstream = Upstream::build(&settings(&[one.address, nobody().await, two.address]), &Metrics::new(1)).unwrap();
-    for _ in 0..9 {
-        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
-    }
-    assert_eq!((one.accepted(), two.accepted()), (1, 1));
 }
 
 #[tokio::test]
@@ -237,23 +228,15 @@ async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
 }
 
 #[tokio::test]
-async fn a_name_is_resolved_when_a_connection_is_made() {
-    let scripted = Scripted::answering(OK).await;
-    let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
-    let upstream = Upstream::build(&Settings { endpoints, ..settings(&[]) }, &Metrics::new(1)).unwrap();
-    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
-}
-
-#[tokio::test]
 async fn a_worker_with_too_many_requests_sends_no_more() {
     let metrics = Metrics::new(1);
     let scripted = Scripted::answering(OK).await;
-    let upstream = Upstream::build(&settings(&[scripted.address]), &metrics).unwrap();
+    let upstream = Upstream::build(&Settings { requests_per_worker: 10, ..settings(&[scripted.address]) }, &metrics).unwrap();
     let mut seats = Vec::new();
-    while let Some(seat) = pool::admit(&upstream.0) {
+    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0) {
         seats.push(seat);
     }
-    assert_eq!(seats.len(), pool::OUTSTANDING_PER_WORKER_MAX);
+    assert_eq!(seats.len(), 10);
     let error = upstream.send(get()).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Overload, false));
     assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"} 1"));

@@ -16,6 +16,7 @@ use crate::wire::{Body, Request};
 mod bodies;
 mod connections;
 mod failures;
+mod hosts;
 
 mod multiplexed;
 mod tls;
@@ -141,6 +142,16 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 async fn until(condition: impl Fn() -> bool) {
     in_time(async {
         while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// The same for a condition that itself waits.
+async fn until_async(mut condition: impl AsyncFnMut() -> bool) {
+    in_time(async {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })

@@ -48,7 +48,8 @@ fn build(settings: &Settings) -> Upstream {
 }
 
 fn loads(upstream: &Upstream) -> Vec<usize> {
-    pool::with_streams(&upstream.0, 0, |streams| streams.loads()).unwrap_or_default()
+    let host = Arc::clone(&upstream.0.hosts.current()[0]);
+    pool::with_streams(&upstream.0, &host, |streams| streams.loads()).unwrap_or_default()
 }
 
 #[tokio::test]

@@ -1,0 +1,146 @@
+//! One worker's places at an upstream's hosts, a slot each: idle connections, shared connections, and the choice between hosts. Knows nothing of
+//! requests.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Inner;
+use super::host::{Host, Turn};
+use super::link::Link;
+use super::pool::Old;
+use super::streams::Streams;
+
+/// All of an upstream's.
+#[derive(Default)]
+pub(super) struct Slots {
+    /// In the order of the upstream's hosts.
+    all: Vec<Slot>,
+    idle_total: usize,
+    /// Which of the upstream's lists of hosts this is.
+    generation: u64,
+}
+
+/// One host's.
+struct Slot {
+    host: Arc<Host>,
+    /// HTTP/1.1, the longest unused first.
+    #[allow(clippy::vec_box, reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request")]
+    idle: Vec<Box<Link>>,
+    /// HTTP/2.
+    streams: Streams,
+}
+
+impl Slots {
+    /// Takes over the hosts that the upstream has now, where they have changed.
+    pub(super) fn follow(&mut self, upstream: &Inner, old: &mut Old) {
+        let generation = upstream.hosts.generation();
+        if generation == self.generation && !self.all.is_empty() {
+            return;
+        }
+        self.generation = generation;
+        let mut before = std::mem::take(&mut self.all);
+        let slot = |host: &Arc<Host>| match before.iter().position(|slot| Arc::ptr_eq(&slot.host, host)) {
+            Some(at) => before.swap_remove(at),
+            None => Slot { host: Arc::clone(host), idle: Vec::new(), streams: Streams::default() },
+        };
+        self.all = upstream.hosts.current().iter().map(slot).collect();
+        self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
+        // Addresses that are gone: what is under way there goes on.
+        for mut gone in before {
+            old.links.append(&mut gone.idle);
+            gone.streams.close(&mut old.multis);
+        }
+    }
+
+    /// The host for a request, none of `tried`. Where there is but one, it is not counted.
+    ///
+    /// Of two taken at random the one with less to do (power of two choices): nearly as even as looking at all of them, and workers that look at the
+    /// same counts don't all run to the same host. Those that are left alone are passed over while there is another.
+    pub(super) fn choose(&self, upstream: &Inner, tried: &[Arc<Host>]) -> Option<(usize, Option<Turn>)> {
+        let count = self.all.len();
+        if count <= 1 {
+            return (count == 1 && tried.is_empty()).then_some((0, None));
+        }
+        let first = fastrand::usize(..count);
+        let second = (first + fastrand::usize(1..count)) % count;
+        let untried = |index: &usize| self.host(*index).is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)));
+        let ready = |index: &usize| untried(index) && self.host(*index).is_some_and(|host| !host.is_ejected());
+        let may_probe = |index: &usize| untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream));
+        let load = |index: &usize| self.host(*index).map_or(usize::MAX, |host| host.outstanding());
+        let pair = [first, second];
+        let around = || (0..count).map(|step| (first + step) % count);
+        let index = pair.into_iter().find(|index| may_probe(index));
+        let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
+        let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
+        // All are left alone: then that is no reason.
+        let index = index.or_else(|| around().filter(untried).min_by_key(load))?;
+        Some((index, Some(Turn::new(self.host(index)?))))
+    }
+
+    pub(super) fn host(&self, index: usize) -> Option<&Arc<Host>> {
+        self.all.get(index).map(|slot| &slot.host)
+    }
+
+    /// The place of `host`, which was at `index` not long ago.
+    fn at(&self, index: usize, host: &Arc<Host>) -> Option<usize> {
+        if self.host(index).is_some_and(|at| Arc::ptr_eq(at, host)) {
+            return Some(index);
+        }
+        self.all.iter().position(|slot| Arc::ptr_eq(&slot.host, host))
+    }
+
+    /// The connection to a host that was used last; else the host. `host` is known where there are several.
+    pub(super) fn take(
+        &mut self,
+        upstream: &Inner,
+        index: usize,
+        host: Option<&Arc<Host>>,
+        now: Instant,
+        old: &mut Old,
+    ) -> Result<Box<Link>, Option<Arc<Host>>> {
+        let index = match host {
+            None => index,
+            Some(host) => self.at(index, host).ok_or_else(|| Some(Arc::clone(host)))?,
+        };
+        let slot = self.all.get_mut(index).ok_or(None)?;
+        while let Some(mut link) = slot.idle.pop() {
+            self.idle_total -= 1;
+            if link.is_ready() && now.saturating_duration_since(link.idle_since) < upstream.idle {
+                link.slot = index;
+                return Ok(link);
+            }
+            old.links.push(link);
+        }
+        Err(Some(Arc::clone(&slot.host)))
+    }
+
+    /// Keeps an idle connection, unless enough are kept or its host is gone.
+    pub(super) fn put(&mut self, upstream: &Inner, link: Box<Link>) {
+        if self.idle_total >= upstream.pool_idle_per_worker {
+            return;
+        }
+        if let Some(slot) = self.at(link.slot, &link.host).and_then(|at| self.all.get_mut(at)) {
+            slot.idle.push(link);
+            self.idle_total += 1;
+        }
+    }
+
+    pub(super) fn streams(&mut self, host: &Arc<Host>) -> Option<&mut Streams> {
+        self.all.iter_mut().find(|slot| Arc::ptr_eq(&slot.host, host)).map(|slot| &mut slot.streams)
+    }
+
+    pub(super) fn are_empty(&self) -> bool {
+        self.idle_total == 0 && self.all.iter().all(|slot| slot.streams.is_empty())
+    }
+
+    pub(super) fn sweep(&mut self, now: Instant, old: &mut Old) {
+        for slot in &mut self.all {
+            let before = slot.idle.len();
+            old.links.extend(slot.idle.extract_if(.., |link| {
+                link.upstream.is_closed() || !link.is_ready() || now.saturating_duration_since(link.idle_since) >= link.upstream.idle
+            }));
+            self.idle_total -= before - slot.idle.len();
+            slot.streams.sweep(now, &mut old.multis);
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Several hosts: who gets a request, who is left alone, what is sent twice, and names whose addresses change.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Mutex;
+
+use super::super::hosts::{Addresses, Resolve};
+use super::super::pool;
+use super::*;
+use crate::clock;
+use crate::wire::tests::{CHUNKED, incoming};
+
+/// Names as the test says, instead of the system's.
+#[derive(Clone, Debug, Default)]
+struct Names(Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>);
+
+impl Names {
+    fn set(&self, name: &str, addresses: &[SocketAddr]) {
+        self.0.lock().unwrap().insert(name.to_owned(), addresses.to_vec());
+    }
+
+    fn forget(&self, name: &str) {
+        self.0.lock().unwrap().remove(name);
+    }
+}
+
+impl Resolve for Names {
+    fn resolve(&self, host: String, _port: u16) -> Addresses {
+        let found = self.0.lock().unwrap().get(&host).cloned();
+        Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
+    }
+}
+
+fn build(settings: &Settings) -> Upstream {
+    Upstream::build(settings, &Metrics::new(1)).unwrap()
+}
+
+/// Answers every request, and says which host it was.
+async fn named(name: &'static str) -> Scripted {
+    Scripted::new(move |mut stream, _| async move {
+        while stream.head().await.is_some() {
+            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len())).await;
+        }
+    })
+    .await
+}
+
+async fn who(upstream: &Upstream) -> String {
+    text(in_time(upstream.send(get())).await.unwrap()).await
+}
+
+/// How often each answers.
+async fn tally(upstream: &Upstream, requests: usize) -> HashMap<String, usize> {
+    let mut tally = HashMap::new();
+    for _ in 0..requests {
+        *tally.entry(who(upstream).await).or_default() += 1;
+    }
+    tally
+}
+
+#[tokio::test]
+async fn requests_that_follow_each_other_are_shared_by_all() {
+    let (one, two, three) = (named("one").await, named("two").await, named("three").await);
+    let upstream = build(&settings(&[one.address, two.address, three.address]));
+    let tally = tally(&upstream, 300).await;
+    assert!(["one", "two", "three"].iter().all(|name| tally[*name] > 50), "{tally:?}");
+    // A connection each.
+    assert_eq!((one.accepted(), two.accepted(), three.accepted()), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn a_host_with_more_to_do_gets_less() {
+    let go = Arc::new(tokio::sync::Notify::new());
+    let held = Arc::clone(&go);
+    let slow = Scripted::new(move |mut stream, _| {
+        let held = Arc::clone(&held);
+        async move {
+            while stream.head().await.is_some() {
+                held.notified().await;
+                stream.send(OK).await;
+            }
+        }
+    })
+    .await;
+    let fast = named("fast").await;
+    let upstream = Arc::new(build(&settings(&[slow.address, fast.address])));
+    let first = tokio::spawn({
+        let upstream = Arc::clone(&upstream);
+        async move { while who(&upstream).await == "fast" {} }
+    });
+    until(|| slow.accepted() == 1).await;
+    // One waits there: everything else goes to the other.
+    let tally = tally(&upstream, 50).await;
+    assert_eq!(tally["fast"], 50);
+    assert_eq!(slow.accepted(), 1);
+    go.notify_one();
+    in_time(first).await.unwrap();
+    assert!(upstream.0.hosts.current().iter().all(|host| host.outstanding() == 0));
+}
+
+#[tokio::test]
+async fn one_that_refuses_costs_no_reply_and_is_left_alone() {
+    let (good, nowhere) = (named("good").await, nobody().await);
+    let metrics = Metrics::new(1);
+    let settings = settings(&[nowhere, good.address]);
+    let upstream = Upstream::build(&settings, &metrics).unwrap();
+    assert_eq!(tally(&upstream, 100).await["good"], 100);
+    let line = format!("weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{nowhere}\"}} 1\n");
+    assert!(metrics.encode().contains(&line), "{}", metrics.encode());
+    let ejected: Vec<bool> = upstream.0.hosts.current().iter().map(|host| host.is_ejected()).collect();
+    assert_eq!(ejected, [true, false]);
+}
+
+#[tokio::test]
+async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let good = named("good").await;
+    let ejection = Ejection { failures: 1, time: Duration::from_millis(100), time_max: Duration::from_millis(400) };
+    let upstream = build(&Settings { ejection, ..settings(&[address, good.address]) });
+    let back = || !upstream.0.hosts.current()[0].is_ejected();
+    until_async(async || {
+        assert_eq!(who(&upstream).await, "good");
+        !back()
+    })
+    .await;
+    // Tried again and again, and each time by one request that is then answered by the other.
+    let began = clock::monotonic();
+    while clock::monotonic() - began < Duration::from_millis(400) {
+        assert_eq!(who(&upstream).await, "good");
+    }
+    let listener = TcpListener::bind(address).await.unwrap();
+    tokio::spawn(async move {
+        loop {
+            let mut stream = Stream(listener.accept().await.unwrap().0);
+            tokio::spawn(async move {
+                while stream.head().await.is_some() {
+                    stream.send(OK).await;
+                }
+            });
+        }
+    });
+    until_async(async || who(&upstream).await == "ok").await;
+    assert!(back());
+}
+
+#[tokio::test]
+async fn where_all_are_left_alone_all_are_tried() {
+    let dead: Vec<SocketAddr> = [nobody().await, nobody().await].into();
+    let upstream = build(&settings(&dead));
+    for _ in 0..20 {
+        let error = upstream.send(get()).await.unwrap_err();
+        assert_eq!((error.cause, error.sent), (Cause::Connect, false));
+    }
+    assert!(upstream.0.hosts.current().iter().all(|host| host.is_ejected()));
+    // One is there again: it is found although its time is not over.
+    let listener = TcpListener::bind(dead[0]).await.unwrap();
+    tokio::spawn(async move {
+        loop {
+            let mut stream = Stream(listener.accept().await.unwrap().0);
+            tokio::spawn(async move {
+                while stream.head().await.is_some() {
+                    stream.send(OK).await;
+                }
+            });
+        }
+    });
+    assert_eq!(who(&upstream).await, "ok");
+}
+
+/// Takes every request and cuts the connection.
+async fn cutting() -> Scripted {
+    Scripted::new(|mut stream, _| async move {
+        stream.head().await;
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_idempotent_request_without_a_body_survives_a_cut_and_no_other_does() {
+    for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST", "PATCH"] {
+        let (cut, good) = (cutting().await, named("good").await);
+        let metrics = Metrics::new(1);
+        let ejection = Ejection { failures: 0, ..Ejection::default() };
+        let upstream = Upstream::build(&Settings { ejection, ..settings(&[cut.address, good.address]) }, &metrics).unwrap();
+        let mut errors = 0;
+        while cut.accepted() == 0 || errors == 0 && cut.accepted() < 3 {
+            let mut request = get();
+            *request.method_mut() = method.parse().unwrap();
+            match in_time(upstream.send(request)).await {
+                Ok(reply) => assert_eq!(reply.status(), 200),
+                Err(error) => {
+                    assert_eq!((error.cause, error.sent), (Cause::Cut, true));
+                    errors += 1;
+                }
+            }
+        }
+        let repeated = !matches!(method, "POST" | "PATCH");
+        assert_eq!(errors == 0, repeated, "{method}");
+        let sent = format!("weir_upstream_retries_total{{upstream=\"api\",result=\"sent\"}} {}\n", if repeated { 3 } else { 0 });
+        assert!(metrics.encode().contains(&sent), "{method}: {}", metrics.encode());
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_a_body_or_without_another_host_or_that_was_slow_is_not_repeated() {
+    let (one, two) = (cutting().await, cutting().await);
+    let upstream = build(&settings(&[one.address, two.address]));
+    let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
+    let mut request = post(Body::incoming(body));
+    *request.method_mut() = http::Method::PUT;
+    assert_eq!(in_time(upstream.send(request)).await.unwrap_err().cause, Cause::Cut);
+    assert_eq!(one.accepted() + two.accepted(), 1);
+    // Once, and not a third time.
+    assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Cut);
+    assert_eq!(one.accepted() + two.accepted(), 3);
+    let alone = cutting().await;
+    assert_eq!(in_time(build(&settings(&[alone.address])).send(get())).await.unwrap_err().cause, Cause::Cut);
+    assert_eq!(alone.accepted(), 1);
+    let silent = || async { Scripted::new(|mut stream, _| async move { stream.closed().await }).await };
+    let (one, two) = (silent().await, silent().await);
+    let upstream = build(&Settings { response_header: Duration::from_millis(80), ..settings(&[one.address, two.address]) });
+    assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Timeout);
+    assert_eq!(one.accepted() + two.accepted(), 1);
+}
+
+#[tokio::test]
+async fn retry_says_what_is_tried_again() {
+    let (cut, nowhere) = (cutting().await, nobody().await);
+    let ejection = Ejection { failures: 0, ..Ejection::default() };
+    for (retry, unsent) in [(Retry::Off, true), (Retry::Unsent, false)] {
+        let good = named("good").await;
+        let upstream = build(&Settings { retry, ejection: ejection.clone(), ..settings(&[nowhere, good.address]) });
+        let mut failed = 0;
+        for _ in 0..50 {
+            failed += usize::from(in_time(upstream.send(get())).await.is_err());
+        }
+        assert_eq!(failed > 0, unsent, "{retry:?}: {failed}");
+        let upstream = build(&Settings { retry, ejection: ejection.clone(), ..settings(&[cut.address, good.address]) });
+        let mut failed = 0;
+        for _ in 0..50 {
+            failed += usize::from(in_time(upstream.send(get())).await.is_err());
+        }
+        assert!(failed > 0, "{retry:?}");
+    }
+}
+
+#[tokio::test]
+async fn second_tries_are_bounded_by_a_share_of_the_requests() {
+    let (cut, good) = (cutting().await, named("good").await);
+    let metrics = Metrics::new(1);
+    let ejection = Ejection { failures: 0, ..Ejection::default() };
+    let settings = Settings { ejection, retry_percent: 10, ..settings(&[cut.address, good.address]) };
+    let upstream = Upstream::build(&settings, &metrics).unwrap();
+    let mut failed = 0;
+    for _ in 0..400 {
+        failed += usize::from(in_time(upstream.send(get())).await.is_err());
+    }
+    // Some 200 lost their connection: 32 to begin with, and 40 of 400, went to the other.
+    assert!((80..180).contains(&failed), "{failed}");
+    assert!(metrics.encode().contains(&format!("weir_upstream_retries_total{{upstream=\"api\",result=\"held\"}} {failed}\n")));
+    assert!(metrics.encode().contains("weir_upstream_retries_total{upstream=\"api\",result=\"sent\"} 72\n"), "{}", metrics.encode());
+}
+
+#[tokio::test]
+async fn a_names_addresses_are_all_used_and_followed() {
+    let (one, two, three) = (named("one").await, named("two").await, named("three").await);
+    let names = Names::default();
+    names.set("api.internal", &[one.address, two.address]);
+    let every = Duration::from_millis(50);
+    let settings = Settings { resolve_every: every, endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
+    let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names.clone())).unwrap();
+    let before = tally(&upstream, 60).await;
+    assert!(before["one"] > 10 && before["two"] > 10, "{before:?}");
+    let kept = upstream.0.hosts.current();
+    names.set("api.internal", &[three.address, two.address]);
+    until_async(async || who(&upstream).await == "three").await;
+    let after = tally(&upstream, 60).await;
+    assert!(!after.contains_key("one") && after["two"] > 10 && after["three"] > 10, "{after:?}");
+    // What is known of one that stayed is still known, and its connection in use.
+    let now = upstream.0.hosts.current();
+    assert!(now.iter().any(|host| kept.iter().any(|before| Arc::ptr_eq(before, host) && host.address == two.address)));
+    assert_eq!((one.accepted(), two.accepted(), three.accepted()), (1, 1, 1));
+    // The resolver fails: nothing changes. An empty answer is no answer.
+    for _ in 0..2 {
+        names.forget("api.internal");
+        tokio::time::sleep(pool::SWEEP + every).await;
+        let still = tally(&upstream, 60).await;
+        assert!(still["two"] > 10 && still["three"] > 10, "{still:?}");
+        names.set("api.internal", &[]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
+    let (closed, mut was_closed) = tokio::sync::mpsc::unbounded_channel();
+    let go = Arc::new(tokio::sync::Notify::new());
+    let held = Arc::clone(&go);
+    let gone = Scripted::new(move |mut stream, _| {
+        let (closed, held) = (closed.clone(), Arc::clone(&held));
+        async move {
+            while stream.head().await.is_some() {
+                held.notified().await;
+                stream.send(OK).await;
+            }
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let new = named("new").await;
+    let names = Names::default();
+    names.set("api.internal", &[gone.address]);
+    let endpoints = vec!["http://api.internal".to_owned()];
+    let settings = Settings { resolve_every: Duration::from_millis(50), endpoints, ..settings(&[]) };
+    let upstream = Arc::new(Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names.clone())).unwrap());
+    let under_way = tokio::spawn({
+        let upstream = Arc::clone(&upstream);
+        async move { who(&upstream).await }
+    });
+    until(|| gone.accepted() == 1).await;
+    names.set("api.internal", &[new.address]);
+    until(|| upstream.0.hosts.current()[0].address == new.address).await;
+    assert_eq!(who(&upstream).await, "new");
+    go.notify_one();
+    assert_eq!(in_time(under_way).await.unwrap(), "ok");
+    in_time(was_closed.recv()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_knows_is_a_failure_to_connect() {
+    let settings = Settings { endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
+    let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(Names::default())).unwrap();
+    let error = in_time(upstream.send(get())).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Connect, false));
+}
+
+#[tokio::test]
+async fn the_systems_names_are_found() {
+    let scripted = Scripted::answering(OK).await;
+    let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
+    let upstream = build(&Settings { endpoints, ..settings(&[]) });
+    for _ in 0..5 {
+        assert_eq!(who(&upstream).await, "ok");
+    }
+}
+
+#[tokio::test]
+async fn where_there_is_one_host_nothing_is_counted() {
+    let scripted = Scripted::answering(OK).await;
+    let upstream = upstream(&scripted);
+    let pool::Admitted::Here(seat) = pool::admit(&upstream.0) else { panic!("full") };
+    assert!(seat.host().is_none());
+    assert_eq!(upstream.0.hosts.current()[0].outstanding(), 0);
+}
+
+#[tokio::test]
+async fn over_http2_hosts_share_and_fail_alike() {
+    let serve = || async {
+        Scripted::new(|stream, _| async move {
+            let Ok(mut connection) = h2::server::handshake(stream.0).await else { return };
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
+                let _ = stream.send_data(Bytes::from_static(b"ok"), true);
+            }
+        })
+        .await
+    };
+    let (one, two) = (serve().await, serve().await);
+    let addresses = [one.address, nobody().await, two.address];
+    let upstream = build(&Settings { protocol: Protocol::H2, ..settings(&addresses) });
+    for _ in 0..60 {
+        assert_eq!(who(&upstream).await, "ok");
+    }
+    assert_eq!((one.accepted(), two.accepted()), (1, 1));
+    assert!(upstream.0.hosts.current().iter().all(|host| host.outstanding() == 0));
+}
+
+#[tokio::test]
+async fn a_request_for_another_protocol_gets_the_connection() {
+    let scripted = Scripted::new(|mut stream, _| async move {
+        let head = stream.head().await.unwrap();
+        assert!(head.contains("upgrade: echo\r\n") && head.contains("connection: upgrade\r\n"), "{head}");
+        stream.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\nconnection: upgrade\r\n\r\nearly").await;
+        let said = stream.read_to("\n").await.unwrap();
+        stream.send(&said).await;
+        stream.closed().await;
+    })
+    .await;
+    // Also where HTTP/2 is spoken otherwise.
+    for protocol in [Protocol::H1, Protocol::H2] {
+        let upstream = build(&Settings { protocol, requests_per_worker: 1, ..settings(&[scripted.address]) });
+        let request =
+            http::Request::get("/").header("host", "a").header("upgrade", "echo").header("connection", "upgrade").extension(Upgrade);
+        let mut reply = in_time(upstream.send(request.body(Body::empty()).unwrap())).await.unwrap();
+        assert_eq!(reply.status(), 101);
+        let upgraded = in_time(hyper::upgrade::on(&mut reply)).await.unwrap();
+        let mut stream = hyper_util::rt::TokioIo::new(upgraded);
+        stream.write_all(b"hello\n").await.unwrap();
+        let mut heard = [0; 11];
+        in_time(stream.read_exact(&mut heard)).await.unwrap();
+        assert_eq!(&heard, b"earlyhello\n");
+        // It counts as long as its reply is held.
+        assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
+        drop(reply);
+        assert!(matches!(pool::admit(&upstream.0), pool::Admitted::Here(_)));
+    }
+}
