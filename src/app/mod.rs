@@ -25,6 +25,7 @@ use crate::listen::{ConnectionSettings, Drain, Listener, Security};
 use crate::plan::Fallback;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
+use crate::upstream::Upstream;
 
 pub use demo::DemoUpstream;
 pub use serve::serve;
@@ -78,12 +79,16 @@ struct Serving {
     limiter: Arc<Limiter>,
     /// Some route refuses its clients when the store does not answer.
     store_is_needed: bool,
+    /// By name.
+    upstreams: Vec<(String, Arc<Upstream>)>,
 }
 
 impl Serving {
     fn of(built: &Built) -> Self {
         let store_is_needed = built.routes.iter().any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
-        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed }
+        let mut upstreams: Vec<_> = built.upstreams.iter().map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream))).collect();
+        upstreams.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed, upstreams }
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Running;
 use super::build::Built;
 use crate::admin::Views;
 use crate::config::Mistakes;
+use crate::upstream::{EndpointStatus, Upstream};
 
 /// What `/status` shows, kept up to date by reloads.
 #[derive(Debug)]
@@ -71,10 +72,17 @@ impl Views for Pages {
 
     fn status(&self) -> String {
         let views = &self.0.views;
+        let serving = self.0.serving.load_full();
+        let endpoint =
+            |one: EndpointStatus| json!({ "endpoint": one.endpoint, "address": one.address.to_string(), "ejected": one.ejected });
+        let upstream = |(name, upstream): &(String, Arc<Upstream>)| {
+            (name.clone(), Value::Array(upstream.status().into_iter().map(endpoint).collect()))
+        };
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "started": views.started_us / 1_000_000,
             "configuration": *views.applied.lock().unwrap_or_else(PoisonError::into_inner),
+            "upstreams": serving.upstreams.iter().map(upstream).collect::<Map<_, _>>(),
             "last_reload": *views.last_reload.lock().unwrap_or_else(PoisonError::into_inner),
         })
         .to_string()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::reader::{Item, Table};
 use super::{NAMED_MAX, check_name, units};
 use crate::upstream::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
-use crate::wire::{Identity, PEM_BYTES_MAX, Pem};
+use crate::wire::Identity;
 
 const ENDPOINTS_MAX: usize = 256;
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
@@ -86,23 +86,18 @@ fn endpoints(written: &Item<'_>) -> Vec<String> {
 
 fn tls(table: &mut Table<'_>) -> TlsSettings {
     let mut table = table.section("tls");
-    let ca = table.take("ca").and_then(|item| pem(&item));
+    let ca = table.take("ca").and_then(|item| item.pem(PEM));
     let (certificate, key) = (table.take("certificate"), table.take("key"));
     match (&certificate, &key) {
         (Some(_), None) => table.missing("key", "the certificate's key"),
         (None, Some(_)) => table.missing("certificate", "the key's certificate"),
         _ => {}
     }
-    let identity = certificate.and_then(|item| pem(&item)).zip(key.and_then(|item| pem(&item)));
+    let identity = certificate.and_then(|item| item.pem(PEM)).zip(key.and_then(|item| item.pem(PEM)));
     let identity = identity.map(|(certificate, key)| Identity { certificate, key });
     let server_name = table.take("server_name").and_then(|item| item.text("a host name")).map(ToOwned::to_owned);
     table.finish();
     TlsSettings { ca, identity, server_name }
-}
-
-fn pem(item: &Item<'_>) -> Option<Pem> {
-    let (path, bytes) = item.notes.named_file(item, PEM, PEM_BYTES_MAX)?;
-    Some(Pem { path, bytes: bytes.into() })
 }
 
 fn http2(table: &mut Table<'_>, default: Http2Settings) -> Http2Settings {

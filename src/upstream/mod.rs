@@ -5,6 +5,7 @@
 //! written to a stream), `outgoing` (a request's body), `patience` (how long to wait for an
 //! answer), `framing` (how long a body is).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -94,6 +95,17 @@ impl Cause {
     }
 }
 
+/// One address of an endpoint, as it stands at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// As it was written.
+    pub endpoint: String,
+    /// Itself, or one of its name's.
+    pub address: SocketAddr,
+    /// It failed, and is left alone for a while.
+    pub ejected: bool,
+}
+
 /// What the upstream's connections share with it.
 #[derive(Debug)]
 struct Inner {
@@ -165,6 +177,17 @@ impl Upstream {
             retries_held: metrics.counter(names::UPSTREAM_RETRIES, &[name, "held"]),
             closed: AtomicBool::new(false),
         })))
+    }
+
+    /// All addresses that are known at the moment; none of a name that was not needed yet.
+    #[must_use]
+    pub fn status(&self) -> Vec<EndpointStatus> {
+        let status = |host: &Arc<host::Host>| EndpointStatus {
+            endpoint: self.0.text_of(host).to_owned(),
+            address: host.address,
+            ejected: host.is_ejected(),
+        };
+        self.0.hosts.current().iter().map(status).collect()
     }
 
     /// Sends `request` (its URI in origin form, its `Host` set by the caller, hop-by-hop fields already stripped) and returns the reply's head

@@ -23,6 +23,7 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod clocks;
 mod commands;
+mod endpoints;
 mod endurance;
 mod faults;
 mod forwarding;

@@ -257,10 +257,13 @@ async fn second_tries_are_bounded_by_a_share_of_the_requests() {
     for _ in 0..400 {
         failed += usize::from(in_time(upstream.send(get())).await.is_err());
     }
-    // Some 200 lost their connection: 32 to begin with, and 40 of 400, went to the other.
-    assert!((80..180).contains(&failed), "{failed}");
-    assert!(metrics.encode().contains(&format!("weir_upstream_retries_total{{upstream=\"api\",result=\"held\"}} {failed}\n")));
-    assert!(metrics.encode().contains("weir_upstream_retries_total{upstream=\"api\",result=\"sent\"} 72\n"), "{}", metrics.encode());
+    // Some 200 lost their connection: 32 to begin with and a tenth of 400 went to the other, but for what the last requests earned.
+    let sent = cut.accepted() - failed;
+    assert!((68..=72).contains(&sent), "{sent} of {}", cut.accepted());
+    for (result, count) in [("held", failed), ("sent", sent)] {
+        let line = format!("weir_upstream_retries_total{{upstream=\"api\",result=\"{result}\"}} {count}\n");
+        assert!(metrics.encode().contains(&line), "{line}{}", metrics.encode());
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,207 @@
+//! Upstreams with several endpoints, and over TLS and HTTP/2: real processes that are killed, certificates that are changed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::process::Signal;
+
+use crate::harness::client::{Client, Tally, get};
+use crate::harness::eventually_async;
+use crate::harness::pki::Pki;
+use crate::harness::tls::HOST;
+use crate::harness::toml::Toml;
+use crate::harness::weir::{Weir, replace};
+
+const SPREAD: &str = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
+
+/// A process that answers every request with `text`.
+fn answering(text: &str) -> Weir {
+    Weir::start(&answers(text).text())
+}
+
+fn answers(text: &str) -> Toml {
+    Toml::new().route(&format!("path = \"/*\"\nrespond = {{ status = 200, body = \"{text}\" }}"))
+}
+
+/// A proxy in front of these processes.
+fn front(endpoints: &[&Weir], more: &str) -> Weir {
+    let endpoints: Vec<String> = endpoints.iter().map(|weir| format!("\"http://{}\"", weir.http)).collect();
+    Weir::start(&Toml::new().more(&format!("[upstreams.api]\nendpoints = [{}]\n{more}\n{SPREAD}", endpoints.join(", "))).text())
+}
+
+/// Clients that send one `GET` after the other until told to stop.
+async fn load(weir: &Weir, clients: usize, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU64>) -> tokio::task::JoinSet<Tally> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..clients {
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let (stop, answered) = (Arc::clone(stop), Arc::clone(answered));
+        tasks.spawn(async move {
+            let mut tally = Tally::default();
+            while !stop.load(Ordering::Relaxed) {
+                tally.add(&client.get("/", &[]).await);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            tally
+        });
+    }
+    tasks
+}
+
+async fn until_more(answered: &AtomicU64, more: u64) {
+    let goal = answered.load(Ordering::Relaxed) + more;
+    eventually_async("requests are answered", async || {
+        let now = answered.load(Ordering::Relaxed);
+        if now >= goal { Ok(()) } else { Err(format!("{now} of {goal}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_of_two_endpoints_is_killed_under_load_and_not_one_get_fails() {
+    let (stays, mut killed) = (answering("stays"), answering("killed"));
+    let weir = front(&[&stays, &killed], "");
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut clients = load(&weir, 32, &stop, &answered).await;
+    until_more(&answered, 1_000).await;
+    let shares = [&stays, &killed].map(|one| one.metric("weir_requests_total{route=\"all\",code=\"200\"}"));
+    assert!(shares.iter().all(|share| *share > 200), "{shares:?}");
+    killed.signal(Signal::KILL);
+    killed.exit();
+    until_more(&answered, 2_000).await;
+    stop.store(true, Ordering::Relaxed);
+    while let Some(tally) = clients.join_next().await {
+        tally.unwrap().only(&[200]);
+    }
+    let endpoint = format!("weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{}\"}}", killed.http);
+    assert!(weir.metric(&endpoint) >= 1);
+    assert!(weir.output().says("an endpoint fails: it is left alone for a while"));
+    let status = weir.admin_page("/status").json();
+    let left_alone: Vec<(&str, bool)> = status["upstreams"]["api"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|endpoint| (endpoint["endpoint"].as_str().unwrap(), endpoint["ejected"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(left_alone, [(format!("http://{}", stays.http).as_str(), false), (format!("http://{}", killed.http).as_str(), true)]);
+}
+
+#[tokio::test]
+async fn the_only_endpoint_is_killed_and_502_comes_at_once() {
+    let mut killed = answering("killed");
+    let weir = front(&[&killed], "");
+    let mut client = Client::connect(weir.http).await.unwrap();
+    assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
+    killed.signal(Signal::KILL);
+    killed.exit();
+    for _ in 0..20 {
+        let began = Instant::now();
+        let reply = client.get("/", &[]).await.unwrap();
+        assert_eq!(reply.status, 502, "{reply:?}");
+        // The time to connect is one second.
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
+    let (stays, frozen) = (answering("stays"), answering("frozen"));
+    let weir = front(
+        &[&stays, &frozen],
+        "timeouts = { connect = \"500ms\", response_header = \"500ms\" }\nejection = { failures = 1, time = \"1s\", time_max = \"1s\" }",
+    );
+    frozen.signal(Signal::STOP);
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let mut slow = 0;
+    for _ in 0..200 {
+        let reply = client.get("/", &[]).await.unwrap();
+        assert!([200, 504].contains(&reply.status), "{reply:?}");
+        slow += usize::from(reply.status == 504);
+    }
+    // Not half of them.
+    assert!((1..10).contains(&slow), "{slow}");
+    frozen.signal(Signal::CONT);
+    eventually_async("it answers again", async || {
+        let reply = get(weir.http, "/", &[]).await.text();
+        if reply == "frozen" { Ok(()) } else { Err(reply) }
+    })
+    .await;
+}
+
+/// A process that speaks TLS and HTTP/2, as an upstream does.
+fn secured(pki: &Pki, clients: Option<&Pki>) -> Weir {
+    let mut config = answers("secret").secured(&["api"]);
+    if clients.is_some() {
+        config = config.listener("client_ca = \"clients.pem\"\nclient_certificates = \"required\"");
+    }
+    let build = Weir::build(&config.text()).identity("api", &pki.server(&[HOST]));
+    let ca = clients.map_or("", |clients| &clients.ca);
+    build.file("clients.pem", ca.as_bytes()).start()
+}
+
+fn secured_front(upstream: &Weir, protocol: &str, tls: &str) -> Toml {
+    let lines = format!("endpoints = [\"https://{}\"]\nprotocol = \"{protocol}\"", upstream.http);
+    Toml::new().more(&format!("[upstreams.api]\n{lines}\n[upstreams.api.tls]\nserver_name = \"{HOST}\"\n{tls}\n{SPREAD}"))
+}
+
+#[tokio::test]
+async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
+    let (pki, clients) = (Pki::new(), Pki::new());
+    let upstream = secured(&pki, None);
+    for protocol in ["h1", "h2"] {
+        let weir = Weir::build(&secured_front(&upstream, protocol, "ca = \"ca.pem\"").text()).file("ca.pem", pki.ca.as_bytes()).start();
+        for _ in 0..5 {
+            let reply = get(weir.http, "/", &[]).await;
+            assert_eq!((reply.status, reply.text().as_str()), (200, "secret"), "{reply:?}");
+        }
+        // And by the system's authorities, among which ours is none ...
+        let system = secured_front(&upstream, protocol, "").text();
+        let stranger = Weir::build(&system).file("ca.pem", Pki::new().ca.as_bytes());
+        let file = stranger.folder().join("ca.pem").display().to_string();
+        let stranger = stranger.environment("SSL_CERT_FILE", &file).start();
+        assert_eq!(get(stranger.http, "/", &[]).await.status, 502);
+        assert_eq!(stranger.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"tls\"}"), 1);
+        // ... until it is.
+        let friend = Weir::build(&system).file("ca.pem", pki.ca.as_bytes());
+        let file = friend.folder().join("ca.pem").display().to_string();
+        assert_eq!(get(friend.environment("SSL_CERT_FILE", &file).start().http, "/", &[]).await.status, 200);
+    }
+    let careful = secured(&pki, Some(&clients));
+    let known = secured_front(&careful, "h2", "ca = \"ca.pem\"\ncertificate = \"weir.pem\"\nkey = \"weir.key\"");
+    let known = Weir::build(&known.text()).file("ca.pem", pki.ca.as_bytes()).identity("weir", &clients.client("weir")).start();
+    assert_eq!(get(known.http, "/", &[]).await.status, 200);
+    let unknown = Weir::build(&secured_front(&careful, "h2", "ca = \"ca.pem\"").text()).file("ca.pem", pki.ca.as_bytes()).start();
+    assert_eq!(get(unknown.http, "/", &[]).await.status, 502);
+}
+
+#[tokio::test]
+async fn an_authority_that_is_changed_on_the_disk_is_taken_over() {
+    let pki = Pki::new();
+    let upstream = secured(&pki, None);
+    let weir = Weir::build(&secured_front(&upstream, "h1", "ca = \"ca.pem\"").text()).file("ca.pem", Pki::new().ca.as_bytes()).start();
+    assert_eq!(get(weir.http, "/", &[]).await.status, 502);
+    replace(&weir.folder().join("ca.pem"), pki.ca.as_bytes());
+    weir.await_reloads("applied", 1);
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    replace(&weir.folder().join("ca.pem"), b"no certificate at all");
+    weir.await_reloads("refused", 1);
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    let mistakes = weir.admin_page("/status").json()["last_reload"]["mistakes"].as_str().unwrap().to_owned();
+    assert!(mistakes.contains("upstreams.api.tls.ca: found no certificate in"), "{mistakes}");
+}
+
+#[tokio::test]
+async fn a_body_larger_than_all_windows_passes_over_http2_both_ways() {
+    let echo = crate::harness::upstream::Upstream::start();
+    let middle = Weir::start(&Toml::new().more(&format!("[upstreams.api]\nendpoints = [\"{}\"]\n{SPREAD}", echo.url())).text());
+    let weir = front(&[&middle], "protocol = \"h2\"");
+    let large = Bytes::from(vec![b'x'; 8 << 20]);
+    echo.answer(200, &[], large.clone());
+    let mut client = Client::connect(weir.http).await.unwrap();
+    for _ in 0..3 {
+        let reply = client.send("POST", "/", &[], large.clone()).await.unwrap();
+        assert_eq!((reply.status, reply.body.len()), (200, large.len()));
+        assert_eq!(echo.last().body.len(), large.len());
+    }
+}
