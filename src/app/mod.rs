@@ -136,6 +136,7 @@ impl App {
         warn(&config);
         let (built, house) = builder.build(config, None)?;
         let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
+        show_expiry(&metrics, &built);
         let security: Vec<Security> = built.tls.iter().cloned().map(Security::new).collect();
         let public = secure(public, &security);
         let admin = built.admin.map(|address| bind_one(address, 1)).transpose()?;
@@ -240,6 +241,7 @@ impl Reloader {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
         }
         let built = built.started_as(&current);
+        show_expiry(&running.metrics, &built);
         running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
         running.connections.store(Arc::new(built.connections.clone()));
         running.admin_connections.store(Arc::new(admin_connections(&built.connections)));
@@ -255,6 +257,13 @@ impl Reloader {
     #[must_use]
     pub fn watched(&self) -> Vec<Watch> {
         self.0.current.lock().unwrap_or_else(PoisonError::into_inner).watched.clone()
+    }
+}
+
+/// For whoever forgot to renew. Shown from the first certificate on.
+fn show_expiry(metrics: &Metrics, built: &Built) {
+    if let Some(first) = built.tls.iter().flatten().map(|tls| tls.expires_s()).min() {
+        metrics.gauge(names::CERTIFICATES_EXPIRE).set(first);
     }
 }
 

@@ -59,23 +59,27 @@ impl<H: Handler> Connection<H> {
         let stream = handshake::shake(socket, config, self.settings.tls_handshake, &self.pulse, &mut peer).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
         let stream = self.stream(Transport::Tls(stream));
-        if http2 { self.http2(stream, Bytes::new(), peer.into()).await } else { self.http1(stream, peer).await }
+        if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 
     fn stream(&self, transport: Transport) -> ClientStream<Transport> {
         ClientStream::new(transport, Arc::clone(&self.pulse), self.settings.send_idle).holding(Arc::clone(&self.place))
     }
 
+    fn served(self, peer: Peer) -> (Arc<Served<H>>, Arc<Place>, Arc<ConnectionSettings>) {
+        (Arc::new(Served { handler: self.handler, peer: Arc::new(peer), pulse: self.pulse }), self.place, self.settings)
+    }
+
     async fn http1(self, stream: ClientStream<Transport>, peer: Peer) -> Result<(), Failure> {
-        let served = Arc::new(Served { handler: self.handler.clone(), peer: Arc::new(peer), pulse: Arc::clone(&self.pulse) });
-        match http1::serve(stream, &served, &self.settings).await? {
+        let (served, place, settings) = self.served(peer);
+        match http1::serve(stream, &served, &settings).await? {
             End::Closed => Ok(()),
-            End::Http2(stream, begun) => Box::pin(self.http2(stream, begun, Arc::clone(&served.peer))).await,
+            End::Http2(stream, begun) => Box::pin(http2::serve(stream, begun, served, place, &settings)).await,
         }
     }
 
-    async fn http2(self, stream: ClientStream<Transport>, begun: Bytes, peer: Arc<Peer>) -> Result<(), Failure> {
-        let served = Arc::new(Served { handler: self.handler, peer, pulse: self.pulse });
-        http2::serve(stream, begun, served, self.place, &self.settings).await
+    async fn http2(self, stream: ClientStream<Transport>, peer: Peer) -> Result<(), Failure> {
+        let (served, place, settings) = self.served(peer);
+        http2::serve(stream, Bytes::new(), served, place, &settings).await
     }
 }

@@ -41,6 +41,9 @@ const FRAME_BYTES_MAX: u32 = 16 << 10;
 /// Streams that were reset before they were seen, and streams that we had to reset: beyond, the connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
+/// How long a client that had no streams when it was told to close may take for it.
+const GOODBYE: Duration = Duration::from_millis(GOODBYE_MS);
+pub(super) const GOODBYE_MS: u64 = 2_000;
 /// Tasks of streams for each stream that may be open: beyond, the connection is not read until some have ended.
 const TASKS_PER_STREAM_MAX: usize = 2;
 
@@ -110,11 +113,21 @@ where
 /// Closes a connection without streams.
 struct Idle {
     alarm: Alarm,
+    phase: Phase,
     request_header: Duration,
     keep_alive: Duration,
-    /// For the client to take the rest of its replies, and to close.
-    closing: Duration,
-    closes: bool,
+    /// For the client to take the rest of its last replies.
+    send_idle: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// There are streams.
+    Busy,
+    /// There are none.
+    Idle,
+    /// Nor will there be any: the client was told.
+    Closing,
 }
 
 enum Lapse {
@@ -129,31 +142,33 @@ enum Lapse {
 impl Idle {
     fn new(settings: &ConnectionSettings) -> Self {
         let ConnectionSettings { request_header, keep_alive, send_idle, .. } = *settings;
-        Self { alarm: Alarm::default(), request_header, keep_alive, closing: send_idle, closes: false }
+        Self { alarm: Alarm::default(), phase: Phase::Busy, request_header, keep_alive, send_idle }
     }
 
     /// `told` says whether the client was told to open no more streams.
     fn poll(&mut self, pulse: &Pulse, told: bool, cx: &mut Context<'_>) -> Poll<Lapse> {
         let (open, seen) = pulse.streams();
         if open > 0 {
+            self.phase = Phase::Busy;
             self.alarm.disarm();
             return Poll::Pending;
         }
-        // Told just now: another wait begins.
-        if !self.alarm.is_armed() || (told && !self.closes) {
-            self.closes = told;
-            // A new connection has to show its first request in time: it has not earned the longer wait.
-            let wait = match (told, seen) {
-                (true, true) => self.closing,
-                (false, true) => self.keep_alive,
-                (_, false) => self.request_header,
+        let phase = if told { Phase::Closing } else { Phase::Idle };
+        if self.phase != phase {
+            let wait = match (self.phase, phase) {
+                // A new connection has to show its first request in time: it has not earned the longer wait.
+                _ if !seen => self.request_header,
+                (Phase::Busy, Phase::Closing) => self.send_idle,
+                (_, Phase::Closing) => GOODBYE,
+                _ => self.keep_alive,
             };
             self.alarm.arm(clock::monotonic() + wait);
+            self.phase = phase;
         }
-        self.alarm.poll(cx).map(|()| match (told, seen) {
-            (_, false) => Lapse::Silent,
-            (true, true) => Lapse::Unclosed,
-            (false, true) => Lapse::Idle,
+        self.alarm.poll(cx).map(|()| match phase {
+            _ if !seen => Lapse::Silent,
+            Phase::Closing => Lapse::Unclosed,
+            Phase::Busy | Phase::Idle => Lapse::Idle,
         })
     }
 }

@@ -26,7 +26,10 @@ pub(super) const HTTP_1: &[u8] = b"http/1.1";
 
 /// What one listener's TLS is made of.
 #[derive(Debug)]
-pub struct Tls(pub(super) Arc<ServerConfig>);
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    expires_s: i64,
+}
 
 /// A listener's TLS of now, or none: swapped on reload, so that new connections see new certificates while its sockets and the open connections stay
 /// as they are. Clones share it.
@@ -46,7 +49,7 @@ impl Security {
     }
 
     pub(super) fn now(&self) -> Option<Arc<ServerConfig>> {
-        self.0.load().as_ref().map(|tls| Arc::clone(&tls.0))
+        self.0.load().as_ref().map(|tls| Arc::clone(&tls.config))
     }
 }
 
@@ -87,12 +90,19 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
+        let expires_s = chooser.expires_s.unwrap_or(i64::MAX);
         let mut config = builder.with_cert_resolver(Arc::new(chooser));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // The client keeps the session: nothing to share between workers, nothing to bound.
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(|error| vec![unusable(settings, &error)])?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Some(Arc::new(Self(Arc::new(config)))))
+        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s })))
+    }
+
+    /// When the first of its certificates expires, in Unix seconds.
+    #[must_use]
+    pub fn expires_s(&self) -> i64 {
+        self.expires_s
     }
 }
 
@@ -121,6 +131,8 @@ struct Chooser {
     /// By what stands behind `*.`.
     wildcard: HashMap<String, Candidates>,
     default: Candidates,
+    /// When the first of them expires.
+    expires_s: Option<i64>,
 }
 
 impl Chooser {
@@ -143,7 +155,12 @@ impl Chooser {
             }
             error => Mistake::new(key_setting, format!("{} ({error})", identity.key.path.display()), "an RSA, ECDSA or Ed25519 key"),
         })?;
-        let not_after = leaf.validity().not_after;
+        let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
+        if not_before.timestamp() > now_s {
+            // Perhaps only our clock is late: clients decide.
+            tracing::warn!(setting, certificate = %path, %not_before, "this certificate is not valid yet");
+        }
+        self.expires_s = Some(self.expires_s.unwrap_or(i64::MAX).min(not_after.timestamp()));
         if not_after.timestamp() < now_s {
             return Err(Mistake::new(
                 certificate_setting,

@@ -48,6 +48,12 @@ pub const CONNECTIONS_OPEN: Name = Name { name: "weir_connections_open", help: "
 pub const TUNNELS_OPEN: Name = Name { name: "weir_tunnels_open", help: "Upgraded connections (WebSockets) open now", labels: &[] };
 /// Keys that the embedded engine holds.
 pub const EMBEDDED_KEYS: Name = Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
+/// When the first certificate of a listener expires.
+pub const CERTIFICATES_EXPIRE: Name = Name {
+    name: "weir_certificates_expire_timestamp_seconds",
+    help: "When the first certificate of a listener expires, in Unix seconds; absent without TLS",
+    labels: &[],
+};
 /// When the running configuration was applied.
 pub const CONFIG_APPLIED: Name = Name {
     name: "weir_config_applied_timestamp_seconds",

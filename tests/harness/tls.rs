@@ -1,9 +1,12 @@
 //! Clients that speak TLS, and clients that speak HTTP/2. Knows no test.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -57,10 +60,24 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Spawn 
     }
 }
 
+type Outgoing = UnsyncBoxBody<Bytes, std::convert::Infallible>;
+
+/// A body that begins and never goes on.
+struct Stalled(Option<Bytes>);
+
+impl http_body::Body for Stalled {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        self.0.take().map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(http_body::Frame::data(piece)))))
+    }
+}
+
 /// An HTTP/2 connection; clones share it.
 #[derive(Clone)]
 pub struct Http2 {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Outgoing>,
     scheme: &'static str,
 }
 
@@ -90,11 +107,20 @@ impl Http2 {
     }
 
     pub async fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Reply, Failure> {
+        self.exchange(method, target, headers, Full::new(body).boxed_unsync()).await
+    }
+
+    /// A POST whose body stands still after its first piece.
+    pub async fn send_stalled(&mut self, target: &str) -> Result<Reply, Failure> {
+        self.exchange("POST", target, &[], Stalled(Some("begun".into())).boxed_unsync()).await
+    }
+
+    async fn exchange(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: Outgoing) -> Result<Reply, Failure> {
         let mut request = http::Request::builder().method(method).uri(format!("{}://{HOST}{target}", self.scheme));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Full::new(body))?;
+        let request = request.body(body)?;
         let exchange = async {
             let (head, body) = self.sender.send_request(request).await?.into_parts();
             let body = body.collect().await?.to_bytes();

@@ -67,6 +67,23 @@ async fn bodies_pass_and_a_refused_upload_does_not_end_the_connection() {
 }
 
 #[tokio::test]
+async fn an_upload_that_stands_still_ends_alone() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(1_000_000)]).timeout("body_idle = \"600ms\"").text());
+    let mut client = Http2::plain(weir.http).await.unwrap();
+    let mut other = client.clone();
+    let stalled = tokio::spawn(async move { client.send_stalled("/up").await });
+    let mut turns = 0;
+    while !stalled.is_finished() {
+        assert_eq!(other.get("/", &[]).await.unwrap().status, 200);
+        turns += 1;
+    }
+    assert!(turns > 1, "{turns}");
+    assert_eq!(stalled.await.unwrap().unwrap().status, 408);
+    assert_eq!(other.get("/", &[]).await.unwrap().status, 200);
+}
+
+#[tokio::test]
 async fn a_drain_finishes_the_streams_that_are_open_and_the_process_ends() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
     upstream.answer(200, &[], "x".repeat(300_000));

@@ -152,3 +152,38 @@ async fn a_plain_and_a_secured_listener_stand_side_by_side() {
     assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
     assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("http"));
 }
+
+#[tokio::test]
+async fn a_plain_listener_becomes_a_secured_one_by_a_reload() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let plain = simple(&upstream.url(), &[LIMIT]);
+    let weir = Weir::build(&plain.text()).identity("api", &pki.server(&[HOST])).start();
+    let mut before = Client::connect(weir.http).await.unwrap();
+    assert_eq!(before.get("/", &[]).await.unwrap().status, 200);
+    assert!(!weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds"));
+    weir.reload(&secured(&upstream).text(), "applied");
+    assert_eq!(Http2::secured(weir.http, &pki.ca).await.unwrap().get("/", &[]).await.unwrap().status, 200);
+    assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("https"));
+    assert_eq!(before.get("/", &[]).await.unwrap().status, 200);
+    assert!(weir.metric("weir_certificates_expire_timestamp_seconds") > 60_000_000_000);
+}
+
+#[tokio::test]
+async fn a_client_is_counted_by_its_certificate() {
+    let (pki, upstream) = (Pki::new(), Upstream::start());
+    let policy = "[policies.partners]\nuse = \"keyed\"\n[[policies.partners.config.limits]]\nname = \"day\"\nalgorithm = \"fixed_window\"\n\
+                  quota = 2\nperiod = \"1d\"\nkey = \"{tls.client.subject}\"\n";
+    let config = Toml::new().secured(&["api"]).listener("client_ca = \"ca.pem\"").upstream("api", &upstream.url(), "").more(policy);
+    let weir = Weir::build(&config.route("path = \"/*\"\nupstream = \"api\"\npolicy = \"partners\"").text())
+        .identity("api", &pki.server(&[HOST]))
+        .identity("alice", &pki.client("alice"))
+        .identity("bob", &pki.client("bob"))
+        .file("ca.pem", pki.ca.as_bytes())
+        .start();
+    let file = |name: String| weir.folder().join(name).display().to_string();
+    for (name, expected) in [("alice", 200), ("alice", 200), ("alice", 429), ("bob", 200)] {
+        let (ca, pem, key) = (file("ca.pem".into()), file(format!("{name}.pem")), file(format!("{name}.key")));
+        let reply = curl(weir.http, "https://api.example/", &["--cacert", &ca, "--cert", &pem, "--key", &key]).await;
+        assert_eq!(reply.status, expected, "{name}: {reply:?}");
+    }
+}

@@ -127,6 +127,8 @@ async fn a_client_sees_a_key_that_it_understands() {
     use rustls::SignatureScheme as S;
     let pki = Pki::new();
     let all = [pki.server(&["api.example"]), pki.server_ed25519(&["api.example"])];
+    // Until the year 4096.
+    assert_eq!(tls(&listener(&all)).expires_s(), 67_090_118_400);
     let [ecdsa, ed25519] = all.each_ref().map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
     let house = secured_house(settings(), Some(tls(&listener(&all))));
     // Also without a name: the second stands in for the default.

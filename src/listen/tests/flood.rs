@@ -215,6 +215,21 @@ async fn pings_that_nobody_reads_the_answers_of_hold_no_memory_for_long() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_answer_a_goodbye_does_not_hold_a_drain() {
+    let house = house(settings());
+    let mut raw = Raw::connect(&house).await;
+    raw.request(1, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"hello");
+    house.drain.start();
+    assert_eq!(raw.next(GOAWAY).await.unwrap().error(), 0);
+    // It would answer the PING that asks whether it has read this.
+    let began = crate::clock::monotonic();
+    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    let lasted = crate::clock::monotonic() - began;
+    assert!(lasted >= Duration::from_millis(super::super::http2::GOODBYE_MS - 500) && lasted < Duration::from_secs(10), "{lasted:?}");
+}
+
+#[tokio::test]
 async fn frames_that_break_the_protocol_end_the_connection_with_the_reason() {
     let house = house(settings());
     let mut raw = Raw::connect(&house).await;

@@ -199,3 +199,20 @@ async fn a_drain_finishes_what_is_under_way_on_tls() {
     assert!(rest.contains("connection: close\r\n") && rest.ends_with("waited"), "{rest}");
     tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
 }
+
+#[tokio::test]
+async fn a_handshake_under_way_when_a_drain_begins_leads_to_one_request() {
+    let pki = Pki::new();
+    let house = secured_house(settings(), Some(api(&pki)));
+    let socket = TcpStream::connect(house.address).await.unwrap();
+    house.await_shown("weir_connections_open 1").await;
+    house.drain.start();
+    let name = rustls::pki_types::ServerName::try_from("api.example").unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client(&pki.ca, &[b"http/1.1"])));
+    let mut stream = connector.connect(name, socket).await.unwrap();
+    stream.write_all(b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.contains("connection: close\r\n") && reply.ends_with("hello"), "{reply}");
+    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+}
