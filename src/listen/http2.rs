@@ -63,6 +63,8 @@ where
     H: Handler,
 {
     let pulse = Arc::clone(&served.pulse);
+    // A client always has something to say still, when we close: that it has read, that its window is wider.
+    pulse.request(true);
     let streams = Streams { pulse: Arc::clone(&pulse), place, send_idle: settings.send_idle };
     let mut builder = http2::Builder::new(streams);
     builder

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -14,9 +14,11 @@ use super::head_timer::Pulse;
 use crate::clock;
 use crate::wire::Alarm;
 
-/// How long we still read, and throw away, what a client sends while it may not have seen our last reply.
+/// How long we wait for more of what a client sends, and throw it away, while it may not have seen our last reply.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 pub(super) const LINGER_MS: u64 = 2_000;
+/// How long in all: an HTTP/2 client that reads slowly says so again and again.
+const LINGER_ALL: Duration = Duration::from_secs(30);
 /// And how much of it.
 const LINGER_BYTES_MAX: usize = 8 << 20;
 /// In pieces of this size, on the stack.
@@ -39,6 +41,7 @@ pub(super) struct ClientStream<S> {
     /// We have closed ours.
     finished: bool,
     lingered_bytes: usize,
+    lingers_until: Option<Instant>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
@@ -54,6 +57,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
             ended: false,
             finished: false,
             lingered_bytes: 0,
+            lingers_until: None,
         }
     }
 
@@ -86,22 +90,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         }
     }
 
-    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the reply: a 413 or 429 to an upload would be lost. So
-    /// read on for a while (what nginx calls lingering close).
+    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the reply: a 413 or 429 to an upload would be lost, and the
+    /// end of what an HTTP/2 client reads while it widens its windows. So read on for a while (what nginx calls lingering close).
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; LINGER_PIECE_BYTES];
         while !self.ended && self.lingered_bytes < LINGER_BYTES_MAX {
             let mut buf = ReadBuf::new(&mut piece);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if buf.filled().is_empty() => break,
-                Poll::Ready(Ok(())) => self.lingered_bytes += buf.filled().len(),
+                Poll::Ready(Ok(())) => {
+                    self.lingered_bytes += buf.filled().len();
+                    self.alarm.disarm();
+                }
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => {
                     if self.lingered_bytes == 0 && !self.pulse.expects_more() {
                         break;
                     }
                     if !self.alarm.is_armed() {
-                        self.alarm.arm(clock::monotonic() + LINGER);
+                        let now = clock::monotonic();
+                        let end = *self.lingers_until.get_or_insert(now + LINGER_ALL);
+                        self.alarm.arm(end.min(now + LINGER));
                     }
                     return self.alarm.poll(cx);
                 }

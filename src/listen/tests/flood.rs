@@ -10,6 +10,7 @@ const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -212,6 +213,31 @@ async fn pings_that_nobody_reads_the_answers_of_hold_no_memory_for_long() {
     // We stop reading when the answers are not taken; then we give up.
     tokio::time::timeout(PATIENCE, flood).await.expect("never cut off");
     house.await_shown("weir_connections_open 0").await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_the_rest_of_a_connection_that_was_closed() {
+    let house = house(settings());
+    let mut raw = Raw::connect(&house).await;
+    raw.send(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]).await;
+    raw.send(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0, 0]).await;
+    raw.request(1, "/wait-much").await;
+    house.answers.0.begun.notified().await;
+    house.drain.start();
+    let ping = raw.next(PING).await.unwrap();
+    raw.send(PING, 1, 0, &ping.payload).await;
+    house.answers.0.go.notify_one();
+    // All of it lies in the sockets, and we have closed. The client reads nothing yet, and still speaks.
+    for _ in 0..25 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        raw.send(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).await;
+    }
+    let mut read = 0;
+    while read < MUCH {
+        read += raw.next(DATA).await.expect("the rest is lost").payload.len();
+    }
+    drop(raw);
+    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
 }
 
 #[tokio::test]

@@ -24,6 +24,9 @@ mod upgrades;
 /// Bytes of a `/long` reply: more than sockets and windows take of a client that reads nothing.
 const LONG: usize = 32 << 20;
 
+/// Bytes of a `/wait-much` reply: what sockets take at once.
+const MUCH: usize = 256 << 10;
+
 /// Nothing here should take that long: a test that would hang fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -93,12 +96,13 @@ impl Handler for Answers {
                 }
                 response.map(|()| Body::incoming(request.into_body()))
             }
-            "/wait" => {
+            path @ ("/wait" | "/wait-much") => {
                 let mut answered = Dropped(&self.0, false);
                 self.0.begun.notify_one();
                 self.0.go.notified().await;
                 answered.1 = true;
-                http::Response::new(wire::full("waited"))
+                let much = path == "/wait-much";
+                http::Response::new(wire::full(if much { vec![b'x'; MUCH] } else { b"waited".to_vec() }))
             }
             // Without a look at the request's body.
             _ => {
