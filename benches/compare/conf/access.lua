@@ -19,7 +19,7 @@ end
 function _M.check()
   local connection = redis:new()
   connection:set_timeout(1000)
-  local ok = connection:connect("@REDIS_HOST@", @REDIS_PORT@)
+  local ok = connection:connect("@REDIS_HOST@", tonumber("@REDIS_PORT@"))
   if not ok then return ngx.exit(503) end
   local answer = call(connection, "limit:" .. ngx.var.remote_addr)
   if not answer then return ngx.exit(503) end
