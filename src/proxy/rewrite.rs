@@ -133,6 +133,8 @@ fn mistake(setting: &str, found: &str, expected: &str) -> Mistake {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn prefix(strip: &str, add: &str) -> Rewrite {
@@ -197,6 +199,28 @@ mod tests {
             assert!(mistake.setting == "rewrite" && mistake.expected.contains(expected), "{mistake}");
         }
         assert!(build("/x", &Rewrite::Template("/{id}".into())).unwrap_err().expected.contains("no parameters"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_comes_out_is_a_normal_path_below_where_the_route_sends_it(path in "/api(/([a-c.;~]|%2[fF]|%5C|%40){0,5}){2,6}") {
+            let Ok(normal) = path::normal(&path) else { return Ok(()) };
+            let segments: Vec<&str> = normal.split('/').skip(1).collect();
+            // What the trie would match.
+            prop_assume!(segments.len() > 2 && segments[0] == "api" && !segments[1].is_empty());
+            let route = "/api/{id}/*";
+            let asked: PathAndQuery = normal.parse().unwrap();
+            for (written, base) in [
+                (Rewrite::Template("/in/{id}/*".into()), "/in/"),
+                (Rewrite::Template("/in/x/{id}".into()), "/in/x/"),
+                (prefix("/api", "/in"), "/in/"),
+                (prefix("/api", ""), "/"),
+            ] {
+                let out = build(route, &written).unwrap().apply(&asked, &[segments[1]]).unwrap();
+                prop_assert!(out.path().starts_with(base), "{} -> {}", normal, out);
+                prop_assert_eq!(path::normal(out.path()).unwrap(), out.path());
+            }
+        }
     }
 
     #[test]
