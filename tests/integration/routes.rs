@@ -158,3 +158,19 @@ fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
     let refused = raw(weir.http, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n", PATIENCE);
     assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
 }
+
+/// Each block of docs/routes.md: a whole one with what it names put beside it, or lines of a route.
+#[test]
+fn the_documentations_examples_have_no_mistakes() {
+    let blocks: Vec<&str> =
+        include_str!("../../docs/routes.md").split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(blocks.len() >= 6, "{blocks:?}");
+    for block in blocks {
+        let config = Toml::new().upstream("api", "http://127.0.0.1:9", "").policy("public", &[MANY]);
+        let whole = block.starts_with('[');
+        let config = if whole { config.more(block) } else { config.route(&format!("path = \"/*\"\nupstream = \"api\"\n{block}")) };
+        let files = Weir::build(&config.text()).file("robots.txt", b"").file("busy.html", b"<p>{title}</p>");
+        let (code, out, err) = Weir::check(files);
+        assert_eq!(code, 0, "{block}\n{out}{err}");
+    }
+}

@@ -5,7 +5,11 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
+use crate::harness::pki::Pki;
+use crate::harness::tls::{self, HOST, connect};
 use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
 use crate::harness::{PATIENCE, client, eventually};
@@ -138,6 +142,25 @@ fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
     let bytes = 5 + 8 + 300;
     assert_eq!((&line["status"], &line["bytes"], &line["bytes_up"]), (&101.into(), &bytes.into(), &bytes.into()), "{line}");
     assert_eq!((&line["decision"], &line["failure"]), (&"admitted".into(), &serde_json::Value::Null), "{line}");
+}
+
+#[tokio::test]
+async fn over_tls_it_passes_too_and_ends_as_tls_ends() {
+    let (pki, upstream) = (Pki::new(), Raw::echo());
+    let config = simple(&upstream.url(), &[MANY]).secured(&["api"]);
+    let weir = Weir::build(&config.text()).identity("api", &pki.server(&[HOST])).start();
+    let mut stream = connect(weir.http, &tls::config(&pki.ca, &[b"http/1.1"])).await.unwrap();
+    let asked = format!("GET /chat HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly");
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"early") {
+        assert_ne!(timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap(), 0, "{}", String::from_utf8_lossy(&answer));
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
+    stream.shutdown().await.unwrap();
+    // Not cut: the end is TLS' own.
+    assert_eq!(timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap(), 0);
+    assert!(upstream.last().contains("x-forwarded-proto: https"), "{}", upstream.last());
 }
 
 #[test]
