@@ -43,6 +43,8 @@ pub(super) struct Built {
     pub(super) policies: Named<policy::Settings, Policy>,
     pub(super) upstreams: Named<upstream::Settings, Upstream>,
     pub(super) routes: Vec<Route>,
+    /// What is allowed and yet probably not meant, each with file and line.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Builder {
@@ -78,6 +80,14 @@ impl Builder {
         let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
         let house = house.map_err(|found| mistakes.extend(found)).ok();
         let Some(house) = house.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let mut warnings = config.warnings;
+        warnings.extend(house.unanswerable().map(|(route, fact)| {
+            let (setting, name) = (format!("routes[{route}].policy"), config.routes.get(route).map_or("", |route| route.name.as_str()));
+            config.source.warning(
+                &setting,
+                &format!("this policy reads `{fact}`, which the path of the route {name} has no place for: it is never there"),
+            )
+        }));
         let built = Built {
             listeners: config.listeners,
             tls,
@@ -93,6 +103,7 @@ impl Builder {
             policies,
             upstreams,
             routes: config.routes,
+            warnings,
         };
         Ok((built, house))
     }
@@ -153,6 +164,19 @@ fn build_each<S: PartialEq, T>(
 }
 
 impl Built {
+    /// Makes ready what the workers would otherwise make in the middle of a request each.
+    pub(super) fn prepare(&self) {
+        for (_, policy) in self.policies.values() {
+            policy.prepare(self.workers);
+        }
+    }
+
+    pub(super) fn warn(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+
     /// What a running process does not take on stays as it was started with: the next configuration is compared with what runs.
     pub(super) fn started_as(mut self, running: &Self) -> Self {
         let (mut listeners, mut tls) = (running.listeners.clone(), running.tls.clone());

@@ -133,8 +133,9 @@ impl App {
         let (workers, clock) = (config.workers.max(1), Clock::system());
         let metrics = Metrics::new(workers);
         let builder = Builder::new(metrics.clone(), clock.clone()).map_err(|mistake| config.source.locate(&[mistake]))?;
-        warn(&config);
         let (built, house) = builder.build(config, None)?;
+        built.warn();
+        built.prepare();
         let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
         show_expiry(&metrics, &built);
         let security: Vec<Security> = built.tls.iter().cloned().map(Security::new).collect();
@@ -233,10 +234,11 @@ impl Reloader {
     /// What the rooms found when they were built; nothing has changed then.
     pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
         let running = &self.0;
-        warn(&config);
         // One reload at a time: a second one waits here, and then compares with what the first has built.
         let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (built, house) = running.builder.build(config, Some(&current))?;
+        built.warn();
+        built.prepare();
         for setting in current.needs_restart(&built) {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
         }
@@ -264,12 +266,6 @@ impl Reloader {
 fn show_expiry(metrics: &Metrics, built: &Built) {
     if let Some(first) = built.tls.iter().flatten().map(|tls| tls.expires_s()).min() {
         metrics.gauge(names::CERTIFICATES_EXPIRE).set(first);
-    }
-}
-
-fn warn(config: &Config) {
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
     }
 }
 
@@ -309,13 +305,14 @@ pub fn load(path: &Path) -> Result<Config, Mistakes> {
     })
 }
 
-/// Builds everything that `config` names, guests included, and lets it go again: what `weir check` does.
+/// Builds everything that `config` names, guests included, and lets it go again: what `weir check` does. Answers what is allowed and yet probably not
+/// meant, a sentence each with file and line.
 ///
 /// # Errors
 /// All mistakes of all rooms.
-pub fn check(config: Config) -> Result<(), Mistakes> {
+pub fn check(config: Config) -> Result<Vec<String>, Mistakes> {
     let builder = Builder::new(Metrics::new(1), Clock::system()).map_err(|mistake| config.source.locate(&[mistake]))?;
-    builder.build(config, None).map(drop)
+    builder.build(config, None).map(|(built, _)| built.warnings)
 }
 
 /// Starts the log as `config` says: what a program does first, once.

@@ -90,9 +90,9 @@ impl Run {
 }
 
 fn check(path: &std::path::Path) -> ExitCode {
-    let loaded = app::load(path).inspect(|config| config.warnings.iter().for_each(|warning| eprintln!("{warning}")));
-    match loaded.and_then(app::check) {
-        Ok(()) => {
+    match app::load(path).and_then(app::check) {
+        Ok(warnings) => {
+            warnings.iter().for_each(|warning| eprintln!("{warning}"));
             println!("{}: no mistakes", path.display());
             ExitCode::SUCCESS
         }

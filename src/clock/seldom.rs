@@ -1,4 +1,4 @@
-//! Once a second is enough to say the same thing: for warnings about what fails at every request.
+//! Once a second is enough to say the same thing, and a few times for what somebody else says: for log lines about what happens at every request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,29 +6,48 @@ use std::time::{Duration, Instant};
 /// The least time between two that are let through.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lets one through each second and counts those in between.
-#[derive(Debug, Default)]
-pub struct Seldom(Mutex<Since>);
+/// Lets one through each second, or a few, and counts the others.
+#[derive(Debug)]
+pub struct Seldom {
+    most: u32,
+    since: Mutex<Since>,
+}
 
 #[derive(Debug, Default)]
 struct Since {
-    last: Option<Instant>,
+    first: Option<Instant>,
+    said: u32,
     held_back: u64,
 }
 
+impl Default for Seldom {
+    fn default() -> Self {
+        Self::at_most(1)
+    }
+}
+
 impl Seldom {
+    /// So many each second.
+    #[must_use]
+    pub fn at_most(most: u32) -> Self {
+        Self { most, since: Mutex::default() }
+    }
+
     /// Whether it is time to say it, and how many were held back since it was last said.
     pub fn due(&self) -> Option<u64> {
         self.due_at(super::monotonic())
     }
 
     fn due_at(&self, now: Instant) -> Option<u64> {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if since.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        if since.first.is_none_or(|first| now.saturating_duration_since(first) >= INTERVAL) {
+            (since.first, since.said) = (Some(now), 0);
+        }
+        if since.said >= self.most {
             since.held_back += 1;
             return None;
         }
-        since.last = Some(now);
+        since.said += 1;
         Some(std::mem::take(&mut since.held_back))
     }
 }
@@ -43,5 +62,13 @@ mod tests {
         let later = |ms| now + Duration::from_millis(ms);
         let said: Vec<_> = [0, 1, 999, 1_000, 1_500, 3_000].map(|ms| seldom.due_at(later(ms))).into();
         assert_eq!(said, [Some(0), None, None, Some(2), None, Some(1)]);
+    }
+
+    #[test]
+    fn a_few_a_second_and_the_others_are_counted() {
+        let (seldom, now) = (Seldom::at_most(2), super::super::monotonic());
+        let later = |ms| now + Duration::from_millis(ms);
+        let said: Vec<_> = [0, 1, 2, 999, 1_000, 1_001, 1_002, 2_000].map(|ms| seldom.due_at(later(ms))).into();
+        assert_eq!(said, [Some(0), Some(0), None, None, Some(2), Some(0), None, Some(1)]);
     }
 }

@@ -4,6 +4,7 @@
 //! the help of `reader` (which notes every mistake and goes on), and `source` draws all mistakes into one text. Mistakes that show only when
 //! a room is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`] and are drawn the same way.
 
+mod data;
 mod extras;
 mod files;
 mod policies;
@@ -18,7 +19,6 @@ mod tests;
 mod units;
 mod upstreams;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -116,10 +116,9 @@ pub enum RouteTarget {
 /// The file's text and where in it each setting stands.
 #[derive(Default)]
 pub struct Source {
-    name: String,
-    /// Secrets blotted out.
-    text: String,
-    spans: HashMap<String, source::Span>,
+    page: source::Page,
+    /// What the file names as the values of single settings.
+    data: Vec<source::Data>,
     watched: Vec<Watch>,
 }
 
@@ -199,14 +198,14 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     let notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
     let config = walk(&notes, root.get_ref());
     drop_flat(root.into_inner());
-    let (mut findings, watched) = notes.into_parts();
-    let source = source.watching(watched.clone());
+    let (mut findings, data, watched) = notes.into_parts();
+    let source = source.with(data, watched.clone());
     // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be none.
     let torn = errors.iter().any(|error| error.message() != "duplicate key");
     if torn {
         findings.clear();
     }
-    findings.extend(errors.iter().map(syntax));
+    findings.extend(errors.iter().map(|error| syntax("", error)));
     let source = Arc::new(source);
     if findings.is_empty() {
         let warnings = warnings(&config, &source);
@@ -263,10 +262,11 @@ fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
     root.below(key).into_iter().map(|(name, _)| name).collect()
 }
 
-fn syntax(error: &toml::de::Error) -> Finding {
+/// A mistake that keeps a text from being TOML; `setting` is the one that the whole text is the value of.
+fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
     let (found, expected) = error.message().split_once(", expected ").unwrap_or((error.message(), ""));
     let place = error.span().map_or(Place::Value, Place::At);
-    Finding { mistake: Mistake::new("", format!("TOML: {found}"), expected), place, help: None }
+    Finding { mistake: Mistake::new(setting, format!("TOML: {found}"), expected), place, help: None }
 }
 
 fn warnings(config: &Config, source: &Source) -> Vec<String> {
@@ -277,8 +277,10 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
         .filter(|(_, name)| !config.routes.iter().any(|route| matches!(&route.target, RouteTarget::Upstream(used) if used == *name)));
     let policies = config.policies.iter().map(|policy| ("policies", &policy.name));
     let policies = policies.filter(|(_, name)| !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name)));
-    let warning =
-        |(section, name): (&str, &String)| format!("{}: no route names {section}.{name}", source.line_of(&format!("{section}.{name}")));
+    let warning = |(section, name): (&str, &String)| {
+        let setting = format!("{section}.{name}");
+        source.warning(&setting, &format!("no route names {setting}"))
+    };
     upstreams.chain(policies).map(warning).collect()
 }
 

@@ -1,4 +1,5 @@
-//! `[policies.*]`: a module, its bounds, and its own configuration, which goes to the guest as JSON as it stands.
+//! `[policies.*]`: a module, its bounds, and its own configuration, which goes to the guest as JSON as it stands: from this file, and from files of data
+//! that are members of it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Number, Value};
 use toml::de::DeValue;
 
+use super::data;
 use super::files::WASM_BYTES_MAX;
 use super::reader::{Item, Notes, Table, integer};
 use super::server::bytes;
@@ -18,9 +20,9 @@ const CPU_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::
 const MEMORY_BYTES_DEFAULT: u64 = 16 << 20;
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
 /// Whole numbers that every guest's JSON reads exactly (policy.wit).
-const JSON_WHOLE_MAX: i128 = 1 << 53;
+pub(super) const JSON_WHOLE_MAX: i128 = 1 << 53;
 /// Levels of a policy's own configuration.
-const JSON_DEPTH_MAX: usize = 32;
+pub(super) const JSON_DEPTH_MAX: usize = 32;
 
 pub(super) fn policies(notes: &Notes, root: &mut Table<'_>) -> Vec<policy::Settings> {
     let table = root.section("policies");
@@ -39,21 +41,29 @@ fn policy(notes: &Notes, name: String, item: &Item<'_>) -> Option<policy::Settin
     let memory_bytes = bytes(table.size("memory", MEMORY_BYTES, MEMORY_BYTES_DEFAULT));
     let isolations = [("reuse", false), ("request", true)];
     let isolated = table.take("isolation").and_then(|item| item.choice(&isolations, &[])).unwrap_or(false);
-    let config = table.take("config").and_then(|item| {
-        item.table()?;
-        json(&item, 0)
-    });
+    let config = match table.take("config") {
+        Some(item) => item.table().and_then(|_| json(&item, 0)),
+        None => Some(Value::Object(Map::new())),
+    };
+    let files = data::files(notes, &format!("{}.config", item.path), &mut table, config.as_ref());
     table.finish();
-    let config_json = config.unwrap_or_else(|| Value::Object(Map::new())).to_string();
+    // A policy that lacks what could not be read would find mistakes that are none.
+    let config_json = whole(config?, files?).to_string().into();
     Some(policy::Settings { name, module: module?, cpu_time, memory_bytes, isolated, config_json })
+}
+
+fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
+    if let Some(members) = config.as_object_mut() {
+        members.extend(files);
+    }
+    config
 }
 
 fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
     match (table.take("use"), table.take("wasm")) {
         (Some(shipped), None) => {
             let words: Vec<(&str, String)> = policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();
-            let not_yet = ["plans"];
-            shipped.choice(&words, &not_yet).map(Module::Shipped)
+            shipped.choice(&words, &[]).map(Module::Shipped)
         }
         (None, Some(file)) => {
             let (path, bytes) = notes.named_file(&file, "a .wasm file", WASM_BYTES_MAX)?;
@@ -71,7 +81,7 @@ fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
 }
 
 /// The value as JSON; what JSON can't hold exactly is a mistake, and all such mistakes are noted.
-fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
+pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
     if depth > JSON_DEPTH_MAX {
         item.found("a deeper level", format!("at most {JSON_DEPTH_MAX} levels in a policy's config"), None);
         return None;

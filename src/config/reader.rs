@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use super::source::Data;
 use super::units;
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
@@ -50,6 +51,7 @@ pub(super) enum Place {
 pub(super) struct Notes {
     findings: RefCell<Vec<Finding>>,
     pub(super) watched: RefCell<Vec<Watch>>,
+    pub(super) data: RefCell<Vec<Data>>,
     /// Where paths in the file start.
     pub(super) folder: PathBuf,
 }
@@ -73,15 +75,20 @@ pub(super) struct Table<'a> {
 
 impl Notes {
     pub(super) fn new(folder: &Path, watch: Option<Watch>) -> Self {
-        Self { findings: RefCell::default(), watched: RefCell::new(watch.into_iter().collect()), folder: folder.to_path_buf() }
+        let watched = RefCell::new(watch.into_iter().collect());
+        Self { findings: RefCell::default(), watched, data: RefCell::default(), folder: folder.to_path_buf() }
     }
 
     pub(super) fn add(&self, mistake: Mistake, place: Place, help: Option<String>) {
         self.findings.borrow_mut().push(Finding { mistake, place, help });
     }
 
-    pub(super) fn into_parts(self) -> (Vec<Finding>, Vec<Watch>) {
-        (self.findings.into_inner(), self.watched.into_inner())
+    pub(super) fn note(&self, finding: Finding) {
+        self.findings.borrow_mut().push(finding);
+    }
+
+    pub(super) fn into_parts(self) -> (Vec<Finding>, Vec<Data>, Vec<Watch>) {
+        (self.findings.into_inner(), self.data.into_inner(), self.watched.into_inner())
     }
 }
 

@@ -1,18 +1,19 @@
 //! Where each setting stands in the file, and the picture of a mistake: file, line, the text marked, what was expected.
 //!
-//! Keeps the file's text for later mistakes (those of other rooms and of guests), with whatever looks like a secret blotted out first. Knows
-//! no section's meaning.
+//! Keeps the file's text for later mistakes (those of other rooms and of guests), with whatever looks like a secret blotted out first; and the texts of
+//! the files of data that it names, of which each stands for one setting. Knows no section's meaning.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
 use super::reader::{Finding, Place, join};
-use super::{Mistakes, Source};
+use super::{Mistakes, Source, drop_flat};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
 
@@ -34,19 +35,62 @@ pub(super) struct Span {
     value: Range<usize>,
 }
 
-impl Source {
-    pub(super) fn new(path: &Path, text: &str, root: &DeTable<'_>) -> Self {
-        let mut spans = HashMap::new();
-        index(&mut spans, "", root, 0);
-        let secret = spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
-        let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
-        blots.extend(secret_lines(text));
-        blots.extend(user_infos(text));
-        Self { name: path.display().to_string(), text: blot(text, &blots), spans, watched: Vec::new() }
+/// A text and where in it each setting stands.
+#[derive(Default)]
+pub(super) struct Page {
+    /// The file's path.
+    name: String,
+    /// Secrets blotted out.
+    text: String,
+    spans: HashMap<String, Span>,
+}
+
+/// A file whose content is the value of one setting.
+pub(super) struct Data {
+    setting: String,
+    /// The file's path.
+    name: String,
+    text: String,
+    is_json: bool,
+    /// Made when a mistake needs it: such a file may be large.
+    page: OnceLock<Page>,
+}
+
+impl Data {
+    pub(super) fn new(setting: String, path: &Path, text: String, is_json: bool) -> Self {
+        Self { setting, name: path.display().to_string(), text, is_json, page: OnceLock::new() }
     }
 
-    pub(super) fn watching(mut self, watched: Vec<Watch>) -> Self {
-        self.watched = watched;
+    fn page(&self) -> &Page {
+        self.page.get_or_init(|| {
+            // Where settings stand in JSON nobody has told: the file alone is named.
+            let toml = if self.is_json { "" } else { self.text.as_str() };
+            let (root, _) = DeTable::parse_recoverable(toml);
+            let page = Page::new(&self.name, &self.text, &self.setting, root.get_ref());
+            drop_flat(root.into_inner());
+            page
+        })
+    }
+
+    fn holds(&self, setting: &str) -> bool {
+        setting.strip_prefix(&self.setting).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Data({}, {} bytes)", self.name, self.text.len())
+    }
+}
+
+impl Source {
+    pub(super) fn new(path: &Path, text: &str, root: &DeTable<'_>) -> Self {
+        let page = Page::new(&path.display().to_string(), text, "", root);
+        Self { page, data: Vec::new(), watched: Vec::new() }
+    }
+
+    pub(super) fn with(mut self, data: Vec<Data>, watched: Vec<Watch>) -> Self {
+        (self.data, self.watched) = (data, watched);
         self
     }
 
@@ -56,25 +100,60 @@ impl Source {
         self.report(mistakes.iter().cloned().map(Finding::elsewhere).collect())
     }
 
-    /// All findings as one text, in the file's order; those that stand nowhere come last.
+    /// All findings as one text, in the files' order; those that stand nowhere come last.
     pub(super) fn report(&self, findings: Vec<Finding>) -> Mistakes {
         let count = findings.len();
-        let mut placed: Vec<_> = findings.into_iter().map(|finding| (self.place(&finding), finding)).collect();
-        placed.sort_by_key(|(place, _)| place.as_ref().map_or(usize::MAX, |place| place.start));
+        let placed = |finding: Finding| {
+            let (number, page) = self.page_of(&finding.mistake.setting);
+            let place = page.place(&finding);
+            let order = (place.is_none(), number, place.as_ref().map(|place| place.start));
+            (order, page, place, finding)
+        };
+        let mut placed: Vec<_> = findings.into_iter().map(placed).collect();
+        placed.sort_by_key(|(order, ..)| *order);
         let mut text = String::new();
-        for (place, finding) in placed.iter().take(SHOWN_MAX) {
-            text.push_str(&self.picture(place.clone(), finding));
+        for (_, page, place, finding) in placed.iter().take(SHOWN_MAX) {
+            text.push_str(&page.picture(place.clone(), finding));
             text.push_str("\n\n");
         }
         if count > SHOWN_MAX {
             text.push_str(&format!("... and {} more\n", count - SHOWN_MAX));
         }
-        text.push_str(&format!("{}: {count} mistake{}", self.name, if count == 1 { "" } else { "s" }));
+        text.push_str(&format!("{}: {count} mistake{}", self.page.name, if count == 1 { "" } else { "s" }));
         Mistakes { count, text, watched: self.watched.clone(), rest: None }
     }
 
+    /// What is allowed at a setting and yet probably not meant, with file and line.
+    #[must_use]
+    pub fn warning(&self, setting: &str, text: &str) -> String {
+        format!("{}: {text}", self.line_of(setting))
+    }
+
     /// `file:line:column` of a setting, or the file where the setting is not in it.
-    pub(super) fn line_of(&self, setting: &str) -> String {
+    fn line_of(&self, setting: &str) -> String {
+        self.page_of(setting).1.line_of(setting)
+    }
+
+    /// The file in which a setting stands, and its number among all.
+    fn page_of(&self, setting: &str) -> (usize, &Page) {
+        let data = self.data.iter().enumerate().find(|(_, data)| data.holds(setting));
+        data.map_or((0, &self.page), |(number, data)| (number + 1, data.page()))
+    }
+}
+
+impl Page {
+    /// `above` is the setting that the whole text is the value of.
+    fn new(name: &str, text: &str, above: &str, root: &DeTable<'_>) -> Self {
+        let mut spans = HashMap::new();
+        index(&mut spans, above, root, 0);
+        let secret = spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
+        let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
+        blots.extend(secret_lines(text));
+        blots.extend(user_infos(text));
+        Self { name: name.to_owned(), text: blot(text, &blots), spans }
+    }
+
+    fn line_of(&self, setting: &str) -> String {
         let Some(place) = self.nearest_span(setting).map(|span| span.key.start) else { return self.name.clone() };
         let before = self.text.get(..place).unwrap_or_default();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
@@ -103,7 +182,8 @@ impl Source {
     fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
         let Mistake { setting, found, expected } = &finding.mistake;
         // Where there is no `expected`, `found` is a whole sentence: TOML's own, or a guest's.
-        let sentence = setting.is_empty() || expected.is_empty() || found.is_empty();
+        let syntax = matches!(finding.place, Place::At(_));
+        let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();
         let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
         let mut title = [plain(setting), found].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
         let expected = if expected.is_empty() { String::new() } else { format!("expected {}", plain(expected)) };
@@ -142,7 +222,7 @@ impl Source {
 
 impl fmt::Debug for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Source({}, {} settings)", self.name, self.spans.len())
+        write!(out, "Source({}, {} settings)", self.page.name, self.page.spans.len())
     }
 }
 

@@ -1,21 +1,25 @@
 //! A policy is made: its module compiled, one instance started and configured, and everything it said checked. Off the request path.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::abi::types;
 use super::component;
 use super::error::{Cause, one_line};
 use super::fact;
-use super::instance::{Bounds, Instance, Unready};
+use super::instance::{Bounds, Instance, LOG_LINES_PER_SECOND_MAX, Unready};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
-use super::{Module, Policy, Settings};
+use super::{Module, Policy, Settings, Spare};
+use crate::clock::{Seldom, thread_cpu};
 use crate::telemetry::{Counter, Metrics, Mistake, names};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// Mistakes of one guest that are reported.
 const MISTAKES_MAX: usize = 64;
+/// CPU time to start an instance above which the workers' are started beforehand: some hundred requests' time.
+const SLOW: Duration = Duration::from_millis(2);
 
 /// The names of the policies that ship inside the binary.
 #[must_use]
@@ -37,8 +41,10 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
         cpu_time: settings.cpu_time,
         memory_bytes: settings.memory_bytes,
         ticker: Arc::clone(runtime.ticker()),
+        log: Arc::new(Seldom::at_most(LOG_LINES_PER_SECOND_MAX)),
     };
-    let (_, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
+    let started = thread_cpu();
+    let (instance, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
         Unready::Refused(mistakes) => refused(&at("config"), &mistakes),
         Unready::Failed(failure) => {
             let setting = if failure.cause == Cause::Memory { "memory" } else { source };
@@ -46,6 +52,7 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
             vec![Mistake::new(at(setting), found, "one that starts and answers within its bounds")]
         }
     })?;
+    let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
     let request_facts = fact::of_request(&manifest.request_facts);
     let response_facts = fact::of_response(&manifest.response_facts);
@@ -61,12 +68,13 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
         token: Token::new(),
         pre,
         bounds,
-        config_json: settings.config_json.as_str().into(),
+        config_json: Arc::clone(&settings.config_json),
         isolated: settings.isolated,
         remembers: manifest.pure && !settings.isolated,
         request_facts,
         response_facts,
         errors: counters(metrics, &settings.name),
+        spare: Mutex::new(Spare { instances: if slow { vec![instance] } else { Vec::new() }, slow }),
     })
 }
 

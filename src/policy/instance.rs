@@ -10,7 +10,7 @@ use super::abi::{Configure, Decide, HANDLER, Settle, host, types};
 use super::error::{Cause, Failure, OverLimit, bounded};
 use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
 use super::ticker::Ticker;
-use crate::clock::{Clock, thread_cpu};
+use crate::clock::{Clock, Seldom, thread_cpu};
 
 /// Bytes that a guest may hand over in one call, about. The largest plan of the contract has room in it, 16 limits with 4 KiB of key and of
 /// tag each: were it refused, a client's long header could make a good policy fail.
@@ -21,6 +21,8 @@ const HANDLES_MAX: usize = 1_000;
 const START_CPU: Duration = Duration::from_millis(250);
 /// Lines that a guest may log in one call; the rest is counted.
 const LOG_LINES_MAX: u32 = 8;
+/// Lines that all instances of a policy may log in a second: the process has one log, which others want to write to as well.
+pub(super) const LOG_LINES_PER_SECOND_MAX: u32 = 100;
 /// Characters of a logged line, at most.
 const LOG_CHARS_MAX: usize = 1_000;
 
@@ -31,6 +33,8 @@ pub(super) struct Bounds {
     pub(super) cpu_time: Duration,
     pub(super) memory_bytes: usize,
     pub(super) ticker: Arc<Ticker>,
+    /// What all instances of the policy may log together.
+    pub(super) log: Arc<Seldom>,
 }
 
 /// What the host keeps for one instance.
@@ -144,6 +148,18 @@ fn call<R>(
 }
 
 impl State {
+    /// Whether there is room for one more line of this policy in the log; says first how many had none.
+    fn may_log(&self) -> bool {
+        let held_back = self.bounds.log.due();
+        if let Some(lines) = held_back.filter(|lines| *lines > 0) {
+            tracing::warn!(
+                policy = &*self.bounds.policy,
+                "the policy logged {lines} lines more than {LOG_LINES_PER_SECOND_MAX} a second; they are not shown"
+            );
+        }
+        held_back.is_some()
+    }
+
     /// A tick of the clock thread met the guest running: on while there is CPU time left. What it ran before its first tick, at most 1 ms, is
     /// not counted.
     fn tick(&mut self) -> UpdateDeadline {
@@ -166,7 +182,7 @@ impl State {
                 host::Level::Error => tracing::error!(policy, request_id, "{message}"),
             }
         }
-        if self.lines > LOG_LINES_MAX {
+        if self.lines > LOG_LINES_MAX && self.may_log() {
             let more = self.lines - LOG_LINES_MAX;
             tracing::warn!(policy, request_id, "the policy logged {more} more lines in one call; they are not shown");
         }
@@ -207,7 +223,13 @@ impl types::Host for State {}
 impl host::Host for State {
     fn log(&mut self, level: host::Level, message: String) {
         self.lines = self.lines.saturating_add(1);
-        if self.lines > LOG_LINES_MAX {
+        let shown = match level {
+            host::Level::Debug => tracing::enabled!(tracing::Level::DEBUG),
+            host::Level::Info => tracing::enabled!(tracing::Level::INFO),
+            host::Level::Warn => tracing::enabled!(tracing::Level::WARN),
+            host::Level::Error => tracing::enabled!(tracing::Level::ERROR),
+        };
+        if self.lines > LOG_LINES_MAX || !shown || !self.may_log() {
             return;
         }
         self.logged.push((level, bounded(&message, LOG_CHARS_MAX)));

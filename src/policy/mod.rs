@@ -17,7 +17,7 @@ mod ticker;
 mod workers;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use wasmtime::component::InstancePre;
@@ -47,7 +47,7 @@ pub struct Settings {
     /// A fresh instance for each request.
     pub isolated: bool,
     /// `[policies.NAME.config]` as JSON.
-    pub config_json: String,
+    pub config_json: Arc<str>,
 }
 
 /// Where a guest comes from.
@@ -78,6 +78,15 @@ pub struct Policy {
     response_facts: Vec<String>,
     /// By cause.
     errors: Box<[Counter]>,
+    spare: Mutex<Spare>,
+}
+
+/// Instances that are configured and were not asked yet: a worker takes one before it starts its own.
+#[derive(Default)]
+struct Spare {
+    instances: Vec<Instance>,
+    /// Starting one takes so long that no request should wait for it.
+    slow: bool,
 }
 
 /// What a policy decided.
@@ -160,6 +169,19 @@ impl Policy {
         build::policy(runtime, settings, metrics)
     }
 
+    /// Starts an instance for each of `workers` threads, where that takes so long (a large configuration) that no request should wait for it. Does so once.
+    pub fn prepare(&self, workers: usize) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut spare.slow) {
+            return;
+        }
+        while spare.instances.len() < workers
+            && let Ok((instance, _)) = Instance::start(&self.pre, &self.bounds, &self.config_json)
+        {
+            spare.instances.push(instance);
+        }
+    }
+
     /// The request facts that the guest reads, each once. Only these are to be shown to it, and only where they exist.
     #[must_use]
     pub fn request_facts(&self) -> &[FactName] {
@@ -240,6 +262,12 @@ impl Policy {
     }
 
     fn start(&self) -> Result<Instance, Failure> {
+        // Each request of an isolated policy starts one, and would wait for the lock.
+        if !self.isolated
+            && let Some(instance) = self.spare.lock().unwrap_or_else(PoisonError::into_inner).instances.pop()
+        {
+            return Ok(instance);
+        }
         let start = || Instance::start(&self.pre, &self.bounds, &self.config_json).map(|(instance, _)| instance);
         let started = match start() {
             Err(Unready::Failed(failure)) if failure.cause == Cause::Overload => {

@@ -68,6 +68,8 @@ pub(super) struct Decider {
     pub(super) allow_on_error: bool,
     /// What the policy asks to see.
     pub(super) questions: Vec<Question>,
+    /// What it asks to see, and this route never shows: path parameters that its path has not.
+    unanswerable: Vec<String>,
 }
 
 /// What a request needs of its route after its headers are out: a stream may outlive its house.
@@ -129,6 +131,12 @@ impl House {
     /// Route number `index` of the configuration.
     pub(super) fn route(&self, index: usize) -> Option<&Route> {
         self.table.get(index)
+    }
+
+    /// The facts that a route's policy asks to see and the route never shows, each with the route's number.
+    pub fn unanswerable(&self) -> impl Iterator<Item = (usize, &str)> {
+        let deciders = self.table.iter().enumerate().filter_map(|(index, route)| Some((index, route.decider.as_ref()?)));
+        deciders.flat_map(|(index, decider)| decider.unanswerable.iter().map(move |fact| (index, fact.as_str())))
     }
 
     /// Of each route, in order.
@@ -194,8 +202,14 @@ impl OwnAnswer {
 
 impl Decider {
     fn new(policy: RoutePolicy, parameters: &[&String]) -> Self {
-        let questions = policy.policy.request_facts().iter().filter_map(|fact| Question::new(fact, parameters)).collect();
-        Self { policy: policy.policy, allow_on_error: policy.allow_on_error, questions }
+        let (mut questions, mut unanswerable) = (Vec::new(), Vec::new());
+        for fact in policy.policy.request_facts() {
+            match Question::new(fact, parameters) {
+                Some(question) => questions.push(question),
+                None => unanswerable.push(fact.text.clone()),
+            }
+        }
+        Self { policy: policy.policy, allow_on_error: policy.allow_on_error, questions, unanswerable }
     }
 }
 

@@ -20,6 +20,9 @@ use super::names::{self, Name};
 pub const WORKERS_MAX: usize = 64;
 /// Label sets of one metric, at most; what comes after is counted under `other`.
 const SERIES_MAX: usize = 2_000;
+/// Of those, label sets with the same first label, so that a policy that makes up names of limits leaves room for others: all status codes fit. What comes
+/// after is counted under `other`, beside the first label.
+const SERIES_OF_ONE_MAX: usize = 512;
 
 thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
@@ -131,8 +134,12 @@ impl Metrics {
         let mut counters = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, series) = counters.entry(name.name).or_insert_with(|| (name, Series::new()));
         let mut labels: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-        if !series.contains_key(&labels) && series.len() >= SERIES_MAX {
-            labels.iter_mut().for_each(|label| "other".clone_into(label));
+        if !series.contains_key(&labels) {
+            let whole = series.len() >= SERIES_MAX;
+            let kept = usize::from(!whole);
+            if whole || is_full(series, &labels) {
+                labels.iter_mut().skip(kept).for_each(|label| "other".clone_into(label));
+            }
         }
         series.entry(labels).or_insert_with(|| Counter::new(self.0.workers)).clone()
     }
@@ -171,6 +178,13 @@ impl Metrics {
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
+}
+
+/// Whether the first of several labels has as many series as one may have.
+fn is_full(series: &Series, labels: &[String]) -> bool {
+    let [first, _, ..] = labels else { return false };
+    let same = series.range(vec![first.clone()]..).take_while(|(known, _)| known.first() == Some(first));
+    same.take(SERIES_OF_ONE_MAX).count() >= SERIES_OF_ONE_MAX
 }
 
 impl Collector for Metrics {
@@ -233,5 +247,18 @@ mod tests {
             metrics.count(names::STORE_ERRORS, &[&code.to_string()]);
         }
         assert!(metrics.encode().contains("weir_store_errors_total{cause=\"other\"} 5"));
+    }
+
+    #[test]
+    fn whoever_makes_up_labels_leaves_room_for_others() {
+        let metrics = Metrics::new(1);
+        for limit in 0..2 * SERIES_MAX {
+            metrics.count(names::LIMIT_REFUSALS, &["noisy", &limit.to_string()]);
+        }
+        metrics.count(names::LIMIT_REFUSALS, &["quiet", "per-minute"]);
+        let text = metrics.encode();
+        let rest = 2 * SERIES_MAX - SERIES_OF_ONE_MAX;
+        assert!(text.contains(&format!("weir_limit_refusals_total{{policy=\"noisy\",limit=\"other\"}} {rest}\n")), "{text}");
+        assert!(text.contains("weir_limit_refusals_total{policy=\"quiet\",limit=\"per-minute\"} 1\n"), "{text}");
     }
 }

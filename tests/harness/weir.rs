@@ -163,9 +163,11 @@ impl Drop for Weir {
 }
 
 impl Builder {
-    /// A file beside the configuration.
+    /// A file beside the configuration, or in a folder there.
     pub fn file(self, name: &str, bytes: &[u8]) -> Self {
-        std::fs::write(self.folder.path().join(name), bytes).expect("a file beside the configuration");
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder beside the configuration");
+        std::fs::write(path, bytes).expect("a file beside the configuration");
         self
     }
 

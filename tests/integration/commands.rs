@@ -117,6 +117,20 @@ async fn demo_brings_its_own_upstream() {
     );
 }
 
+#[test]
+fn check_warns_of_a_key_that_a_route_can_never_have_with_its_line() {
+    let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{path.id}\" }]\n\
+                  [[routes]]\nname = \"users\"\npath = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"p\"\n\
+                  [[routes]]\nname = \"items\"\npath = \"/items/{item}\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    let (code, out, err) = Weir::check(Weir::build(config));
+    assert_eq!(code, 0, "{out}{err}");
+    let warnings: Vec<&str> = err.lines().collect();
+    assert_eq!(warnings.len(), 1, "{err}");
+    let expected = "proxy.toml:15:1: this policy reads `path.id`, which the path of the route items has no place for: it is never there";
+    assert!(warnings[0].ends_with(expected), "{err}");
+}
+
 fn toml_blocks(readme: &str) -> Vec<&str> {
     readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
@@ -126,6 +140,7 @@ fn toml_blocks(readme: &str) -> Vec<&str> {
 fn the_readmes_configurations_have_no_mistakes() {
     let blocks = toml_blocks(include_str!("../../README.md"));
     assert!(blocks.len() >= 5, "{blocks:?}");
+    let pki = crate::harness::pki::Pki::new();
     for block in blocks {
         let mut text = block.to_owned();
         if !block.contains("[upstreams.") {
@@ -134,12 +149,23 @@ fn the_readmes_configurations_have_no_mistakes() {
         if block.contains("[policies.public.") {
             text += "\n[policies.public]\nuse = \"client-ip\"\n";
         }
+        if block.contains("\"per-client\"") && !block.contains("[policies.per-client]") {
+            text += "\n[policies.per-client]\nuse = \"client-ip\"\n";
+            text += "config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\" }]\n";
+        }
         if !block.contains("[[routes]]") {
             text += "\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
             text += if block.contains("policies.public") { "policy = \"public\"\n" } else { "" };
         }
         let guest = std::fs::read(crate::harness::guest::api_key()).unwrap();
-        let (code, out, err) = Weir::check(Weir::build(&text).file("api_key.wasm", &guest));
+        let mut weir = Weir::build(&text).file("api_key.wasm", &guest).file("tls/ca.pem", pki.ca.as_bytes());
+        for name in ["api", "wild", "weir"] {
+            let issued = pki.server(&[&format!("{name}.example.com")]);
+            weir = weir
+                .file(&format!("tls/{name}.pem"), issued.certificate.as_bytes())
+                .file(&format!("tls/{name}.key"), issued.key.as_bytes());
+        }
+        let (code, out, err) = Weir::check(weir);
         assert_eq!(code, 0, "{block}\n{out}{err}");
     }
 }

@@ -3,9 +3,10 @@
 use bytes::Bytes;
 
 use crate::harness::client::{Client, get};
+use crate::harness::eventually;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
-use crate::harness::weir::Weir;
+use crate::harness::weir::{Weir, replace};
 
 /// The TOML blocks of a policy's README.
 fn examples(readme: &str) -> Vec<&str> {
@@ -22,13 +23,28 @@ fn whole(block: &str, url: &str) -> Toml {
 
 #[test]
 fn each_example_has_no_mistake() {
-    let readmes = [include_str!("../../policies/client-ip/README.md"), include_str!("../../policies/keyed/README.md")];
+    let readmes = [
+        include_str!("../../policies/client-ip/README.md"),
+        include_str!("../../policies/keyed/README.md"),
+        include_str!("../../policies/plans/README.md"),
+    ];
     let blocks: Vec<&str> = readmes.iter().flat_map(|readme| examples(readme)).collect();
-    assert!(blocks.len() >= 5, "{blocks:?}");
+    assert!(blocks.len() >= 7, "{blocks:?}");
     for block in blocks {
-        let (code, out, err) = Weir::check(Weir::build(&whole(block, "http://127.0.0.1:9").text()));
+        let weir = Weir::build(&whole(block, "http://127.0.0.1:9").text()).file("customers.toml", customers(&[("a", "gold")]).as_bytes());
+        let (code, out, err) = Weir::check(weir);
         assert_eq!(code, 0, "{block}\n{out}{err}");
     }
+}
+
+#[test]
+fn what_the_complete_configuration_says_of_plans_has_no_mistake() {
+    let block = include_str!("../../proxy.toml").split("# [policies.plans]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let block: Vec<&str> = block.lines().map(|line| line.trim_start_matches("# ")).collect();
+    let block = format!("[policies.plans]\n{}\n", block.join("\n"));
+    let weir = Weir::build(&whole(&block, "http://127.0.0.1:9").text()).file("customers.toml", customers(&[("a", "gold")]).as_bytes());
+    let (code, out, err) = Weir::check(weir);
+    assert_eq!(code, 0, "{block}\n{out}{err}");
 }
 
 /// The first example of `keyed`, with small quotas.
@@ -109,4 +125,82 @@ async fn keyed_may_deny_who_has_no_key() {
         assert_eq!((denied.status, denied.header("content-type").as_str()), (400, "application/problem+json"), "{target} {denied:?}");
     }
     assert_eq!(upstream.count(), 1);
+}
+
+/// The SHA-256 of `key-of-gold`, as `sha256sum` prints it, is in the README's example.
+const GOLD_KEY: &str = "key-of-gold";
+
+/// An example of `plans`, with small quotas.
+fn plans(upstream: &Upstream, number: usize) -> Toml {
+    let example = examples(include_str!("../../policies/plans/README.md"))[number];
+    let small = example.replace("quota = 6000, period = \"1m\"", "quota = 4, period = \"1d\"").replace(", burst = 500", "");
+    whole(&small.replace("quota = 60, period = \"1m\"", "quota = 2, period = \"1d\""), &upstream.url())
+}
+
+#[tokio::test]
+async fn plans_charge_known_keys_on_their_plan_and_all_others_by_address() {
+    let upstream = Upstream::start();
+    let config = plans(&upstream, 0).text().replace("access = \"off\"", "access = \"all\"");
+    let weir = Weir::start(&config);
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let mut status = async |headers: &[(&str, &str)]| client.get("/", headers).await.unwrap().status;
+    for expected in [200, 200, 200, 200, 429] {
+        assert_eq!(status(&[("x-api-key", GOLD_KEY), ("x-plan", "platinum")]).await, expected);
+    }
+    assert_eq!(upstream.last().header("x-plan").as_deref(), Some("gold"));
+    assert_eq!(status(&[("x-plan", "gold")]).await, 200);
+    assert_eq!(upstream.last().header("x-plan").as_deref(), Some("free"));
+    assert_eq!(status(&[("x-api-key", "made up")]).await, 200);
+    for key in ["made up", "another", "\\@127.0.0.1", ""] {
+        assert_eq!(status(&[("x-api-key", key)]).await, 429, "{key}");
+    }
+    assert_eq!(status(&[("x-api-key", GOLD_KEY), ("x-api-key", "another")]).await, 429);
+    eventually("the access log names the plan", || {
+        let events = weir.output().events();
+        if events.iter().any(|event| event.to_string().contains("\"plan\":\"gold\"")) { Ok(()) } else { Err(format!("{events:?}")) }
+    });
+}
+
+fn customers(keys: &[(&str, &str)]) -> String {
+    keys.iter().map(|(key, plan)| format!("\"{}\" = \"{plan}\"\n", digest(key))).collect()
+}
+
+/// `printf %s KEY | sha256sum`.
+fn digest(key: &str) -> String {
+    let out = std::process::Command::new("sh").args(["-c", "printf %s \"$0\" | sha256sum", key]).output().expect("sha256sum");
+    format!("sha256:{}", String::from_utf8_lossy(&out.stdout).split(' ').next().unwrap())
+}
+
+#[tokio::test]
+async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
+    let upstream = Upstream::start();
+    let config = plans(&upstream, 1).text();
+    let weir = Weir::build(&config).file("customers.toml", customers(&[("a", "trial"), ("b", "trial")]).as_bytes()).start();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let mut status = async |key: &str| client.get("/", &[("x-api-key", key)]).await.unwrap().status;
+    assert_eq!([status("a").await, status("a").await, status("a").await], [200, 200, 429]);
+    assert_eq!([status("b").await, status("c").await], [200, 401]);
+
+    let path = weir.folder().join("customers.toml");
+    let change = |text: &str, result: &str| {
+        let before = weir.reloads(result);
+        replace(&path, text.as_bytes());
+        weir.await_reloads(result, before + 1);
+    };
+    change(&customers(&[("a", "gold"), ("b", "trial"), ("c", "trial")]), "applied");
+    // `a` was moved and starts afresh; `b` goes on where it was; `c` is new.
+    assert_eq!([status("a").await, status("b").await, status("b").await, status("c").await], [200, 200, 429, 200]);
+    change(&customers(&[("a", "trial"), ("b", "trial")]), "applied");
+    assert_eq!([status("a").await, status("b").await, status("c").await], [429, 429, 401], "moved back, and gone");
+
+    // A mistake is told with its own file and line, and changes nothing.
+    change(&format!("{}\n\"sha256:12\" = \"trial\"\n", customers(&[("a", "gold"), ("x", "silver")])), "refused");
+    assert_eq!([status("a").await, status("b").await, status("c").await], [429, 429, 401]);
+    let page = weir.admin_page("/status").text();
+    for part in ["customers.toml:2:77", "found \\\"silver\\\"", "customers.toml:4:15", "9 characters that are no digest"] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    change("\"sha256:", "refused");
+    change(&customers(&[("c", "gold")]), "applied");
+    assert_eq!([status("a").await, status("c").await], [401, 200]);
 }

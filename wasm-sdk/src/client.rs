@@ -63,6 +63,19 @@ impl Ipv6Prefix {
     }
 }
 
+impl Client<'_> {
+    /// The key that stands for the client where it has no key of its own: it begins as no key does that a [`Template`](crate::Template) renders.
+    #[must_use]
+    pub fn key(&self) -> String {
+        address_key(&self.text)
+    }
+}
+
+/// `\@` begins no key that a template renders.
+pub(crate) fn address_key(text: &str) -> String {
+    format!("\\@{text}")
+}
+
 impl<'de> Deserialize<'de> for Ipv6Prefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bits = u64::deserialize(deserializer)?;

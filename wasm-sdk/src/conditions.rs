@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::client::{CLIENT_IP, network};
-use crate::config::{REPORTED, join, kind, pack};
+use crate::config::{join, kind};
 use crate::digest::{DIGEST_EXPECTED, DIGEST_START};
 use crate::facts::fact_of;
 use crate::mistakes::Mistakes;
@@ -172,10 +172,10 @@ impl Condition {
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        if value.as_str() == Some(REPORTED) {
+        if value.as_str().is_some_and(Mistakes::stand_in) {
             return Ok(Self::default());
         }
-        Self::read(&value).map_err(|mistakes| D::Error::custom(pack(&mistakes.into_vec())))
+        Self::read(&value).map_err(|mistakes| D::Error::custom(mistakes.packed()))
     }
 }
 

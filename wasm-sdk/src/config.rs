@@ -15,6 +15,10 @@ const UNIT: char = '\u{1f}';
 
 /// The configuration, as far as it could be read, and all mistakes found.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Mistake>) {
+    // Mostly there is no mistake: then a large table needs no second copy in memory.
+    if let Ok(config) = serde_json::from_str(text) {
+        return (Some(config), Vec::new());
+    }
     match serde_json::from_str(text) {
         Ok(value) => read_value(value),
         Err(error) => (None, vec![Mistake { path: String::new(), message: message(error, "JSON") }]),

@@ -6,8 +6,8 @@ use sha2::{Digest as _, Sha256};
 
 /// How a digest is written.
 pub(crate) const DIGEST_START: &str = "sha256:";
-/// What a message asks for.
-pub(crate) const DIGEST_EXPECTED: &str = "`sha256:` and 64 hexadecimal digits, such as `printf %s THE-KEY | sha256sum` prints";
+/// What a message asks for, where [`Digest::parse`] finds none.
+pub const DIGEST_EXPECTED: &str = "`sha256:` and 64 hexadecimal digits, such as `printf %s THE-KEY | sha256sum` prints";
 
 /// A SHA-256 digest, written `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

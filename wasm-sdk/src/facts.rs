@@ -47,6 +47,14 @@ impl<'a> Facts<'a> {
         self.all(name).next()
     }
 
+    /// The value of a fact that has one, and not an empty one; `None` where it is absent, empty or repeated: what is to say who somebody is must be
+    /// there once, since only the upstream knows which of two values it believes.
+    #[must_use]
+    pub fn only(&self, name: &str) -> Option<&'a str> {
+        let mut values = self.all(name);
+        values.next().filter(|value| values.next().is_none() && !value.is_empty())
+    }
+
     /// All values of a fact, in order: a repeated header field is a repeated fact.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
         let over = self.over.filter(|(over, _)| *over == name);
@@ -92,5 +100,7 @@ mod tests {
         let over = facts.with("header.a", "3");
         assert_eq!(over.all("header.a").collect::<Vec<_>>(), ["3"]);
         assert_eq!((over.get("path"), over.get("query")), (Some("/"), None));
+        assert_eq!((facts.only("header.a"), facts.only("path"), facts.only("query")), (None, Some("/"), None));
+        assert_eq!(facts.with("path", "").only("path"), None);
     }
 }

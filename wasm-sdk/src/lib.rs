@@ -55,6 +55,7 @@ pub mod guest;
 mod host;
 mod limits;
 mod mistakes;
+mod names;
 mod policy;
 mod template;
 pub mod testing;
@@ -65,11 +66,12 @@ pub use bindings::weir::policy::types::{
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;
-pub use digest::Digest;
+pub use digest::{DIGEST_EXPECTED, Digest};
 pub use facts::Facts;
 pub use host::{Level, log, now_ms};
-pub use limits::{Limits, Missing, address_key};
+pub use limits::{Limits, Missing};
 pub use mistakes::Mistakes;
+pub use names::{FieldName, NAME_EXPECTED, is_name};
 pub use policy::Policy;
 pub use template::{NoKey, Template};
 

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use crate::Mistake;
+use crate::config::{REPORTED, pack};
 
 /// Mistakes of one configuration, at most; what comes after is not reported.
 pub(crate) const MISTAKES_MAX: usize = 32;
@@ -39,6 +40,21 @@ impl Mistakes {
     #[must_use]
     pub fn into_vec(self) -> Vec<Mistake> {
         self.0
+    }
+
+    /// Adds what was found elsewhere.
+    pub fn append(&mut self, others: Self) {
+        others.0.into_iter().for_each(|mistake| self.push(mistake));
+    }
+
+    /// All of them as one message of serde's, from which [`config::read_value`](crate::config::read_value) takes them apart again.
+    pub(crate) fn packed(&self) -> String {
+        pack(&self.0)
+    }
+
+    /// Whether a text is the one that stands in the place of a table whose mistakes are known: it is read as an empty table.
+    pub(crate) fn stand_in(text: &str) -> bool {
+        text == REPORTED
     }
 
     /// `value` where there was no mistake.

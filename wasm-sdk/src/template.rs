@@ -52,6 +52,15 @@ impl Template {
         })
     }
 
+    /// The fact that it names, where it names one and has no other text.
+    #[must_use]
+    pub fn only_fact(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [Part::Fact(name)] => Some(name),
+            _ => None,
+        }
+    }
+
     /// The key where every fact has one value that is not empty.
     ///
     /// # Errors

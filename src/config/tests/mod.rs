@@ -1,6 +1,7 @@
 //! The whole way: a text in, settings or the picture of its mistakes out. `sections` has a mistake of each kind, `files` what is named,
 //! `hostile` what no operator writes.
 
+mod data;
 mod extras;
 mod files;
 mod hostile;
@@ -64,7 +65,7 @@ fn a_file_of_twelve_lines_is_enough() {
     assert_eq!(config.engine, engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }));
     assert_eq!(config.policies[0].module, Module::Shipped("client-ip".into()));
     assert_eq!(
-        config.policies[0].config_json,
+        &*config.policies[0].config_json,
         r#"{"limits":[{"algorithm":"fixed_window","name":"per-minute","period":"1m","quota":100}]}"#
     );
     assert_eq!((config.routes[0].name.as_str(), config.routes[0].on_store_error), ("all", Fallback::Deny));

@@ -133,6 +133,24 @@ fn what_a_guest_logs_is_bounded() {
     assert!(text.contains("line 7 xxx") && text.contains("992 more lines"), "{text}");
 }
 
+#[test]
+fn what_all_calls_of_a_policy_log_together_is_bounded() {
+    let policy = build(&settings(misbehaving(), "{}")).unwrap();
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+    let said = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let started = std::time::Instant::now();
+    tracing::subscriber::with_default(subscriber, || {
+        // Until a second is over: then it tells what the first one left out.
+        while !said().contains("lines more than 100 a second") {
+            policy.decide(&[("query", "log")]).unwrap();
+            assert!(started.elapsed() < Duration::from_secs(30), "{}", said());
+        }
+    });
+    let (count, seconds) = (said().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
+    assert!(count <= seconds * 101, "{count} lines in {seconds} s");
+}
+
 #[derive(Clone, Default)]
 struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
 

@@ -59,7 +59,7 @@ fn client_ip(limits: &str) -> RoutePolicy {
         cpu_time: Duration::from_secs(1),
         memory_bytes: 16 << 20,
         isolated: false,
-        config_json: format!("{{\"limits\":[{limits}]}}"),
+        config_json: format!("{{\"limits\":[{limits}]}}").into(),
     };
     let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
     let scope = Scope { name: "public".into(), policy: "public".into(), on_store_error: Fallback::Deny, limit_decides: false };

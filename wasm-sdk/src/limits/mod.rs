@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::Enforcement;
 use crate::bindings::weir::policy::types::Limit as Answered;
-use crate::client::CLIENT_IP;
-use crate::config::{REPORTED, join, kind, pack, read_value};
+use crate::client::{CLIENT_IP, address_key};
+use crate::config::{join, kind, read_value};
 use crate::mistakes::Mistakes;
 use crate::{Conditions, Decision, Denial, Facts, Ipv6Prefix, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template};
 use written::{Extent, Written};
@@ -145,7 +145,7 @@ impl Limits {
             (Missing::Skip, NoKey::Missing) => Ok(None),
             // A shadow limit refuses nobody.
             (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => Err(missing::denial(status, template, why)),
-            _ => Ok(Some(address_key(facts))),
+            _ => Ok(Some(address_key(facts.get(CLIENT_IP).unwrap_or_default()))),
         }
     }
 
@@ -185,17 +185,11 @@ impl Limits {
 impl<'de> Deserialize<'de> for Limits {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        if value.as_str() == Some(REPORTED) {
+        if value.as_str().is_some_and(Mistakes::stand_in) {
             return Ok(Self::default());
         }
-        Self::read(&value).map_err(|mistakes| D::Error::custom(pack(&mistakes.into_vec())))
+        Self::read(&value).map_err(|mistakes| D::Error::custom(mistakes.packed()))
     }
-}
-
-/// The key that stands for a client's address, where a key of its own is missing: `\@` begins no key that a template renders.
-#[must_use]
-pub fn address_key(facts: &Facts) -> String {
-    format!("\\@{}", facts.get(CLIENT_IP).unwrap_or_default())
 }
 
 /// A key above the contract's bound is counted by its digest: an answer that breaks the contract would be a way round the limit for whoever

@@ -11,14 +11,13 @@ use crate::limits::built;
 use crate::limits::missing::Missing;
 use crate::limits::period::Period;
 use crate::mistakes::Mistakes;
+use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Limit, Rate, Template};
 
 const AMOUNT_MAX: u64 = 1 << 31;
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
 const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3_600_000;
 const BURST_PERIOD_MAX: u64 = 1 << 52;
-const NAME_BYTES_MAX: usize = 64;
-const NAME: &str = "1 to 64 of a-z 0-9 . _ -";
 
 /// What has no default is an `Option` too: what is missing is then reported together with everything else.
 #[derive(Debug, Deserialize)]
@@ -140,10 +139,10 @@ impl Written {
         let mut report = Report { at, item, mistakes, found: false };
         report.needed("name", self.name.as_ref(), "a name, such as `name = \"per-minute\"`");
         if let Some(name) = self.name.as_deref().filter(|name| !is_name(name)) {
-            report.add("name", format_args!("{name:?}"), NAME);
+            report.add("name", format_args!("{name:?}"), NAME_EXPECTED);
         }
         if let Some(unit) = self.unit.as_deref().filter(|unit| !is_name(unit)) {
-            report.add("unit", format_args!("{unit:?}"), NAME);
+            report.add("unit", format_args!("{unit:?}"), NAME_EXPECTED);
         }
         report.needed("algorithm", self.algorithm.as_ref(), built::ALGORITHMS);
         self.check_foreign(&mut report);
@@ -253,9 +252,4 @@ impl Written {
             Algorithm::Gcra => types::Algorithm::Gcra(Bucket { burst, rate }),
         })
     }
-}
-
-fn is_name(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
-    !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain)
 }

@@ -1,0 +1,111 @@
+//! Files of a policy's data: what becomes of them, and where their mistakes are told.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+const PLANS: &str = "[upstreams.api]\nendpoints = [\"http://h:1\"]\n[policies.p]\nuse = \"plans\"\nconfig_files = { assign = \"customers.toml\" }\n\
+                     config = { default_plan = \"free\" }\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+
+/// A configuration with files beside it.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn with(files: &[(&str, &str)]) -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        files.iter().for_each(|(name, text)| fs::write(folder.path(name), text).unwrap());
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn parse(&self, text: &str) -> Result<Config, Mistakes> {
+        Config::parse(text, &self.path("proxy.toml"))
+    }
+
+    /// The mistakes' text, with the folder's path left out.
+    fn wrong(&self, text: &str) -> String {
+        let text = self.parse(text).expect_err(text).text;
+        text.replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+#[test]
+fn a_files_content_becomes_a_member_of_the_configuration_and_the_file_is_watched() {
+    let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n\"b.c\" = { x = [1] }\n"), ("list.json", "[{\"name\": \"x\"}]")]);
+    let text = PLANS.replace("customers.toml\"", "customers.toml\", limits = \"list.json\"");
+    let config = folder.parse(&text).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let expected = r#"{"assign":{"a":"gold","b.c":{"x":[1]}},"default_plan":"free","limits":[{"name":"x"}]}"#;
+    assert_eq!(&*config.policies[0].config_json, expected);
+    let watched = [Watch::now(folder.path("customers.toml")), Watch::now(folder.path("list.json"))];
+    assert!(watched.iter().all(|watch| config.watched.contains(watch)), "{:?}", config.watched);
+}
+
+#[test]
+fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
+    let folder = Folder::with(&[("customers.toml", "# ours\na = \"gold\"\n\n\"b.c\" = \"silver\"\n")]);
+    let config = folder.parse(PLANS).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let at = |setting: &str| Mistake::new(format!("policies.p.config{setting}"), "one thing", "another");
+    let located = config.source.locate(&[at(".assign.b.c"), at(".assign.absent"), at(".default_plan"), at(".assign"), at(".assigned")]);
+    let told = located.text.replace(&format!("{}/", folder.0.path().display()), "");
+    let places: Vec<&str> = told.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
+    // In the order of the files; those that stand nowhere in theirs come last.
+    assert_eq!(places, ["proxy.toml:6:10", "proxy.toml:6:27", "customers.toml:4:9", "customers.toml", "customers.toml"], "{told}");
+    assert!(told.contains("4 | \"b.c\" = \"silver\"\n  |         ^^^^^^^^ expected another"), "{told}");
+    assert!(told.ends_with("proxy.toml: 5 mistakes"), "{told}");
+}
+
+#[test]
+fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
+    for (content, parts) in [
+        ("a = \"gold\"\nb = = 1\n", &["policies.p.config.assign: TOML: ", "--> customers.toml:2:5\n", "2 | b = = 1"][..]),
+        ("a = 1\na = 2\n", &["policies.p.config.assign: TOML: duplicate key", "--> customers.toml:2:1"]),
+        ("a = 9007199254740993\n", &["policies.p.config.assign.a: found 9007199254740993", "--> customers.toml:1:5", "2^53"]),
+        ("[\"secret\"]\npassword = \"hunter2\"\nx = nan", &["policies.p.config.assign.secret.x: found nan", "customers.toml:3:5"]),
+    ] {
+        let told = Folder::with(&[("customers.toml", content)]).wrong(PLANS);
+        assert!(parts.iter().all(|part| told.contains(part)), "{content}\n{told}");
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    let json = PLANS.replace("customers.toml", "customers.json");
+    let told = Folder::with(&[("customers.json", "{\n  \"a\": \"gold\",,\n}")]).wrong(&json);
+    assert!(told.contains("policies.p.config.assign: JSON: ") && told.contains("--> customers.json:2:15\n"), "{told}");
+    let told = Folder::with(&[("customers.json", "{\"a\": {\"b\": [1, 9007199254740993]}}")]).wrong(&json);
+    let expected =
+        "policies.p.config.assign.a.b[1]: found 9007199254740993, expected a whole number from -2^53 to 2^53\n--> customers.json\n";
+    assert!(told.contains(expected), "{told}");
+    let told = Folder::with(&[]).wrong(PLANS);
+    assert!(
+        told.contains("policies.p.config_files.assign: found customers.toml (No such file") && told.contains("proxy.toml:5:27"),
+        "{told}"
+    );
+    let told = Folder::with(&[("customers.toml", "")]).wrong(&PLANS.replace("{ default_plan", "{ assign.a = \"x\", default_plan"));
+    assert!(told.contains("found a file for `assign`, which stands in `config` too"), "{told}");
+    let told = Folder::with(&[]).wrong(&PLANS.replace("\"customers.toml\"", "3"));
+    assert!(told.contains("policies.p.config_files.assign: found 3"), "{told}");
+    let folder = Folder::with(&[]);
+    fs::write(folder.path("customers.toml"), b"a = \"\xff\"").unwrap();
+    assert!(folder.wrong(PLANS).contains("it is not UTF-8"));
+    fs::write(folder.path("customers.toml"), vec![b'\n'; (16 << 20) + 1]).unwrap();
+    assert!(folder.wrong(PLANS).contains("it has more than 16777216 bytes"));
+}
+
+#[test]
+fn a_file_of_deep_tables_is_refused_and_not_followed() {
+    let deep = format!("x = {}1{}", "[".repeat(40), "]".repeat(40));
+    let told = Folder::with(&[("customers.toml", &deep)]).wrong(PLANS);
+    assert!(told.contains("at most 32 levels"), "{told}");
+    let dotted = format!("{} = 1", vec!["a"; 20_000].join("."));
+    Folder::with(&[("customers.toml", &dotted)]).wrong(PLANS);
+}
+
+#[test]
+fn the_names_of_both_files_are_told_where_both_have_mistakes() {
+    let folder = Folder::with(&[("customers.toml", "a = nan")]);
+    let told = folder.wrong(&format!("{PLANS}methods = 3\n"));
+    assert!(told.contains("--> customers.toml:1:5") && told.contains("--> proxy.toml:"), "{told}");
+    assert!(told.ends_with("proxy.toml: 2 mistakes"), "{told}");
+}

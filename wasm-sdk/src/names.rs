@@ -1,0 +1,80 @@
+//! Names that go into metrics, logs and messages: checked when they are read, since a bad one would fail each request.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::mistakes::message;
+
+const NAME_BYTES_MAX: usize = 64;
+/// What a message asks for, where [`is_name`] says no.
+pub const NAME_EXPECTED: &str = "1 to 64 of a-z 0-9 . _ -";
+const FIELD_BYTES_MAX: usize = 128;
+/// Fields that frame a message, belong to one connection or choose a route: the proxy lets no policy set them.
+const REFUSED_FIELDS: [&str; 11] = [
+    "connection",
+    "content-length",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Whether a limit, a label or a unit may be called so.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain)
+}
+
+/// The name of a header field that a policy may set, in lower case: use it as the type of a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldName(String);
+
+impl FieldName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let name = text.to_ascii_lowercase();
+        if name.is_empty() || name.len() > FIELD_BYTES_MAX || !name.bytes().all(tchar) {
+            return Err(D::Error::custom(message(format_args!("{text:?}"), "the name of a header field")));
+        }
+        if REFUSED_FIELDS.contains(&name.as_str()) {
+            return Err(D::Error::custom(message(format_args!("{text:?}"), "a field that does not frame the message or route it")));
+        }
+        Ok(Self(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_a_policy_may_not_set_is_a_mistake() {
+        assert_eq!(serde_json::from_str::<FieldName>("\"X-Plan\"").unwrap().as_str(), "x-plan");
+        for wrong in ["", "x plan", "x-plan:", "Host", "content-length", "\u{e9}", &"x".repeat(129)] {
+            assert!(serde_json::from_str::<FieldName>(&format!("{wrong:?}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_plain() {
+        assert!(is_name("per-minute_1.b"));
+        for wrong in ["", "A", "a b", "\u{e9}", &"x".repeat(65)] {
+            assert!(!is_name(wrong), "{wrong}");
+        }
+    }
+}
