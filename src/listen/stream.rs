@@ -171,7 +171,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.finished {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            // TLS has a last word to say, and the client may not take it.
+            match Pin::new(&mut self.stream).poll_shutdown(cx) {
+                Poll::Ready(shut) => shut?,
+                Poll::Pending => return self.wait(cx),
+            }
             self.finished = true;
             self.alarm.disarm();
         }

@@ -1,5 +1,8 @@
 //! Binding, requests, limits, timeouts.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use tokio::io::duplex;
 
 use super::super::head_timer::Pulse;
@@ -212,6 +215,39 @@ async fn a_client_that_takes_nothing_is_given_up() {
     let mut stream = ClientStream::new(near, Arc::new(Pulse::new()), Duration::from_millis(50));
     let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64])).await.expect("waits for ever").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+/// Takes no goodbye.
+struct Deaf;
+
+impl tokio::io::AsyncRead for Deaf {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut tokio::io::ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl tokio::io::AsyncWrite for Deaf {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn nor_does_a_flush_or_a_goodbye_wait_for_ever() {
+    let mut stream = ClientStream::new(Deaf, Arc::new(Pulse::new()), Duration::from_millis(50));
+    stream.write_all(b"into a buffer").await.unwrap();
+    let flushed = tokio::time::timeout(PATIENCE, stream.flush()).await.expect("waits for ever");
+    assert_eq!(flushed.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    let shut = tokio::time::timeout(PATIENCE, stream.shutdown()).await.expect("waits for ever");
+    assert_eq!(shut.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
 }
 
 #[tokio::test]
