@@ -84,7 +84,7 @@ impl Hosts {
 
     /// Whether names should be asked again.
     pub(super) fn is_due(&self, upstream: &Inner) -> bool {
-        self.is_older(upstream, u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER))
+        self.is_older(upstream, Self::every_ms(upstream))
     }
 
     fn is_older(&self, upstream: &Inner, age_ms: u64) -> bool {
@@ -95,8 +95,18 @@ impl Hosts {
         asked == NEVER || upstream.now_ms().saturating_sub(asked) >= age_ms
     }
 
+    /// Asks before a request: the addresses may be old, or there are none, and then the wait is not long.
+    pub(super) async fn ask_now(&self, upstream: &Inner) {
+        let every = Self::every_ms(upstream);
+        self.ask(upstream, if self.current().is_empty() { every.min(ASK_AGAIN_MIN_MS) } else { every }).await;
+    }
+
+    fn every_ms(upstream: &Inner) -> u64 {
+        u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER)
+    }
+
     /// Asks all names, unless somebody did so while we waited for our turn. Who does not answer keeps the addresses that it had.
-    pub(super) async fn ask(&self, upstream: &Inner, age_ms: u64) {
+    async fn ask(&self, upstream: &Inner, age_ms: u64) {
         let _asking = self.asking.lock().await;
         if !self.is_older(upstream, age_ms) {
             return;
@@ -133,7 +143,7 @@ impl Hosts {
 
     /// Begins to ask where it is time, and nobody does already.
     pub(super) fn ask_in_background(upstream: &Arc<Inner>) {
-        Self::begin(upstream, u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER));
+        Self::begin(upstream, Self::every_ms(upstream));
     }
 
     /// A host takes no connections: it may have moved.

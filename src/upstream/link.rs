@@ -21,7 +21,7 @@ use super::outgoing::{Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
-use super::{Cause, Inner, Protocol, Upgrade, UpstreamError};
+use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::wire::{Alarm, End, Ending, OnEnd};
 
@@ -113,11 +113,10 @@ impl Link {
         self.is_ready()
     }
 
-    /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
-    pub(super) async fn exchange(&mut self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant) -> Sent {
+    /// Sends `request` and waits for the reply's head. `now` is at most a moment ago; `upgrade`: a 101 was asked for.
+    pub(super) async fn exchange(&mut self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant, upgrade: bool) -> Sent {
         let Self { sender, alarm, upstream, .. } = self;
         let mut patience = Patience { alarm, upstream, watch, checked: now };
-        let upgrade = request.extensions().get::<Upgrade>().is_some();
         let mut answer = pin!(sender.try_send_request(request));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connect::{Stream, connect};
 use super::host::Host;
-use super::link::{REPLY_HEAD_BYTES_MAX, Sent, cause_of};
+use super::link::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX, Sent, cause_of};
 use super::outgoing::{Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
@@ -96,8 +96,12 @@ impl Multi {
 
     /// Whether nothing was on it for the upstream's idle time.
     pub(super) fn is_old(&self, now: Instant) -> bool {
-        let since = self.born + Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));
-        self.streams.load(Ordering::Relaxed) == 0 && now.saturating_duration_since(since) >= self.upstream.idle
+        self.streams.load(Ordering::Relaxed) == 0 && self.idle_time(now) >= self.upstream.idle
+    }
+
+    /// How long ago the last request ended, or the connection began.
+    fn idle_time(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.born + Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed)))
     }
 
     /// Requests that are on it.
@@ -108,6 +112,16 @@ impl Multi {
 }
 
 impl Ticket {
+    /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel: yielding lets the runtime look,
+    /// then hyper's task for the connection, and then the one that takes requests.
+    pub(super) async fn is_still_open(&self, now: Instant) -> bool {
+        if self.multi.streams.load(Ordering::Relaxed) == 1 && self.multi.idle_time(now) >= IDLE_TRUSTED {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        }
+        self.multi.is_usable()
+    }
+
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
     pub(super) async fn exchange(&self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant) -> Sent {
         let mut alarm = Alarm::default();

@@ -39,6 +39,8 @@ enum Tried {
 /// What does not change from try to try.
 struct Errand<'a> {
     upstream: &'a Arc<Inner>,
+    /// A 101 was asked for.
+    upgrade: bool,
     watch: Option<Arc<Watch>>,
 }
 
@@ -59,7 +61,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
     let (body, watch) = Outgoing::new(body);
     let mut spare = spare(upstream, &seat, protocol, &parts, &body);
     let mut request = http::Request::from_parts(parts, body);
-    let errand = Errand { upstream, watch };
+    let errand = Errand { upstream, upgrade, watch };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     loop {
@@ -115,8 +117,7 @@ async fn admit(upstream: &Arc<Inner>) -> Result<Seat, UpstreamError> {
         Admitted::Unresolved => {}
     }
     // Who is too late finds the addresses of before, if there were any.
-    let age_ms = u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(u64::MAX);
-    let asked = timeout(upstream.connect, upstream.hosts.ask(upstream, age_ms)).await;
+    let asked = timeout(upstream.connect, upstream.hosts.ask_now(upstream)).await;
     match pool::admit(upstream) {
         Admitted::Here(seat) => Ok(seat),
         Admitted::Full => Err(UpstreamError::unsent(Cause::Overload)),
@@ -177,7 +178,7 @@ impl Errand<'_> {
                     }
                 }
             };
-            match link.exchange(request, self.watch.as_deref(), now).await {
+            match link.exchange(request, self.watch.as_deref(), now, self.upgrade).await {
                 Sent::Reply(reply) => return Tried::Reply(link, reply),
                 Sent::Failed(error) => return Tried::Failed(error),
                 Sent::Refused(cause) => return Tried::Refused(cause),

@@ -50,7 +50,9 @@ pub(super) async fn acquire(upstream: &Arc<Inner>, host: &Arc<Host>, now: Instan
     loop {
         let place = pool::with_streams(upstream, host, |streams| streams.place(upstream, host)).ok_or(Cause::Connect)?;
         match place {
-            Place::Here(ticket) => return Ok(ticket),
+            Place::Here(ticket) if ticket.is_still_open(now).await => return Ok(ticket),
+            // Closed by the other side while nobody used it.
+            Place::Here(_) => {}
             Place::Open(opener) => {
                 if let Some(ticket) = opener.open().await? {
                     return Ok(ticket);

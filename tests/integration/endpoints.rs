@@ -60,8 +60,17 @@ async fn until_more(answered: &AtomicU64, more: u64) {
 
 #[tokio::test]
 async fn one_of_two_endpoints_is_killed_under_load_and_not_one_get_fails() {
+    not_one_get_fails("h1").await;
+}
+
+#[tokio::test]
+async fn over_http2_neither() {
+    not_one_get_fails("h2").await;
+}
+
+async fn not_one_get_fails(protocol: &str) {
     let (stays, mut killed) = (answering("stays"), answering("killed"));
-    let weir = front(&[&stays, &killed], "");
+    let weir = front(&[&stays, &killed], &format!("protocol = \"{protocol}\""));
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut clients = load(&weir, 32, &stop, &answered).await;
     until_more(&answered, 1_000).await;

@@ -392,6 +392,44 @@ async fn an_unused_connection_is_closed() {
     in_time(was_closed.recv()).await.unwrap();
 }
 
+/// In a thread of its own: answers the first request of each connection, and closes it without a goodbye when told to.
+fn closing(close: std::sync::mpsc::Receiver<()>, closed: std::sync::mpsc::Sender<()>) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        while let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(true).unwrap();
+            runtime.block_on(async {
+                let stream = TcpStream::from_std(stream).unwrap();
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+                answer(&mut respond, "ok");
+                // Moves the answer out and goes on taking what comes.
+                while close.try_recv().is_err() {
+                    let _ = tokio::time::timeout(Duration::from_millis(5), connection.accept()).await;
+                }
+            });
+            closed.send(()).unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_while_unused_is_noticed_before_a_request_is_sent() {
+    let ((close, told), (tell, closed)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let upstream = build(&Settings { protocol: Protocol::H2, ..settings(&[closing(told, tell)]) });
+    for _ in 0..5 {
+        let reply = in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
+        assert_eq!(text(reply).await, "ok");
+        close.send(()).unwrap();
+        // This thread stands still meanwhile: the proxy's side can't have seen the close.
+        closed.recv_timeout(PATIENCE).unwrap();
+        std::thread::sleep(super::super::link::IDLE_TRUSTED);
+    }
+}
+
 #[tokio::test]
 async fn a_plain_answer_goes_through_with_many_at_once() {
     let scripted = multiplexing(100, ok).await;
