@@ -139,6 +139,17 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// A key that was taken and means nothing here.
+    pub(super) fn useless(&self, key: &str, expected: &str) {
+        if self.has(key) {
+            self.notes.add(
+                Mistake::new(join(&self.path, key), format!("the key `{key}`, which does nothing here"), expected),
+                Place::Key,
+                None,
+            );
+        }
+    }
+
     /// A table below this one; an empty one where it is missing or none.
     pub(super) fn section(&mut self, key: &'static str) -> Self {
         let path = join(&self.path, key);

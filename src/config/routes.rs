@@ -51,6 +51,9 @@ fn route(item: &Item<'_>, above: &Above, names: &mut HashMap<String, String>) ->
     let fields = table.take("ratelimit_fields").and_then(|item| item.choice(&styles, &[])).unwrap_or_default();
     let body_bytes_max = table.size("body_bytes", BODY_BYTES, above.body_bytes_max);
     let extras = extras(&mut table);
+    if matches!(target, Some(RouteTarget::Respond(_))) {
+        of_upstreams_only(&table);
+    }
     table.finish();
     Some(Route {
         name,
@@ -105,6 +108,13 @@ fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
             respond.found("both `upstream` and `respond`", "one of the two", None);
             None
         }
+    }
+}
+
+/// What would do nothing on a route that has no upstream is a mistake: somebody believes that it does something.
+fn of_upstreams_only(table: &Table<'_>) {
+    for key in ["request_headers", "upstream_host", "rewrite", "upgrade"] {
+        table.useless(key, "a route with an `upstream`");
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use http::header::ORIGIN;
+use http::header::{CONTENT_LENGTH, ORIGIN};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
@@ -202,6 +202,8 @@ impl Visit {
     #[cold]
     fn switch(mut self: Box<Self>, mut head: http::response::Parts, body: Body) -> Response {
         let extensions = std::mem::take(&mut head.extensions);
+        // There is none (RFC 9110, 8.6), and nobody may take the first bytes of what follows for one.
+        head.headers.remove(CONTENT_LENGTH);
         if let Some(asked) = self.upgrade.take() {
             tunnel::announce(&mut head.headers, asked.protocol());
             asked.begin((extensions, body), self);

@@ -17,7 +17,9 @@ use crate::harness::{PATIENCE, client, eventually};
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 
-const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
+/// With a length that it must not have.
+const AGREED: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
 
 /// An upstream of raw connections: it keeps the heads that it got, answers each with the same bytes, and hands the connection on.
 struct Raw {
@@ -121,6 +123,7 @@ fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
     for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: x", "ratelimit: \"day\";r=999"] {
         assert!(answer.contains(&format!("\r\n{field}")), "{field}: {answer}");
     }
+    assert!(!answer.contains("content-length"), "{answer}");
     let seen = upstream.last();
     for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-key: k", "x-forwarded-for: 127.0.0.1", "host: a"] {
         assert!(seen.contains(&format!("\r\n{field}\r\n")), "{field}: {seen}");

@@ -54,6 +54,15 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
 }
 
 #[test]
+fn what_does_nothing_without_an_upstream_is_a_mistake() {
+    for line in ["request_headers.remove = []", "upstream_host = \"a\"", "rewrite = \"/a\"", "upgrade.protocols = []"] {
+        let key = line.split(['.', ' ']).next().unwrap();
+        says(&format!("respond = {{}}\n{line}"), &[&format!("routes[1].{key}: found the key `{key}`, which does nothing here")]);
+    }
+    good(&route("respond = {}\nresponse_headers.remove = [\"a\"]\nrefusals = []\ncors.origins = [\"*\"]"));
+}
+
+#[test]
 fn what_is_written_wrong_is_told_with_its_place() {
     let api = |line: &str| format!("upstream = \"api\"\n{line}");
     says(
