@@ -79,7 +79,9 @@ impl Handler for Answers {
                 tokio::spawn(async move {
                     let mut stream = hyper_util::rt::TokioIo::new(hyper::upgrade::on(request).await.unwrap());
                     let (mut reading, mut writing) = tokio::io::split(&mut stream);
-                    let _ = tokio::io::copy(&mut reading, &mut writing).await;
+                    if tokio::io::copy(&mut reading, &mut writing).await.is_ok() {
+                        let _ = writing.shutdown().await;
+                    }
                     drop(stream);
                     seen.dropped.notify_one();
                 });

@@ -38,3 +38,31 @@ async fn a_drain_lets_it_go_on_until_the_grace_is_over() {
     tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the tunnel lives on");
     assert_eq!(client.read_all().await, "");
 }
+
+#[tokio::test]
+async fn it_works_behind_tls_and_a_half_that_is_closed_leaves_the_other() {
+    let pki = crate::wire::pki::Pki::new();
+    let listener = super::certificates::listener(&[pki.server(&["api.example"])]);
+    let house = secured_house(settings(), Some(super::certificates::tls(&listener)));
+    let mut client = super::tls::Client::connect(&house, &pki.ca, "api.example").await.0;
+    client.write_all(format!("{ASK}early").as_bytes()).await.unwrap();
+    let mut text = String::new();
+    while !text.ends_with("early") {
+        let mut piece = [0; 4096];
+        let read = tokio::time::timeout(PATIENCE, client.read(&mut piece)).await.expect("no answer").unwrap();
+        assert!(read > 0, "closed after {text:?}");
+        text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+    }
+    assert!(text.starts_with("HTTP/1.1 101 "), "{text}");
+    // More than any buffer holds, and then our goodbye: all of it comes back.
+    let (mut reading, mut writing) = tokio::io::split(client);
+    let sending = tokio::spawn(async move {
+        writing.write_all(&vec![7; 8 << 20]).await.unwrap();
+        writing.shutdown().await.unwrap();
+    });
+    let mut all = Vec::new();
+    tokio::time::timeout(PATIENCE, reading.read_to_end(&mut all)).await.expect("never ends").unwrap();
+    assert_eq!(all.len(), 8 << 20);
+    sending.await.unwrap();
+    house.await_shown("weir_connections_open 0").await;
+}
