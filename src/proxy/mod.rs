@@ -84,7 +84,8 @@ impl Handler for Proxy {
     async fn call(&self, request: http::Request<Incoming>, peer: &Arc<Peer>) -> Response {
         // One snapshot until the headers are out.
         let local = self.0.load();
-        handle(&local, request.map(Body::incoming), peer).await
+        let http2 = request.version() == Version::HTTP_2;
+        handle(&local, request.map(|body| if http2 { Body::incoming(body).lingering() } else { Body::incoming(body) }), peer).await
     }
 
     fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {

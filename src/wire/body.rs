@@ -4,6 +4,7 @@
 //! No allocation of its own: a stream's timer is made when the peer first lets us wait, which a body that came with its head never does.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::pin::Pin;
@@ -20,6 +21,10 @@ use smallvec::SmallVec;
 use super::{Alarm, End, Ending, Failure, OnEnd};
 use crate::clock;
 
+/// What is still taken of a [`lingering`](Body::lingering) stream that nobody reads any more, and for how long.
+const LINGER_BYTES_MAX: usize = 256 << 10;
+const LINGER_TIME: Duration = Duration::from_secs(5);
+
 /// A request's or a reply's body.
 pub struct Body {
     kind: Kind,
@@ -28,6 +33,7 @@ pub struct Body {
     idle: Option<Duration>,
     alarm: Alarm,
     sift: Option<fn(&mut HeaderMap)>,
+    linger: bool,
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
 }
 
@@ -92,7 +98,16 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, bytes: 0, bytes_max: u64::MAX, idle: None, alarm: Alarm::default(), sift: None, on_end: SmallVec::new() }
+        Self {
+            kind,
+            bytes: 0,
+            bytes_max: u64::MAX,
+            idle: None,
+            alarm: Alarm::default(),
+            sift: None,
+            linger: false,
+            on_end: SmallVec::new(),
+        }
     }
 
     /// Fails with [`BodyError::TooLarge`] when more than `bytes_max` bytes of a stream come; at once when its declared length is larger.
@@ -107,6 +122,15 @@ impl Body {
     #[must_use]
     pub fn idle_timeout(mut self, idle: Duration) -> Self {
         self.idle = Some(idle);
+        self
+    }
+
+    /// When nobody reads a stream any more, a little more of it is taken and thrown away. For HTTP/2: a stream that is dropped before its end is
+    /// reset behind the reply, and clients that are still sending - or have sent all but the empty frame that says so - take that for a failure
+    /// and lose the reply.
+    #[must_use]
+    pub fn lingering(mut self) -> Self {
+        self.linger = true;
         self
     }
 
@@ -160,9 +184,18 @@ impl Body {
 
     fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         // Dropping the stream tells hyper that nobody wants the rest.
-        self.kind = Kind::Failed;
+        self.leave(Kind::Failed);
         self.tell(Ending::Failed(error.failure()), false);
         Poll::Ready(Some(Err(error)))
+    }
+
+    /// Lets go of a stream.
+    fn leave(&mut self, next: Kind) {
+        let Kind::Stream(incoming) = mem::replace(&mut self.kind, next) else { return };
+        if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
+            // At most one for each stream that is open: until it has ended the stream counts as such.
+            tokio::spawn(tokio::time::timeout(LINGER_TIME, throw_away(incoming)));
+        }
     }
 
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -202,6 +235,17 @@ impl Body {
             self.complete(true);
         }
         Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+/// Reads on until the end, or until it is enough.
+async fn throw_away(mut incoming: Incoming) {
+    let mut bytes = 0;
+    while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
+        bytes += frame.data_ref().map_or(0, Bytes::len);
+        if bytes > LINGER_BYTES_MAX {
+            return;
+        }
     }
 }
 
@@ -261,9 +305,13 @@ impl http_body::Body for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        // hyper drops an empty body unread, and one whose declared length it has seen: both are whole.
-        let ending = if self.is_end_stream() { Ending::Complete } else { Ending::Dropped };
-        self.tell(ending, false);
+        // hyper drops an empty body unread, and one whose declared length it has seen: both are whole, also where HTTP/2 has not said so yet.
+        let whole = match &self.kind {
+            Kind::Stream(incoming) => incoming.is_end_stream() || (self.bytes > 0 && incoming.size_hint().exact() == Some(0)),
+            _ => self.is_end_stream(),
+        };
+        self.leave(Kind::Empty);
+        self.tell(if whole { Ending::Complete } else { Ending::Dropped }, false);
     }
 }
 

@@ -78,6 +78,11 @@ async def at_once():
         replies = await asyncio.gather(*(client.get(f"/few/{number}") for number in range(options.quota + 20)))
         # asgi.py has no such page: what passes is a 404.
         same("admitted", sum(reply.status_code == 404 for reply in replies), options.quota)
+        # With a body: the refusal comes while it is still being sent, and is read all the same.
+        # All of it fits into the connection's window: several that wait for one another's would meet a stall of httpcore's own.
+        uploads = await asyncio.gather(*(client.post("/few/upload", content=b"x" * size) for size in (1, 1_000, 20_000) * 10))
+        uploads.append(await client.post("/few/upload", content=b"x" * 200_000))
+        same("refused with a body", {reply.status_code for reply in uploads}, {429})
         refused = [reply for reply in replies if reply.status_code == 429]
         same("refused", len(refused), 20)
         same("when to come back", all(0 < int(reply.headers["retry-after"]) <= 86_400 for reply in refused), True)

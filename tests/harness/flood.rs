@@ -14,29 +14,42 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use super::pki::Issued;
 
 const PIECE: &[u8] = &[0; 64 << 10];
 
 /// A running upstream: `GET /BYTES` sends so many, anything else is answered with the number of bytes that came.
 pub struct Flood {
     pub address: SocketAddr,
+    scheme: &'static str,
     sent: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it speaks.
+/// What it speaks, and with TLS if it is given a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     Http1,
-    /// By prior knowledge.
-    #[allow(dead_code, reason = "for upstreams that speak it")]
+    /// By prior knowledge, or by ALPN.
     Http2,
 }
 
 impl Flood {
     pub fn start(speaks: Speaks) -> Self {
+        Self::with(speaks, None)
+    }
+
+    pub(crate) fn with(speaks: Speaks, identity: Option<&Issued>) -> Self {
+        let tls = identity.map(|identity| acceptor(speaks, identity));
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = super::upstream::listener();
         listener.set_nonblocking(true).expect("a socket that doesn't block");
         let address = listener.local_addr().expect("an address");
@@ -48,16 +61,16 @@ impl Flood {
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 tokio::select! {
-                    () = serve(listener, speaks, counter) => {}
+                    () = serve(listener, speaks, tls, counter) => {}
                     _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             });
         });
-        Self { address, sent, stop, thread: Some(thread) }
+        Self { address, scheme, sent, stop, thread: Some(thread) }
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// Bytes that its connections have taken so far, of all bodies.
@@ -75,20 +88,41 @@ impl Drop for Flood {
     }
 }
 
-async fn serve(listener: tokio::net::TcpListener, speaks: Speaks, sent: Arc<AtomicU64>) {
+fn acceptor(speaks: Speaks, identity: &Issued) -> TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).map(|der| der.expect("a certificate")).collect();
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("a key");
+    let mut config = builder.with_no_client_auth().with_single_cert(chain, key).expect("a certificate and its key");
+    config.alpn_protocols = vec![if speaks == Speaks::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+async fn serve(listener: tokio::net::TcpListener, speaks: Speaks, tls: Option<TlsAcceptor>, sent: Arc<AtomicU64>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
         let _ = stream.set_nodelay(true);
-        let sent = Arc::clone(&sent);
+        let (sent, tls) = (Arc::clone(&sent), tls.clone());
         tokio::spawn(async move {
-            let service = service_fn(move |request| reply(request, Arc::clone(&sent)));
-            let stream = TokioIo::new(stream);
-            // A proxy that goes away in the middle is no fault of this end's.
-            match speaks {
-                Speaks::Http1 => drop(http1::Builder::new().serve_connection(stream, service).await),
-                Speaks::Http2 => drop(http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await),
+            match tls {
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        talk(stream, speaks, sent).await;
+                    }
+                }
+                None => talk(stream, speaks, sent).await,
             }
         });
+    }
+}
+
+async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, speaks: Speaks, sent: Arc<AtomicU64>) {
+    let service = service_fn(move |request| reply(request, Arc::clone(&sent)));
+    let stream = TokioIo::new(stream);
+    // A proxy that goes away in the middle is no fault of this end's.
+    match speaks {
+        Speaks::Http1 => drop(http1::Builder::new().serve_connection(stream, service).await),
+        Speaks::Http2 => drop(http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await),
     }
 }
 

@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod curl;
 pub mod cut;
 pub mod flood;
+pub mod front;
 pub mod guest;
 #[cfg(target_os = "linux")]
 pub mod held;

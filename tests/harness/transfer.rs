@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use super::process::run;
-use super::weir::Weir;
 
 /// What curl says of a transfer.
 #[derive(Clone, Debug)]
@@ -86,44 +85,4 @@ pub fn curl(arguments: &[&str]) -> Transfer {
     let done = try_curl(arguments);
     assert_eq!(done.exit, 0, "curl {arguments:?}: {}{}", done.err, done.heads);
     done
-}
-
-/// One of the ways in which curl can speak to Weir.
-pub struct Way {
-    pub name: &'static str,
-    options: Vec<String>,
-    version: &'static str,
-    /// Weir's, without a path.
-    pub url: String,
-}
-
-impl Way {
-    /// All that curl speaks and Weir listens to.
-    pub fn all(weir: &Weir) -> Vec<Self> {
-        let plain =
-            |name, option: &str, version| Self { name, options: vec![option.into()], version, url: format!("http://{}", weir.http) };
-        vec![plain("h1", "--http1.1", "1.1")]
-    }
-
-    /// A transfer that must succeed, and in this version of HTTP.
-    pub fn curl(&self, target: &str, options: &[&str]) -> Transfer {
-        self.checked(curl(&self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>()))
-    }
-
-    /// The same for a body that is too large to keep.
-    pub fn curl_to_nowhere(&self, target: &str, options: &[&str]) -> Transfer {
-        let done = try_curl_to_nowhere(&self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(done.exit, 0, "{}: {done:?}", self.name);
-        self.checked(done)
-    }
-
-    fn arguments(&self, target: &str, options: &[&str]) -> Vec<String> {
-        let options = options.iter().map(|option| (*option).to_owned());
-        self.options.iter().cloned().chain(options).chain([format!("{}{target}", self.url)]).collect()
-    }
-
-    fn checked(&self, done: Transfer) -> Transfer {
-        assert_eq!(done.version, self.version, "{}: {done:?}", self.name);
-        done
-    }
 }

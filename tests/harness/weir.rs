@@ -126,6 +126,13 @@ impl Weir {
         eventually("the process ends", || child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| output.tail(30)))
     }
 
+    /// Where it listens for clients, in the configuration's order.
+    pub fn listeners(&self) -> Vec<SocketAddr> {
+        let events = self.output.events();
+        let listening = events.iter().filter(|event| event["message"] == "listening" && event["listener"] == "http");
+        listening.filter_map(|event| event["address"].as_str()?.parse().ok()).collect()
+    }
+
     /// The most memory that the process ever had (`VmHWM`).
     #[cfg(target_os = "linux")]
     pub fn peak_memory_kib(&self) -> u64 {

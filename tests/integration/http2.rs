@@ -5,12 +5,12 @@ use rustix::process::Signal;
 
 use crate::harness::client::Tally;
 use crate::harness::curl::curl;
-use crate::harness::eventually_async;
 use crate::harness::pki::Pki;
 use crate::harness::tls::{HOST, Http2};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
+use crate::harness::{PATIENCE, eventually_async};
 
 fn day(quota: u32) -> String {
     format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
@@ -81,6 +81,46 @@ async fn an_upload_that_stands_still_ends_alone() {
     assert!(turns > 1, "{turns}");
     assert_eq!(stalled.await.unwrap().unwrap().status, 408);
     assert_eq!(other.get("/", &[]).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_while_the_client_sends_on() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[&day(1)]).text());
+    let stream = tokio::net::TcpStream::connect(weir.http).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    // The first has its reply when its declared length has come, the second is refused at its head.
+    for (length, expected) in [(10, 200), (60_000, 429)] {
+        let request = http::Request::post("http://api.example/up").header("content-length", length).body(()).unwrap();
+        let (reply, mut body) = client.send_request(request, false).unwrap();
+        if expected == 200 {
+            body.send_data(Bytes::from(vec![b'x'; length]), false).unwrap();
+        }
+        let mut reply = tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap();
+        assert_eq!(reply.status(), expected);
+        while let Some(piece) = reply.body_mut().data().await {
+            piece.unwrap();
+        }
+        // A stream's frames come in order, and a later stream's come after them: had the stream been reset, we would know.
+        let mut client = client.clone().ready().await.unwrap();
+        let (later, _) = client.send_request(http::Request::get("http://api.example/later").body(()).unwrap(), true).unwrap();
+        assert_eq!(later.await.unwrap().status(), 429);
+        let reset = reset_of(&mut body).await;
+        assert!(reset.is_none(), "{expected}: {reset:?}");
+        let rest = if expected == 200 { Bytes::new() } else { Bytes::from(vec![b'x'; length]) };
+        body.send_data(rest, true).unwrap();
+    }
+}
+
+/// Why the stream was reset, if it is known to be.
+async fn reset_of(body: &mut h2::SendStream<Bytes>) -> Option<h2::Reason> {
+    std::future::poll_fn(|cx| match body.poll_reset(cx) {
+        std::task::Poll::Ready(reason) => std::task::Poll::Ready(reason.ok()),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
 }
 
 #[tokio::test]

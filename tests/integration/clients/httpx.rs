@@ -1,25 +1,48 @@
 //! Python's httpx through Weir to hypercorn: what a program in Python would do to an API, one after another and all at once.
 
-use super::MANY;
+use super::{limited_house, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 const QUOTA: &str = "30";
 
-fn house(url: &str) -> Toml {
-    let few = format!("name = \"few\", algorithm = \"fixed_window\", quota = {QUOTA}, period = \"1d\"");
-    Toml::new()
-        .upstream("api", url, "")
-        .policy("public", &[MANY])
-        .policy("few", &[&few])
-        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
-        .route("name = \"few\"\npath = \"/few/*\"\nupstream = \"api\"\npolicy = \"few\"")
+fn house(url: &str, more: &str) -> Toml {
+    limited_house(url, more, "/few/*", QUOTA)
+}
+
+fn in_the_clear(more: &str, arguments: &[&str]) {
+    let server = PythonServer::start("asgi.py", &[]);
+    let weir = Weir::start(&house(&server.url(), more).text());
+    client("httpx_client.py", &[&[&format!("http://{}", weir.http), "--quota", QUOTA], arguments].concat());
 }
 
 #[test]
 fn httpx_over_http_1_1() {
-    let server = PythonServer::start("asgi.py", &[]);
-    let weir = Weir::start(&house(&server.url()).text());
-    client("httpx_client.py", &[&format!("http://{}", weir.http), "--quota", QUOTA]);
+    in_the_clear("", &[]);
+}
+
+#[test]
+fn httpx_over_http_2_on_both_sides() {
+    in_the_clear("protocol = \"h2\"", &["--h2"]);
+}
+
+#[test]
+fn httpx_over_http_2_to_an_upstream_of_http_1_1() {
+    in_the_clear("", &["--h2"]);
+}
+
+#[test]
+fn httpx_over_http_1_1_to_an_upstream_of_http_2() {
+    in_the_clear("protocol = \"h2\"", &[]);
+}
+
+#[test]
+fn httpx_over_tls_and_http_1_1() {
+    with_tls("asgi.py", false, house, "httpx_client.py", &["--quota", QUOTA]);
+}
+
+#[test]
+fn httpx_over_tls_and_http_2() {
+    with_tls("asgi.py", true, house, "httpx_client.py", &["--h2", "--quota", QUOTA]);
 }

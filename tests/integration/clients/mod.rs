@@ -2,15 +2,41 @@
 //! nginx, hypercorn and grpcio's server. What we made ourselves could share our mistakes; these can't.
 
 mod curl;
+mod grpc;
 mod httpx;
 mod sse;
+mod websockets;
 
-use crate::harness::toml::{Toml, simple};
+use crate::harness::front::{Front, IdentityFiles};
+use crate::harness::pki::Pki;
+use crate::harness::python::{PythonServer, client};
+use crate::harness::toml::Toml;
 
 /// More than any test here asks for.
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
-/// Everything goes to this upstream, and nothing is refused.
-fn open_house(url: &str) -> Toml {
-    simple(url, &[MANY])
+/// Everything goes to this upstream, and nothing is refused. `more` are further lines of the upstream.
+fn house(url: &str, more: &str) -> Toml {
+    Toml::new()
+        .upstream("api", url, more)
+        .policy("public", &[MANY])
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
+}
+
+/// The same, but for this path: so many requests pass there.
+fn limited_house(url: &str, more: &str, path: &str, quota: &str) -> Toml {
+    let few = format!("name = \"few\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
+    house(url, more).policy("few", &[&few]).route(&format!("name = \"few\"\npath = \"{path}\"\nupstream = \"api\"\npolicy = \"few\""))
+}
+
+/// Runs a Python client against a Python server, with Weir between them and TLS on both sides of it.
+fn with_tls(server: &str, h2: bool, house: impl Fn(&str, &str) -> Toml, script: &str, arguments: &[&str]) -> PythonServer {
+    let pki = Pki::new();
+    let files = IdentityFiles::of(&pki);
+    let server = PythonServer::start(server, &files.arguments());
+    let more = if h2 { "protocol = \"h2\"\n" } else { "" }.to_owned() + "tls = { ca = \"ca.pem\" }";
+    let front = Front::with(&house(&format!("https://{}", server.address), &more), &pki);
+    let (url, ca) = (front.secure_url(), front.ca());
+    client(script, &[&[url.as_str(), "--ca", &ca], arguments].concat());
+    server
 }

@@ -1,6 +1,6 @@
 //! Server-sent events: each arrives when it is sent, pauses are nobody's business, and the server hears when nobody listens any more.
 
-use super::open_house;
+use super::{house, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
@@ -10,14 +10,20 @@ const EVENTS: &str = "50";
 const PAUSE_S: &str = "2.5";
 const PAUSES: &str = "2";
 
-fn impatient_house(url: &str) -> Toml {
-    open_house(url).timeout("request_header = \"1s\"").timeout("keep_alive = \"1s\"")
+fn impatient_house(url: &str, more: &str) -> Toml {
+    house(url, more).timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
 }
 
 #[test]
 fn events_arrive_one_by_one_over_http_1_1() {
     let server = PythonServer::start("asgi.py", &[]);
-    let weir = Weir::start(&impatient_house(&server.url()).text());
+    let weir = Weir::start(&impatient_house(&server.url(), "").text());
     client("sse_client.py", &[&format!("http://{}", weir.http), "plain", EVENTS, PAUSE_S, PAUSES]);
     server.service.await_line("gone plain");
+}
+
+#[test]
+fn events_arrive_one_by_one_over_tls_and_http_2() {
+    let server = with_tls("asgi.py", true, impatient_house, "sse_client.py", &["--h2", "secure", EVENTS, PAUSE_S, PAUSES]);
+    server.service.await_line("gone secure");
 }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -135,4 +136,52 @@ async fn hundreds_of_slow_clients_hold_nobody_else() {
     }
     assert_eq!(served, 2 * SLOW);
     assert_eq!(upstream.count(), tally.count(200) + 2 * SLOW as u64, "each request came once");
+}
+
+/// Streams of each kind on one connection of HTTP/2.
+const STREAMS: usize = 30;
+
+#[tokio::test]
+async fn slow_streams_hold_no_other_stream_of_their_connection() {
+    let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
+    let weir = Weir::start(&house(&upstream, &flood).text());
+    let mut builder = h2::client::Builder::new();
+    // What one stream leaves unread is no other's business on this end either.
+    builder.initial_window_size(64 << 10).initial_connection_window_size(64 << 20);
+    let stream = TcpStream::connect(weir.http).await.unwrap();
+    let (client, connection) = builder.handshake::<_, Bytes>(stream).await.unwrap();
+    tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let (mut uploads, mut downloads) = (Vec::new(), Vec::new());
+    for _ in 0..STREAMS {
+        let request = http::Request::post("http://api.example/body").body(()).unwrap();
+        uploads.push(client.send_request(request, false).unwrap());
+        let request = http::Request::get(format!("http://api.example/{LARGE}")).body(()).unwrap();
+        let reply = client.send_request(request, true).unwrap().0.await.unwrap();
+        assert_eq!(reply.status(), 200);
+        // Kept, and not read.
+        downloads.push(reply.into_body());
+        client = client.ready().await.unwrap();
+    }
+    for _ in 0..ROUNDS {
+        for (_, body) in &mut uploads {
+            body.send_data(Bytes::from_static(b"x"), false).unwrap();
+        }
+        for _ in 0..OTHERS {
+            let request = http::Request::get("http://api.example/others").body(()).unwrap();
+            let (reply, _) = client.send_request(request, true).unwrap();
+            let mut reply = tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap();
+            assert_eq!(reply.status(), 200);
+            let piece = reply.body_mut().data().await.unwrap().unwrap();
+            assert_eq!(&piece[..], b"from upstream\n");
+            client = client.ready().await.unwrap();
+        }
+    }
+    for (reply, mut body) in uploads {
+        body.send_data(Bytes::new(), true).unwrap();
+        assert_eq!(tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap().status(), 200);
+    }
+    let seen = upstream.seen();
+    assert_eq!(seen.iter().filter(|seen| seen.method == "POST" && seen.body.len() == ROUNDS).count(), STREAMS);
+    assert_eq!(seen.len(), STREAMS + ROUNDS * OTHERS);
 }
