@@ -102,7 +102,8 @@ impl Limits {
     /// The denial, where a limit wants a key and the request has none.
     pub fn charge(&self, key: &str, facts: &Facts) -> Result<Vec<Answered>, Denial> {
         // Once for all limits, and not at all where no key names it. What is no address was laid over the fact by the policy, and stands.
-        let client = self.ipv6_prefix.client(facts).ok();
+        let named = self.limits.iter().any(|one| one.extent.key.is_some());
+        let client = if named { self.ipv6_prefix.client(facts).ok() } else { None };
         let shown = match &client {
             Some(client) => facts.with(CLIENT_IP, &client.text),
             None => *facts,
@@ -119,7 +120,7 @@ impl Limits {
                     None => continue,
                 },
             };
-            charged.push(Answered { key: fitting(format!("{}{own}", self.space)), ..limit.clone() });
+            charged.push(Answered { key: fitting(self.spaced(own)), ..limit.clone() });
         }
         Ok(charged)
     }
@@ -131,6 +132,10 @@ impl Limits {
             Ok(limits) => Decision::check(limits),
             Err(denial) => Decision::deny(denial),
         }
+    }
+
+    fn spaced(&self, key: String) -> String {
+        if self.space.is_empty() { key } else { format!("{}{key}", self.space) }
     }
 
     /// Whose allowance a limit with a template counts; none where it is not about such a request.
