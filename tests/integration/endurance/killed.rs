@@ -1,12 +1,14 @@
 //! `kill -9` of an upstream: whoever is under way hears of it at once, and so does whoever comes later, until it is back.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::harness::client::{Client, Tally};
 use crate::harness::eventually_async;
 use crate::harness::nginx::Nginx;
-use crate::harness::toml::simple;
+use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
@@ -87,4 +89,74 @@ fn a_reply_that_is_cut_in_the_middle_does_not_look_whole() {
     // A reset is as good as an end, and an end that is too early is no reply either.
     let _ = stream.read_to_end(&mut reply);
     assert!(reply.len() < SIZE, "{} bytes of a reply that was cut", reply.len());
+}
+
+/// Two of nginx behind one upstream; `more` are further lines of it.
+fn both(one: &str, other: &str, more: &str) -> Toml {
+    Toml::new()
+        .more(&format!("[upstreams.api]\nendpoints = [\"{one}\", \"{other}\"]\n{more}"))
+        .policy("public", &[MANY])
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
+}
+
+#[tokio::test]
+async fn while_one_of_two_upstreams_is_killed_and_comes_back_no_get_fails() {
+    const CLIENTS: usize = 16;
+    const TURNS: usize = 3;
+    let (mut mortal, other) = (Nginx::start(page()), Nginx::start(page()));
+    // Left alone for a moment only: it is to be asked again before it dies the next time.
+    let ejection = "ejection = { failures = 3, time = \"100ms\", time_max = \"100ms\" }";
+    let weir = Weir::start(&both(&mortal.url(), &other.url(), ejection).text());
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut clients = tokio::task::JoinSet::new();
+    let served = Arc::new(AtomicU64::new(0));
+    for _ in 0..CLIENTS {
+        let (address, stopped, served) = (weir.http, stopped.clone(), Arc::clone(&served));
+        clients.spawn(async move {
+            let (mut client, mut tally) = (Client::connect(address).await.unwrap(), Tally::default());
+            while !*stopped.borrow() {
+                tally.add(&client.get("/", &[]).await);
+                served.fetch_add(1, Ordering::Relaxed);
+            }
+            tally
+        });
+    }
+    // Requests under way before and after each change.
+    let more = async || {
+        let wanted = served.load(Ordering::Relaxed) + 400;
+        eventually_async("more is served", async || if served.load(Ordering::Relaxed) >= wanted { Ok(()) } else { Err(String::new()) })
+            .await;
+    };
+    for _ in 0..TURNS {
+        more().await;
+        mortal.kill();
+        more().await;
+        mortal.start_again();
+    }
+    more().await;
+    stop.send_replace(true);
+    while let Some(tally) = clients.join_next().await {
+        tally.unwrap().only(&[200]);
+    }
+}
+
+#[tokio::test]
+async fn gets_under_way_at_a_killed_upstream_are_answered_by_the_other() {
+    let (behind, other) = (Upstream::start(), Nginx::start(page()));
+    behind.hold();
+    let mut mortal = Nginx::start(&format!("location / {{ proxy_pass {}; }}", behind.url()));
+    let weir = Weir::start(&both(&mortal.url(), &other.url(), "").text());
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..UNDER_WAY {
+        let address = weir.http;
+        tasks.spawn(async move { Client::connect(address).await.unwrap().get("/", &[]).await });
+    }
+    eventually_async("some wait at the one that will die", async || if behind.count() > 0 { Ok(()) } else { Err("none".into()) }).await;
+    mortal.kill();
+    let mut tally = Tally::default();
+    while let Some(reply) = tokio::time::timeout(AT_ONCE, tasks.join_next()).await.expect("at once") {
+        tally.add(&reply.unwrap());
+    }
+    tally.only(&[200]);
+    assert_eq!(tally.count(200), UNDER_WAY as u64);
 }
