@@ -12,7 +12,6 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
 
 use super::settings::FieldStyle;
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome};
@@ -26,7 +25,8 @@ static LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-type Text = SmallVec<[u8; 256]>;
+/// What one limit or two take of both fields together.
+const TEXT_BYTES: usize = 192;
 
 /// Adds what `style` wants said of these limits.
 pub(super) fn add(headers: &mut HeaderMap, style: FieldStyle, limits: &[Limit], outcome: &Outcome) {
@@ -57,7 +57,7 @@ fn told<'a>(limits: &'a [Limit], outcome: &'a Outcome) -> impl Iterator<Item = (
 }
 
 fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
-    let mut text = Text::new();
+    let mut text = Vec::with_capacity(TEXT_BYTES);
     for (limit, _) in told(limits, outcome) {
         let (quota, window_s) = quota(limit);
         member(&mut text, 0, &limit.name);
@@ -77,8 +77,7 @@ fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
         number(&mut text, ";r=", outcome.remaining);
         number(&mut text, ";t=", effective_window_s(outcome));
     }
-    // One allocation for both fields.
-    let text = Bytes::from_owner(text);
+    let text = Bytes::from(text);
     append(headers, &RATE_LIMIT_POLICY, &text, 0..middle);
     append(headers, &RATE_LIMIT, &text, middle..text.len());
 }
@@ -123,7 +122,7 @@ fn legacy(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
 }
 
 /// Begins a member of the list that starts at `start`: a limit's name needs no escape.
-fn member(text: &mut Text, start: usize, name: &str) {
+fn member(text: &mut Vec<u8>, start: usize, name: &str) {
     if text.len() > start {
         text.push(b',');
     }
@@ -132,7 +131,7 @@ fn member(text: &mut Text, start: usize, name: &str) {
     text.push(b'"');
 }
 
-fn number(text: &mut Text, parameter: &str, value: u64) {
+fn number(text: &mut Vec<u8>, parameter: &str, value: u64) {
     text.extend_from_slice(parameter.as_bytes());
     text.extend_from_slice(itoa::Buffer::new().format(value.min(INTEGER_MAX)).as_bytes());
 }
@@ -141,7 +140,7 @@ fn is_printable(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
-fn string(text: &mut Text, value: &str) {
+fn string(text: &mut Vec<u8>, value: &str) {
     text.push(b'"');
     for byte in value.bytes() {
         if matches!(byte, b'"' | b'\\') {

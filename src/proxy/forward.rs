@@ -17,6 +17,9 @@ use crate::listen::Peer;
 
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
+/// What `X-Forwarded-For` and `Forwarded` take as a rule.
+const FORWARDED_BYTES: usize = 192;
+
 /// Fields that a policy sets, checked.
 pub(super) type PolicyFields = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
@@ -41,49 +44,49 @@ pub(super) fn prepare(head: &mut Parts, target: Target, client: &Client, peer: &
     head.version = Version::HTTP_11;
 }
 
-/// `X-Forwarded-For` and `Forwarded`, both in one allocation.
+/// `X-Forwarded-For` and `Forwarded`, which share their memory.
 fn forwarded(headers: &HeaderMap, target: &Target, client: &Client, peer: &Peer) -> (HeaderValue, HeaderValue) {
-    let mut text: SmallVec<[u8; 256]> = SmallVec::new();
+    let mut text: Vec<u8> = Vec::with_capacity(FORWARDED_BYTES);
     if client.trusted {
         continue_list(&mut text, headers, &FORWARDED_FOR);
     }
-    let address = client.peer.as_str();
-    text.extend_from_slice(address.as_bytes());
+    let address = client.peer.as_bytes();
+    text.extend_from_slice(address);
     let middle = text.len();
     if client.trusted {
         continue_list(&mut text, headers, &FORWARDED);
     }
     text.extend_from_slice(b"for=");
     push_node(&mut text, address);
-    let authority = target.authority.as_str();
+    let authority = target.authority.as_bytes();
     if !authority.is_empty() {
         text.extend_from_slice(b";host=");
-        push_quoted(&mut text, authority, authority.contains([':', '[']));
+        push_quoted(&mut text, authority, authority.iter().any(|byte| matches!(byte, b':' | b'[')));
     }
     text.extend_from_slice(if peer.tls { b";proto=https" } else { b";proto=http" });
-    let text = bytes::Bytes::from_owner(text);
+    let text = bytes::Bytes::from(text);
     let value = |bytes| HeaderValue::from_maybe_shared(bytes).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
     (value(text.slice(..middle)), value(text.slice(middle..)))
 }
 
 /// A node's IPv6 address stands in brackets and quotes (RFC 7239, 6).
-fn push_node(text: &mut SmallVec<[u8; 256]>, address: &str) {
-    let (open, close): (&[u8], &[u8]) = if address.contains(':') { (b"\"[", b"]\"") } else { (b"", b"") };
+fn push_node(text: &mut Vec<u8>, address: &[u8]) {
+    let (open, close): (&[u8], &[u8]) = if address.contains(&b':') { (b"\"[", b"]\"") } else { (b"", b"") };
     text.extend_from_slice(open);
-    text.extend_from_slice(address.as_bytes());
+    text.extend_from_slice(address);
     text.extend_from_slice(close);
 }
 
-fn push_quoted(text: &mut SmallVec<[u8; 256]>, value: &str, quotes: bool) {
+fn push_quoted(text: &mut Vec<u8>, value: &[u8], quotes: bool) {
     // An authority was checked: it holds neither quotes nor backslashes.
     let mark: &[u8] = if quotes { b"\"" } else { b"" };
     text.extend_from_slice(mark);
-    text.extend_from_slice(value.as_bytes());
+    text.extend_from_slice(value);
     text.extend_from_slice(mark);
 }
 
 /// All lines of a list as one, with a comma after it for what follows.
-fn continue_list(text: &mut SmallVec<[u8; 256]>, headers: &HeaderMap, name: &HeaderName) {
+fn continue_list(text: &mut Vec<u8>, headers: &HeaderMap, name: &HeaderName) {
     for value in headers.get_all(name) {
         let value = value.as_bytes().trim_ascii();
         if !value.is_empty() {

@@ -49,6 +49,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{StatusCode, Version};
 use hyper::body::Incoming;
 
@@ -95,21 +96,20 @@ impl Handler for Proxy {
 
 /// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte, or when the client goes away.
 async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let mut visit = Visit::begin(local, &head, peer);
-    match serve(local, Request::from_parts(head, body), peer, &mut visit).await {
+    match serve(local, &mut head, body, peer, &mut visit).await {
         Ok(reply) => visit.stream(reply),
         Err(refusal) => visit.refuse(&refusal),
     }
 }
 
 /// A request's way to its reply's head, or to why there is none.
-async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) -> Result<Response, Refusal> {
+async fn serve(local: &Local, head: &mut Parts, body: Body, peer: &Peer, visit: &mut Visit) -> Result<Response, Refusal> {
     let house = local.house();
-    let (mut head, body) = request.into_parts();
 
     // One authority and one path, in the one form that is matched, shown to the policy and forwarded.
-    let target = target::read(&mut head, visit.client.https, peer, house.settings.uri_bytes_max)?;
+    let target = target::read(head, visit.client.https, peer, house.settings.uri_bytes_max)?;
     visit.asked = Some(target.path_and_query.clone());
     // Before the policy looks: it sees what the upstream will see.
     let upgrade = hop::strip_request(&mut head.headers, visit.client.trusted)?.filter(|_| head.version == Version::HTTP_11);
@@ -117,7 +117,7 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
         hop::join_cookies(&mut head.headers);
     }
 
-    let Match { route, parameters } = house.find(&target, &head)?;
+    let Match { route, parameters } = house.find(&target, head)?;
     let route = visit.enter(local, house, route)?;
     visit.note_origin(&head.headers);
 
@@ -128,23 +128,24 @@ async fn serve(local: &Local, request: Request, peer: &Peer, visit: &mut Visit) 
     }
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let upstream_fields = match visit.bypasses(&head) {
+    let upstream_fields = match visit.bypasses(head) {
         true => PolicyFields::new(),
-        false => admit::admit(&house.limiter, route, &head, &target, peer, &parameters, visit).await?,
+        false => admit::admit(&house.limiter, route, head, &target, peer, &parameters, visit).await?,
     };
 
     match &route.answer {
         Answer::Upstream(upstream) => {
             let rewritten = route.extras.as_ref().map_or(Ok(None), |extras| extras.path_and_query(&target, &parameters))?;
             drop(parameters);
-            forward::prepare(&mut head, target, &visit.client, peer, &visit.id, upstream_fields.len());
+            forward::prepare(head, target, &visit.client, peer, &visit.id, upstream_fields.len());
             if let Some(extras) = &route.extras {
-                extras.apply(&mut head, rewritten);
+                extras.apply(head, rewritten);
             }
             forward::set(&mut head.headers, &upstream_fields);
             if let Some(protocol) = upgrade {
-                tunnel::ask(&route.upgrades, &mut head, &body, protocol, visit);
+                tunnel::ask(&route.upgrades, head, &body, protocol, visit);
             }
+            let head = std::mem::replace(head, Request::default().into_parts().0);
             let request = Request::from_parts(head, visit.sending(body));
             let reply = upstream.send(request).await.map_err(|error| visit.not_replied(&error))?;
             if visit.understands(&reply) { Ok(reply) } else { Err(visit.not_replied(&upstream.misunderstood())) }

@@ -129,7 +129,8 @@ impl Authority {
             return Err(REFUSED);
         }
         let host = host.strip_suffix(b".").unwrap_or(host);
-        let mut text: SmallVec<[u8; 64]> = host.iter().map(u8::to_ascii_lowercase).collect();
+        let mut text = SmallVec::from_slice(host);
+        text.make_ascii_lowercase();
         if !digits.is_empty() && digits != if https { b"443".as_slice() } else { b"80" } {
             text.push(b':');
             text.extend_from_slice(digits);
@@ -140,6 +141,11 @@ impl Authority {
     /// Host and port.
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.text).unwrap_or_default()
+    }
+
+    /// The same, where nobody need know again that it is text.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.text
     }
 
     /// Without the port.

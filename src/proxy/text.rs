@@ -25,7 +25,12 @@ impl<const N: usize> Short<N> {
 
     /// The text.
     pub(super) fn as_str(&self) -> &str {
-        std::str::from_utf8(self.bytes.get(..usize::from(self.len)).unwrap_or_default()).unwrap_or_default()
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The text's bytes, where nobody need know again that they are text.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 
