@@ -115,6 +115,8 @@ packages_for() {
         fi
         # The tests of skewed clocks are built on Linux only.
         if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
+        # benches/instructions.sh counts with it; there is none for macOS.
+        if [[ $mac == no ]] && ! have valgrind; then missing+=(valgrind); fi
         # Real clients, and real upstreams, to stand on either side of Weir. Debian's nginx is in a folder that few have on their PATH.
         have curl || missing+=(curl)
         if ! have nginx && [[ ! -x /usr/sbin/nginx ]]; then

@@ -8,4 +8,9 @@ export_wasm_choice
 # One invocation: unit, integration and documentation tests of the proxy, of the SDK and of each policy. Their dependencies are built once, in
 # the profile that `make run` uses.
 say "Tests"
-exec cargo test --workspace "$@"
+cargo test --workspace "$@"
+# Callgrind runs on Linux only; and whoever asks for a few tests wants those.
+if [[ $(uname -s) == Linux && $# -eq 0 ]]; then
+    say "Instructions per request"
+    benches/instructions.sh
+fi

@@ -25,6 +25,8 @@ pub(super) const TABLE_ELEMENTS_MAX: usize = 20_000;
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
 /// Stack of a running guest. It lies on the calling thread's, which must be larger: 2 MiB is enough.
 const STACK_BYTES: usize = 1 << 20;
+/// What is reserved behind a memory that grew, so that the next growth need not move it; only where there is no pool.
+const GROWTH_BYTES: u64 = 1 << 20;
 
 /// What all policies of a process share: the wasmtime engine and its epoch thread.
 pub struct Runtime {
@@ -45,12 +47,20 @@ impl Runtime {
     /// # Errors
     /// When this machine can't run wasmtime.
     pub fn new() -> Result<Arc<Self>, Mistake> {
-        let unable =
-            |error: String| Mistake::new("policies", error, "a machine that can run WebAssembly, with 64-bit address space to reserve");
-        let engine = Engine::new(&config()).map_err(|error| unable(format!("{error:#}")))?;
+        Self::of(&pooling()).or_else(|error| {
+            tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
+            Self::of(&sparing()).map_err(|error| {
+                let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
+                Mistake::new("policies", format!("{error:#}"), expected)
+            })
+        })
+    }
+
+    fn of(config: &Config) -> wasmtime::Result<Arc<Self>> {
+        let engine = Engine::new(config)?;
         let mut linker = Linker::new(&engine);
-        abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state).map_err(|error| unable(format!("{error:#}")))?;
-        let ticker = Ticker::start(engine.weak()).map_err(|error| unable(error.to_string()))?;
+        abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+        let ticker = Ticker::start(engine.weak())?;
         Ok(Arc::new(Self { engine, linker, ticker }))
     }
 
@@ -67,7 +77,8 @@ impl Runtime {
     }
 }
 
-fn config() -> Config {
+/// Instances in a pool: a fresh one costs least. It reserves terabytes of addresses, and no memory.
+fn pooling() -> Config {
     let mut pool = PoolingAllocationConfig::default();
     pool.total_component_instances(INSTANCES_MAX)
         .total_core_instances(INSTANCES_MAX * 10)
@@ -78,9 +89,23 @@ fn config() -> Config {
         .max_memories_per_component(MEMORIES_MAX)
         .table_elements(TABLE_ELEMENTS_MAX)
         .max_memory_size(MEMORY_BYTES_MAX);
+    let mut config = common();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+}
+
+/// For a process with few addresses (`ulimit -v`, valgrind): nothing is reserved, every access of a guest is checked, and a fresh instance takes
+/// twice as long. Each worker keeps a bounded number of instances either way.
+fn sparing() -> Config {
+    let mut config = common();
+    config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+    config.memory_reservation(0).memory_guard_size(0).memory_reservation_for_growth(GROWTH_BYTES);
+    config
+}
+
+fn common() -> Config {
     let mut config = Config::new();
     config.wasm_component_model(true).epoch_interruption(true).max_wasm_stack(STACK_BYTES);
-    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     // Compiled code is kept for the next start where there is a folder for it; without one, starting takes some milliseconds longer.
     match Cache::new(CacheConfig::new()) {
         Ok(cache) => {
@@ -89,4 +114,32 @@ fn config() -> Config {
         Err(error) => tracing::debug!("compiled policies are not cached: {error:#}"),
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Module, Policy, Settings, Verdict};
+    use super::*;
+    use crate::telemetry::Metrics;
+
+    #[test]
+    fn a_guest_decides_the_same_where_there_is_little_address_space() {
+        let settings = Settings {
+            name: "p".into(),
+            module: Module::Shipped("client-ip".into()),
+            cpu_time: Duration::from_secs(1),
+            memory_bytes: 16 << 20,
+            isolated: true,
+            config_json: r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#.into(),
+        };
+        let decide = |config: &Config| {
+            let policy = Policy::build(&Runtime::of(config).unwrap(), &settings, &Metrics::new(1)).unwrap();
+            policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()
+        };
+        let decision = decide(&sparing());
+        assert!(matches!(decision.verdict, Verdict::Check(_)), "{decision:?}");
+        assert_eq!(decision, decide(&pooling()));
+    }
 }

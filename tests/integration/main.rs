@@ -25,6 +25,7 @@ mod clocks;
 mod commands;
 mod endpoints;
 mod endurance;
+mod examples;
 mod faults;
 mod forwarding;
 mod guests;

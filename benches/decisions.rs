@@ -1,0 +1,122 @@
+//! What a decision costs, without any HTTP around it: the policy (Wasm), the engine (Lua in memory), and both with the limiter between them.
+//!
+//!     cargo bench --bench decisions
+//!
+//! See benches/README.md for what the figures mean.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::missing_docs_in_private_items, missing_docs, reason = "a benchmark may fail loudly")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use weir::clock::Clock;
+use weir::engine::{self, Cell, Cells, EmbeddedSettings, Engine, Key, Program, Space};
+use weir::limit::{self, Ending, Limiter, Scope, Take};
+use weir::plan::Fallback;
+use weir::policy::{self, Module, Policy, Runtime, Verdict};
+use weir::telemetry::Metrics;
+
+/// More clients than a worker remembers decisions of: each is a stranger again when its turn comes.
+const STRANGERS: usize = 65_536;
+/// Never reached: a decision that refuses writes nothing, and would look cheap.
+const QUOTA: u64 = 1 << 31;
+
+static FIXED_WINDOW: Program = Program { name: "fixed_window", text: include_str!("../lua/fixed_window.lua") };
+static TOKEN_BUCKET: Program = Program { name: "token_bucket", text: include_str!("../lua/token_bucket.lua") };
+static GCRA: Program = Program { name: "gcra", text: include_str!("../lua/gcra.lua") };
+
+fn client_ip(limits: usize) -> Policy {
+    let limit =
+        |index: usize| format!(r#"{{"name": "l{index}", "algorithm": "gcra", "quota": {QUOTA}, "period": "1s", "burst": {QUOTA}}}"#);
+    let limits: Vec<String> = (0..limits).map(limit).collect();
+    let settings = policy::Settings {
+        name: "bench".into(),
+        module: Module::Shipped("client-ip".into()),
+        cpu_time: Duration::from_millis(10),
+        memory_bytes: 16 << 20,
+        isolated: false,
+        config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
+    };
+    Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
+}
+
+fn addresses() -> Vec<String> {
+    (0..STRANGERS).map(|client| format!("10.7.{}.{}", client >> 8, client & 255)).collect()
+}
+
+fn in_memory() -> Engine {
+    let settings = engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 });
+    Engine::build(&settings, Clock::system(), &Metrics::new(1)).unwrap()
+}
+
+/// What the embedded engine is asked for is answered at once.
+fn now<T>(answer: impl Future<Output = T>) -> T {
+    match std::pin::pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("the embedded engine answers at once"),
+    }
+}
+
+/// The guest: a fact in, a plan of one limit out.
+fn wasm(bench: &mut Criterion) {
+    let (policy, addresses) = (client_ip(1), addresses());
+    let mut group = bench.benchmark_group("policy");
+    let mut strangers = addresses.iter().cycle();
+    group.bench_function("fresh facts", |bencher| {
+        bencher.iter(|| {
+            let address = strangers.next().unwrap();
+            policy.decide(black_box(&[("client-ip", address)])).unwrap()
+        });
+    });
+    group.bench_function("remembered", |bencher| bencher.iter(|| policy.decide(black_box(&[("client-ip", "192.0.2.1")])).unwrap()));
+    group.finish();
+}
+
+/// One counter's take: shard, lock, clock, Lua, write.
+fn embedded(bench: &mut Criterion) {
+    let mut group = bench.benchmark_group("embedded engine");
+    for (program, by_clock) in [(&FIXED_WINDOW, 1), (&TOKEN_BUCKET, 0), (&GCRA, 0)] {
+        let engine = in_memory();
+        let space = Arc::new(Space { text: "bench".into(), digest: 1 });
+        // A quota a second, in microseconds.
+        let numbers = [QUOTA, 1_000_000, QUOTA, by_clock];
+        let cell = Cell { program, key: Key { tag: 7, key: 7, space }, unit_us: 1, shadow: false, cost: 1, numbers };
+        let cells = Cells::from_iter([cell]);
+        group.bench_function(program.name, |bencher| {
+            bencher.iter(|| {
+                let taken = now(engine.take(black_box(&cells))).unwrap();
+                assert!(taken.admitted);
+                taken
+            });
+        });
+    }
+    group.finish();
+}
+
+/// From facts to a settled grant: what a request pays for being limited.
+fn whole(bench: &mut Criterion) {
+    let mut group = bench.benchmark_group("decision");
+    let scope = Scope { name: "bench".into(), policy: "bench".into(), on_store_error: Fallback::Deny, limit_decides: false };
+    let (scope, addresses) = (Arc::new(scope), addresses());
+    for (limits, name) in [(1, "one limit"), (2, "two limits")] {
+        let policy = client_ip(limits);
+        let settings = limit::Settings { deadline: Duration::from_millis(50), key_secret: None };
+        let limiter = Limiter::new(settings, Arc::new(in_memory()), Metrics::new(1));
+        let decide = |address: &str| {
+            let decision = policy.decide(black_box(&[("client-ip", address)])).unwrap();
+            let Verdict::Check(plan) = &decision.verdict else { panic!("{decision:?}") };
+            let Take::Granted(outcome, grant) = now(limiter.take(&scope, plan)) else { panic!("refused") };
+            grant.settle(Ending::Completed, &[]);
+            outcome
+        };
+        group.bench_function(format!("{name}, remembered"), |bencher| bencher.iter(|| decide("192.0.2.1")));
+        let mut strangers = addresses.iter().cycle();
+        group.bench_function(format!("{name}, fresh facts"), |bencher| bencher.iter(|| decide(strangers.next().unwrap())));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, wasm, embedded, whole);
+criterion_main!(benches);
