@@ -28,9 +28,7 @@ pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protoc
         Ok(Err((cause, error))) => (cause, error),
         Err(elapsed) => (Cause::Timeout, elapsed.into()),
     };
-    if let Some(held_back) = endpoint.warned.due() {
-        tracing::warn!(upstream = upstream.name, endpoint = endpoint.text, address = %host.address, %error, held_back, "can't connect to an upstream");
-    }
+    upstream.warn_unconnected(host, &error);
     Hosts::ask_soon(upstream);
     Err(cause)
 }

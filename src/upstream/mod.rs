@@ -283,6 +283,15 @@ impl Inner {
         }
     }
 
+    fn warn_unconnected(&self, host: &host::Host, error: &dyn std::fmt::Display) {
+        if let Some(endpoint) = self.endpoints.get(host.endpoint)
+            && let Some(held_back) = endpoint.warned.due()
+        {
+            let (upstream, endpoint) = (&self.name, &endpoint.text);
+            tracing::warn!(upstream, endpoint, address = %host.address, %error, held_back, "can't connect to an upstream");
+        }
+    }
+
     fn warn_unresolved(&self, endpoint: usize, error: &dyn std::fmt::Display) {
         if let Some(endpoint) = self.endpoints.get(endpoint)
             && let Some(held_back) = endpoint.warned.due()

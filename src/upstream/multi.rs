@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
 
 use super::connect::{Stream, connect};
 use super::host::Host;
@@ -27,8 +29,8 @@ pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
 /// Bytes of one request's body that wait for the upstream, at most, besides the piece at hand.
 const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
-/// Streams that are opened before the upstream has said how many it takes. An odd number: by it we see that it has not said so yet.
-const STREAMS_UNTIL_TOLD: usize = 97;
+/// Stands for how many streams the upstream takes until it has said so: no upstream can say this.
+const UNTOLD: usize = usize::MAX - 1;
 
 /// A connection that takes several requests at once.
 pub(super) struct Multi {
@@ -50,6 +52,9 @@ struct Terms {
     streams_max: AtomicUsize,
     /// The task that reads them off the connection; woken until they are known.
     reader: Mutex<Option<Waker>>,
+    /// They are known, or there will be none.
+    told: Notify,
+    ended: AtomicBool,
 }
 
 /// A request's place on a connection, given back when dropped. Held until the reply has ended.
@@ -58,13 +63,23 @@ pub(super) struct Ticket {
 }
 
 impl Multi {
-    /// Connects, within the upstream's time, and lets the connection run in tasks of its own.
+    /// Connects, within the upstream's time, and lets the connection run in tasks of its own. It is used when the upstream has said how many requests
+    /// it takes, which is the first thing that it says: what speaks something else got none, and none is sent only to be refused.
     pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Arc<Self>, Cause> {
-        let terms = Arc::new(Terms { streams_max: AtomicUsize::new(STREAMS_UNTIL_TOLD), reader: Mutex::new(None) });
+        let deadline = tokio::time::Instant::from_std(clock::monotonic() + upstream.connect);
+        let terms = Arc::new(Terms::default());
         let sender = match connect(upstream, host, Protocol::H2).await? {
             Stream::Plain(stream) => begin(stream, upstream, &terms).await?,
             Stream::Tls(stream) => begin(stream, upstream, &terms).await?,
         };
+        if timeout_at(deadline, terms.wait()).await.is_err() {
+            upstream.warn_unconnected(host, &"it says nothing in HTTP/2");
+            return Err(Cause::Timeout);
+        }
+        if terms.streams_max.load(Ordering::Relaxed) == UNTOLD {
+            upstream.warn_unconnected(host, &"it does not speak HTTP/2");
+            return Err(Cause::Protocol);
+        }
         Ok(Arc::new(Self {
             sender,
             terms,
@@ -136,7 +151,11 @@ impl Ticket {
             Some(Ok(reply)) => Sent::replied(reply, watch, false),
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
-                let unprocessed = h2.is_some_and(is_unprocessed);
+                // hyper gives up a request that waited for a free stream when its connection ends.
+                let unprocessed = h2.is_some_and(is_unprocessed) || failed.error().is_user();
+                if h2.is_some_and(h2::Error::is_go_away) {
+                    self.multi.retired.store(true, Ordering::Relaxed);
+                }
                 let cause = h2.map_or_else(|| cause_of(failed.error()), cause_of_h2);
                 match (failed.take_message(), watch.and_then(Watch::error)) {
                     (Some(request), _) => Sent::Unsent(request, Cause::Cut),
@@ -221,7 +240,7 @@ where
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(streams).min(CONNECTION_WINDOW_BYTES_MAX))
-        .initial_max_send_streams(STREAMS_UNTIL_TOLD)
+        .initial_max_send_streams(UNTOLD)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .max_header_list_size(u32::try_from(REPLY_HEAD_BYTES_MAX).unwrap_or(u32::MAX));
     if let Some(interval) = http2.ping_interval {
@@ -251,6 +270,7 @@ where
         let ended = Pin::new(&mut self.connection).poll(cx);
         self.terms.note(self.connection.current_max_send_streams(), cx);
         ended.map(|ended| {
+            self.terms.end();
             if let Err(error) = ended {
                 tracing::debug!(%error, "an upstream's connection failed");
             }
@@ -258,16 +278,36 @@ where
     }
 }
 
+impl Default for Terms {
+    fn default() -> Self {
+        Self { streams_max: AtomicUsize::new(UNTOLD), reader: Mutex::new(None), told: Notify::new(), ended: AtomicBool::new(false) }
+    }
+}
+
 impl Terms {
+    /// Waits until they are known, or there will be none.
+    async fn wait(&self) {
+        while self.streams_max.load(Ordering::Relaxed) == UNTOLD && !self.ended.load(Ordering::Relaxed) {
+            self.told.notified().await;
+        }
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.told.notify_one();
+    }
+
     fn note(&self, streams_max: usize, cx: &Context<'_>) {
-        self.streams_max.store(streams_max, Ordering::Relaxed);
-        let reader = (streams_max == STREAMS_UNTIL_TOLD).then(|| cx.waker().clone());
+        if self.streams_max.swap(streams_max, Ordering::Relaxed) == UNTOLD && streams_max != UNTOLD {
+            self.told.notify_one();
+        }
+        let reader = (streams_max == UNTOLD).then(|| cx.waker().clone());
         *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
     }
 
     /// Something came of the connection: perhaps its terms.
     fn look_again(&self) {
-        if self.streams_max.load(Ordering::Relaxed) == STREAMS_UNTIL_TOLD {
+        if self.streams_max.load(Ordering::Relaxed) == UNTOLD {
             let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(reader) = reader {
                 reader.wake();

@@ -19,6 +19,8 @@ use crate::wire::{Body, Request, Response};
 
 /// Idle connections that are tried for one request before a new one is made: each may just have been closed by the upstream.
 const REUSE_TRIES_MAX: usize = 3;
+/// Times that an HTTP/2 upstream may refuse one request without doing anything with it, which connections at their end do to many at once.
+const REFUSALS_MAX: usize = 8;
 /// Hosts that are tried for one request, so that one that refuses costs no reply and many that hang don't add up.
 const HOST_TRIES_MAX: usize = 3;
 
@@ -86,7 +88,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
             Tried::Refused(cause) => {
                 refusals += 1;
                 // The same host will do: another connection, or another moment.
-                let again = upstream.retry != Retry::Off && refusals < REUSE_TRIES_MAX;
+                let again = upstream.retry != Retry::Off && refusals < REFUSALS_MAX;
                 let Some(spare) = spare.clone().filter(|_| again) else { return Err(UpstreamError::unsent(cause)) };
                 elsewhere(upstream, &mut seat, &mut tried);
                 request = http::Request::from_parts(spare, Outgoing::new(Body::empty()).0);
@@ -192,7 +194,7 @@ impl Errand<'_> {
     async fn try_h2(&self, seat: &Seat, mut request: http::Request<Outgoing>) -> Tried {
         let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(request, Cause::Connect) };
         let mut cause = Cause::Connect;
-        for _ in 0..REUSE_TRIES_MAX {
+        for _ in 0..REFUSALS_MAX {
             let ticket = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
                 Ok(ticket) => ticket,
                 Err(cause) => return Tried::Unsent(request, cause),

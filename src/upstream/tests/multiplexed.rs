@@ -120,8 +120,6 @@ async fn where_a_connection_takes_no_more_another_is_opened_and_then_a_request_w
     .await;
     let http2 = Http2Settings { connections_per_worker: 2, ..Http2Settings::default() };
     let upstream = Arc::new(build(&Settings { http2, connect: Duration::from_millis(300), ..settings_h2(&scripted) }));
-    // So that the upstream has said how many it takes.
-    assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     let request = || {
         let upstream = Arc::clone(&upstream);
         async move {
@@ -210,7 +208,10 @@ async fn a_cut_connection_is_told_as_sent() {
 async fn what_is_not_http2_is_told_and_so_is_nobody() {
     let scripted = Scripted::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
     let error = in_time(build(&settings_h2(&scripted)).send(get())).await.unwrap_err();
-    assert!(matches!(error.cause, Cause::Protocol | Cause::Cut), "{error:?}");
+    assert_eq!((error.cause, error.sent), (Cause::Protocol, false));
+    let silent = Scripted::new(|mut stream, _| async move { stream.closed().await }).await;
+    let error = in_time(build(&Settings { connect: Duration::from_millis(100), ..settings_h2(&silent) }).send(get())).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Timeout, false));
     let upstream = build(&Settings { protocol: Protocol::H2, ..settings(&[nobody().await]) });
     let replies = tokio::join!(upstream.send(get()), upstream.send(get()), upstream.send(get()));
     for reply in [replies.0, replies.1, replies.2] {
