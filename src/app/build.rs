@@ -88,6 +88,8 @@ impl Builder {
                 &format!("this policy reads `{fact}`, which the path of the route {name} has no place for: it is never there"),
             )
         }));
+        let doubts = tls.iter().flatten().flat_map(|tls| tls.doubts());
+        warnings.extend(doubts.map(|doubt| config.source.warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))));
         let built = Built {
             listeners: config.listeners,
             tls,

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
@@ -24,11 +25,14 @@ use crate::wire::{self, Identity};
 pub(super) const HTTP_2: &[u8] = b"h2";
 pub(super) const HTTP_1: &[u8] = b"http/1.1";
 
+const VALID: &str = "a certificate that is valid today";
+
 /// What one listener's TLS is made of.
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
     expires_s: i64,
+    doubts: Vec<Mistake>,
 }
 
 /// A listener's TLS of now, or none: swapped on reload, so that new connections see new certificates while its sockets and the open connections stay
@@ -63,7 +67,7 @@ impl Tls {
     /// Reads a listener's certificates; none for a plain one.
     ///
     /// # Errors
-    /// Each broken, expired or unusable certificate, and each key that does not fit.
+    /// Each broken or unusable certificate, and each key that does not fit.
     pub fn build(settings: &Settings, clock: &Clock) -> Result<Option<Arc<Self>>, Vec<Mistake>> {
         if settings.certificates.is_empty() {
             return Ok(None);
@@ -90,19 +94,25 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let expires_s = chooser.expires_s.unwrap_or(i64::MAX);
+        let (expires_s, doubts) = (chooser.expires_s.unwrap_or(i64::MAX), mem::take(&mut chooser.doubts));
         let mut config = builder.with_cert_resolver(Arc::new(chooser));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // The client keeps the session: nothing to share between workers, nothing to bound.
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(|error| vec![unusable(settings, &error)])?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s })))
+        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, doubts })))
     }
 
     /// When the first of its certificates expires, in Unix seconds.
     #[must_use]
     pub fn expires_s(&self) -> i64 {
         self.expires_s
+    }
+
+    /// Certificates that clients will refuse, since their time is over or has not come. They are served all the same.
+    #[must_use]
+    pub fn doubts(&self) -> &[Mistake] {
+        &self.doubts
     }
 }
 
@@ -133,6 +143,8 @@ struct Chooser {
     default: Candidates,
     /// When the first of them expires.
     expires_s: Option<i64>,
+    /// Certificates that are served although clients will refuse them.
+    doubts: Vec<Mistake>,
 }
 
 impl Chooser {
@@ -156,17 +168,12 @@ impl Chooser {
             error => Mistake::new(key_setting, format!("{} ({error})", identity.key.path.display()), "an RSA, ECDSA or Ed25519 key"),
         })?;
         let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
-        if not_before.timestamp() > now_s {
-            // Perhaps only our clock is late: clients decide.
-            tracing::warn!(setting, certificate = %path, %not_before, "this certificate is not valid yet");
-        }
         self.expires_s = Some(self.expires_s.unwrap_or(i64::MAX).min(not_after.timestamp()));
-        if not_after.timestamp() < now_s {
-            return Err(Mistake::new(
-                certificate_setting,
-                format!("{path}, which expired on {not_after}"),
-                "a certificate that is valid today",
-            ));
+        // Clients of this host refuse it, and decide by their clocks. Refusing the whole configuration would take all the other hosts down with it.
+        if not_before.timestamp() > now_s {
+            self.doubts.push(Mistake::new(certificate_setting.clone(), format!("{path}, valid from {not_before} on"), VALID));
+        } else if not_after.timestamp() < now_s {
+            self.doubts.push(Mistake::new(certificate_setting.clone(), format!("{path}, which expired on {not_after}"), VALID));
         }
         let names = dns_names(&leaf);
         if names.is_empty() && !self.default.is_empty() {

@@ -157,10 +157,6 @@ async fn what_cannot_stand_is_told_with_its_setting() {
     assert_eq!(wrong(&other.certificate, "").1, "no private key in a.key");
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(wrong(broken, &good.key).1.starts_with("a broken certificate in a.pem"));
-    let expired = pki.expired(&["www.example"]);
-    let (setting, found) = wrong(&expired.certificate, &expired.key);
-    assert_eq!(setting, "listeners[0].certificates[1].certificate");
-    assert!(found.contains("expired on Jan  2"), "{found}");
     let nameless = pki.client("nameless");
     assert!(wrong(&nameless.certificate, &nameless.key).1.contains("without a DNS name"));
     let clients = ClientCertificates { ca: pem("ca.pem", "nothing"), required: true };
@@ -183,4 +179,13 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
     house.security.swap(None);
     house.connect().await.get("/hello", "hello").await;
     kept.get("/hello", "hello").await;
+}
+
+#[test]
+fn a_certificate_whose_time_is_over_is_told_and_served() {
+    let pki = Pki::new();
+    let built = tls(&listener(&[pki.server(&["api.example"]), pki.expired(&["www.example"])]));
+    let [doubt] = built.doubts() else { panic!("{:?}", built.doubts()) };
+    assert_eq!(doubt.setting, "listeners[0].certificates[1].certificate");
+    assert!(doubt.found.contains("expired on Jan  2"), "{}", doubt.found);
 }
