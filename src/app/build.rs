@@ -89,7 +89,8 @@ impl Builder {
             )
         }));
         let doubts = tls.iter().flatten().flat_map(|tls| tls.doubts());
-        warnings.extend(doubts.map(|doubt| config.source.warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))));
+        warnings
+            .extend(doubts.map(|doubt| config.source.warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))));
         let built = Built {
             listeners: config.listeners,
             tls,

@@ -31,9 +31,10 @@ use crate::clock;
 use crate::wire::Alarm;
 
 /// What a client may send of one request's body before the upstream has taken it.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// And of all bodies of a connection.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// And of all bodies of a connection: so much that those which an upstream does not take hold up no other, whoever's they are. Many a client is a
+/// proxy for many.
+const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
 /// What is taken from an upstream for a stream whose client is slow, beside the piece that filled it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The largest frame that we take: the least that the protocol allows.
@@ -71,7 +72,7 @@ where
         .max_concurrent_streams(settings.streams_max)
         .max_header_list_size(u32::try_from(settings.header_bytes_max).unwrap_or(u32::MAX))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(settings.streams_max).min(CONNECTION_WINDOW_BYTES_MAX))
         .max_frame_size(FRAME_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)

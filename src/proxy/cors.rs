@@ -80,11 +80,10 @@ impl Cors {
     pub(super) fn allow(&self, headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
         let allowed = match &self.origins {
             Origins::Any => HeaderValue::from_static("*"),
-            Origins::Of(known) => {
+            Origins::Of(_) => {
                 // Also where there is none or another: a cache must not give this answer to the next origin.
                 headers.append(VARY, HeaderValue::from_static("origin"));
-                let is_known = |text: &&HeaderValue| text.to_str().is_ok_and(|text| known.iter().any(|origin| origin.is(text)));
-                let Some(origin) = origin.filter(is_known) else { return };
+                let Some(origin) = origin.filter(|origin| self.knows(origin)) else { return };
                 origin.clone()
             }
         };
@@ -103,9 +102,16 @@ impl Cors {
         }
     }
 
-    /// Whether policy and limits are left aside for a preflight.
-    pub(super) fn bypasses(&self) -> bool {
-        self.preflight == Preflight::Bypass
+    /// Whether policy and limits are left aside for the preflights of `origin`.
+    pub(super) fn bypasses(&self, origin: &HeaderValue) -> bool {
+        self.preflight == Preflight::Bypass && self.knows(origin)
+    }
+
+    fn knows(&self, origin: &HeaderValue) -> bool {
+        match &self.origins {
+            Origins::Any => true,
+            Origins::Of(known) => origin.to_str().is_ok_and(|text| known.iter().any(|origin| origin.is(text))),
+        }
     }
 }
 

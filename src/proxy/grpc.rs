@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{StatusCode, Version};
+use http::{Method, StatusCode, Version};
 
 use crate::wire::{Body, Response};
 
@@ -18,9 +18,11 @@ static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-
 
 const GRPC: &[u8] = b"application/grpc";
 
-/// Whether who asks speaks gRPC, which is HTTP/2 only; gRPC-Web is not gRPC.
+/// Whether who asks speaks gRPC, which is POST over HTTP/2 only; gRPC-Web is not gRPC.
 pub(super) fn is_spoken(head: &Parts) -> bool {
-    head.version == Version::HTTP_2 && head.headers.get(CONTENT_TYPE).is_some_and(|value| is_content_type(value.as_bytes()))
+    head.version == Version::HTTP_2
+        && head.method == Method::POST
+        && head.headers.get(CONTENT_TYPE).is_some_and(|value| is_content_type(value.as_bytes()))
 }
 
 fn is_content_type(value: &[u8]) -> bool {

@@ -128,7 +128,7 @@ async fn serve(local: &Local, head: &mut Parts, body: Body, peer: &Peer, visit: 
     }
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let upstream_fields = match visit.bypasses(head) {
+    let upstream_fields = match visit.bypasses(head, &body) {
         true => PolicyFields::new(),
         false => admit::admit(&house.limiter, route, head, &target, peer, &parameters, visit).await?,
     };

@@ -115,10 +115,10 @@ impl Refusal {
         if let Some(seconds) = retry_after_s {
             headers.insert(RETRY_AFTER, seconds.into());
         }
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if visit.grpc {
             return (status, grpc::trailers_only(status, &detail, self.pushback(visit), headers));
         }
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         let page = visit.tail.extras.as_ref().and_then(|extras| extras.page(status));
         let (content_type, body) = match page {
             Some(page) => (page.content_type.clone(), self.page(page, visit, (status, &detail, retry_after_s))),
@@ -228,7 +228,7 @@ impl From<&UpstreamError> for Refusal {
             (Some(BodyError::TooLarge { limit_bytes }), _) => Self::BodyTooLarge { limit_bytes: *limit_bytes },
             (Some(BodyError::Idle), _) => Self::BodyTooSlow,
             (Some(BodyError::Malformed), _) => Self::BadRequest("the body's chunks are broken"),
-            (Some(BodyError::Cut(_)), _) | (None, Cause::Body) => Self::ClientGone,
+            (Some(BodyError::Cut(_) | BodyError::Reset), _) | (None, Cause::Body) => Self::ClientGone,
             (None, Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
             (None, Cause::Overload) => Self::UpstreamOverloaded,
             (None, Cause::Timeout) => Self::UpstreamTooSlow,

@@ -36,6 +36,14 @@ pub(super) fn unsupported(method: &Method) -> bool {
     *method == Method::CONNECT || *method == Method::TRACE
 }
 
+/// A standard method in small letters is another method (RFC 9110, 9.1), which many a server takes for the standard one all the same: a limit on POST would
+/// not be asked about `post`.
+fn is_misspelt(method: &Method) -> bool {
+    const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+    let text = method.as_str();
+    text.bytes().any(|byte| byte.is_ascii_lowercase()) && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(text))
+}
+
 /// Reads the target and leaves one `Host` that agrees with it.
 ///
 /// # Errors
@@ -43,6 +51,9 @@ pub(super) fn unsupported(method: &Method) -> bool {
 pub(super) fn read(head: &mut Parts, https: bool, peer: &Peer, uri_bytes_max: usize) -> Result<Target, Refusal> {
     if unsupported(&head.method) {
         return Err(Refusal::NotImplemented("this method is not forwarded"));
+    }
+    if is_misspelt(&head.method) {
+        return Err(Refusal::NotImplemented("methods are written in capitals"));
     }
     let Some(asked) = head.uri.path_and_query() else { return Err(Refusal::BadRequest("the target is no path")) };
     if asked.as_str().len() + head.uri.authority().map_or(0, |authority| authority.as_str().len()) > uri_bytes_max {
@@ -174,6 +185,16 @@ mod tests {
 
     fn get(uri: &str, hosts: &[&str]) -> Result<Target, Refusal> {
         ask("GET", uri, hosts, Version::HTTP_11).0
+    }
+
+    #[test]
+    fn a_standard_method_is_written_in_capitals() {
+        for (method, forwarded) in [("POST", true), ("post", false), ("pOSt", false), ("purge", true), ("PURGE", true), ("connect", false)]
+        {
+            let read = ask(method, "/", &["h"], Version::HTTP_11).0;
+            assert_eq!(read.is_ok(), forwarded, "{method}");
+            assert!(forwarded || matches!(read, Err(Refusal::NotImplemented(_))), "{method}");
+        }
     }
 
     #[test]

@@ -127,9 +127,10 @@ impl Visit {
         }
     }
 
-    /// Whether it is a preflight that its route lets through unasked and uncounted.
-    pub(super) fn bypasses(&mut self, head: &Parts) -> bool {
-        let bypasses = self.cors().is_some_and(|cors| cors.bypasses() && cors::preflight(&head.method, &head.headers).is_some());
+    /// Whether it is a preflight that its route lets through unasked and uncounted: one without a body, as browsers send it, from an origin of the route's.
+    pub(super) fn bypasses(&mut self, head: &Parts, body: &Body) -> bool {
+        let known = self.cors().zip(self.origin.as_ref()).is_some_and(|(cors, origin)| cors.bypasses(origin));
+        let bypasses = known && !body.is_streaming() && cors::preflight(&head.method, &head.headers).is_some();
         if bypasses && self.tail.charge.is_some() {
             self.decided(Decided::Bypassed);
         }

@@ -22,7 +22,8 @@ use super::host::Host;
 /// Addresses of one name that are used, at most.
 const ADDRESSES_MAX: usize = 64;
 /// How long the system may take to answer for a name.
-const ASK_MAX: Duration = Duration::from_secs(5);
+/// A resolver waits five seconds for each of its servers: the second one is to have its chance.
+const ASK_MAX: Duration = Duration::from_secs(12);
 /// Between two questions, at least, however many connections fail.
 const ASK_AGAIN_MIN_MS: u64 = 1_000;
 const NEVER: u64 = u64::MAX;
@@ -56,7 +57,7 @@ pub(super) struct Hosts {
     /// When names were asked last, in the upstream's milliseconds.
     asked_ms: AtomicU64,
     /// Held by whoever asks.
-    asking: tokio::sync::Mutex<()>,
+    asking: Arc<tokio::sync::Mutex<()>>,
     resolver: Arc<dyn Resolve>,
 }
 
@@ -68,7 +69,7 @@ impl Hosts {
             list: Mutex::new(list),
             names: endpoints.iter().any(|endpoint| matches!(endpoint.target, Target::Name { .. })),
             asked_ms: AtomicU64::new(NEVER),
-            asking: tokio::sync::Mutex::new(()),
+            asking: Arc::default(),
             resolver,
         }
     }
@@ -95,22 +96,21 @@ impl Hosts {
         asked == NEVER || upstream.now_ms().saturating_sub(asked) >= age_ms
     }
 
-    /// Asks before a request: the addresses may be old, or there are none, and then the wait is not long.
-    pub(super) async fn ask_now(&self, upstream: &Inner) {
+    /// Waits before a request until somebody has asked: the addresses may be old, or there are none, and then the wait is not long. The question is a
+    /// task of its own and goes on when the request's patience ends, so that a slow resolver is asked once and not once for each request.
+    pub(super) async fn ask_now(upstream: &Arc<Inner>) {
         let every = Self::every_ms(upstream);
-        self.ask(upstream, if self.current().is_empty() { every.min(ASK_AGAIN_MIN_MS) } else { every }).await;
+        Self::begin(upstream, if upstream.hosts.current().is_empty() { every.min(ASK_AGAIN_MIN_MS) } else { every });
+        let _asked = upstream.hosts.asking.lock().await;
     }
 
     fn every_ms(upstream: &Inner) -> u64 {
         u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER)
     }
 
-    /// Asks all names, unless somebody did so while we waited for our turn. Who does not answer keeps the addresses that it had.
-    async fn ask(&self, upstream: &Inner, age_ms: u64) {
-        let _asking = self.asking.lock().await;
-        if !self.is_older(upstream, age_ms) {
-            return;
-        }
+    /// Asks all names, and takes each answer over as it comes: one name whose servers are silent does not hold up the others. Who does not answer keeps
+    /// the addresses that it had.
+    async fn ask(&self, upstream: &Inner) {
         let mut questions = JoinSet::new();
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
             if let Target::Name { host, port } = &endpoint.target {
@@ -118,16 +118,14 @@ impl Hosts {
                 questions.spawn(async move { (index, timeout(ASK_MAX, question).await.unwrap_or_else(|late| Err(late.into()))) });
             }
         }
-        let mut answers = Vec::new();
         while let Some(answered) = questions.join_next().await {
             let Ok((index, answer)) = answered else { continue };
             match answer {
-                Ok(addresses) if !addresses.is_empty() => answers.push((index, addresses)),
+                Ok(addresses) if !addresses.is_empty() => self.take_over(&upstream.endpoints, vec![(index, addresses)]),
                 Ok(_) => upstream.warn_unresolved(index, &"the name has no address"),
                 Err(error) => upstream.warn_unresolved(index, &error),
             }
         }
-        self.take_over(&upstream.endpoints, answers);
         self.asked_ms.store(upstream.now_ms(), Ordering::Relaxed);
     }
 
@@ -152,10 +150,16 @@ impl Hosts {
     }
 
     fn begin(upstream: &Arc<Inner>, age_ms: u64) {
-        if upstream.hosts.is_older(upstream, age_ms) && upstream.hosts.asking.try_lock().is_ok() {
-            let upstream = Arc::clone(upstream);
-            tokio::spawn(async move { upstream.hosts.ask(&upstream, age_ms).await });
+        if !upstream.hosts.is_older(upstream, age_ms) {
+            return;
         }
+        // Whoever waits for the answers waits for this lock.
+        let Ok(asking) = Arc::clone(&upstream.hosts.asking).try_lock_owned() else { return };
+        let upstream = Arc::clone(upstream);
+        tokio::spawn(async move {
+            upstream.hosts.ask(&upstream).await;
+            drop(asking);
+        });
     }
 }
 

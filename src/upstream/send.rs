@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::host::Host;
+use super::hosts::Hosts;
 use super::link::{Link, Sent, Upgraded};
 use super::multi::{Held, Ticket};
 use super::outgoing::{Outgoing, Watch};
@@ -119,7 +120,7 @@ async fn admit(upstream: &Arc<Inner>) -> Result<Seat, UpstreamError> {
         Admitted::Unresolved => {}
     }
     // Who is too late finds the addresses of before, if there were any.
-    let asked = timeout(upstream.connect, upstream.hosts.ask_now(upstream)).await;
+    let asked = timeout(upstream.connect, Hosts::ask_now(upstream)).await;
     match pool::admit(upstream) {
         Admitted::Here(seat) => Ok(seat),
         Admitted::Full => Err(UpstreamError::unsent(Cause::Overload)),

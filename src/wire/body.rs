@@ -54,6 +54,9 @@ pub enum BodyError {
     /// The other side is still there, but what it sends is no body: chunks without a size, trailers that are none.
     #[error("the body's framing is broken")]
     Malformed,
+    /// The other side took it back in the middle.
+    #[error("the body's stream was reset")]
+    Reset,
     /// Nothing came for the idle timeout.
     #[error("the body stood still")]
     Idle,
@@ -71,7 +74,7 @@ impl BodyError {
     pub fn failure(&self) -> Failure {
         match self {
             // To whoever counts, both are a body that broke off.
-            Self::Cut(_) | Self::Malformed => Failure::Cut,
+            Self::Cut(_) | Self::Malformed | Self::Reset => Failure::Cut,
             Self::Idle => Failure::Idle,
             Self::TooLarge { .. } => Failure::TooLarge,
         }
@@ -198,6 +201,13 @@ impl Body {
         }
     }
 
+    /// Whether an end that hyper shows is none: it takes an HTTP/2 stream that was reset without an error for one that has ended. A server may do that after
+    /// a whole reply, of which no more is wanted (RFC 9113, 8.1), a client may not; nor does a declared length end early.
+    fn is_reset(&self) -> bool {
+        let Kind::Stream(incoming) = &self.kind else { return false };
+        !incoming.is_end_stream() && (self.linger || incoming.size_hint().lower() > 0)
+    }
+
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(idle) = self.idle else { return Poll::Pending };
         if !self.alarm.is_armed() {
@@ -210,6 +220,7 @@ impl Body {
     fn pass(&mut self, item: Option<Result<Frame<Bytes>, hyper::Error>>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.alarm.disarm();
         let mut frame = match item {
+            None if self.is_reset() => return self.fail(BodyError::Reset),
             None => {
                 self.complete(false);
                 return Poll::Ready(None);

@@ -238,3 +238,32 @@ async fn an_alarm_rings_at_the_deadline_set_last_whether_later_or_earlier() {
     rings(&mut alarm).await;
     assert!(clock::monotonic() - began < ms(60_000));
 }
+
+#[tokio::test]
+async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            let body = Body::incoming(request.into_body()).lingering();
+            // hyper drops the service's future at the reset; what reads the body may be another task.
+            tokio::spawn(async move { tell.send(http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes())) });
+            std::future::pending::<Result<Response, std::convert::Infallible>>().await
+        }
+    });
+    let server = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+    tokio::spawn(server.serve_connection(hyper_util::rt::TokioIo::new(far), service));
+    let (mut client, connection) = h2::client::handshake(near).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("http://h/").body(()).unwrap();
+    let (_reply, mut upload) = client.send_request(request, false).unwrap();
+    upload.send_data(Bytes::from_static(b"half"), false).unwrap();
+    while upload.capacity() == 0 {
+        tokio::task::yield_now().await;
+        upload.reserve_capacity(1);
+    }
+    upload.send_reset(h2::Reason::NO_ERROR);
+    let read = told.recv().await.unwrap();
+    assert!(matches!(read, Err(BodyError::Reset)), "{read:?}");
+}

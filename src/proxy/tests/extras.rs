@@ -221,6 +221,8 @@ async fn a_preflight_is_not_counted_where_the_route_says_so() {
         told.push(rig.ask("OPTIONS", "/", fields).await.status.as_u16());
     }
     assert_eq!(told, [200, 200, 429, 200]);
+    // Nor does an origin that the route does not know send anything for free.
+    rig.ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT]).await.problem(429);
 }
 
 #[tokio::test]

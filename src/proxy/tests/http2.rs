@@ -73,6 +73,7 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
         ("grpc-message", "The allowance is used up for now."),
         ("grpc-retry-pushback-ms", "60000"),
         ("retry-after", "60"),
+        ("cache-control", "no-store"),
         ("ratelimit", "\"per-minute\";r=0;t=60"),
     ] {
         assert_eq!(refused.field(name), Some(value), "{name}");
@@ -84,6 +85,7 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
     // What is no gRPC is answered as ever.
     assert_eq!(rig.ask_h2("POST", "http://h/a/x", &[("content-type", "application/grpc-web")]).await.status.as_u16(), 429);
     assert_eq!(rig.ask("POST", "/a/x", &[GRPC]).await.status.as_u16(), 429);
+    assert_eq!(rig.ask_h2("GET", "http://h/a/x", &[GRPC]).await.status.as_u16(), 429);
 }
 
 #[tokio::test]

@@ -338,6 +338,43 @@ async fn a_name_that_nobody_knows_is_a_failure_to_connect() {
     assert_eq!((error.cause, error.sent), (Cause::Connect, false));
 }
 
+/// Answers when it may, and counts how often it was asked.
+#[derive(Debug)]
+struct Slow {
+    answers: Names,
+    may: Arc<tokio::sync::Notify>,
+    asked: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Resolve for Slow {
+    fn resolve(&self, host: String, port: u16) -> Addresses {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let (answer, may) = (self.answers.resolve(host, port), Arc::clone(&self.may));
+        Box::pin(async move {
+            may.notified().await;
+            answer.await
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_slow_resolver_is_asked_once_and_outlives_the_requests_that_waited() {
+    let one = named("one").await;
+    let (answers, may, asked) = (Names::default(), Arc::new(tokio::sync::Notify::new()), Arc::default());
+    answers.set("api.internal", &[one.address]);
+    let names = Slow { answers, may: Arc::clone(&may), asked: Arc::clone(&asked) };
+    let settings = Settings { connect: Duration::from_millis(20), endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
+    let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names)).unwrap();
+    for _ in 0..5 {
+        let error = in_time(upstream.send(get())).await.unwrap_err();
+        assert_eq!((error.cause, error.sent), (Cause::Timeout, false));
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    may.notify_one();
+    until_async(async || upstream.send(get()).await.is_ok()).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
 #[tokio::test]
 async fn the_systems_names_are_found() {
     let scripted = Scripted::answering(OK).await;
