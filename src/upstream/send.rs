@@ -22,6 +22,8 @@ use crate::wire::{Body, Request, Response};
 const REUSE_TRIES_MAX: usize = 3;
 /// Times that an HTTP/2 upstream may refuse one request without doing anything with it, which connections at their end do to many at once.
 const REFUSALS_MAX: usize = 8;
+/// And what of them costs nothing of `retry_percent`.
+const REFUSALS_FREE: usize = 3;
 /// Hosts that are tried for one request, so that one that refuses costs no reply and many that hang don't add up.
 const HOST_TRIES_MAX: usize = 3;
 
@@ -88,9 +90,13 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
             }
             Tried::Refused(cause) => {
                 refusals += 1;
-                // The same host will do: another connection, or another moment.
-                let again = upstream.retry != Retry::Off && refusals < REFUSALS_MAX;
-                let Some(spare) = spare.clone().filter(|_| again) else { return Err(UpstreamError::unsent(cause)) };
+                // The same host will do: another connection, or another moment. From the third time on it looks like overload, which a share bounds.
+                let again =
+                    upstream.retry != Retry::Off && refusals < REFUSALS_MAX && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
+                let Some(spare) = spare.clone().filter(|_| again) else {
+                    failed(upstream, &seat, cause);
+                    return Err(UpstreamError::unsent(cause));
+                };
                 elsewhere(upstream, &mut seat, &mut tried);
                 request = http::Request::from_parts(spare, Outgoing::new(Body::empty()).0);
                 continue;
