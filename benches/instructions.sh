@@ -23,8 +23,9 @@ done
 if [[ -z ${WEIR:-} ]]; then
     target=${CARGO_TARGET_DIR:-target}
     say "Building Weir's own code with optimisation"
+    # The example is there for the sake of the features: with it the dependencies are those of `cargo test --workspace`, and none is built again.
     CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false \
-        cargo build --bin weir
+        cargo build --workspace --bin weir --example limiter
     mkdir -p "$target/guard"
     # The next build puts the tests' own binary back in its place.
     cp --remove-destination "$target/debug/weir" "$target/guard/weir"
