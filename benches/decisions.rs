@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use weir::clock::Clock;
-use weir::engine::{self, Cell, Cells, EmbeddedSettings, Engine, Key, Program, Space};
+use weir::engine::{self, Cell, Cells, EmbeddedSettings, Engine, Key, Kind, Program, Space};
 use weir::limit::{self, Ending, Limiter, Scope, Take};
 use weir::plan::Fallback;
 use weir::policy::{self, Module, Policy, Runtime, Verdict};
@@ -23,9 +23,11 @@ const STRANGERS: usize = 65_536;
 /// Never reached: a decision that refuses writes nothing, and would look cheap.
 const QUOTA: u64 = 1 << 31;
 
-static FIXED_WINDOW: Program = Program { name: "fixed_window", text: include_str!("../lua/fixed_window.lua") };
-static TOKEN_BUCKET: Program = Program { name: "token_bucket", text: include_str!("../lua/token_bucket.lua") };
-static GCRA: Program = Program { name: "gcra", text: include_str!("../lua/gcra.lua") };
+static FIXED_WINDOW: Program =
+    Program { name: "fixed_window", text: include_str!("../lua/fixed_window.lua"), kind: Kind::Numbers, numbers: 4 };
+static TOKEN_BUCKET: Program =
+    Program { name: "token_bucket", text: include_str!("../lua/token_bucket.lua"), kind: Kind::Numbers, numbers: 3 };
+static GCRA: Program = Program { name: "gcra", text: include_str!("../lua/gcra.lua"), kind: Kind::Numbers, numbers: 3 };
 
 fn client_ip(limits: usize) -> Policy {
     let limit =
@@ -81,8 +83,8 @@ fn embedded(bench: &mut Criterion) {
         let engine = in_memory();
         let space = Arc::new(Space { text: "bench".into(), digest: 1 });
         // A quota a second, in microseconds.
-        let numbers = [QUOTA, 1_000_000, QUOTA, by_clock];
-        let cell = Cell { program, key: Key { tag: 7, key: 7, space }, unit_us: 1, shadow: false, cost: 1, numbers };
+        let numbers = [QUOTA as i64, 1_000_000, QUOTA as i64, by_clock, 0, 0];
+        let cell = Cell { program, key: Key { tag: 7, key: 7, space }, unit_us: 1, shadow: false, cost: 1, numbers, member: 0 };
         let cells = Cells::from_iter([cell]);
         group.bench_function(program.name, |bencher| {
             bencher.iter(|| {
@@ -102,7 +104,7 @@ fn whole(bench: &mut Criterion) {
     let (scope, addresses) = (Arc::new(scope), addresses());
     for (limits, name) in [(1, "one limit"), (2, "two limits")] {
         let policy = client_ip(limits);
-        let settings = limit::Settings { deadline: Duration::from_millis(50), key_secret: None };
+        let settings = limit::Settings::default();
         let limiter = Limiter::new(settings, Arc::new(in_memory()), Metrics::new(1));
         let decide = |address: &str| {
             let decision = policy.decide(black_box(&[("client-ip", address)])).unwrap();

@@ -55,7 +55,7 @@ pub fn on_redis(address: &str) -> Store {
 pub async fn work(store: &Store, outbox: &[String]) -> Result<Report, Box<dyn Error>> {
     let metrics = Metrics::new(1);
     let engine = Arc::new(Engine::build(store, Clock::system(), &metrics)?);
-    let limiter = Limiter::new(Settings { deadline: Duration::from_millis(250), key_secret: None }, engine, metrics);
+    let limiter = Limiter::new(Settings { deadline: Duration::from_millis(250), ..Settings::default() }, engine, metrics);
 
     // Whose counters these are, and what to do when the store can't be reached: rather send nothing than too much.
     let scope = Arc::new(Scope { name: "mail".into(), policy: "mail".into(), on_store_error: Fallback::Deny, limit_decides: false });

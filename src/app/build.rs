@@ -133,10 +133,7 @@ impl Builder {
 
     /// One for as long as its engine and its settings stand: what is still to be settled belongs to it, and a shutdown waits for that of one only.
     fn limiter(&self, settings: &limit::Settings, engine: &Arc<Engine>, before: Option<&Built>) -> Arc<Limiter> {
-        let same = |before: &&Built| {
-            let limit::Settings { deadline, key_secret } = &before.limiter_settings;
-            Arc::ptr_eq(&before.engine, engine) && *deadline == settings.deadline && *key_secret == settings.key_secret
-        };
+        let same = |before: &&Built| Arc::ptr_eq(&before.engine, engine) && before.limiter_settings == *settings;
         match before.filter(same) {
             Some(before) => Arc::clone(&before.limiter),
             None => Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone())),

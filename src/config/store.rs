@@ -69,7 +69,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>) -> Store {
             Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
             Kind::Redis => engine::Settings::Redis(redis),
         },
-        limiter: limit::Settings { deadline, key_secret },
+        limiter: limit::Settings { deadline, key_secret, ..limit::Settings::default() },
         on_store_error: on_store_error.unwrap_or(Fallback::Deny),
     }
 }

@@ -227,7 +227,7 @@ fn an_edited_limit_applies_at_once() {
     for (engine, mut store) in Timed::engines() {
         for program in ALL {
             let small = cell(program, "edited", 10, SECOND_US, 10);
-            let large = Cell { numbers: [1000, SECOND_US, 1000, 0], ..small.clone() };
+            let large = Cell { numbers: [1000, SECOND_US as i64, 1000, 0, 0, 0], ..small.clone() };
             store.drain(&large);
             // A state that the small limit can't have written: full again at most, never an endless wait.
             assert!(store.take(&one(&small)).cells[0].retry_units.unwrap_or(0) <= SECOND_US, "{engine} {}", program.name);

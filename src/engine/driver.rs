@@ -4,21 +4,20 @@
 //! ARCHITECTURE.md). A text depends only on the list of programs; units, shadows, costs and numbers are arguments, so that there are few
 //! texts and Redis' cache of them never turns over. Must not know what a program computes.
 //!
-//! KEYS: one a cell. ARGV: one a cell, seven little-endian doubles:
-//! take: unit (microseconds), shadow (0 or 1), cost, four numbers; give-back: unit, instant of the take (microseconds), units, four numbers.
+//! KEYS: one a cell. ARGV: one a cell, little-endian doubles: unit (microseconds); shadow (0 or 1), or in a give-back the instant of the take
+//! (microseconds); cost or units; then the program's numbers. Behind them the sixteen bytes of a member's name, where the kind keeps names.
+//! What is stored: numbers as three packed doubles, a ring as two and a count of four bytes a sub-window, logs and leases as sorted sets by instant.
 //! Answer, all integers: take: the time (microseconds), admitted (0 or 1), then for each cell fits, remaining, retry, reset; give-back: the time.
 
 use std::fmt::Write as _;
 
 use smallvec::SmallVec;
 
-use super::{Cell, Cells, Program};
+use super::counters::PURGE_EACH;
+use super::{Cell, Cells, Kind, NUMBERS_MAX, OUTSIDE, Program};
 
 /// What each chunk in `lua/` ends with; here its two functions are taken up by the driver.
 const LAST_LINE: &str = "return { take = take, give_back = give_back }";
-
-/// Bytes of a cell's argument.
-pub(super) const ARGUMENT_BYTES: usize = 56;
 
 /// Redis' time, asked once a call, and both units of it.
 const REDIS_TIME: &str = "local t = redis.call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
@@ -30,6 +29,8 @@ pub(super) enum Verb {
     Take,
     /// Each by itself; also when Redis is out of memory.
     GiveBack,
+    /// Leases, for another length of them.
+    Renew,
 }
 
 /// A script's text and its name on Redis.
@@ -52,70 +53,171 @@ impl Script {
         let text = match verb {
             Verb::Take => take(&programs, time),
             Verb::GiveBack => give_back(&programs, time),
+            Verb::Renew => renew(&programs, time),
         };
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, sha }
     }
 }
 
+/// A cell's argument: unit, second, cost, its program's numbers, and the name of what is taken where it is kept by name.
+pub(super) type Argument = SmallVec<[u8; 8 * (3 + NUMBERS_MAX)]>;
+
 /// A cell's argument.
-pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> [u8; ARGUMENT_BYTES] {
+pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     let second = match verb {
-        Verb::Take => u64::from(cell.shadow),
-        Verb::GiveBack => taken_at_us,
+        Verb::Take => i64::from(cell.shadow),
+        Verb::GiveBack => taken_at_us as i64,
+        Verb::Renew => 0,
     };
-    let [n1, n2, n3, n4] = cell.numbers;
-    let mut bytes = [0; ARGUMENT_BYTES];
-    let numbers = [u64::from(cell.unit_us), second, cell.cost, n1, n2, n3, n4];
-    for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-        place.copy_from_slice(&(number as f64).to_le_bytes());
+    let first = [i64::from(cell.unit_us), second, cell.cost as i64];
+    let numbers = first.iter().chain(cell.numbers.iter().take(cell.program.numbers));
+    let mut bytes: Argument = numbers.flat_map(|number| (*number as f64).to_le_bytes()).collect();
+    if named(cell.program.kind) {
+        bytes.extend_from_slice(&cell.member.to_le_bytes());
     }
     bytes
 }
 
-/// The chunks in use, each in a block of its own, with `function` of it as `NAME`.
-fn preamble(text: &mut String, programs: &[&'static Program], function: &str) {
+/// Whether what is taken is kept by name, in a sorted set. The others are strings.
+fn named(kind: Kind) -> bool {
+    matches!(kind, Kind::Log | Kind::Leases)
+}
+
+/// The chunks in use, each in a block of its own, with `function` of it as `NAME`, and what the kinds in use share.
+fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
     for program in programs {
-        if done.contains(&program.name) {
-            continue;
-        }
+        let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
         line(text, format_args!("local {}\ndo", program.name));
         let code = program.text.lines().filter(|line| !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE);
         code.for_each(|code| line(text, format_args!("{code}")));
         line(text, format_args!("{} = {function}\nend", program.name));
     }
+    let has = |wanted: fn(Kind) -> bool| programs.iter().any(|program| wanted(program.kind));
+    if has(named) {
+        text.push_str("local spread, fmt = unpack, string.format\n");
+    }
+    if has(|kind| kind != Kind::Numbers) {
+        text.push_str("local sub, rep = string.sub, string.rep\n");
+    }
     text.push_str("local unpack, pack, call = struct.unpack, struct.pack, redis.call\n");
+    if has(named) {
+        text.push_str(MEMBERS);
+    }
+    if has(|kind| kind == Kind::Buckets) {
+        text.push_str(RING);
+    }
 }
+
+/// Units by name: the first bears the take's own, the others a number behind it. At most so many go into one call, for Lua's stack.
+const MEMBERS: &str = "\
+local function each(units, name, score, work)
+  local batch, n = {}, 0
+  for k = 0, units - 1 do
+    if score then n = n + 1; batch[n] = score end
+    n = n + 1
+    if k == 0 then batch[n] = name else batch[n] = name .. pack('<I4', k) end
+    if n >= 1000 or k == units - 1 then work(batch, n); n = 0 end
+  end
+end
+local function add(key, name, score, units)
+  if units == 1 then call('ZADD', key, score, name) return end
+  each(units, name, score, function(batch, n) call('ZADD', key, spread(batch, 1, n)) end)
+end
+local function drop(key, name, units)
+  each(units, name, nil, function(batch, n) call('ZREM', key, spread(batch, 1, n)) end)
+end
+";
+
+/// A ring of sub-windows: its last one's number, all units that count, then a count of four bytes for each place.
+const RING: &str = "\
+local function ring_count(v, this, buckets)
+  local last, total = unpack('<dd', v)
+  if last > this or this - last >= buckets then return 0 end
+  for w = last + 1, this do total = total - unpack('<I4', v, 17 + 4 * (w % buckets)) end
+  return total, last
+end
+local function ring_leaves(v, this, last, buckets, units)
+  local left = 0
+  for w = this + 1 - buckets, last do
+    left = left + unpack('<I4', v, 17 + 4 * (w % buckets))
+    if left >= units then return w + buckets end
+  end
+  return this + buckets
+end
+local function ring_add(v, this, buckets, units)
+  local count, last
+  if v then count, last = ring_count(v, this, buckets) end
+  local to = this % buckets
+  if not last then return pack('<dd', this, units) .. rep('\\0', 4 * to) .. pack('<I4', units) .. rep('\\0', 4 * (buckets - to - 1)) end
+  local head = pack('<dd', this, count + units)
+  if last == this then
+    return head .. sub(v, 17, 16 + 4 * to) .. pack('<I4', unpack('<I4', v, 17 + 4 * to) + units) .. sub(v, 21 + 4 * to)
+  end
+  local from = (last + 1) % buckets
+  if from <= to then
+    return head .. sub(v, 17, 16 + 4 * from) .. rep('\\0', 4 * (to - from)) .. pack('<I4', units) .. sub(v, 21 + 4 * to)
+  end
+  return head .. rep('\\0', 4 * to) .. pack('<I4', units) .. sub(v, 21 + 4 * to, 16 + 4 * from) .. rep('\\0', 4 * (buckets - from))
+end
+";
 
 fn time(text: &mut String, time: &str) {
     text.push_str(time);
     text.push_str("local ms = (us - us % 1000) / 1000\n");
 }
 
+/// Reads all strings at once; where each cell's is found.
+fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2]> {
+    let strings: SmallVec<[usize; 2]> = (1..).zip(programs).filter(|(_, program)| !named(program.kind)).map(|(i, _)| i).collect();
+    match strings.as_slice() {
+        [] => {}
+        [i] => line(text, format_args!("local v1 = call('GET', KEYS[{i}])")),
+        several => {
+            let keys: Vec<String> = several.iter().map(|i| format!("KEYS[{i}]")).collect();
+            line(text, format_args!("local v = call('MGET', {})", keys.join(", ")));
+        }
+    }
+    let place = |i: usize| strings.iter().position(|string| *string == i).map_or(0, |place| place + 1);
+    (1..=programs.len()).map(|i| if strings.len() == 1 { "v1".into() } else { format!("v[{}]", place(i)) }).collect()
+}
+
 fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     // Without allow-oom: Redis refuses the script before it runs when it is out of memory.
     let mut text = String::from("#!lua\n");
-    preamble(&mut text, programs, "take");
+    preamble(&mut text, programs, Some("take"));
     time(&mut text, how_to_ask_the_time);
-    let count = programs.len();
-    if count == 1 {
-        text.push_str("local v1 = call('GET', KEYS[1])\n");
-    } else {
-        let keys: Vec<String> = (1..=count).map(|i| format!("KEYS[{i}]")).collect();
-        line(&mut text, format_args!("local v = call('MGET', {})", keys.join(", ")));
-    }
+    let stored = read(&mut text, programs);
     text.push_str("local ok = 1\n");
-    for (i, program) in (1..).zip(programs) {
-        decide(&mut text, i, if count == 1 { "v1".into() } else { format!("v[{i}]") }, program.name);
+    for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
+        decide(&mut text, i, stored, program);
     }
     text.push_str("if ok == 1 then\n");
-    for i in 1..=count {
-        line(&mut text, format_args!("if w{i} then call('SET', KEYS[{i}], pack('<ddd', x{i}, y{i}, z{i}), 'PXAT', e{i}) end"));
+    for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
+        line(&mut text, format_args!("if w{i} then"));
+        match program.kind {
+            Kind::Numbers => set(&mut text, i, &format!("pack('<ddd', x{i}, y{i}, z{i})"), &format!("e{i}")),
+            Kind::Buckets => set(&mut text, i, &format!("ring_add({stored}, x{i}, y{i}, z{i})"), &format!("e{i}")),
+            Kind::Log | Kind::Leases => {
+                line(&mut text, format_args!("add(KEYS[{i}], sub(ARGV[{i}], -16), x{i}, z{i})"));
+                line(
+                    &mut text,
+                    format_args!("if us % {PURGE_EACH} == 0 or z{i} > 1 then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', y{i}) end"),
+                );
+                // A lifetime that would not grow has just been set, or was set by a clock that has stepped back since.
+                line(&mut text, format_args!("if call('PEXPIREAT', KEYS[{i}], e{i}, 'GT') == 0 then"));
+                line(
+                    &mut text,
+                    format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], '(' .. x{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], e{i})\nend"),
+                );
+            }
+        }
+        text.push_str("end\n");
     }
     text.push_str("end\nreturn { us, ok");
-    for i in 1..=count {
+    for i in 1..=programs.len() {
         // Writing to a String can't fail.
         let _ = write!(text, ", f{i}, l{i}, r{i}, b{i}");
     }
@@ -123,39 +225,126 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     text
 }
 
-/// Asks one cell's program. What the others or the writing need stays: f fits, x y z the new state, l what is left, r retry, b reset (all
-/// back), e the expiry, w whether it is to be written. Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
-fn decide(text: &mut String, i: usize, stored: String, program: &str) {
+/// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
+/// e the expiry, w whether it is to be written. Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
+fn decide(text: &mut String, i: usize, stored: &str, program: &Program) {
     line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
-    line(text, format_args!("local unit, shadow, cost, n1, n2, n3, n4 = unpack('<ddddddd', ARGV[{i}])"));
+    unpack(text, i, program, "unit, shadow, cost");
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = ms end\n");
-    line(text, format_args!("if {stored} then s1, s2, s3 = unpack('<ddd', {stored}) end"));
-    line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {program}(s1, s2, s3, now, cost, n1, n2, n3, n4)"));
-    line(text, format_args!("if f{i} == 0 then\nif shadow == 0 then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
+    match program.kind {
+        Kind::Numbers => line(text, format_args!("if {stored} then s1, s2, s3 = unpack('<ddd', {stored}) end")),
+        Kind::Log => {
+            text.push_str("local from, at = fmt('(%.0f', now - n2), fmt('%.0f', now)\n");
+            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], from, at)"));
+            lacking(text);
+            line(
+                text,
+                format_args!("s2 = tonumber(call('ZRANGEBYSCORE', KEYS[{i}], from, at, 'WITHSCORES', 'LIMIT', lacking - 1, 1)[2])\nend"),
+            );
+        }
+        Kind::Buckets => {
+            text.push_str("local this, last = (now - now % n2) / n2\ns3 = this * n2\n");
+            line(text, format_args!("if {stored} then s1, last = ring_count({stored}, this, n3) end"));
+            lacking(text);
+            line(text, format_args!("s2 = ring_leaves({stored}, this, last, n3, lacking) * n2\nend"));
+        }
+        Kind::Leases => {
+            text.push_str("local at, ends = fmt('%.0f', now), fmt('%.0f', now + n2)\n");
+            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], '(' .. at, ends)"));
+        }
+    }
+    let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
+    let call = format!("{}(s1, s2, s3, now, cost{})", program.name, numbers.concat());
+    line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {call}"));
+    line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
+    match program.kind {
+        Kind::Numbers => {}
+        Kind::Log => line(text, format_args!("x{i}, y{i}, z{i} = at, fmt('%.0f', now - n2), cost")),
+        Kind::Buckets => line(text, format_args!("x{i}, y{i}, z{i} = this, n3, cost")),
+        Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i} = ends, at, cost")),
+    }
     expiry(text, &format!("e{i}"));
     text.push_str("end\nend\n");
 }
 
-/// From the limit's units to milliseconds, rounded up, and a second more.
+/// A cell's argument as locals.
+fn unpack(text: &mut String, i: usize, program: &Program, first: &str) {
+    let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
+    let format = "d".repeat(3 + program.numbers);
+    line(text, format_args!("local {first}{} = unpack('<{format}', ARGV[{i}])", numbers.concat()));
+}
+
+/// Opens a block for where the cost does not fit and could, with how many units must leave first.
+fn lacking(text: &mut String) {
+    text.push_str("local lacking = s1 + cost - n1\nif cost == 0 then lacking = lacking + 1 end\nif lacking > 0 and lacking <= s1 then\n");
+}
+
+/// From the limit's units to milliseconds, rounded up, and a second more. Below zero: never.
 fn expiry(text: &mut String, e: &str) {
-    line(text, format_args!("if unit == 1000 then {e} = {e} + 1000 else {e} = ({e} + (1000 - {e} % 1000) % 1000) / 1000 + 1000 end"));
+    let rounded = format!("({e} + (1000 - {e} % 1000) % 1000) / 1000 + 1000");
+    line(text, format_args!("if {e} >= 0 then\nif unit == 1000 then {e} = {e} + 1000 else {e} = {rounded} end\nend"));
+}
+
+/// Writes a string that lives until `e`, or for ever.
+fn set(text: &mut String, i: usize, value: &str, e: &str) {
+    line(text, format_args!("if {e} >= 0 then call('SET', KEYS[{i}], {value}, 'PXAT', {e}) else call('SET', KEYS[{i}], {value}) end"));
 }
 
 fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     // With allow-oom: what gives memory's allowance back must not fail for want of memory; it writes only over what is there.
     let mut text = String::from("#!lua flags=allow-oom\n");
-    preamble(&mut text, programs, "give_back");
+    preamble(&mut text, programs, Some("give_back"));
     time(&mut text, how_to_ask_the_time);
     for (i, program) in (1..).zip(programs) {
-        line(&mut text, format_args!("do\nlocal v = call('GET', KEYS[{i}])\nif v then"));
-        line(&mut text, format_args!("local unit, taken, units, n1, n2, n3, n4 = unpack('<ddddddd', ARGV[{i}])"));
-        text.push_str("local now, s1, s2, s3 = us, unpack('<ddd', v)\n");
+        text.push_str("do\n");
+        unpack(&mut text, i, program, "unit, taken, units");
+        if named(program.kind) {
+            line(&mut text, format_args!("drop(KEYS[{i}], sub(ARGV[{i}], -16), units)\nend"));
+            continue;
+        }
+        line(&mut text, format_args!("local v = call('GET', KEYS[{i}])\nif v then\nlocal now = us"));
         text.push_str("if unit == 1000 then now, taken = ms, (taken - taken % 1000) / 1000 end\n");
-        let name = program.name;
-        line(&mut text, format_args!("local x, y, z, changed, e = {name}(s1, s2, s3, now, units, taken, n1, n2, n3, n4)"));
-        text.push_str("if changed == 1 then\n");
+        if program.kind == Kind::Buckets {
+            text.push_str(RING_GIVE_BACK);
+            line(&mut text, format_args!("call('SET', KEYS[{i}], v, 'KEEPTTL')\nend\nend\nend"));
+            continue;
+        }
+        let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
+        text.push_str("local s1, s2, s3 = unpack('<ddd', v)\n");
+        let call = format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat());
+        line(&mut text, format_args!("local x, y, z, changed, e = {call}\nif changed == 1 then"));
         expiry(&mut text, "e");
-        line(&mut text, format_args!("call('SET', KEYS[{i}], pack('<ddd', x, y, z), 'PXAT', e)\nend\nend\nend"));
+        set(&mut text, i, "pack('<ddd', x, y, z)", "e");
+        text.push_str("end\nend\nend\n");
+    }
+    text.push_str("return { us }\n");
+    text
+}
+
+const RING_GIVE_BACK: &str = "\
+local this, charged = (now - now % n2) / n2, (taken - taken % n2) / n2
+local last, total = unpack('<dd', v)
+if last <= this and this - last < n3 and charged <= last and charged + n3 > this then
+local at = 16 + 4 * (charged % n3)
+local count = unpack('<I4', v, at + 1)
+if units > count then units = count end
+v = pack('<dd', last, total - units) .. sub(v, 17, at) .. pack('<I4', count - units) .. sub(v, at + 5)
+";
+
+/// Leases only: what is anything else is left alone.
+fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
+    // With allow-oom: what is in flight is in flight.
+    let mut text = String::from("#!lua flags=allow-oom\n");
+    preamble(&mut text, programs, None);
+    time(&mut text, how_to_ask_the_time);
+    for (i, program) in (1..).zip(programs).filter(|(_, program)| program.kind == Kind::Leases) {
+        text.push_str("do\n");
+        unpack(&mut text, i, program, "unit, _, units");
+        text.push_str("local now = us\nif unit == 1000 then now = ms end\nlocal e = now + n2 + n2\n");
+        line(&mut text, format_args!("add(KEYS[{i}], sub(ARGV[{i}], -16), fmt('%.0f', now + n2), units)"));
+        expiry(&mut text, "e");
+        line(&mut text, format_args!("if call('PEXPIREAT', KEYS[{i}], e, 'GT') == 0 and call('PTTL', KEYS[{i}]) < 0 then"));
+        line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], e)\nend\nend"));
     }
     text.push_str("return { us }\n");
     text

@@ -9,10 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::counters::{self, Stored};
 use super::failures::Failures;
-use super::lua::{self, Decision, State};
-use super::shard::{Entry, Shard};
-use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Ran, Taken};
+use super::lua::{self, Decision};
+use super::shard::Shard;
+use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Taken};
 use crate::clock::Clock;
 use crate::telemetry::{Counter, Gauge, Metrics, names};
 
@@ -84,8 +85,29 @@ impl Embedded {
 
     /// Forgets a counter: its whole allowance is back.
     pub fn reset(&self, key: &Key) {
-        if self.shard(key.tag).is_some_and(|mut shard| shard.remove(key.id())) {
-            self.release(1);
+        let freed = self.shard(key.tag).map_or(0, |mut shard| shard.remove(key.id()));
+        self.release(freed);
+    }
+
+    /// Keeps leases for another length of them. What does not fit any more is not kept, and counts as full.
+    pub fn renew(&self, cells: &Cells) {
+        for cell in cells {
+            let Some(mut shard) = self.shard(cell.key.tag) else { continue };
+            let now_us = self.now_us();
+            let reserved = usize::from(shard.get(cell.key.id()).is_none());
+            if !self.reserve(reserved) {
+                self.full.inc();
+                continue;
+            }
+            let entry = shard.entry(cell.key.id(), || Stored::new(cell));
+            let before = entry.counter.weight() - reserved;
+            entry.counter.renew(cell, whole_units(now_us, cell.unit_us));
+            let length = cell.numbers.get(1).copied().and_then(|length| u64::try_from(length).ok()).unwrap_or(0);
+            let ends_us = now_us.saturating_add(2 * length * u64::from(cell.unit_us)).saturating_add(self.linger_us);
+            entry.expire_us = entry.expire_us.max(ends_us);
+            let after = entry.counter.weight();
+            drop(shard);
+            self.weighed(before + reserved, after);
         }
     }
 
@@ -106,8 +128,9 @@ impl Embedded {
             let mut admitted = true;
             for cell in cells {
                 let id = cell.key.id();
-                let decision = vm.take(cell, shard.state(id), units(at_us, cell.unit_us))?;
-                admitted &= cell.shadow || decision.fits;
+                let now = whole_units(at_us, cell.unit_us);
+                let decision = vm.take(cell, counters::read(shard.get(id), cell, now), now as f64)?;
+                admitted &= (cell.shadow || decision.fits) && !decision.outside();
                 decisions.push((id, decision));
             }
             if admitted {
@@ -121,32 +144,36 @@ impl Embedded {
     /// Writes what fitted and costs something. A shadow limit that finds no room is left uncounted: it refuses nobody.
     fn write(&self, shard: &mut Shard, cells: &Cells, decisions: &[(u128, Decision)], now_us: u64) -> Result<(), EngineError> {
         let charged = |cell: &Cell, decision: &Decision| decision.fits && cell.cost > 0;
-        let news = |shard: &Shard, shadows: bool| {
-            let all = cells.iter().zip(decisions);
-            all.filter(|(cell, (id, decision))| charged(cell, decision) && (shadows || !cell.shadow) && !shard.holds(*id)).count()
+        let growth = |shard: &Shard, shadows: bool| {
+            let all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| charged(cell, decision) && (shadows || !cell.shadow));
+            all.map(|(cell, (id, _))| counters::growth(shard.get(*id), cell)).sum()
         };
         let mut room_for_shadows = true;
-        let mut reserved = news(shard, true);
+        let mut reserved: usize = growth(shard, true);
         if !self.reserve(reserved) {
             self.release(shard.sweep(now_us, SWEEP_STEPS_WHEN_FULL));
-            reserved = news(shard, true);
+            reserved = growth(shard, true);
             if !self.reserve(reserved) {
                 self.full.inc();
                 room_for_shadows = false;
-                reserved = news(shard, false);
+                reserved = growth(shard, false);
                 if !self.reserve(reserved) {
                     return Err(FULL);
                 }
             }
         }
+        let (mut before, mut after) = (reserved, 0);
         for (cell, (id, decision)) in cells.iter().zip(decisions) {
-            if charged(cell, decision) && (!cell.shadow || room_for_shadows || shard.holds(*id)) {
-                let entry = Entry { state: decision.state, expire_us: self.expire_us(decision.expire, cell.unit_us) };
-                reserved -= usize::from(shard.put(*id, entry)).min(reserved);
+            if charged(cell, decision) && (!cell.shadow || room_for_shadows || counters::growth(shard.get(*id), cell) == 0) {
+                before += shard.get(*id).map_or(0, Stored::weight);
+                let entry = shard.entry(*id, || Stored::new(cell));
+                entry.counter.take(cell, whole_units(now_us, cell.unit_us), now_us, decision.state);
+                entry.expire_us = self.expire_us(decision.expire, cell.unit_us);
+                after += entry.counter.weight();
             }
         }
-        // Two cells with one key are one counter: what was reserved for the second is free again.
-        self.release(reserved);
+        // What was reserved and not used is free again, and what went when something was written.
+        self.weighed(before, after);
         Ok(())
     }
 
@@ -156,11 +183,26 @@ impl Embedded {
                 let Some(mut shard) = self.shard(cell.key.tag) else { continue };
                 let id = cell.key.id();
                 let now_us = self.now_us();
-                let state: State = shard.state(id);
-                let returned = vm.give_back(cell, state, units(now_us, cell.unit_us), units(taken_at_us, cell.unit_us))?;
+                let (now, taken_at) = (whole_units(now_us, cell.unit_us), whole_units(taken_at_us, cell.unit_us));
                 // A counter that is gone is full: there is nothing to give back to.
-                if returned.changed && shard.holds(id) {
-                    shard.put(id, Entry { state: returned.state, expire_us: self.expire_us(returned.expire, cell.unit_us) });
+                let Some(entry) = shard.get_mut(id) else { continue };
+                match (&mut entry.counter, cell.program.kind) {
+                    (Stored::Numbers(state), Kind::Numbers) => {
+                        let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
+                        if returned.changed {
+                            *state = returned.state;
+                            entry.expire_us = self.expire_us(returned.expire, cell.unit_us);
+                        }
+                    }
+                    (counter, _) => {
+                        let before = counter.weight();
+                        counter.give_back(cell, now, taken_at);
+                        let after = counter.weight();
+                        self.weighed(before, after);
+                        if counter.is_empty() {
+                            self.release(shard.remove(id));
+                        }
+                    }
                 }
             }
             Ok(())
@@ -205,7 +247,18 @@ impl Embedded {
         }
     }
 
+    /// What stood for `before` keys stands for `after` now.
+    fn weighed(&self, before: usize, after: usize) {
+        self.release(before.saturating_sub(after));
+        // Never more than was reserved: then it is counted all the same.
+        self.keys.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
+    }
+
+    /// Below zero: never.
     fn expire_us(&self, units: f64, unit_us: u32) -> u64 {
+        if units < 0.0 {
+            return u64::MAX;
+        }
         (units as u64).saturating_mul(u64::from(unit_us)).saturating_add(self.linger_us)
     }
 
@@ -223,6 +276,6 @@ impl Embedded {
 }
 
 /// An instant in microseconds, in whole units of `unit_us`.
-fn units(us: u64, unit_us: u32) -> f64 {
-    (us / u64::from(unit_us.max(1))) as f64
+fn whole_units(us: u64, unit_us: u32) -> u64 {
+    us / u64::from(unit_us.max(1))
 }

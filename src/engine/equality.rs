@@ -52,7 +52,7 @@ fn cells() -> impl Strategy<Value = Vec<Cell>> {
         let rows = rows.into_iter().enumerate();
         rows.map(|(index, (program, quota, period, burst, aligned, long, shadow))| {
             let mut cell = cell(ALL[program], &format!("equal{index}"), quota, period, burst);
-            cell.numbers[3] = u64::from(aligned);
+            cell.numbers[3] = i64::from(aligned);
             cell.unit_us = if long { 1000 } else { 1 };
             cell.shadow = shadow;
             cell
@@ -73,7 +73,7 @@ fn run(mut store: Timed, cells: &[Cell], steps: &[Step]) -> Vec<Taken> {
         let units = match to {
             Move::By(units) => units,
             Move::Retry(more) => answers.last().and_then(|taken| taken.cells[0].retry_units).map_or(0, |units| units as i64 + more),
-            Move::Part(part, more) => cells[0].numbers[1] as i64 / 8 * part + more,
+            Move::Part(part, more) => cells[0].numbers[1] / 8 * part + more,
         };
         store.step(units * unit);
         match step {

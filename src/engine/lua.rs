@@ -6,9 +6,9 @@ use std::cell::RefCell;
 
 use mlua::{Function, Lua, LuaOptions, StdLib, Table};
 
-use super::{Cause, Cell, CellReply, EngineError, Program, Ran};
+use super::{Cause, Cell, CellReply, EngineError, OUTSIDE, Program, Ran};
 
-/// A counter's state, as programs see it: three whole numbers, all 0 where there is none.
+/// What programs see of a counter: three whole numbers, all 0 where there is none.
 pub(super) type State = [f64; 3];
 
 /// `take`'s answer, in the order of the contract: fits, the new state, remaining, retry, reset, expiry.
@@ -34,7 +34,13 @@ impl Decision {
             remaining: self.remaining as u64,
             retry_units: (self.retry >= 0.0).then_some(self.retry as u64),
             reset_units: self.reset as u64,
+            outside: self.outside(),
         }
+    }
+
+    /// Nothing was decided.
+    pub(super) fn outside(&self) -> bool {
+        self.retry == OUTSIDE as f64
     }
 }
 
@@ -45,6 +51,9 @@ pub(super) struct Returned {
     /// As in [`Decision`].
     pub(super) expire: f64,
 }
+
+/// Numbers of most programs.
+const FEW: usize = 4;
 
 struct Loaded {
     program: &'static Program,
@@ -111,8 +120,14 @@ impl Vm {
     /// Asks `cell`'s program at `now` (in the cell's time units).
     pub(super) fn take(&mut self, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
         let [s1, s2, s3] = state;
-        let [n1, n2, n3, n4] = cell.numbers.map(|number| number as f64);
-        let answer: mlua::Result<TakeAnswer> = self.program(cell.program)?.take.call((s1, s2, s3, now, cell.cost as f64, n1, n2, n3, n4));
+        let [n1, n2, n3, n4, n5, n6] = cell.numbers.map(|number| number as f64);
+        let (cost, take) = (cell.cost as f64, &self.program(cell.program)?.take);
+        // Each number that is handed over costs, and most programs have four at most.
+        let answer: mlua::Result<TakeAnswer> = if cell.program.numbers > FEW {
+            take.call((s1, s2, s3, now, cost, n1, n2, n3, n4, n5, n6))
+        } else {
+            take.call((s1, s2, s3, now, cost, n1, n2, n3, n4))
+        };
         let (fits, s1, s2, s3, remaining, retry, reset, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
         Ok(Decision { fits: fits == 1.0, state: [s1, s2, s3], remaining, retry, reset, expire })
     }
@@ -120,9 +135,9 @@ impl Vm {
     /// Asks `cell`'s program to return `cell.cost` units taken at `taken_at`; both instants are in the cell's time units.
     pub(super) fn give_back(&mut self, cell: &Cell, state: State, now: f64, taken_at: f64) -> Result<Returned, EngineError> {
         let [s1, s2, s3] = state;
-        let [n1, n2, n3, n4] = cell.numbers.map(|number| number as f64);
-        let answer: mlua::Result<GiveBackAnswer> =
-            self.program(cell.program)?.give_back.call((s1, s2, s3, now, cell.cost as f64, taken_at, n1, n2, n3, n4));
+        let [n1, n2, n3, n4, n5, n6] = cell.numbers.map(|number| number as f64);
+        let (units, give_back) = (cell.cost as f64, &self.program(cell.program)?.give_back);
+        let answer: mlua::Result<GiveBackAnswer> = give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6));
         let (s1, s2, s3, changed, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
         Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })
     }

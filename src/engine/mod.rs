@@ -4,6 +4,7 @@
 //! business of `limit` and of the program. Programs are pure functions in `lua/`; the driver around them - read, decide, write only when all
 //! agreed - is generated in `driver` for Redis and done in Rust in `embedded`.
 
+mod counters;
 mod driver;
 mod embedded;
 mod failures;
@@ -38,7 +39,30 @@ pub struct Program {
     pub name: &'static str,
     /// The chunk; its last line is `return { take = take, give_back = give_back }`.
     pub text: &'static str,
+    /// What it counts in.
+    pub kind: Kind,
+    /// How many of a cell's numbers it reads, at most [`NUMBERS_MAX`].
+    pub numbers: usize,
 }
+
+/// What a program's counters are made of. A program decides alike for all of them, from three whole numbers: for [`Kind::Numbers`] they are the state, for
+/// the others what the store reads out of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Three whole numbers, all 0 where there is no counter.
+    Numbers,
+    /// Units, each with its instant. Read: how many lie within the last period, and the instant of the one that must leave before the cost fits.
+    /// Numbers: the capacity, the period.
+    Log,
+    /// Counts of sub-windows, packed. Read: the units of the last `buckets`, and the instant at which enough of them have left.
+    /// Numbers: the capacity, a sub-window's length, how many there are.
+    Buckets,
+    /// Leases, each with the instant at which it ends unless it is renewed. Read: how many there are. Numbers: the capacity, a lease's length.
+    Leases,
+}
+
+/// Numbers of a cell, at most.
+pub const NUMBERS_MAX: usize = 6;
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,8 +103,10 @@ pub struct Cell {
     pub shadow: bool,
     /// Units to take; 0 only looks. In a give-back: units to return.
     pub cost: u64,
-    /// The algorithm's numbers: quota, period in time units, burst, and one more as its header says.
-    pub numbers: [u64; 4],
+    /// The algorithm's numbers, as its header says; those that it has not are 0.
+    pub numbers: [i64; NUMBERS_MAX],
+    /// Names what is taken, where the store keeps it by name (logs and leases); unique for each take of a key.
+    pub member: u128,
 }
 
 /// Cells under one tag, to be taken all or none.
@@ -104,11 +130,16 @@ pub struct CellReply {
     pub fits: bool,
     /// Units left if this take is written.
     pub remaining: u64,
-    /// Time units until it would fit; `None` when it fits, or never can.
+    /// Time units until it would fit, where it does not and ever can; where it fits, how long it must wait for its turn.
     pub retry_units: Option<u64>,
     /// Time units until the whole allowance is back.
     pub reset_units: u64,
+    /// The store's time lies outside what the cell's numbers are about: nothing was decided, and whoever asks should name others.
+    pub outside: bool,
 }
+
+/// What a program answers as time to retry when it can't decide.
+const OUTSIDE: i64 = -2;
 
 /// Why the store gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -247,6 +278,20 @@ impl Engine {
         match self {
             Self::Embedded(embedded) => embedded.take(cells),
             Self::Redis(redis) => redis.take(cells, left).await,
+        }
+    }
+
+    /// Keeps the leases of these cells for another length of them; one that has ended begins again. The cells share a tag.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn renew(&self, cells: &Cells) -> Result<(), EngineError> {
+        match self {
+            Self::Embedded(embedded) => {
+                embedded.renew(cells);
+                Ok(())
+            }
+            Self::Redis(redis) => redis.renew(cells).await,
         }
     }
 

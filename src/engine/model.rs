@@ -48,7 +48,7 @@ struct Numbers {
 }
 
 fn numbers(cell: &Cell, now_us: u64) -> Numbers {
-    let [quota, period, burst, alignment] = cell.numbers.map(i128::from);
+    let [quota, period, burst, alignment, ..] = cell.numbers.map(i128::from);
     Numbers {
         now: i128::from(now_us / u64::from(cell.unit_us)),
         ask: i128::from(cell.cost.max(1)),
@@ -78,6 +78,7 @@ impl Model {
             remaining: answer.remaining.try_into().unwrap(),
             retry_units: answer.retry.map(|units| units.try_into().unwrap()),
             reset_units: answer.reset.try_into().unwrap(),
+            outside: false,
         };
         Taken { at_us: now_us, admitted, cells: answers.iter().map(reply).collect() }
     }

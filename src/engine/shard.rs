@@ -6,11 +6,11 @@ use std::hash::{BuildHasher, Hasher};
 
 use indexmap::IndexMap;
 
-use super::lua::State;
+use super::counters::Stored;
 
 /// A counter.
 pub(super) struct Entry {
-    pub(super) state: State,
+    pub(super) counter: Stored,
     /// Microseconds since 1970 from which it may be forgotten.
     pub(super) expire_us: u64,
 }
@@ -27,25 +27,25 @@ impl Shard {
         Self { entries: IndexMap::with_hasher(Fold(seed)), cursor: 0 }
     }
 
-    /// The state of `id`, all 0 where there is none.
-    pub(super) fn state(&self, id: u128) -> State {
-        self.entries.get(&id).map_or([0.0; 3], |entry| entry.state)
+    pub(super) fn get(&self, id: u128) -> Option<&Stored> {
+        self.entries.get(&id).map(|entry| &entry.counter)
     }
 
-    pub(super) fn holds(&self, id: u128) -> bool {
-        self.entries.contains_key(&id)
+    pub(super) fn get_mut(&mut self, id: u128) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
     }
 
-    /// Writes `entry`; whether it is a new one.
-    pub(super) fn put(&mut self, id: u128, entry: Entry) -> bool {
-        self.entries.insert(id, entry).is_none()
+    /// The counter of `id`, made if there is none.
+    pub(super) fn entry(&mut self, id: u128, new: impl FnOnce() -> Stored) -> &mut Entry {
+        self.entries.entry(id).or_insert_with(|| Entry { counter: new(), expire_us: 0 })
     }
 
-    pub(super) fn remove(&mut self, id: u128) -> bool {
-        self.entries.swap_remove(&id).is_some()
+    /// How many keys it stood for; 0 where there was none.
+    pub(super) fn remove(&mut self, id: u128) -> usize {
+        self.entries.swap_remove(&id).map_or(0, |entry| entry.counter.weight())
     }
 
-    /// Looks at the next `steps` counters in turn and forgets the expired ones; how many those were. A counter that is moved into a freed
+    /// Looks at the next `steps` counters in turn and forgets the expired ones; how many keys those stood for. A counter that is moved into a freed
     /// place is looked at next, so that a full round misses none.
     pub(super) fn sweep(&mut self, now_us: u64, steps: usize) -> usize {
         let mut freed = 0;
@@ -56,8 +56,7 @@ impl Shard {
             match self.entries.get_index(self.cursor) {
                 None => break,
                 Some((_, entry)) if entry.expire_us <= now_us => {
-                    self.entries.swap_remove_index(self.cursor);
-                    freed += 1;
+                    freed += self.entries.swap_remove_index(self.cursor).map_or(0, |(_, entry)| entry.counter.weight());
                 }
                 Some(_) => self.cursor += 1,
             }
@@ -102,15 +101,15 @@ impl Hasher for Folding {
 mod tests {
     use super::*;
 
-    fn entry(expire_us: u64) -> Entry {
-        Entry { state: [1.0, 0.0, 0.0], expire_us }
+    fn put(shard: &mut Shard, id: u128, expire_us: u64) {
+        shard.entry(id, || Stored::Numbers([1.0, 0.0, 0.0])).expire_us = expire_us;
     }
 
     #[test]
     fn bounded_steps_find_every_expired_counter_in_the_end_and_no_other() {
         let mut shard = Shard::new(7);
         for id in 0..1_000 {
-            shard.put(id, entry(if id % 3 == 0 { 2_000 } else { 1_000 }));
+            put(&mut shard, id, if id % 3 == 0 { 2_000 } else { 1_000 });
         }
         let mut calls = 0;
         while shard.entries.len() > 334 {
@@ -118,7 +117,7 @@ mod tests {
             calls += 1;
             assert!(calls < 1_000, "{} counters are left", shard.entries.len());
         }
-        assert!((0..1_000).all(|id| shard.holds(id) == (id % 3 == 0)));
+        assert!((0..1_000).all(|id| shard.get(id).is_some() == (id % 3 == 0)));
         assert_eq!(shard.sweep(1_999, 2_000), 0);
         assert_eq!(shard.sweep(2_000, 334), 334);
         assert_eq!(shard.sweep(2_000, 10), 0);
@@ -127,7 +126,7 @@ mod tests {
     fn a_counter_costs_less_than_two_hundred_bytes() {
         let mut shard = Shard::new(7);
         for id in 0..100_000_u128 {
-            shard.put(id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), entry(1));
+            put(&mut shard, id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), 1);
             // A place in the row (hash, key, counter), and for each an index of 8 bytes and a control byte, at most half of them used.
             let row = size_of::<(usize, u128, Entry)>() * shard.entries.capacity();
             let index = 2 * 9 * shard.entries.capacity();

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use super::driver::{self, Script, Verb};
 use super::model::Model;
-use super::{Cell, Cells, Embedded, EmbeddedSettings, Key, Program, Space, Taken};
+use super::{Cell, Cells, Embedded, EmbeddedSettings, Key, Kind, Program, Space, Taken};
 use crate::clock::{self, Clock};
 use crate::telemetry::Metrics;
 
-pub(super) static FIXED_WINDOW: Program = Program { name: "fixed_window", text: include_str!("../../lua/fixed_window.lua") };
-pub(super) static TOKEN_BUCKET: Program = Program { name: "token_bucket", text: include_str!("../../lua/token_bucket.lua") };
-pub(super) static GCRA: Program = Program { name: "gcra", text: include_str!("../../lua/gcra.lua") };
+pub(super) static FIXED_WINDOW: Program =
+    Program { name: "fixed_window", text: include_str!("../../lua/fixed_window.lua"), kind: Kind::Numbers, numbers: 4 };
+pub(super) static TOKEN_BUCKET: Program =
+    Program { name: "token_bucket", text: include_str!("../../lua/token_bucket.lua"), kind: Kind::Numbers, numbers: 3 };
+pub(super) static GCRA: Program = Program { name: "gcra", text: include_str!("../../lua/gcra.lua"), kind: Kind::Numbers, numbers: 3 };
 pub(super) static ALL: [&Program; 3] = [&FIXED_WINDOW, &TOKEN_BUCKET, &GCRA];
 
 pub(super) const SECOND_US: u64 = 1_000_000;
@@ -26,7 +28,7 @@ pub(super) fn cell(program: &'static Program, name: &str, quota: u64, period_us:
     let digest = name.bytes().fold(7_u128, |digest, byte| digest.wrapping_mul(0x0100_0000_01b3).wrapping_add(byte.into()));
     let space = Arc::new(Space { text: format!("test/{name}/{}", program.name), digest });
     let key = Key { tag: 1, key: 2, space };
-    Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers: [quota, period_us, burst, 0] }
+    Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers: [quota as i64, period_us as i64, burst as i64, 0, 0, 0], member: 0 }
 }
 
 pub(super) fn cost(cell: &Cell, cost: u64) -> Cell {

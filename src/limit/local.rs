@@ -8,10 +8,11 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::programs::Shape;
+use super::programs;
 use super::queue::Worker;
 use super::shared::Shared;
 use super::{Scope, keys};
@@ -77,7 +78,7 @@ pub(super) struct KnownScope {
 /// What is known of a limit's name in a scope.
 #[derive(Default)]
 struct KnownLimit {
-    spaces: SmallVec<[(Shape, Arc<Space>); 1]>,
+    spaces: SmallVec<[(Algorithm, Arc<Space>); 1]>,
     refused: OnceCell<Counter>,
     would_refuse: OnceCell<Counter>,
 }
@@ -123,17 +124,16 @@ impl Local {
 
 impl KnownScope {
     /// The space of `limit` in this scope, made when it is met for the first time.
-    pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm) -> Arc<Space> {
-        let shape = Shape::of(algorithm);
+    pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm, lease: Duration) -> Arc<Space> {
         self.limit(limit, |known| {
-            if let Some((_, space)) = known.spaces.iter().find(|(known, _)| *known == shape) {
+            if let Some((_, space)) = known.spaces.iter().find(|(known, _)| programs::same_shape(known, algorithm)) {
                 return Arc::clone(space);
             }
             if known.spaces.len() >= SHAPES_MAX {
                 known.spaces.clear();
             }
-            let space = Arc::new(keys::space(&scope.name, limit, &shape.text()));
-            known.spaces.push((shape, Arc::clone(&space)));
+            let space = Arc::new(keys::space(&scope.name, limit, &programs::shape(algorithm, lease)));
+            known.spaces.push((algorithm.clone(), Arc::clone(&space)));
             space
         })
     }

@@ -4,11 +4,13 @@
 //! Knows nothing of HTTP, Wasm or Redis' protocol.
 //!
 //! In the order of a plan's way: `take` builds and runs its round, `round` says who is asked next and what is given back, `programs` and `keys`
-//! say what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what happens at the end. `local` is each
+//! say what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what happens at the end, `leases` what is held until
+//! then. `local` is each
 //! worker's memory, `shared` what they have in common.
 
 mod failure;
 mod keys;
+mod leases;
 mod local;
 mod programs;
 mod queue;
@@ -27,12 +29,23 @@ use crate::plan::{Fallback, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 /// What the limiter needs beside its engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Of one whole decision.
     pub deadline: Duration,
+    /// How long a `concurrency` limit on Redis holds a place whose proxy says nothing any more. Renewed three times in it.
+    pub lease: Duration,
+    /// Requests that may wait for their turn in a leaky bucket on one worker, at most: beyond, one that would wait is refused.
+    pub waiting_max: usize,
     /// Keys the digests of tags and keys; the same on every proxy.
     pub key_secret: Option<Secret>,
+}
+
+impl Default for Settings {
+    /// What holds where nothing is configured: 50 ms, 10 s, 1,000.
+    fn default() -> Self {
+        Self { deadline: Duration::from_millis(50), lease: Duration::from_secs(10), waiting_max: 1_000, key_secret: None }
+    }
 }
 
 /// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so nothing here is contended.
@@ -70,7 +83,8 @@ pub enum Take {
 
 /// What a request holds: settled once at its end.
 ///
-/// Dropped without [`Grant::settle`] it is the same as [`Ending::ClientGone`]: nothing is given back.
+/// Dropped without [`Grant::settle`] it is the same as [`Ending::ClientGone`]: nothing is given back but a place in a `concurrency` limit, which is held
+/// exactly as long as the grant.
 #[derive(Debug)]
 #[must_use = "a grant that is not settled gives nothing back"]
 pub struct Grant {
@@ -78,6 +92,10 @@ pub struct Grant {
     scope: Arc<Scope>,
     plan: Arc<Plan>,
     charged: round::Charged,
+    /// Names what was taken, where that is kept by name.
+    member: u128,
+    /// Given back when the grant goes.
+    _held: Vec<leases::Held>,
 }
 
 /// How a request ended, as far as its limits care.
@@ -121,6 +139,8 @@ impl Limiter {
 
     /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a charge: on Redis it must run inside a tokio
     /// runtime, where what was sent is seen through to its end and then settled as [`Ending::Unsent`].
+    ///
+    /// A leaky bucket's wait is over when this returns: it needs a tokio runtime with a clock, in memory too.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
         take::take(&self.shared, scope, plan).await
     }

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::leases::Leases;
 use crate::engine::Cells;
 use crate::telemetry::Counter;
 
@@ -47,7 +48,10 @@ impl ByKind {
 pub(super) struct Worker {
     queue: Mutex<Queue>,
     takes: AtomicUsize,
+    /// Requests that wait for their turn in a leaky bucket.
+    waiting: AtomicUsize,
     dropped: ByKind,
+    pub(super) leases: Leases,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +64,7 @@ struct Queue {
 
 impl Worker {
     pub(super) fn new(dropped: ByKind) -> Self {
-        Self { queue: Mutex::default(), takes: AtomicUsize::new(0), dropped }
+        Self { queue: Mutex::default(), takes: AtomicUsize::new(0), waiting: AtomicUsize::new(0), dropped, leases: Leases::default() }
     }
 
     /// Queues `job`, or drops and counts one where the queue is full. `true` asks the caller to start one more drainer.
@@ -113,6 +117,17 @@ impl Worker {
         self.takes.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Whether so many wait for their turn that one more has no room.
+    pub(super) fn is_crowded(&self, waiting_max: usize) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= waiting_max
+    }
+
+    /// Counts a request that waits, for as long as the answer lives.
+    pub(super) fn wait(self: &Arc<Self>) -> Waits {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(Arc::clone(self))
+    }
+
     /// Takes and settling calls that are not done.
     pub(super) fn pending(&self) -> usize {
         let queue = self.lock();
@@ -123,6 +138,15 @@ impl Worker {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // Each change is whole before the lock is left: what a panicking thread leaves behind is sound.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that waits for its turn.
+pub(super) struct Waits(Arc<Worker>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,13 +1,14 @@
 //! One plan's way through its tags, as a list of steps: who is asked next, what is given back, what came of it. Pure: it calls no store and
 //! reads no clock, so that the embedded engine can run it at once and Redis in a task, and both do the same.
 //!
-//! Groups are asked one after another in the order of their tags' digests, the same for every plan on every proxy: no two plans cross. When
+//! Groups are asked one after another in the order of their tags' digests, the same for every plan on every proxy: no two plans cross. Only the group with a
+//! leaky bucket comes last, because a turn in it is not given back. When
 //! one refuses, those behind it are still looked at (cost 0, nothing charged), because `Retry-After` is the longest of all; then what the
 //! groups before it took is given back, the last first.
 
 use smallvec::SmallVec;
 
-use crate::engine::{Cell, CellReply, Cells, EngineError, Taken};
+use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Limit, LimitOutcome};
 
 /// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's order; `None` where it was not.
@@ -17,6 +18,8 @@ pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
 #[derive(Debug)]
 struct Group {
     tag: u128,
+    /// Asked after all others: what it takes is not given back.
+    last: bool,
     cells: Cells,
     /// Each cell's place in the plan.
     places: SmallVec<[u8; 2]>,
@@ -24,6 +27,8 @@ struct Group {
     denies: bool,
     /// It was only looked at, because an earlier group had refused.
     looked: bool,
+    /// It was asked again with other numbers.
+    retold: bool,
     answer: Option<Result<Taken, EngineError>>,
 }
 
@@ -74,15 +79,26 @@ impl Round {
     /// Adds the plan's limit at `place`; `denies` says what a failed store means for it.
     pub(super) fn add(&mut self, cell: Cell, place: u8, denies: bool) {
         let tag = cell.key.tag;
-        let at = self.groups.iter().position(|group| group.tag >= tag).unwrap_or(self.groups.len());
-        if self.groups.get(at).is_none_or(|group| group.tag != tag) {
-            let fresh = Group { tag, cells: Cells::new(), places: SmallVec::new(), denies: false, looked: false, answer: None };
+        let found = self.groups.iter().position(|group| group.tag == tag);
+        let at = found.unwrap_or_else(|| self.groups.iter().position(|group| group.last || group.tag > tag).unwrap_or(self.groups.len()));
+        if found.is_none() {
+            let places = SmallVec::new();
+            let fresh = Group { tag, last: false, cells: Cells::new(), places, denies: false, looked: false, retold: false, answer: None };
             self.groups.insert(at, fresh);
         }
         if let Some(group) = self.groups.get_mut(at) {
             group.cells.push(cell);
             group.places.push(place);
             group.denies |= denies;
+        }
+    }
+
+    /// Has the group with that tag asked last, because what it takes can't be given back.
+    pub(super) fn ask_last(&mut self, tag: u128) {
+        if let Some(at) = self.groups.iter().position(|group| group.tag == tag) {
+            let mut group = self.groups.remove(at);
+            group.last = true;
+            self.groups.push(group);
         }
     }
 
@@ -116,10 +132,22 @@ impl Round {
         Step::Done
     }
 
-    /// The answer to the last `Take`.
-    pub(super) fn took(&mut self, answer: Result<Taken, EngineError>) {
+    /// The answer to the last `Take`. Where the store's time lies outside what the cells' numbers are about, the same group is asked once more, with
+    /// `numbers` of a limit (by its place) at that time.
+    pub(super) fn took(&mut self, mut answer: Result<Taken, EngineError>, numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>) {
         let Phase::Taking(at) = self.phase else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
+        if let Ok(taken) = &answer
+            && taken.cells.iter().any(|reply| reply.outside)
+        {
+            if !std::mem::replace(&mut group.retold, true) {
+                for (cell, place) in group.cells.iter_mut().zip(&group.places) {
+                    cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
+                }
+                return;
+            }
+            answer = Err(EngineError { cause: Cause::Script, ran: Ran::No });
+        }
         self.phase = Phase::Taking(at + 1);
         match &answer {
             Ok(taken) if !taken.admitted => self.verdict = Verdict::Refused,
@@ -161,28 +189,29 @@ impl Round {
     }
 
     fn read(&self, group: &Group, limit: &Limit, reply: &CellReply) -> LimitOutcome {
-        let unit_us = limit.algorithm.rate().unit_us();
+        let unit_us = limit.algorithm.unit_us();
         let us = |units: u64| units.saturating_mul(unit_us);
         let reset_us = us(reply.reset_units);
         // A look was decided as a cost of 1. Where the real cost is more than what is there, how long one must wait for it is not known, but
         // when the whole allowance is back, it fits.
         if group.looked && limit.cost > 1 && reply.remaining < limit.cost {
-            let retry_after_us = (limit.cost <= limit.algorithm.capacity()).then_some(reset_us);
-            return LimitOutcome { fits: false, remaining: reply.remaining, retry_after_us, reset_us, degraded: false };
+            let retry_after_us = limit.algorithm.most().is_none_or(|most| limit.cost <= most).then_some(reset_us);
+            return LimitOutcome { fits: false, remaining: reply.remaining, retry_after_us, reset_us, ..LimitOutcome::default() };
         }
         let not_kept = self.verdict != Verdict::Admitted && !group.looked && reply.fits;
         LimitOutcome {
             fits: reply.fits,
             remaining: reply.remaining.saturating_add(if not_kept { limit.cost } else { 0 }),
-            retry_after_us: reply.retry_units.map(us),
+            retry_after_us: reply.retry_units.filter(|_| !reply.fits).map(us),
             reset_us,
+            delay_us: reply.retry_units.filter(|_| reply.fits && !group.looked).map_or(0, us),
             degraded: false,
         }
     }
 }
 
 /// Of a limit whose counter could not be reached.
-const DEGRADED: LimitOutcome = LimitOutcome { fits: true, remaining: 0, retry_after_us: None, reset_us: 0, degraded: true };
+const DEGRADED: LimitOutcome = LimitOutcome { fits: true, remaining: 0, retry_after_us: None, reset_us: 0, delay_us: 0, degraded: true };
 
 impl Group {
     fn ask(&mut self, verdict: Verdict) -> Step<'_> {
@@ -219,10 +248,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::{Cause, Key, Program, Ran, Space};
+    use crate::engine::{Key, Kind, Program, Space};
     use crate::plan::{Algorithm, Rate};
 
-    static PROGRAM: Program = Program { name: "", text: "" };
+    static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, numbers: 4 };
 
     /// What the store does with a tag.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +267,7 @@ mod tests {
 
     fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
         let space = Arc::new(Space { text: String::new(), digest: 0 });
-        Cell { program: &PROGRAM, key: Key { tag, key: 0, space }, unit_us: 1, shadow, cost, numbers: [9, 1, 9, 0] }
+        Cell { program: &PROGRAM, key: Key { tag, key: 0, space }, unit_us: 1, shadow, cost, numbers: [9, 1, 9, 0, 0, 0], member: 0 }
     }
 
     fn limit(cost: u64) -> Limit {
@@ -251,7 +280,7 @@ mod tests {
             return Err(EngineError { cause: Cause::Timeout, ran });
         }
         let fits = |cell: &Cell| if cell.shadow { cell.cost.is_multiple_of(2) } else { store == Store::Fits };
-        let reply = |cell: &Cell| CellReply { fits: fits(cell), remaining: 5, retry_units: None, reset_units: 0 };
+        let reply = |cell: &Cell| CellReply { fits: fits(cell), remaining: 5, retry_units: None, reset_units: 0, outside: false };
         let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
         Ok(Taken { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
     }
@@ -287,7 +316,7 @@ mod tests {
                                 unavailable |= denies && !refused;
                             }
                         }
-                        round.took(answer);
+                        round.took(answer, |_, _| None);
                     }
                     Step::GiveBack(cells, at_us) => {
                         prop_assert_eq!(at_us, 7);
@@ -330,7 +359,7 @@ mod tests {
                     steps.push(("take", cells[0].key.tag, cells.len()));
                     let store = if cells[0].key.tag == 3 { Store::Refuses } else { Store::Fits };
                     let answer = answer(cells, store);
-                    round.took(answer);
+                    round.took(answer, |_, _| None);
                 }
                 Step::GiveBack(cells, _) => steps.push(("give back", cells[0].key.tag, cells.len())),
                 Step::Done => break,

@@ -11,9 +11,10 @@ use super::keys::PlanDigests;
 use super::local;
 use super::queue::{Job, Worker};
 use super::shared::Shared;
+use super::take::Asked;
 use super::{Adjustment, Ending, Grant, take};
 use crate::engine::{Cells, Engine, EngineError};
-use crate::plan::{AMOUNT_MAX, Limit, Refund};
+use crate::plan::{AMOUNT_MAX, Algorithm, Limit, Refund};
 use crate::telemetry::{Counter, names};
 
 /// What is to be done about one limit.
@@ -40,21 +41,30 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
     }
     let (worker, jobs) = jobs(grant, &changes);
     for job in jobs {
-        match &*grant.shared.engine {
-            Engine::Embedded(embedded) => {
-                let result = match &job {
-                    Job::GiveBack { cells, taken_at_us } => embedded.give_back(cells, *taken_at_us).map(|()| true),
-                    Job::Charge(cells) => embedded.take(cells).map(|taken| taken.admitted),
-                };
-                Pending::new(&grant.shared, &job).end(result);
-            }
-            Engine::Redis(_) => queue(&grant.shared, &worker, job),
+        run(&grant.shared, &worker, job);
+    }
+}
+
+/// Does `job` at once in memory; on Redis it is queued.
+pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
+    match &*shared.engine {
+        Engine::Embedded(embedded) => {
+            let result = match &job {
+                Job::GiveBack { cells, taken_at_us } => embedded.give_back(cells, *taken_at_us).map(|()| true),
+                Job::Charge(cells) => embedded.take(cells).map(|taken| taken.admitted),
+            };
+            Pending::new(shared, &job).end(result);
         }
+        Engine::Redis(_) => queue(shared, worker, job),
     }
 }
 
 /// What the limit's `refund` gives back for `ending`.
 fn declared(limit: &Limit, charged: bool, ending: Ending) -> Change {
+    // A place in a concurrency limit is given back by itself, and a turn in a leaky bucket not at all.
+    if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
+        return Change::default();
+    }
     let refunds = match limit.refund {
         // `by-settle` gives back what the policy's adjustments say, and nothing by itself.
         Refund::Never | Refund::BySettle => false,
@@ -82,6 +92,9 @@ fn apply(units: i64, limit: Option<(&Limit, &Option<u64>, &mut Change)>) -> Resu
     if units.unsigned_abs() > AMOUNT_MAX {
         return Err("more than 2^31 units");
     }
+    if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
+        return Err("changes a place in flight or a turn, which are not counted");
+    }
     if units > 0 {
         change.more = (change.more + units.unsigned_abs()).min(AMOUNT_MAX);
     } else if limit.refund != Refund::BySettle {
@@ -95,7 +108,8 @@ fn apply(units: i64, limit: Option<(&Limit, &Option<u64>, &mut Change)>) -> Resu
 /// The calls that do `changes`: give-backs together where they were taken together, each charge alone, so that one which does not fit
 /// holds back no other.
 fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
-    let Grant { shared, scope, plan, charged } = grant;
+    let Grant { shared, scope, plan, charged, member, .. } = grant;
+    let now_us = take::now_us(plan);
     let mut digests = PlanDigests::new(&shared.digests);
     local::with(shared, |local| {
         let worker = Arc::clone(local.worker());
@@ -103,7 +117,14 @@ fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
             let mut jobs = Vec::new();
             for ((limit, change), charged) in plan.limits().iter().zip(changes).zip(charged) {
                 if let (1.., Some(taken_at_us)) = (change.back, charged) {
-                    let cell = take::cell(&mut digests, scope, known, limit, change.back);
+                    let cell = take::cell(
+                        &mut digests,
+                        shared,
+                        scope,
+                        known,
+                        limit,
+                        Asked { cost: change.back, member: *member, now_us: *taken_at_us as i64 },
+                    );
                     let same = |job: &&mut Job| {
                         matches!(job, Job::GiveBack { cells, taken_at_us: at }
                         if at == taken_at_us && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
@@ -120,8 +141,9 @@ fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
                     continue;
                 }
                 // Enforced, so that `admitted` says whether it fitted.
-                let cell = crate::engine::Cell { shadow: false, ..take::cell(&mut digests, scope, known, limit, change.more) };
-                jobs.push(Job::Charge(Cells::from_iter([cell])));
+                let asked = Asked { cost: change.more, member: take::member(plan), now_us };
+                let cell = take::cell(&mut digests, shared, scope, known, limit, asked);
+                jobs.push(Job::Charge(Cells::from_iter([crate::engine::Cell { shadow: false, ..cell }])));
             }
             jobs
         });

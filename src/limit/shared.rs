@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::Settings;
 use super::keys::Digests;
 use super::queue::{ByKind, Worker};
-use crate::engine::Engine;
+use super::{Settings, programs};
+use crate::engine::{Engine, Program};
+use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
+
+/// In memory a lease ends with its request, or with the process: longer than any request.
+const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// The inside of a limiter.
 #[derive(Debug)]
@@ -19,6 +23,10 @@ pub(super) struct Shared {
     pub(super) metrics: Metrics,
     pub(super) digests: Digests,
     pub(super) deadline: Duration,
+    /// A lease's length.
+    pub(super) lease: Duration,
+    /// Requests that may wait for their turn on one worker, at most.
+    pub(super) waiting_max: usize,
     pub(super) counters: Counters,
     /// Of each thread that ever charged here and still lives. Locked only when a thread comes and when somebody drains.
     workers: Mutex<Vec<Weak<Worker>>>,
@@ -36,6 +44,8 @@ pub(super) struct Counters {
     pub(super) failed: ByKind,
     /// A charge that did not fit any more.
     pub(super) charge_refused: Counter,
+    /// A lease that was not renewed.
+    pub(super) failed_renewals: Counter,
     /// Too many takes under way.
     pub(super) overload: Counter,
 }
@@ -47,18 +57,27 @@ impl Shared {
             dropped: by_kind(names::SETTLES_DROPPED),
             failed: by_kind(names::SETTLES_FAILED),
             charge_refused: metrics.counter(names::SETTLES_FAILED, &["charge_refused"]),
+            failed_renewals: metrics.counter(names::SETTLES_FAILED, &["renewal"]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
         };
+        let lease = if matches!(*engine, Engine::Embedded(_)) { LEASE_IN_MEMORY } else { settings.lease };
         Self {
             engine,
             metrics,
             digests: Digests::new(settings.key_secret.as_ref()),
             deadline: settings.deadline,
+            lease,
+            waiting_max: settings.waiting_max,
             counters,
             workers: Mutex::default(),
             drainers: AtomicUsize::new(0),
             idle: Notify::new(),
         }
+    }
+
+    /// The Lua that decides `algorithm`.
+    pub(super) fn program(&self, algorithm: &Algorithm) -> &'static Program {
+        programs::shipped(algorithm).unwrap_or(&programs::NO_SUCH_SCRIPT)
     }
 
     /// The state of one more thread.

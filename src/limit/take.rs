@@ -5,19 +5,21 @@
 //! its end, and a grant that nobody receives settles itself as [`Ending::Unsent`], because nothing reached the upstream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::keys::PlanDigests;
+use super::leases::Held;
 use super::local::{self, KnownScope};
 use super::queue::{Job, Worker};
 use super::round::{Charged, Round, Step, Verdict};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, failure, programs, settle};
-use crate::clock::monotonic;
-use crate::engine::{Cause, Cell, Embedded, Engine, EngineError, Key, Ran};
-use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
+use crate::clock::{Clock, monotonic};
+use crate::engine::{Cause, Cell, Embedded, Engine, EngineError, Key, NUMBERS_MAX, Ran};
+use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
 /// Too many takes are under way here: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
@@ -31,58 +33,121 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
     }
     let receiver = match &*shared.engine {
         Engine::Embedded(embedded) => {
-            let mut round = begin(shared, scope, plan);
-            run_here(&mut round, embedded, shared);
-            return finish(shared, scope, plan, &round);
+            let member = member(plan);
+            let mut round = begin(shared, scope, plan, member);
+            run_here(&mut round, embedded, shared, plan);
+            return wait(shared, finish(shared, scope, plan, &round, member)).await;
         }
-        Engine::Redis(_) => match send(shared, scope, plan, begin(shared, scope, plan)) {
+        Engine::Redis(_) => match send(shared, scope, plan) {
             Ok(receiver) => receiver,
-            Err(answer) => return answer,
+            Err(answer) => return *answer,
         },
     };
     match receiver.await {
-        Ok(delivery) => delivery.accept(),
+        Ok(delivery) => wait(shared, delivery.accept()).await,
         // Whether it charged is unknown, and it stands.
-        Err(_) => finish(shared, scope, plan, &failed(begin(shared, scope, plan), CUT_OFF)),
+        Err(_) => finish(shared, scope, plan, &failed(begin(shared, scope, plan, 0), CUT_OFF), 0),
     }
 }
 
+/// Waits for the request's turn, on the monotonic clock. Whoever goes away meanwhile drops the grant.
+async fn wait(shared: &Arc<Shared>, take: Take) -> Take {
+    if let Take::Granted(outcome, _) = &take
+        && outcome.delay_us() > 0
+    {
+        let _waits = local::with(shared, |local| local.worker().wait());
+        tokio::time::sleep(Duration::from_micros(outcome.delay_us())).await;
+    }
+    take
+}
+
+/// A name for what a plan takes, where that is kept by name.
+pub(super) fn member(plan: &Plan) -> u128 {
+    let kept = |limit: &Limit| matches!(limit.algorithm, Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. });
+    // As good as unique: 128 random bits, and only among the members of one key.
+    if plan.limits().iter().any(kept) { fastrand::u128(..) } else { 0 }
+}
+
+/// The proxy's idea of now, in microseconds since 1970, for those that name periods of a calendar; the store's time decides among them.
+pub(super) fn now_us(plan: &Plan) -> i64 {
+    let counts_in_periods = |limit: &Limit| matches!(limit.algorithm, Algorithm::Quota { .. });
+    if plan.limits().iter().any(counts_in_periods) { Clock::system().wall_us() } else { 0 }
+}
+
 /// The round of `plan`, with each limit's cell under its tag. Limits that never pass (here only shadows) are not in it.
-fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Round {
+fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, member: u128) -> Round {
     let mut round = Round::new();
+    let mut last = None;
+    let now_us = now_us(plan);
     let mut digests = PlanDigests::new(&shared.digests);
     local::with(shared, |local| {
+        let crowded = local.worker().is_crowded(shared.waiting_max);
         local.scope(scope, |known| {
             for (limit, place) in plan.limits().iter().zip(0_u8..) {
-                if !programs::never_passes(&limit.algorithm) {
-                    round.add(cell(&mut digests, scope, known, limit, limit.cost), place, failure::denies(scope, limit));
+                if programs::never_passes(&limit.algorithm) {
+                    continue;
+                }
+                let mut cell = cell(&mut digests, shared, scope, known, limit, Asked { cost: limit.cost, member, now_us });
+                let tag = cell.key.tag;
+                let waits = matches!(limit.algorithm, Algorithm::LeakyBucket { .. });
+                if waits && crowded {
+                    cell.numbers[programs::MAY_WAIT] = 0;
+                }
+                round.add(cell, place, failure::denies(scope, limit));
+                if waits {
+                    last = Some(tag);
                 }
             }
         });
     });
+    last.into_iter().for_each(|tag| round.ask_last(tag));
     round
 }
 
-/// `limit`'s counter, with `cost` units to take from it or to give back.
-pub(super) fn cell<'a>(digests: &mut PlanDigests<'a>, scope: &Scope, known: &mut KnownScope, limit: &'a Limit, cost: u64) -> Cell {
+/// What is asked of a counter.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    /// Units to take, or to give back.
+    pub(super) cost: u64,
+    /// What they are called.
+    pub(super) member: u128,
+    /// Around which instant a calendar's periods are named.
+    pub(super) now_us: i64,
+}
+
+/// `limit`'s counter, and what is asked of it.
+pub(super) fn cell<'a>(
+    digests: &mut PlanDigests<'a>,
+    shared: &Shared,
+    scope: &Scope,
+    known: &mut KnownScope,
+    limit: &'a Limit,
+    Asked { cost, member, now_us }: Asked,
+) -> Cell {
     let tag = digests.of(limit.tag_or_key());
     let key = digests.of(&limit.key);
     Cell {
-        program: programs::program(&limit.algorithm),
-        key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm) },
+        program: shared.program(&limit.algorithm),
+        key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm, shared.lease) },
         unit_us: programs::unit_us(&limit.algorithm),
         shadow: limit.enforcement == Enforcement::Shadow,
         cost,
-        numbers: programs::numbers(&limit.algorithm),
+        numbers: programs::numbers(&limit.algorithm, shared.lease, now_us),
+        member,
     }
 }
 
-fn run_here(round: &mut Round, embedded: &Embedded, shared: &Shared) {
+/// The numbers of a plan's limit at the store's time.
+fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]> {
+    |place, at_us| plan.limits().get(place).map(|limit| programs::numbers(&limit.algorithm, shared.lease, at_us as i64))
+}
+
+fn run_here(round: &mut Round, embedded: &Embedded, shared: &Shared, plan: &Plan) {
     loop {
         match round.next() {
             Step::Take(cells) => {
                 let answer = embedded.take(cells);
-                round.took(answer);
+                round.took(answer, numbers_at(shared, plan));
             }
             Step::GiveBack(cells, taken_at_us) => {
                 if embedded.give_back(cells, taken_at_us).is_err() {
@@ -94,7 +159,7 @@ fn run_here(round: &mut Round, embedded: &Embedded, shared: &Shared) {
     }
 }
 
-async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Worker>) {
+async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Worker>, plan: &Plan) {
     // With one group the engine's own deadline, which is the same, is enough.
     let mut began = None;
     let several = round.groups() > 1;
@@ -109,7 +174,7 @@ async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Work
                     // A later group has what is left of the whole decision's deadline.
                     Some(began) => shared.engine.take_within(cells, shared.deadline.saturating_sub(monotonic() - began)).await,
                 };
-                round.took(answer);
+                round.took(answer, numbers_at(shared, plan));
             }
             Step::GiveBack(cells, taken_at_us) => match shared.engine.give_back(cells, taken_at_us).await {
                 Ok(()) => {}
@@ -125,25 +190,27 @@ async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Work
 /// The round as it ends when no group can be asked.
 fn failed(mut round: Round, error: EngineError) -> Round {
     while let Step::Take(_) = round.next() {
-        round.took(Err(error));
+        round.took(Err(error), |_, _| None);
     }
     round
 }
 
 /// Starts the round's task, or answers at once where nothing may be or need be asked.
-fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, mut round: Round) -> Result<oneshot::Receiver<Delivery>, Take> {
+fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<oneshot::Receiver<Delivery>, Box<Take>> {
+    let member = member(plan);
+    let mut round = begin(shared, scope, plan, member);
     if round.groups() == 0 {
-        return Err(finish(shared, scope, plan, &round));
+        return Err(Box::new(finish(shared, scope, plan, &round, member)));
     }
     let Some(under_way) = UnderWay::begin(shared) else {
         shared.counters.overload.inc();
-        return Err(finish(shared, scope, plan, &failed(round, OVERLOADED)));
+        return Err(Box::new(finish(shared, scope, plan, &failed(round, OVERLOADED), member)));
     };
     let (sender, receiver) = oneshot::channel();
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     tokio::spawn(async move {
-        run_on_redis(&mut round, &under_way.shared, &under_way.worker).await;
-        let answer = finish(&under_way.shared, &scope, &plan, &round);
+        run_on_redis(&mut round, &under_way.shared, &under_way.worker, &plan).await;
+        let answer = finish(&under_way.shared, &scope, &plan, &round, member);
         // When the request is gone the answer comes back and is dropped here, before `under_way`: a drain sees it through.
         drop(sender.send(Delivery(Some(answer))));
         drop(under_way);
@@ -190,7 +257,7 @@ impl Drop for Delivery {
 }
 
 /// What came of a round that is done.
-fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Round) -> Take {
+fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Round, member: u128) -> Take {
     let verdict = round.verdict();
     if verdict == Verdict::Unavailable {
         return Take::Unavailable;
@@ -201,11 +268,32 @@ fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Ro
     round.report(limits, &mut outcome.limits, &mut charged);
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
-        let grant = Grant { shared: Arc::clone(shared), scope: Arc::clone(scope), plan: Arc::clone(plan), charged };
+        let held = hold(shared, scope, plan, &charged, member);
+        let grant = Grant { shared: Arc::clone(shared), scope: Arc::clone(scope), plan: Arc::clone(plan), charged, member, _held: held };
         Take::Granted(outcome, grant)
     } else {
         Take::Refused(outcome)
     }
+}
+
+/// The places that an admitted plan has in its concurrency limits.
+fn hold(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, charged: &Charged, member: u128) -> Vec<Held> {
+    let in_flight = |limit: &Limit| matches!(limit.algorithm, Algorithm::Concurrency { .. });
+    if !plan.limits().iter().any(in_flight) {
+        return Vec::new();
+    }
+    let mut digests = PlanDigests::new(&shared.digests);
+    local::with(shared, |local| {
+        let worker = Arc::clone(local.worker());
+        local.scope(scope, |known| {
+            let limits = plan.limits().iter().zip(charged).filter(|(limit, _)| in_flight(limit));
+            let held = limits.filter_map(|(limit, charged)| {
+                let asked = Asked { cost: limit.cost, member, now_us: 0 };
+                Some(Held::new(shared, &worker, cell(&mut digests, shared, scope, known, limit, asked), (*charged)?))
+            });
+            held.collect()
+        })
+    })
 }
 
 /// An enforced limit of amount or burst 0 refuses whatever the counters say, so none is asked: to be blocked costs the store nothing. The
@@ -218,8 +306,11 @@ fn refused_unasked(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Tak
 
 /// What a limit answers when nothing was ever taken from it; with an amount or a burst of 0, what it answers always.
 fn untouched(limit: &Limit) -> LimitOutcome {
-    let capacity = if programs::never_passes(&limit.algorithm) { 0 } else { limit.algorithm.capacity() };
-    LimitOutcome { fits: limit.cost.max(1) <= capacity, remaining: capacity, retry_after_us: None, reset_us: 0, degraded: false }
+    if programs::never_passes(&limit.algorithm) {
+        return LimitOutcome::default();
+    }
+    let fits = limit.algorithm.most().is_none_or(|most| limit.cost.max(1) <= most);
+    LimitOutcome { fits, remaining: limit.algorithm.capacity().unwrap_or(0), ..LimitOutcome::default() }
 }
 
 /// Counts refusals, what shadows would have refused, and a request that goes through uncounted.

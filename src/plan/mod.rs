@@ -3,11 +3,17 @@
 //! Plain data, checked when it is made: whoever holds a [`Plan`] may rely on every range below. This room uses no other room, and knows
 //! neither HTTP nor Wasm nor Redis.
 
+mod calendar;
 mod check;
 mod outcome;
 
+pub use calendar::{Calendar, TimeZone};
 pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 /// Limits in one plan, at most.
 pub const LIMITS_MAX: usize = 16;
@@ -21,6 +27,14 @@ pub const AMOUNT_MAX: u64 = 1 << 31;
 pub const PERIOD_MS_MAX: u64 = 400 * 24 * 3600 * 1000;
 /// Periods up to this long are counted in microseconds, longer ones in milliseconds.
 pub const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3600 * 1000;
+/// Units that a `sliding_window_log` or a `concurrency` holds, at most, and that one request takes from it: each is a member of its own.
+pub const MEMBERS_MAX: u64 = 10_000;
+/// Sub-windows of a `sliding_window_buckets`, at most.
+pub const BUCKETS_MAX: u32 = 1_000;
+/// Numbers that a script of the operator's own is given, at most.
+pub const ARGUMENTS_MAX: usize = 6;
+/// Largest of such numbers, either way: what a double holds exactly.
+pub const ARGUMENT_MAX: u64 = 1 << 53;
 /// `burst x period` in the limit's time unit, at most: products stay whole numbers in a double, and so do their quotients.
 pub const BURST_PERIOD_MAX: u64 = 1 << 52;
 
@@ -54,7 +68,7 @@ pub struct Limit {
 }
 
 /// How a limit counts. Each is a pure function in `lua/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// At most `rate.amount` in each window of `rate.per_ms`.
     FixedWindow {
@@ -62,6 +76,23 @@ pub enum Algorithm {
         rate: Rate,
         /// Where a window begins.
         alignment: Alignment,
+    },
+    /// About `rate.amount` in each trailing `rate.per_ms`: the last window counts by the share of it that is still inside. Approximate.
+    SlidingWindowCounter {
+        /// The quota and the window's length.
+        rate: Rate,
+    },
+    /// At most `rate.amount`, up to [`MEMBERS_MAX`], in any span of `rate.per_ms`: each unit is remembered.
+    SlidingWindowLog {
+        /// The quota and the window's length.
+        rate: Rate,
+    },
+    /// At most `rate.amount` in the last `buckets` sub-windows: over by at most what one sub-window held.
+    SlidingWindowBuckets {
+        /// The quota and the window's length.
+        rate: Rate,
+        /// Sub-windows, 1 to [`BUCKETS_MAX`], at most one for each of the limit's time units.
+        buckets: u32,
     },
     /// A bucket of `burst` tokens, refilled at `rate`.
     TokenBucket {
@@ -76,6 +107,36 @@ pub enum Algorithm {
         burst: u64,
         /// The sustained rate.
         rate: Rate,
+    },
+    /// Shapes: `burst` pass at once, what is early by at most `max_delay_ms` waits for its turn, the rest is refused. One in a plan.
+    LeakyBucket {
+        /// How many may come at once.
+        burst: u64,
+        /// The rate at which the others pass.
+        rate: Rate,
+        /// Milliseconds that a request waits, at most; 0: none does.
+        max_delay_ms: u64,
+    },
+    /// At most `amount` at the same time, over all proxies: given back at the request's end.
+    Concurrency {
+        /// Requests in flight.
+        amount: u64,
+    },
+    /// At most `amount` in each period of a calendar.
+    Quota {
+        /// Units of a period.
+        amount: u64,
+        /// Which periods.
+        calendar: Calendar,
+        /// Whether it refuses. If not, it counts and shows what is left, and all pass.
+        conditional: bool,
+    },
+    /// A Lua file of the operator's own.
+    Script {
+        /// The file's name without `.lua`.
+        name: Arc<str>,
+        /// Its numbers, up to [`ARGUMENTS_MAX`], each at most [`ARGUMENT_MAX`] either way.
+        arguments: SmallVec<[i64; ARGUMENTS_MAX]>,
     },
 }
 
@@ -172,30 +233,78 @@ impl Limit {
 }
 
 impl Algorithm {
-    /// The algorithm's name, as in the configuration and in `lua/NAME.lua`.
+    /// The algorithm's name, as in the configuration and in `lua/NAME.lua`; a script's is its file's.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::FixedWindow { .. } => "fixed_window",
+            Self::SlidingWindowCounter { .. } => "sliding_window_counter",
+            Self::SlidingWindowLog { .. } => "sliding_window_log",
+            Self::SlidingWindowBuckets { .. } => "sliding_window_buckets",
             Self::TokenBucket { .. } => "token_bucket",
             Self::Gcra { .. } => "gcra",
+            Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::Concurrency { .. } => "concurrency",
+            Self::Quota { .. } => "quota",
+            Self::Script { name, .. } => name,
         }
     }
 
-    /// Quota and period.
+    /// Quota and period, where there is a rate.
     #[must_use]
-    pub fn rate(&self) -> Rate {
+    pub fn rate(&self) -> Option<Rate> {
         match self {
-            Self::FixedWindow { rate, .. } | Self::TokenBucket { rate, .. } | Self::Gcra { rate, .. } => *rate,
+            Self::FixedWindow { rate, .. }
+            | Self::SlidingWindowCounter { rate }
+            | Self::SlidingWindowLog { rate }
+            | Self::SlidingWindowBuckets { rate, .. }
+            | Self::TokenBucket { rate, .. }
+            | Self::Gcra { rate, .. }
+            | Self::LeakyBucket { rate, .. } => Some(*rate),
+            Self::Concurrency { .. } | Self::Quota { .. } | Self::Script { .. } => None,
         }
     }
 
-    /// How many units may pass at once: the burst, or a window's whole quota.
+    /// The units that a period allows, or that may be in flight; `None` of a script: only it knows.
     #[must_use]
-    pub fn capacity(&self) -> u64 {
+    pub fn amount(&self) -> Option<u64> {
         match self {
-            Self::FixedWindow { rate, .. } => rate.amount,
-            Self::TokenBucket { burst, .. } | Self::Gcra { burst, .. } => *burst,
+            Self::Concurrency { amount } | Self::Quota { amount, .. } => Some(*amount),
+            Self::Script { .. } => None,
+            _ => self.rate().map(|rate| rate.amount),
+        }
+    }
+
+    /// How many units may pass at once: the burst, or a window's whole quota; `None` of a script.
+    #[must_use]
+    pub fn capacity(&self) -> Option<u64> {
+        match self {
+            Self::TokenBucket { burst, .. } | Self::Gcra { burst, .. } | Self::LeakyBucket { burst, .. } => Some(*burst),
+            _ => self.amount(),
+        }
+    }
+
+    /// The largest cost that can ever pass: the capacity, and in a leaky bucket what may wait as well; `None` where nothing is too large.
+    #[must_use]
+    pub fn most(&self) -> Option<u64> {
+        match self {
+            Self::Quota { conditional: false, .. } => None,
+            Self::LeakyBucket { burst, rate, max_delay_ms } => {
+                // Products below 2^31 x 2^36: in 128 bits they are whole.
+                let waiting = u128::from(*max_delay_ms) * u128::from(rate.amount) / u128::from(rate.per_ms.max(1));
+                Some(burst.saturating_add(u64::try_from(waiting).unwrap_or(u64::MAX)))
+            }
+            _ => self.capacity(),
+        }
+    }
+
+    /// Microseconds in the limit's time unit, 1 or 1000: leases and calendars are counted in milliseconds, scripts in microseconds.
+    #[must_use]
+    pub fn unit_us(&self) -> u64 {
+        match self {
+            Self::Concurrency { .. } | Self::Quota { .. } => 1000,
+            Self::Script { .. } => 1,
+            _ => self.rate().map_or(1, |rate| rate.unit_us()),
         }
     }
 }

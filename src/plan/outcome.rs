@@ -12,7 +12,7 @@ pub struct Outcome {
 }
 
 /// What one limit answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOutcome {
     /// Whether the cost fitted.
     pub fits: bool,
@@ -22,11 +22,19 @@ pub struct LimitOutcome {
     pub retry_after_us: Option<u64>,
     /// Microseconds until the whole allowance is back: spend no more than `remaining` within it.
     pub reset_us: u64,
+    /// Microseconds that the request must wait before it goes on: its turn in a leaky bucket.
+    pub delay_us: u64,
     /// The counter could not be reached, and the request was let through uncounted: nothing above was measured.
     pub degraded: bool,
 }
 
 impl Outcome {
+    /// Microseconds that the admitted request must wait before it goes on.
+    #[must_use]
+    pub fn delay_us(&self) -> u64 {
+        self.limits.iter().map(|limit| limit.delay_us).max().unwrap_or(0)
+    }
+
     /// The enforced limits which refused, with their outcomes.
     pub fn violated<'a>(&'a self, limits: &'a [Limit]) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
         use super::Enforcement::Enforce;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::abi::types;
 use super::fact::is_token;
 use super::{Adjustment, Decision, Denial, Verdict};
-use crate::plan::{self, AMOUNT_MAX, Algorithm, Limit, Plan, Rate};
+use crate::plan::{self, AMOUNT_MAX, Algorithm, Calendar, Limit, Plan, Rate, TimeZone};
 
 /// Header fields that a decision may set on a message.
 const HEADERS_MAX: usize = 32;
@@ -82,7 +82,7 @@ fn plan(limits: Vec<types::Limit>) -> Result<Plan, String> {
 }
 
 fn limit(index: usize, answered: types::Limit) -> Result<Limit, String> {
-    let algorithm = algorithm(&answered.algorithm).map_err(|name| format!("limits[{index}].algorithm: `{name}` is not built yet"))?;
+    let algorithm = algorithm(answered.algorithm).map_err(|what| format!("limits[{index}].algorithm{what}"))?;
     if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {
         return Err(format!("limits[{index}].unit: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
@@ -112,27 +112,62 @@ fn limit(index: usize, answered: types::Limit) -> Result<Limit, String> {
     })
 }
 
-/// The algorithm, or the name of one that the contract has and this proxy not yet.
-fn algorithm(answered: &types::Algorithm) -> Result<Algorithm, &'static str> {
-    let rate = |rate: &types::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
-    match answered {
-        types::Algorithm::FixedWindow(window) => Ok(Algorithm::FixedWindow {
-            rate: rate(&window.rate),
+/// The algorithm; what is wrong with it reads on after its field's name.
+fn algorithm(answered: types::Algorithm) -> Result<Algorithm, String> {
+    let rate = |rate: types::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
+    Ok(match answered {
+        types::Algorithm::FixedWindow(window) => Algorithm::FixedWindow {
+            rate: rate(window.rate),
             alignment: match window.alignment {
                 types::Alignment::FirstRequest => plan::Alignment::FirstRequest,
                 types::Alignment::Clock => plan::Alignment::Clock,
             },
-        }),
-        types::Algorithm::TokenBucket(bucket) => Ok(Algorithm::TokenBucket { burst: bucket.burst, rate: rate(&bucket.rate) }),
-        types::Algorithm::Gcra(bucket) => Ok(Algorithm::Gcra { burst: bucket.burst, rate: rate(&bucket.rate) }),
-        types::Algorithm::SlidingWindowCounter(_) => Err("sliding-window-counter"),
-        types::Algorithm::SlidingWindowLog(_) => Err("sliding-window-log"),
-        types::Algorithm::SlidingWindowBuckets(_) => Err("sliding-window-buckets"),
-        types::Algorithm::LeakyBucket(_) => Err("leaky-bucket"),
-        types::Algorithm::Concurrency(_) => Err("concurrency"),
-        types::Algorithm::Quota(_) => Err("quota"),
-        types::Algorithm::Script(_) => Err("script"),
-    }
+        },
+        types::Algorithm::SlidingWindowCounter(window) => Algorithm::SlidingWindowCounter { rate: rate(window) },
+        types::Algorithm::SlidingWindowLog(window) => Algorithm::SlidingWindowLog { rate: rate(window) },
+        types::Algorithm::SlidingWindowBuckets(window) => {
+            Algorithm::SlidingWindowBuckets { rate: rate(window.rate), buckets: window.buckets }
+        }
+        types::Algorithm::TokenBucket(bucket) => Algorithm::TokenBucket { burst: bucket.burst, rate: rate(bucket.rate) },
+        types::Algorithm::Gcra(bucket) => Algorithm::Gcra { burst: bucket.burst, rate: rate(bucket.rate) },
+        types::Algorithm::LeakyBucket(bucket) => {
+            Algorithm::LeakyBucket { burst: bucket.burst, rate: rate(bucket.rate), max_delay_ms: bucket.max_delay_ms }
+        }
+        types::Algorithm::Concurrency(amount) => Algorithm::Concurrency { amount },
+        types::Algorithm::Quota(quota) => {
+            Algorithm::Quota { amount: quota.amount, conditional: quota.conditional, calendar: calendar(&quota)? }
+        }
+        types::Algorithm::Script(script) => {
+            if !is_name(&script.name) {
+                return Err(format!(".name: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
+            }
+            Algorithm::Script { name: script.name.into(), arguments: script.arguments.into() }
+        }
+    })
+}
+
+fn calendar(quota: &types::Quota) -> Result<Calendar, String> {
+    let zone = || {
+        let known = TimeZone::named(&quota.time_zone);
+        known.ok_or_else(|| {
+            format!(".time-zone: found {:?}, expected a name of the IANA database, such as \"Europe/Berlin\"", shortened(&quota.time_zone))
+        })
+    };
+    Ok(match quota.calendar {
+        types::Calendar::Hour => Calendar::Hour(zone()?),
+        types::Calendar::Day => Calendar::Day(zone()?),
+        types::Calendar::Week => Calendar::Week(zone()?),
+        types::Calendar::Month if !(1..=31).contains(&quota.anchor_day) => {
+            return Err(format!(".anchor-day: found {}, expected 1 to 31", quota.anchor_day));
+        }
+        types::Calendar::Month => Calendar::Month { time_zone: zone()?, anchor_day: quota.anchor_day },
+        types::Calendar::Forever => Calendar::Forever,
+    })
+}
+
+/// A guest's text may be long.
+fn shortened(text: &str) -> String {
+    text.chars().take(NAME_BYTES_MAX).collect()
 }
 
 fn deny(denial: types::Denial) -> Result<Denial, String> {

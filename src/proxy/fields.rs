@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::settings::FieldStyle;
-use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome};
+use crate::plan::{Algorithm, Calendar, Enforcement, Limit, LimitOutcome, Outcome};
 
 static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -58,12 +58,14 @@ fn told<'a>(limits: &'a [Limit], outcome: &'a Outcome) -> impl Iterator<Item = (
 
 fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
     let mut text = Vec::with_capacity(TEXT_BYTES);
-    for (limit, _) in told(limits, outcome) {
-        let (quota, window_s) = quota(limit);
+    for (limit, outcome) in told(limits, outcome) {
+        let (quota, window_s) = quota(limit, outcome);
         member(&mut text, 0, &limit.name);
         number(&mut text, ";q=", quota);
-        number(&mut text, ";w=", window_s);
-        if let Some(unit) = limit.unit.as_deref().filter(|unit| *unit != "requests" && is_printable(unit)) {
+        if let Some(window_s) = window_s {
+            number(&mut text, ";w=", window_s);
+        }
+        if let Some(unit) = unit(limit).filter(|unit| *unit != "requests" && is_printable(unit)) {
             text.extend_from_slice(b";qu=");
             string(&mut text, unit);
         }
@@ -75,7 +77,9 @@ fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
     for (limit, outcome) in told(limits, outcome) {
         member(&mut text, middle, &limit.name);
         number(&mut text, ";r=", outcome.remaining);
-        number(&mut text, ";t=", effective_window_s(outcome));
+        if let Some(window_s) = effective_window_s(limit, outcome) {
+            number(&mut text, ";t=", window_s);
+        }
     }
     let text = Bytes::from(text);
     append(headers, &RATE_LIMIT_POLICY, &text, 0..middle);
@@ -89,10 +93,20 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, text: &Bytes, range: Range
     }
 }
 
-/// `q` and `w`.
-fn quota(limit: &Limit) -> (u64, u64) {
-    let rate = limit.algorithm.rate();
-    let capacity = limit.algorithm.capacity();
+/// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what it says is left: only it knows more.
+fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
+    let amount = limit.algorithm.amount().unwrap_or(outcome.remaining);
+    let Some(rate) = limit.algorithm.rate() else {
+        let window_s = match &limit.algorithm {
+            Algorithm::Quota { calendar: Calendar::Hour(_), .. } => Some(3_600),
+            Algorithm::Quota { calendar: Calendar::Day(_), .. } => Some(86_400),
+            Algorithm::Quota { calendar: Calendar::Week(_), .. } => Some(604_800),
+            // Months differ.
+            _ => None,
+        };
+        return (amount, window_s);
+    };
+    let capacity = limit.algorithm.capacity().unwrap_or(amount);
     let (quota, window_ms) = if capacity > rate.amount && rate.amount > 0 {
         // Below 2^31 x 2^36: in 128 bits whatever the plan allows.
         let refill_ms = (u128::from(capacity) * u128::from(rate.per_ms)).div_ceil(u128::from(rate.amount));
@@ -100,25 +114,33 @@ fn quota(limit: &Limit) -> (u64, u64) {
     } else {
         (rate.amount, rate.per_ms)
     };
-    (quota, window_ms.div_ceil(1_000))
+    (quota, Some(window_ms.div_ceil(1_000)))
 }
 
-/// `t`.
-fn effective_window_s(outcome: &LimitOutcome) -> u64 {
-    seconds(outcome.retry_after_us.filter(|_| !outcome.fits).unwrap_or(outcome.reset_us))
+/// `t`; none where time alone brings nothing back: places in flight, and what is counted for ever.
+fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
+    let never = matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::Quota { calendar: Calendar::Forever, .. });
+    let us = outcome.retry_after_us.filter(|_| !outcome.fits).unwrap_or(outcome.reset_us);
+    (!never).then(|| seconds(us))
+}
+
+/// What is counted, where it is not requests: the draft has a name for those in flight.
+fn unit(limit: &Limit) -> Option<&str> {
+    let in_flight = matches!(limit.algorithm, Algorithm::Concurrency { .. }).then_some("concurrent-requests");
+    limit.unit.as_deref().or(in_flight)
 }
 
 /// The limits in one: that which refused and has the longest to wait, else that with the smallest share left.
 fn legacy(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
     let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
-        let (quota, _) = quota(limit);
+        let (quota, _) = quota(limit, outcome);
         let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
-        (outcome.fits, share, std::cmp::Reverse(effective_window_s(outcome)))
+        (outcome.fits, share, std::cmp::Reverse(effective_window_s(limit, outcome)))
     });
     let Some((limit, outcome)) = tightest else { return };
-    headers.insert(&LEGACY_LIMIT, quota(limit).0.into());
+    headers.insert(&LEGACY_LIMIT, quota(limit, outcome).0.into());
     headers.insert(&LEGACY_REMAINING, outcome.remaining.into());
-    headers.insert(&LEGACY_RESET, effective_window_s(outcome).into());
+    headers.insert(&LEGACY_RESET, effective_window_s(limit, outcome).unwrap_or(0).into());
 }
 
 /// Begins a member of the list that starts at `start`: a limit's name needs no escape.
@@ -156,7 +178,7 @@ mod tests {
     use sfv::{BareItem, List, ListEntry, Parser};
 
     use super::*;
-    use crate::plan::{Algorithm, Alignment, Rate};
+    use crate::plan::{Alignment, Rate, TimeZone};
 
     fn window(name: &str, amount: u64, per_ms: u64) -> Limit {
         Limit::new(name, "k", Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock })
@@ -167,11 +189,11 @@ mod tests {
     }
 
     fn fits(remaining: u64, reset_us: u64) -> LimitOutcome {
-        LimitOutcome { fits: true, remaining, retry_after_us: None, reset_us, degraded: false }
+        LimitOutcome { fits: true, remaining, reset_us, ..LimitOutcome::default() }
     }
 
     fn refuses(remaining: u64, retry_after_us: Option<u64>, reset_us: u64) -> LimitOutcome {
-        LimitOutcome { fits: false, remaining, retry_after_us, reset_us, degraded: false }
+        LimitOutcome { remaining, retry_after_us, reset_us, ..LimitOutcome::default() }
     }
 
     fn fields(style: FieldStyle, limits: &[Limit], outcomes: &[LimitOutcome]) -> HeaderMap {
@@ -228,6 +250,26 @@ mod tests {
         assert_eq!(policy(gcra("a", 20, 10, 1_000)), [member("a", &[("q", "20"), ("w", "2")])]);
         assert_eq!(policy(gcra("a", 7, 3, 1_000)), [member("a", &[("q", "7"), ("w", "3")])]);
         assert_eq!(policy(gcra("a", 7, 0, 1_000)), [member("a", &[("q", "0"), ("w", "1")])]);
+    }
+
+    #[test]
+    fn what_has_no_window_names_none() {
+        let told = |algorithm| {
+            let headers = fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
+            (read(&headers, "ratelimit-policy").remove(0), read(&headers, "ratelimit").remove(0))
+        };
+        let quota = |calendar| Algorithm::Quota { amount: 9, calendar, conditional: true };
+        assert_eq!(
+            told(Algorithm::Concurrency { amount: 9 }),
+            (member("a", &[("q", "9"), ("qu", "concurrent-requests")]), member("a", &[("r", "3")]))
+        );
+        assert_eq!(told(quota(Calendar::Forever)), (member("a", &[("q", "9")]), member("a", &[("r", "3")])));
+        let month = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 };
+        assert_eq!(told(quota(month)), (member("a", &[("q", "9")]), member("a", &[("r", "3"), ("t", "0")])));
+        let week = told(quota(Calendar::Week(TimeZone::utc()))).0;
+        assert_eq!(week, member("a", &[("q", "9"), ("w", "604800")]));
+        let script = Algorithm::Script { name: "mine".into(), arguments: [1].into_iter().collect() };
+        assert_eq!(told(script), (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")])));
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn limiter(nodes: Vec<String>, mode: RedisMode) -> Limiter {
     let settings = RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline };
     let metrics = Metrics::new(1);
     let engine = Engine::build(&weir::engine::Settings::Redis(settings), Clock::system(), &metrics).expect("an engine");
-    Limiter::new(Settings { deadline, key_secret: None }, Arc::new(engine), metrics)
+    Limiter::new(Settings { deadline, ..Settings::default() }, Arc::new(engine), metrics)
 }
 
 fn scope() -> Arc<Scope> {
@@ -47,7 +47,7 @@ async fn ask(limiter: &Limiter, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Outcome
 async fn every_window_begins_full(nodes: Vec<String>, mode: RedisMode) {
     let (limiter, scope) = (Arc::new(limiter(nodes, mode)), scope());
     let algorithm = Algorithm::FixedWindow { rate: Rate { amount: QUOTA, per_ms: WINDOW_MS }, alignment: Alignment::Clock };
-    let plan = |key: &str| Arc::new(Plan::new(vec![Limit::new("short", key, algorithm)]).unwrap());
+    let plan = |key: &str| Arc::new(Plan::new(vec![Limit::new("short", key, algorithm.clone())]).unwrap());
     let mut others = tokio::task::JoinSet::new();
     for number in 0..OTHERS {
         let (limiter, scope, plan) = (Arc::clone(&limiter), Arc::clone(&scope), plan(&format!("other {number}")));

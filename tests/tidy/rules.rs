@@ -63,6 +63,7 @@ pub const CRATES: &[Belongs] = &[
         to: &["wire/", "listen/", "upstream/"],
         why: "TLS is a matter of the two ends, and of what they share",
     },
+    Belongs { crates: &["jiff"], to: &["plan/"], why: "only plan knows calendars" },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs { crates: &["prometheus_client"], to: &["telemetry/"], why: "only telemetry knows how metrics are exposed" },

@@ -62,7 +62,7 @@ pub mod testing;
 
 pub use bindings::weir::policy::types::{
     Adjustment, Algorithm, Alignment, Calendar, Decision, Denial, Enforcement, Fallback, Limit, LimitResult, Manifest, Mistake, Outcome,
-    Rate, Refund, ResponseView, Verdict,
+    Quota, Rate, Refund, ResponseView, Verdict,
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;

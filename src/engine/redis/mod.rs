@@ -28,7 +28,7 @@ use self::link::Link;
 use self::opener::Opener;
 use super::driver::{self, Script, Verb};
 use super::failures::Failures;
-use super::{Cause, CellReply, Cells, EngineError, Key, Ran, RedisSettings, Taken};
+use super::{Cause, CellReply, Cells, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken};
 use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
 
@@ -72,7 +72,7 @@ struct Request {
     script: Arc<Script>,
     slot: u16,
     keys: SmallVec<[String; 2]>,
-    arguments: SmallVec<[[u8; driver::ARGUMENT_BYTES]; 2]>,
+    arguments: SmallVec<[driver::Argument; 2]>,
 }
 
 impl Request {
@@ -128,6 +128,12 @@ impl Redis {
     pub(super) async fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
         let link = self.link();
         let request = self.request(&link, Verb::GiveBack, cells, taken_at_us);
+        self.call(&link, &request, self.deadline).await.map(|_| ())
+    }
+
+    pub(super) async fn renew(&self, cells: &Cells) -> Result<(), EngineError> {
+        let link = self.link();
+        let request = self.request(&link, Verb::Renew, cells, 0);
         self.call(&link, &request, self.deadline).await.map(|_| ())
     }
 
@@ -268,6 +274,7 @@ pub(super) fn taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> 
             remaining: u64::try_from(remaining).unwrap_or(0),
             retry_units: u64::try_from(retry).ok(),
             reset_units: u64::try_from(reset).unwrap_or(0),
+            outside: retry == OUTSIDE,
         });
     }
     Ok(Taken { at_us, admitted, cells: replies })

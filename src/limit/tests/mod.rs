@@ -41,7 +41,7 @@ impl Rig {
         let metrics = Metrics::new(1);
         let engine = Arc::new(Engine::build(settings, clock.clone(), &metrics).unwrap());
         let key_secret = key_secret.map(|secret| Secret(secret.into()));
-        let limiter = Limiter::new(Settings { deadline: PATIENCE, key_secret }, engine, metrics.clone());
+        let limiter = Limiter::new(Settings { deadline: PATIENCE, key_secret, ..Settings::default() }, engine, metrics.clone());
         Self { limiter, metrics, clock, scope: scope("public", Fallback::Deny) }
     }
 

@@ -23,7 +23,7 @@ fn each_breach_costs_one_call_and_has_its_cause() {
         ("bad-name", Cause::Answer, "limits[0].name"),
         ("two-names", Cause::Answer, "limits[1].name"),
         ("17-limits", Cause::Answer, "limits: 17"),
-        ("log-algorithm", Cause::Answer, "limits[0].algorithm: `sliding-window-log` is not built yet"),
+        ("no-zone", Cause::Answer, "limits[0].algorithm.time-zone: found \"Europe/Atlantis\", expected a name of the IANA database"),
         ("period-0", Cause::Answer, "limits[0].algorithm.rate.per-ms"),
         ("cost", Cause::Answer, "limits[0].cost"),
         ("status-200", Cause::Answer, "denial.status: 200"),

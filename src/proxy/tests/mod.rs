@@ -82,7 +82,7 @@ fn settings() -> Settings {
 fn limiter(metrics: &Metrics) -> Arc<Limiter> {
     let engine = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1_000 });
     let engine = Engine::build(&engine, Clock::virtual_at(START_US), metrics).unwrap();
-    Arc::new(Limiter::new(crate::limit::Settings { deadline: PATIENCE, key_secret: None }, Arc::new(engine), metrics.clone()))
+    Arc::new(Limiter::new(crate::limit::Settings { deadline: PATIENCE, ..Default::default() }, Arc::new(engine), metrics.clone()))
 }
 
 impl Rig {

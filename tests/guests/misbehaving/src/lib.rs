@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use weir_policy::{
-    Adjustment, Algorithm, Decision, Denial, Facts, Level, Limit, Manifest, Mistakes, Policy, Rate, ResponseView, log, now_ms,
+    Adjustment, Algorithm, Calendar, Decision, Denial, Facts, Level, Limit, Manifest, Mistakes, Policy, Quota, ResponseView, log, now_ms,
 };
 
 /// What the manifest says, so that a test can write any.
@@ -83,7 +83,11 @@ impl Policy for Misbehaving {
             "two-names" => Decision::check([limit("a", "k"), limit("a", "l")]),
             "17-limits" => Decision::check((0..17).map(|index| limit(&format!("l{index}"), "k"))),
             "million-limits" => Decision::check((0..100_000).map(|_| limit("a", "k"))),
-            "log-algorithm" => Decision::check([Limit::new("a", "k", Algorithm::SlidingWindowLog(Rate { amount: 1, per_ms: 1 }))]),
+            "no-zone" => {
+                let zone = "Europe/Atlantis".to_owned();
+                let quota = Quota { amount: 1, calendar: Calendar::Day, time_zone: zone, anchor_day: 1, conditional: true };
+                Decision::check([Limit::new("a", "k", Algorithm::Quota(quota))])
+            }
             "period-0" => Decision::check([Limit::new("a", "k", Algorithm::fixed_window(1, Duration::ZERO))]),
             "cost" => Decision::check([limit("a", "k").cost(u64::MAX)]),
             "status-200" => Decision::deny(Denial::new(200, "")),

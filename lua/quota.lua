@@ -1,0 +1,65 @@
+-- quota: at most `amount` units in each period of a calendar: an hour, a day, a week, a month, or for ever.
+--
+-- Promises   Exact: a period admits `amount` units, never one more; unconditional, it counts and refuses nothing. The period is
+--            chosen by the store's time among those that the caller names around its own: a caller whose clock is elsewhere is told
+--            so and charges nothing.
+-- Numbers    amount (units), conditional (1: it refuses; 0: it only counts), and four instants (time units since 1970), rising: when
+--            the period before, this one, the next and the one after begin. All four 0: one period for ever.
+-- State      s1 = the period's beginning, s2 = units counted in it, s3 = 0. No count is no period. A beginning that is not this
+--            period's is another period's, earlier or (the clock stepped back) later: it starts again at 0.
+-- Lifetime   One period beyond the period's end; for ever it has none.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written (0 when there are none), time
+--            units until it would fit (-1: it fits, or never can; -2: none of the periods named contains now, and nothing was
+--            decided), time units until all is back (0 where that is never), the instant at which the state may be forgotten (-1:
+--            never). Cost 0 is decided as 1 and counts nothing. A cost above the amount never fits.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
+--            forgotten. Only into the period that was charged, never below zero.
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Source     The quotas of API gateways and billing. Lua knows no time zones, so the starts are handed in: a period's beginning is
+--            its name.
+--
+-- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
+-- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+
+-- The beginning and end of the period that contains `now`, and the instant one more period later; nothing where none does.
+local function period(now, before, this, next, after)
+  if after == 0 then return 0, -1, -1 end
+  if now < before or now >= after then return end
+  if now >= next then return next, after, after + after - next end
+  if now >= this then return this, next, after end
+  return before, this, next
+end
+
+local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after)
+  local start, ends, forget = period(now, before, this, next, after)
+  if not start then return 0, 0, 0, 0, 0, -2, 0, 0 end
+  local count = 0
+  if s1 == start then count = s2 end
+  local ask = cost
+  if ask == 0 then ask = 1 end
+
+  local fits, retry, reset = 1, -1, 0
+  if conditional == 1 and count + ask > amount then
+    fits = 0
+    if ask <= amount and ends >= 0 then retry = ends - now end
+  else
+    count = count + cost
+  end
+  if count > 0 and ends >= 0 then reset = ends - now end
+  local left = amount - count
+  if left < 0 then left = 0 end
+  return fits, start, count, 0, left, retry, reset, forget
+end
+
+local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, next, after)
+  local start, _, forget = period(now, before, this, next, after)
+  local charged = period(taken_at, before, this, next, after)
+  if not start or charged ~= start or s1 ~= start or s2 == 0 or units == 0 or taken_at > now then
+    return s1, s2, s3, 0, 0
+  end
+  local count = s2 - units
+  if count < 0 then count = 0 end
+  return s1, count, 0, 1, forget
+end
+
+return { take = take, give_back = give_back }

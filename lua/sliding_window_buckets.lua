@@ -1,0 +1,41 @@
+-- sliding_window_buckets: at most `quota` units in the last `buckets` sub-windows, the one that has begun counted as one of them.
+--
+-- Promises   Over by at most one sub-window: a span of one period holds at most `quota` units and what a sub-window held that it only
+--            touches. Never fewer than `quota` in a period. Its memory does not grow with the traffic.
+-- Numbers    quota (units), a sub-window's length (time units: the period by the number of them, rounded up), buckets (1 to 1,000).
+-- State      The last sub-window's number since 1970, the units of all that count, and a ring of counts, packed. The store drops the
+--            sub-windows that have left. A number in the future proves that the clock stepped back: it starts again empty.
+-- Lifetime   Two whole periods beyond the sub-window that was written last.
+-- take       (units that count, the instant at which enough of them have left for the cost, the sub-window's beginning, now, cost,
+--            numbers) -> fits (0 or 1), three zeros, units left if this is written, time units until it would fit (-1: it fits, or
+--            never can), time units until all is back (that of a unit written now, where any unit counts), the instant at which the
+--            ring may be forgotten. Cost 0 is decided as 1 and writes nothing. A cost above the quota never fits.
+-- give_back  The store subtracts from the sub-window that was charged, never below zero; nothing is left to decide.
+-- Memory     16 bytes and 4 for each sub-window. Redis: the driver's one GET and, where it fits, one SET.
+-- Source     Sub-windows as Envoy's and resilience4j's sliding windows have them.
+--
+-- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
+-- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+
+local function take(count, leaves, begins, now, cost, quota, length, buckets)
+  local ask = cost
+  if ask == 0 then ask = 1 end
+  local ends = begins + buckets * length
+  if count + ask > quota then
+    local left, retry, reset = quota - count, -1, 0
+    if left < 0 then left = 0 end -- the quota was edited to less
+    if ask <= quota then retry = leaves - now end
+    if count > 0 then reset = ends - now end
+    return 0, 0, 0, 0, left, retry, reset, ends + buckets * length
+  end
+  count = count + cost
+  local reset = 0
+  if count > 0 then reset = ends - now end
+  return 1, 0, 0, 0, quota - count, -1, reset, ends + buckets * length
+end
+
+local function give_back()
+  return 0, 0, 0, 0, 0
+end
+
+return { take = take, give_back = give_back }

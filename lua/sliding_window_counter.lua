@@ -1,0 +1,95 @@
+-- sliding_window_counter: about `quota` units in any trailing period; the last window counts by the share of it that is still inside.
+--
+-- Promises   Approximate: the last window's units are taken to have come evenly. Up to 2 x quota may pass in a trailing period when
+--            they did not (all at a window's end, then all at the next one's end); over two whole windows it is right. Measured on
+--            real traffic: docs/algorithms.md.
+-- Numbers    quota (units), period (time units).
+-- State      s1 = the window's beginning (time units since 1970, a whole multiple of the period), s2 = units in it, s3 = units in the
+--            one before. The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock
+--            stepped back: both windows start again empty.
+-- Lifetime   Two periods beyond the window's end: one that it still counts in, one more.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
+--            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten. Cost 0 is
+--            decided as 1 and counts nothing. A cost above the quota never fits. What is told to fit, fits, if nobody else takes it.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
+--            forgotten. Into the window that was charged, this one or the one before, never below zero.
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Source     Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017): the two counters and their
+--            weights.
+--
+-- Sums are compared in units x period, where each is a whole number: previous x (period - elapsed) + current x period. Counts above
+-- the quota (it was edited to less) may make a product that is not whole; then it is above the quota by far, and comparing it is all
+-- that is done with it. All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua
+-- 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+
+local function take(s1, s2, s3, now, cost, quota, period)
+  local start = now - now % period
+  local current, previous = 0, 0
+  if s1 == start then
+    current, previous = s2, s3
+  elseif s1 + period == start then
+    previous = s2
+  end
+  local ends = start + period
+  local ask = cost
+  if ask == 0 then ask = 1 end
+
+  local free = quota * period - current * period - previous * (ends - now)
+  if ask * period > free then
+    local retry, left = -1, 0
+    if free > 0 then left = (free - free % period) / period end
+    if ask <= quota then
+      local spare = quota - ask - current
+      if spare >= 0 then
+        -- In this window, when what the last one weighs is at most `spare`.
+        local weighs = spare * period
+        retry = ends - now - (weighs - weighs % previous) / previous
+      else
+        -- In the next one, where this one's units weigh by the share that is still inside.
+        local weighs = (quota - ask) * period
+        local inside = (weighs - weighs % current) / current
+        if inside > period then inside = period end
+        retry = ends - now + period - inside
+      end
+    end
+    local reset = 0
+    if current > 0 then
+      reset = ends - now + period
+    elseif previous > 0 then
+      reset = ends - now
+    end
+    return 0, start, current, previous, left, retry, reset, ends + period + period
+  end
+  current = current + cost
+  free = free - cost * period
+  local reset = 0
+  if current > 0 then
+    reset = ends - now + period
+  elseif previous > 0 then
+    reset = ends - now
+  end
+  return 1, start, current, previous, (free - free % period) / period, -1, reset, ends + period + period
+end
+
+local function give_back(s1, s2, s3, now, units, taken_at, _, period)
+  local charged = taken_at - taken_at % period
+  local start = now - now % period
+  local expire = s1 + period + period + period
+  -- A window in the future: the clock stepped back, and what was taken is no longer in this state.
+  if s1 > start or start > s1 + period or taken_at > now or units == 0 then
+    return s1, s2, s3, 0, expire
+  end
+  if charged == s1 and s2 > 0 then
+    local count = s2 - units
+    if count < 0 then count = 0 end
+    return s1, count, s3, 1, expire
+  end
+  if charged + period == s1 and start == s1 and s3 > 0 then
+    local count = s3 - units
+    if count < 0 then count = 0 end
+    return s1, s2, count, 1, expire
+  end
+  return s1, s2, s3, 0, expire
+end
+
+return { take = take, give_back = give_back }

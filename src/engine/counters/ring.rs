@@ -1,0 +1,85 @@
+//! Counts of the last sub-windows, in a ring: a sub-window's place is its number modulo their count.
+
+/// A ring and the sub-window that was written last.
+pub(in crate::engine) struct Ring {
+    last: u64,
+    /// Of all sub-windows that counted at `last`.
+    total: u64,
+    counts: Box<[u32]>,
+}
+
+impl Ring {
+    pub(super) fn new(buckets: u64) -> Self {
+        Self { last: 0, total: 0, counts: vec![0; usize::try_from(buckets).unwrap_or(0).max(1)].into_boxed_slice() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    fn buckets(&self) -> u64 {
+        self.counts.len() as u64
+    }
+
+    fn at(&self, window: u64) -> u64 {
+        self.counts.get((window % self.buckets()) as usize).copied().map_or(0, u64::from)
+    }
+
+    /// Whether what it holds says something at `this`: not when all has left, nor when the clock stepped back.
+    fn counts_at(&self, this: u64) -> bool {
+        self.last <= this && this - self.last < self.buckets()
+    }
+
+    /// Units that count at `this` sub-window.
+    pub(super) fn count(&self, this: u64) -> u64 {
+        if !self.counts_at(this) {
+            return 0;
+        }
+        (self.last + 1..=this).fold(self.total, |total, window| total.saturating_sub(self.at(window)))
+    }
+
+    /// The sub-window at whose beginning the oldest `units` have left.
+    pub(super) fn leaves(&self, this: u64, units: u64) -> u64 {
+        let mut left = 0;
+        for window in (this + 1).saturating_sub(self.buckets())..=self.last {
+            left += self.at(window);
+            if left >= units {
+                return window + self.buckets();
+            }
+        }
+        this + self.buckets()
+    }
+
+    /// Adds `units` to `this` sub-window, and drops what has left.
+    pub(super) fn add(&mut self, this: u64, units: u64) {
+        self.total = self.count(this);
+        if self.counts_at(this) {
+            for window in self.last + 1..=this {
+                self.set(window, 0);
+            }
+        } else {
+            self.counts.fill(0);
+        }
+        self.last = this;
+        self.total += units;
+        self.set(this, self.at(this) + units);
+    }
+
+    /// Takes `units` out of the sub-window `charged`, if it counts at `this`.
+    pub(super) fn subtract(&mut self, this: u64, charged: u64, units: u64) {
+        if !self.counts_at(this) || charged > self.last || charged + self.buckets() <= this {
+            return;
+        }
+        let gone = units.min(self.at(charged));
+        self.set(charged, self.at(charged) - gone);
+        self.total -= gone.min(self.total);
+    }
+
+    fn set(&mut self, window: u64, count: u64) {
+        let place = (window % self.buckets()) as usize;
+        if let Some(slot) = self.counts.get_mut(place) {
+            // Below 2^31: a quota's range.
+            *slot = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+    }
+}
