@@ -11,6 +11,8 @@ use jiff::Timestamp;
 use jiff::civil::{Date, date};
 use jiff::tz;
 
+/// Longer than any zone's name.
+const NAME_BYTES_MAX: usize = 64;
 const HOUR_MS: i64 = 3_600_000;
 
 /// Which periods a quota is counted in.
@@ -45,6 +47,18 @@ impl TimeZone {
             return Some(Self::utc());
         }
         tz::TimeZone::get(name).ok().map(Self)
+    }
+
+    /// The name in the database that is nearest to one that is not there, where one is near enough to be meant.
+    #[must_use]
+    pub fn nearest(name: &str) -> Option<String> {
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let distance = |known: &str| strsim::damerau_levenshtein(name, known);
+        let names = tz::db().available().map(|known| known.to_string());
+        let (near, known) = names.map(|known| (distance(&known), known)).min()?;
+        (near <= name.len().div_ceil(4)).then_some(known)
     }
 
     /// Coordinated Universal Time.

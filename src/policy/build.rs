@@ -10,6 +10,7 @@ use super::fact;
 use super::instance::{Bounds, Instance, LOG_LINES_PER_SECOND_MAX, Unready};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
+use super::zones;
 use super::{Module, Policy, Settings, Spare};
 use crate::clock::{Seldom, thread_cpu};
 use crate::telemetry::{Counter, Metrics, Mistake, names};
@@ -43,15 +44,24 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
         ticker: Arc::clone(runtime.ticker()),
         log: Arc::new(Seldom::at_most(LOG_LINES_PER_SECOND_MAX)),
     };
+    let zones = zones::unknown(&at("config"), &settings.config_json);
     let started = thread_cpu();
     let (instance, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
-        Unready::Refused(mistakes) => refused(&at("config"), &mistakes),
+        // What both found wrong is told once.
+        Unready::Refused(mistakes) => {
+            let refused = refused(&at("config"), &mistakes);
+            let more = zones.iter().filter(|zone| !refused.iter().any(|mistake| mistake.setting == zone.setting)).cloned();
+            refused.iter().cloned().chain(more).collect()
+        }
         Unready::Failed(failure) => {
             let setting = if failure.cause == Cause::Memory { "memory" } else { source };
             let found = format!("a guest that failed when it was configured ({}: {})", failure.cause.label(), failure.message);
             vec![Mistake::new(at(setting), found, "one that starts and answers within its bounds")]
         }
     })?;
+    if !zones.is_empty() {
+        return Err(zones);
+    }
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
     let request_facts = fact::of_request(&manifest.request_facts);

@@ -15,6 +15,7 @@ mod remember;
 mod runtime;
 mod ticker;
 mod workers;
+mod zones;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

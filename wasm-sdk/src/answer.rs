@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::bindings::weir::policy::types::{Bucket, FixedWindow};
-use crate::{Algorithm, Alignment, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Rate, Refund, Verdict};
+use crate::bindings::weir::policy::types::{Bucket, FixedWindow, LeakyBucket, SlidingBuckets};
+use crate::{Algorithm, Alignment, Calendar, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Quota, Rate, Refund, Verdict};
 
 impl Decision {
     fn of(verdict: Verdict) -> Self {
@@ -158,6 +158,42 @@ impl Algorithm {
     #[must_use]
     pub fn gcra(quota: u64, period: Duration, burst: u64) -> Self {
         Self::Gcra(Bucket { burst, rate: rate(quota, period) })
+    }
+
+    /// About `quota` in each trailing `period`: approximate, and three numbers a key.
+    #[must_use]
+    pub fn sliding_window_counter(quota: u64, period: Duration) -> Self {
+        Self::SlidingWindowCounter(rate(quota, period))
+    }
+
+    /// At most `quota`, up to 10,000, in any span of `period`: each unit is remembered.
+    #[must_use]
+    pub fn sliding_window_log(quota: u64, period: Duration) -> Self {
+        Self::SlidingWindowLog(rate(quota, period))
+    }
+
+    /// At most `quota` in the last `buckets` sub-windows of `period`; 1 to 1,000 of them.
+    #[must_use]
+    pub fn sliding_window_buckets(quota: u64, period: Duration, buckets: u32) -> Self {
+        Self::SlidingWindowBuckets(SlidingBuckets { rate: rate(quota, period), buckets })
+    }
+
+    /// `burst` pass at once, what comes early by at most `max_delay` waits for its turn, the rest is refused. One in a decision.
+    #[must_use]
+    pub fn leaky_bucket(quota: u64, period: Duration, burst: u64, max_delay: Duration) -> Self {
+        Self::LeakyBucket(LeakyBucket { burst, rate: rate(quota, period), max_delay_ms: milliseconds(max_delay) })
+    }
+
+    /// At most `in_flight` requests at the same time.
+    #[must_use]
+    pub fn concurrency(in_flight: u64) -> Self {
+        Self::Concurrency(in_flight)
+    }
+
+    /// At most `quota` in each period of a calendar: UTC, months from their first day. [`Quota`] itself says other zones and days.
+    #[must_use]
+    pub fn quota(quota: u64, calendar: Calendar) -> Self {
+        Self::Quota(Quota { amount: quota, calendar, time_zone: "UTC".to_owned(), anchor_day: 1, conditional: true })
     }
 }
 

@@ -22,6 +22,27 @@ fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
 }
 
 #[test]
+fn a_time_zone_that_nobody_knows_is_a_mistake_beside_the_guests_own() {
+    let limit = |name: &str, more: &str| format!(r#"{{"name": "{name}", "algorithm": "quota", "quota": 1, "calendar": "day", {more}}}"#);
+    let known = limit("a", r#""time_zone": "Europe/Berlin""#);
+    let unknown = limit("b", r#""time_zone": "Europe/Berln""#);
+    let settings = |limits: &[&str]| {
+        let found = mistakes(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")));
+        found.into_iter().map(|mistake| mistake.setting).collect::<Vec<_>>()
+    };
+    assert_eq!(settings(&[&known, &unknown]), ["policies.public.config.limits[1].time_zone"]);
+    let worse = limit("c", r#""time_zone": "", "cost": 2"#);
+    assert_eq!(
+        settings(&[&unknown, &worse]),
+        [
+            "policies.public.config.limits[1].time_zone",
+            "policies.public.config.limits[1].cost",
+            "policies.public.config.limits[0].time_zone"
+        ]
+    );
+}
+
+#[test]
 fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
     let found = mistakes(shipped("client-ip"), "{}");
     assert_eq!((found.len(), found[0].setting.as_str(), found[0].found.as_str()), (1, "policies.public.config", "no `limits`"));

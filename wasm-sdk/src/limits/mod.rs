@@ -1,6 +1,7 @@
 //! The one way in which limits are written in a configuration, shared by every policy that ships.
 //!
 
+mod algorithm;
 mod built;
 mod missing;
 mod period;
@@ -26,11 +27,18 @@ pub use missing::Missing;
 /// ```toml
 /// [[policies.public.config.limits]]
 /// name = "per-minute"           # in fields, metrics, logs; unique in its table
-/// algorithm = "fixed_window"    # or "token_bucket", "gcra"
-/// quota = 100
-/// period = "1m"
-/// # burst = 20                  # the bucket's capacity, where there is one; default: the quota
-/// # alignment = "first_request" # or "clock": where a fixed window begins
+/// algorithm = "fixed_window"    # or "sliding_window_counter", "sliding_window_log", "sliding_window_buckets", "token_bucket", "gcra",
+///                               # "leaky_bucket", "concurrency", "quota"
+/// quota = 100                   # of a "concurrency": how many may be in flight
+/// period = "1m"                 # not of a "concurrency" or a "quota"
+/// # alignment = "first_request" # of a "fixed_window": or "clock": where a window begins
+/// # burst = 20                  # of a bucket: how many may come at once; default: the quota, of a "leaky_bucket" 1
+/// # max_delay = "500ms"         # of a "leaky_bucket": the longest that a request waits for its turn
+/// # buckets = 60                # of "sliding_window_buckets": into how many parts the window is divided, 1 to 1000
+/// # calendar = "month"          # of a "quota": or "hour", "day", "week", "forever"
+/// # time_zone = "UTC"           # of a "quota": where its days begin, "Europe/Berlin"
+/// # anchor_day = 1              # of a "quota" by the month: the day on which it begins
+/// # conditional = true          # of a "quota": false counts and shows, and refuses nobody
 /// # key = "{client_ip}"         # default: the policy's own key
 /// # missing = "address"         # who has no such key: "shared", "skip", "deny"
 /// # when = { method = "POST" }  # which requests it is about: see [`Conditions`]; default: all
@@ -166,6 +174,7 @@ impl Limits {
         }
         let mut limits: Vec<One> = Vec::with_capacity(items.len());
         let mut names: Vec<&str> = Vec::with_capacity(items.len());
+        let mut shapes = false;
         for (index, item) in items.iter().enumerate() {
             let at = format!("[{index}]");
             if let Some(name) = item.get("name").and_then(Value::as_str) {
@@ -174,9 +183,10 @@ impl Limits {
                 }
                 names.push(name);
             }
-            let mut limit = item.clone();
-            built::take_keys_to_come(&at, &mut limit, &mut mistakes);
-            let (written, unfit) = read_value::<Written>(limit);
+            if item.get("algorithm").and_then(Value::as_str) == Some("leaky_bucket") && std::mem::replace(&mut shapes, true) {
+                mistakes.add(join(&at, "algorithm"), "a second `leaky_bucket`", "at most one in a table: a request waits once");
+            }
+            let (written, unfit) = read_value::<Written>(item.clone());
             for mut mistake in unfit {
                 mistake.path = join(&at, &mistake.path);
                 mistakes.push(mistake);

@@ -1,0 +1,442 @@
+//! The algorithms of the limits table: which keys belong to which, and every range that their numbers must keep.
+//!
+//! The ranges are those of the proxy's own plans. It checks them again for each answer; here an operator reads of them at the line that is wrong.
+
+use serde::Deserialize;
+
+use crate::Rate;
+use crate::bindings::weir::policy::types::{self, Bucket, FixedWindow, LeakyBucket, Quota, SlidingBuckets};
+use crate::limits::written::{Report, Written};
+
+/// The algorithms that may be written.
+pub(super) const ALGORITHMS: &str = "one of `fixed_window`, `sliding_window_counter`, `sliding_window_log`, `sliding_window_buckets`, \
+                                     `token_bucket`, `gcra`, `leaky_bucket`, `concurrency`, `quota`";
+
+const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
+const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3_600_000;
+const BURST_PERIOD_MAX: u64 = 1 << 52;
+/// Units that a log remembers, at most, and that a request takes of a log or of what may be in flight.
+const MEMBERS_MAX: u64 = 10_000;
+const BUCKETS_MAX: u64 = 1_000;
+const BUCKETS_DEFAULT: u32 = 60;
+/// Of a leaky bucket: what is shaped passes one by one unless it is said otherwise.
+const LEAKY_BURST_DEFAULT: u64 = 1;
+const TIME_ZONE_DEFAULT: &str = "UTC";
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Algorithm {
+    FixedWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    SlidingWindowBuckets,
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    Concurrency,
+    Quota,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Alignment {
+    FirstRequest,
+    Clock,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Calendar {
+    Hour,
+    Day,
+    Week,
+    Month,
+    Forever,
+}
+
+impl Algorithm {
+    /// Its name, as it is written.
+    fn name(self) -> &'static str {
+        ALGORITHMS.split('`').skip(1).step_by(2).nth(self as usize).unwrap_or_default()
+    }
+
+    fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)
+    }
+
+    fn has_rate(self) -> bool {
+        !matches!(self, Self::Concurrency | Self::Quota)
+    }
+
+    /// The keys that don't belong to it, each with those that it belongs to.
+    fn foreign_keys(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let keys = [
+            (self.has_rate(), "period", "algorithms with a rate"),
+            (self.is_bucket(), "burst", "token_bucket, gcra and leaky_bucket"),
+            (self == Self::FixedWindow, "alignment", "fixed_window"),
+            (self == Self::SlidingWindowBuckets, "buckets", "sliding_window_buckets"),
+            (self == Self::LeakyBucket, "max_delay", "leaky_bucket"),
+            (self == Self::Quota, "calendar", "quota"),
+            (self == Self::Quota, "time_zone", "quota"),
+            (self == Self::Quota, "anchor_day", "quota"),
+            (self == Self::Quota, "conditional", "quota"),
+        ];
+        keys.into_iter().filter(|(own, ..)| !own).map(|(_, key, only)| (key, only))
+    }
+}
+
+/// Checks everything of a limit that its algorithm gives a meaning to.
+pub(super) fn check(limit: &Written, report: &mut Report) {
+    report.needed("algorithm", limit.algorithm.as_ref(), ALGORITHMS);
+    if let Some(algorithm) = limit.algorithm {
+        for (key, only) in algorithm.foreign_keys() {
+            if let Some(value) = report.item.get(key) {
+                report.add(key, value, format_args!("nothing: `{key}` does not belong to {}, only to {only}", algorithm.name()));
+            }
+        }
+    }
+    let units = match limit.algorithm {
+        Some(Algorithm::Concurrency) => "how many requests may be in flight, such as `quota = 10`",
+        _ => "the units that each period allows, such as `quota = 100`",
+    };
+    report.needed("quota", limit.quota.as_ref(), units);
+    let quota_fits = limit.quota.is_none_or(|quota| report.amount("quota", quota));
+    let burst_fits = limit.written_burst().is_none_or(|burst| report.amount("burst", burst));
+    match limit.algorithm {
+        Some(Algorithm::Concurrency) => {}
+        Some(Algorithm::Quota) => limit.check_calendar(report),
+        Some(_) => limit.check_rate(quota_fits && burst_fits, report),
+        // It may be one that has no period.
+        None if report.item.get("algorithm").is_some() => {}
+        None => limit.check_rate(quota_fits && burst_fits, report),
+    }
+    match (limit.algorithm, limit.quota, limit.buckets) {
+        (Some(Algorithm::SlidingWindowLog), Some(quota), _) if quota > MEMBERS_MAX => {
+            report.add("quota", quota, format_args!("at most {MEMBERS_MAX}: a log remembers each unit"));
+        }
+        (Some(Algorithm::SlidingWindowBuckets), _, Some(buckets)) if !(1..=BUCKETS_MAX).contains(&buckets) => {
+            report.add("buckets", buckets, format_args!("1 to {BUCKETS_MAX} sub-windows"));
+        }
+        _ => {}
+    }
+    limit.check_cost(report);
+}
+
+impl Written {
+    /// What a bucket's burst is, where the algorithm is a bucket and a burst is written.
+    fn written_burst(&self) -> Option<u64> {
+        self.burst.filter(|_| self.algorithm.is_some_and(Algorithm::is_bucket))
+    }
+
+    /// How many units may come at once. A burst that didn't fit is unknown, not the default.
+    fn capacity(&self, report: &Report) -> Option<u64> {
+        match (self.algorithm?, self.burst) {
+            (algorithm, Some(burst)) if algorithm.is_bucket() => Some(burst),
+            (algorithm, None) if algorithm.is_bucket() && report.item.get("burst").is_some() => None,
+            (Algorithm::LeakyBucket, None) => Some(LEAKY_BURST_DEFAULT),
+            _ => self.quota,
+        }
+    }
+
+    /// The largest cost that can ever pass, where that is known and there is one.
+    fn most(&self, report: &Report) -> Option<u64> {
+        match self.algorithm? {
+            Algorithm::Quota if self.conditional == Some(false) => None,
+            Algorithm::LeakyBucket => {
+                let waiting = self.max_delay?.ms.checked_mul(self.quota?)?.checked_div(self.period?.ms)?;
+                self.capacity(report)?.checked_add(waiting)
+            }
+            _ => self.capacity(report),
+        }
+    }
+
+    /// The period, and that its products stay whole numbers in every engine.
+    fn check_rate(&self, amounts_fit: bool, report: &mut Report) {
+        report.needed("period", self.period.as_ref(), "a duration, such as `period = \"1m\"`");
+        if self.algorithm == Some(Algorithm::LeakyBucket) {
+            report.needed("max_delay", self.max_delay.as_ref(), "the longest that a request may wait, such as `max_delay = \"500ms\"`");
+        }
+        let delay_ms = self.max_delay.filter(|_| self.algorithm == Some(Algorithm::LeakyBucket)).map_or(0, |delay| delay.ms);
+        if delay_ms > PERIOD_MS_MAX {
+            report.add("max_delay", format_args!("{delay_ms} ms"), "0ms to 400d");
+        }
+        let Some(per_ms) = self.period.map(|period| period.ms) else { return };
+        if per_ms == 0 || per_ms > PERIOD_MS_MAX {
+            report.add("period", format_args!("{per_ms} ms"), "1ms to 400d");
+            return;
+        }
+        // Above the amounts' own range the product says nothing new.
+        let Some(capacity) = self.capacity(report).filter(|_| amounts_fit && delay_ms <= PERIOD_MS_MAX) else { return };
+        let (a_ms, unit) = if per_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { (1_000, "microseconds") } else { (1, "milliseconds") };
+        let units = per_ms * a_ms;
+        let burst = capacity.saturating_mul(units);
+        if burst > BURST_PERIOD_MAX {
+            let field = if self.written_burst().is_some() { "burst" } else { "quota" };
+            report.add(field, format_args!("{capacity} in {units} {unit}"), "a product of both of at most 2^52");
+            return;
+        }
+        // What may wait is debt like the burst.
+        let waiting = (delay_ms * a_ms).saturating_mul(self.quota.unwrap_or(0));
+        if waiting.saturating_add(burst) > BURST_PERIOD_MAX {
+            let found = format_args!("{delay_ms} ms with a period of {per_ms} ms");
+            report.add("max_delay", found, format_args!("quota x max_delay + burst x period of at most 2^52 (in {unit})"));
+        }
+    }
+
+    fn check_calendar(&self, report: &mut Report) {
+        report.needed("calendar", self.calendar.as_ref(), "one of `hour`, `day`, `week`, `month`, `forever`");
+        if let Some(zone) = self.time_zone.as_deref() {
+            // The zones' names are the proxy's to know: it checks them at the same line.
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-/".contains(&byte);
+            if self.calendar == Some(Calendar::Forever) {
+                report.add("time_zone", format_args!("{zone:?}"), "nothing: `forever` begins nowhere");
+            } else if zone.is_empty() || !zone.bytes().all(plain) {
+                report.add("time_zone", format_args!("{zone:?}"), "a name of the IANA database, such as \"Europe/Berlin\"");
+            }
+        }
+        if let Some(day) = self.anchor_day {
+            if self.calendar.is_some_and(|calendar| calendar != Calendar::Month) {
+                report.add("anchor_day", day, "nothing: only a `month` begins on a day that is chosen");
+            } else if !(1..=31).contains(&day) {
+                report.add("anchor_day", day, "1 to 31");
+            }
+        }
+    }
+
+    /// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and is left alone.
+    fn check_cost(&self, report: &mut Report) {
+        if !report.amount("cost", self.cost) {
+            return;
+        }
+        let members = matches!(self.algorithm, Some(Algorithm::SlidingWindowLog | Algorithm::Concurrency));
+        if members && self.cost > MEMBERS_MAX {
+            report.add("cost", self.cost, format_args!("at most {MEMBERS_MAX}: each unit is remembered"));
+            return;
+        }
+        if self.quota.is_none_or(|quota| quota == 0) {
+            return;
+        }
+        if self.capacity(report) == Some(0) {
+            report.add("burst", 0, "1 or more: with 0 no request could ever pass (to refuse all, write `quota = 0`)");
+        } else if let Some(most) = self.most(report).filter(|most| self.cost > *most) {
+            let what = match self.algorithm {
+                Some(Algorithm::LeakyBucket) => "the burst and what may wait",
+                _ if self.written_burst().is_some() => "the burst",
+                _ => "the quota",
+            };
+            report.add("cost", self.cost, format_args!("at most {what}, {most}: such a request could never pass"));
+        }
+    }
+
+    /// The algorithm with its numbers: of a limit without mistakes.
+    pub(super) fn algorithm(&self) -> Option<types::Algorithm> {
+        let quota = self.quota?;
+        let rate = || Some(Rate { amount: quota, per_ms: self.period?.ms });
+        let bucket = || Some(Bucket { burst: self.burst.unwrap_or(quota), rate: rate()? });
+        Some(match self.algorithm? {
+            Algorithm::FixedWindow => {
+                let alignment = match self.alignment {
+                    None | Some(Alignment::FirstRequest) => types::Alignment::FirstRequest,
+                    Some(Alignment::Clock) => types::Alignment::Clock,
+                };
+                types::Algorithm::FixedWindow(FixedWindow { rate: rate()?, alignment })
+            }
+            Algorithm::SlidingWindowCounter => types::Algorithm::SlidingWindowCounter(rate()?),
+            Algorithm::SlidingWindowLog => types::Algorithm::SlidingWindowLog(rate()?),
+            Algorithm::SlidingWindowBuckets => {
+                let buckets = self.buckets.map_or(Some(BUCKETS_DEFAULT), |buckets| u32::try_from(buckets).ok())?;
+                types::Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate()?, buckets })
+            }
+            Algorithm::TokenBucket => types::Algorithm::TokenBucket(bucket()?),
+            Algorithm::Gcra => types::Algorithm::Gcra(bucket()?),
+            Algorithm::LeakyBucket => {
+                let burst = self.burst.unwrap_or(LEAKY_BURST_DEFAULT);
+                types::Algorithm::LeakyBucket(LeakyBucket { burst, rate: rate()?, max_delay_ms: self.max_delay?.ms })
+            }
+            Algorithm::Concurrency => types::Algorithm::Concurrency(quota),
+            Algorithm::Quota => types::Algorithm::Quota(Quota {
+                amount: quota,
+                calendar: match self.calendar? {
+                    Calendar::Hour => types::Calendar::Hour,
+                    Calendar::Day => types::Calendar::Day,
+                    Calendar::Week => types::Calendar::Week,
+                    Calendar::Month => types::Calendar::Month,
+                    Calendar::Forever => types::Calendar::Forever,
+                },
+                time_zone: self.time_zone.clone().unwrap_or_else(|| TIME_ZONE_DEFAULT.to_owned()),
+                anchor_day: u8::try_from(self.anchor_day.unwrap_or(1)).ok()?,
+                conditional: self.conditional.unwrap_or(true),
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{mistakes, one, read};
+    use super::types::Algorithm;
+    use super::{Bucket, FixedWindow, LeakyBucket, MEMBERS_MAX, Quota, Rate, SlidingBuckets, types};
+    use crate::Facts;
+
+    fn charged(fields: &str) -> Algorithm {
+        read(&one(fields)).charge("", &Facts::new(&[])).unwrap().remove(0).algorithm
+    }
+
+    #[test]
+    fn each_algorithm_is_read_with_its_numbers_and_defaults() {
+        let rate = || Rate { amount: 6, per_ms: 1_000 };
+        let quota = |calendar, time_zone: &str, anchor_day, conditional| {
+            Algorithm::Quota(Quota { amount: 6, calendar, time_zone: time_zone.to_owned(), anchor_day, conditional })
+        };
+        for (algorithm, more, expected) in [
+            ("fixed_window", "", Algorithm::FixedWindow(FixedWindow { rate: rate(), alignment: types::Alignment::FirstRequest })),
+            ("sliding_window_counter", "", Algorithm::SlidingWindowCounter(rate())),
+            ("sliding_window_log", "", Algorithm::SlidingWindowLog(rate())),
+            ("sliding_window_buckets", "", Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate(), buckets: 60 })),
+            (
+                "sliding_window_buckets",
+                r#", "buckets": 1000"#,
+                Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate(), buckets: 1_000 }),
+            ),
+            ("token_bucket", "", Algorithm::TokenBucket(Bucket { burst: 6, rate: rate() })),
+            ("gcra", r#", "burst": 9"#, Algorithm::Gcra(Bucket { burst: 9, rate: rate() })),
+            (
+                "leaky_bucket",
+                r#", "max_delay": "500ms""#,
+                Algorithm::LeakyBucket(LeakyBucket { burst: 1, rate: rate(), max_delay_ms: 500 }),
+            ),
+            (
+                "leaky_bucket",
+                r#", "burst": 9, "max_delay": "0s""#,
+                Algorithm::LeakyBucket(LeakyBucket { burst: 9, rate: rate(), max_delay_ms: 0 }),
+            ),
+        ] {
+            let found = charged(&format!(r#""algorithm": "{algorithm}", "quota": 6, "period": "1s"{more}"#));
+            assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+        }
+        for (fields, expected) in [
+            (r#""algorithm": "concurrency""#, Algorithm::Concurrency(6)),
+            (r#""algorithm": "quota", "calendar": "forever""#, quota(types::Calendar::Forever, "UTC", 1, true)),
+            (r#""algorithm": "quota", "calendar": "hour""#, quota(types::Calendar::Hour, "UTC", 1, true)),
+            (
+                r#""algorithm": "quota", "calendar": "month", "time_zone": "Europe/Berlin", "anchor_day": 31, "conditional": false"#,
+                quota(types::Calendar::Month, "Europe/Berlin", 31, false),
+            ),
+        ] {
+            assert_eq!(format!("{:?}", charged(&format!(r#"{fields}, "quota": 6"#))), format!("{expected:?}"));
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_algorithm_is_said_to_be_one() {
+        for (algorithm, key, value, only) in [
+            ("fixed_window", "burst", "2", "token_bucket, gcra and leaky_bucket"),
+            ("gcra", "alignment", "\"clock\"", "fixed_window"),
+            ("sliding_window_log", "buckets", "5", "sliding_window_buckets"),
+            ("gcra", "max_delay", "\"1s\"", "leaky_bucket"),
+            ("token_bucket", "time_zone", "\"UTC\"", "quota"),
+            ("gcra", "calendar", "\"day\"", "quota"),
+            ("gcra", "conditional", "true", "quota"),
+            ("fixed_window", "anchor_day", "3", "quota"),
+        ] {
+            let expected =
+                format!("limits[0].{key}: found {value}, expected nothing: `{key}` does not belong to {algorithm}, only to {only}");
+            assert_eq!(mistakes(&one(&format!(r#""algorithm": "{algorithm}", "quota": 1, "period": "1s", "{key}": {value}"#))), [expected]);
+        }
+        for algorithm in ["concurrency", r#"quota", "calendar": "day"#] {
+            let found = mistakes(&one(&format!(r#""algorithm": "{algorithm}", "quota": 1, "period": "1m", "burst": 2"#)));
+            assert_eq!(found.len(), 2, "{found:#?}");
+            assert!(found[0].starts_with("limits[0].burst: found 2, expected nothing"), "{found:#?}");
+            assert!(found[1].ends_with(", only to algorithms with a rate"), "{found:#?}");
+        }
+    }
+
+    #[test]
+    fn what_an_algorithm_needs_is_named() {
+        for (fields, expected) in [
+            (r#""algorithm": "concurrency""#, "found no `quota`, expected how many requests may be in flight, such as `quota = 10`"),
+            (r#""algorithm": "quota", "quota": 1"#, "found no `calendar`, expected one of `hour`, `day`, `week`, `month`, `forever`"),
+            (r#""algorithm": "sliding_window_log", "quota": 1"#, "found no `period`, expected a duration, such as `period = \"1m\"`"),
+            (
+                r#""algorithm": "leaky_bucket", "quota": 1, "period": "1s""#,
+                "found no `max_delay`, expected the longest that a request may wait, such as `max_delay = \"500ms\"`",
+            ),
+        ] {
+            assert_eq!(mistakes(&one(fields)), [format!("limits[0]: {expected}")]);
+        }
+    }
+
+    #[test]
+    fn each_range_is_held() {
+        let leaky = r#""algorithm": "leaky_bucket", "period": "1s""#;
+        for (fields, expected) in [
+            (r#""algorithm": "sliding_window_log", "quota": 10001, "period": "1s""#, "quota: found 10001, expected at most 10000: a log"),
+            (
+                r#""algorithm": "sliding_window_log", "quota": 0, "period": "1s", "cost": 10001"#,
+                "cost: found 10001, expected at most 10000: each",
+            ),
+            (r#""algorithm": "concurrency", "quota": 20000, "cost": 10001"#, "cost: found 10001, expected at most 10000: each"),
+            (r#""algorithm": "concurrency", "quota": 2147483649"#, "quota: found 2147483649, expected 0 to 2147483648"),
+            (r#""algorithm": "concurrency", "quota": 2, "cost": 3"#, "cost: found 3, expected at most the quota, 2: such"),
+            (r#""algorithm": "sliding_window_buckets", "quota": 1, "period": "1s", "buckets": 0"#, "buckets: found 0, expected 1 to 1000"),
+            (r#""algorithm": "sliding_window_buckets", "quota": 1, "period": "1s", "buckets": 1001"#, "buckets: found 1001, expected 1 to"),
+            (r#""algorithm": "quota", "quota": 1, "calendar": "yer""#, "calendar: found the unknown word `yer`, expected one of `hour`"),
+            (
+                r#""algorithm": "quota", "quota": 1, "calendar": "day", "time_zone": """#,
+                "time_zone: found \"\", expected a name of the IANA",
+            ),
+            (r#""algorithm": "quota", "quota": 1, "calendar": "day", "time_zone": "a b""#, "time_zone: found \"a b\", expected a name"),
+            (
+                r#""algorithm": "quota", "quota": 1, "calendar": "forever", "time_zone": "UTC""#,
+                "time_zone: found \"UTC\", expected nothing",
+            ),
+            (r#""algorithm": "quota", "quota": 1, "calendar": "month", "anchor_day": 32"#, "anchor_day: found 32, expected 1 to 31"),
+            (r#""algorithm": "quota", "quota": 1, "calendar": "month", "anchor_day": 0"#, "anchor_day: found 0, expected 1 to 31"),
+            (r#""algorithm": "quota", "quota": 1, "calendar": "week", "anchor_day": 2"#, "anchor_day: found 2, expected nothing: only a"),
+            (r#""algorithm": "quota", "quota": 1, "calendar": "day", "cost": 2"#, "cost: found 2, expected at most the quota, 1: such"),
+            (&format!(r#"{leaky}, "quota": 10, "max_delay": "401d""#), "max_delay: found 34646400000 ms, expected 0ms to 400d"),
+            (
+                &format!(r#"{leaky}, "quota": 1048576, "max_delay": "9h""#),
+                "max_delay: found 32400000 ms with a period of 1000 ms, expected quota x",
+            ),
+            // One at once and five more in the half second that they may wait.
+            (
+                &format!(r#"{leaky}, "quota": 10, "max_delay": "500ms", "cost": 7"#),
+                "cost: found 7, expected at most the burst and what may wait, 6",
+            ),
+            (&format!(r#"{leaky}, "quota": 10, "max_delay": "500ms", "burst": 0"#), "burst: found 0, expected 1 or more"),
+        ] {
+            let found = mistakes(&one(fields));
+            assert!(found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")), "{fields}: {found:#?}");
+        }
+    }
+
+    #[test]
+    fn the_edges_of_each_range_are_inside() {
+        for fields in [
+            &format!(r#""algorithm": "sliding_window_log", "quota": {MEMBERS_MAX}, "period": "400d", "cost": {MEMBERS_MAX}"#),
+            r#""algorithm": "concurrency", "quota": 2147483648, "cost": 10000"#,
+            r#""algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false, "cost": 2147483648"#,
+            r#""algorithm": "quota", "quota": 2147483648, "calendar": "month", "anchor_day": 1, "time_zone": "Etc/GMT+1""#,
+            r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "cost": 6"#,
+        ] {
+            assert_eq!(mistakes(&one(fields)), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_request_waits_once() {
+        let leaky =
+            |name: &str| format!(r#"{{"name": "{name}", "algorithm": "leaky_bucket", "quota": 1, "period": "1s", "max_delay": "1s"}}"#);
+        let found = mistakes(&format!(r#"{{"limits": [{}, {}]}}"#, leaky("a"), leaky("b")));
+        assert_eq!(found, ["limits[1].algorithm: found a second `leaky_bucket`, expected at most one in a table: a request waits once"]);
+    }
+
+    #[test]
+    fn several_mistakes_of_one_limit_come_at_once() {
+        let found = mistakes(&one(
+            r#""algorithm": "quota", "quota": 2147483649, "calendar": "month", "time_zone": "", "anchor_day": 40, "period": "1s", "burst": 2"#,
+        ));
+        assert_eq!(found.len(), 5, "{found:#?}");
+    }
+}
