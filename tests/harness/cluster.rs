@@ -53,6 +53,11 @@ impl Cluster {
         sizes.map(|size| size.parse::<i64>().expect("a number")).sum()
     }
 
+    /// Names of keys on any master that live for ever.
+    pub fn keys_without_lifetime(&self) -> Vec<String> {
+        self.nodes.iter().flat_map(Redis::keys_without_lifetime).collect()
+    }
+
     fn form(&self) {
         let count = self.nodes.len();
         for (index, node) in self.nodes.iter().enumerate() {

@@ -11,6 +11,7 @@ pub mod guest;
 #[cfg(target_os = "linux")]
 pub mod held;
 pub mod nginx;
+pub mod nodes;
 #[path = "../../src/wire/pki.rs"]
 pub mod pki;
 pub mod process;

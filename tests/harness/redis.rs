@@ -63,6 +63,13 @@ impl Redis {
         Connection::open(self.address).expect("a connection to Redis")
     }
 
+    /// Names of keys that live for ever.
+    pub fn keys_without_lifetime(&self) -> Vec<String> {
+        let mut connection = self.connect();
+        let keys = connection.ask(&["KEYS", "*"]);
+        keys.list().iter().map(Value::text).filter(|key| connection.ask(&["PTTL", key]) == Value::Integer(-1)).collect()
+    }
+
     pub fn log(&self) -> String {
         log(&self.folder)
     }
@@ -132,6 +139,21 @@ impl Value {
             Self::Text(text) => text.clone(),
             Self::Integer(number) => number.to_string(),
             other => panic!("Redis answered {other:?}"),
+        }
+    }
+
+    /// A number, however it is told; 0 where there is nothing.
+    pub fn number(&self) -> i64 {
+        match self {
+            Self::Nil => 0,
+            other => other.text().parse().unwrap_or_else(|_| panic!("Redis answered {other:?}, no number")),
+        }
+    }
+
+    pub fn list(&self) -> &[Value] {
+        match self {
+            Self::List(list) => list,
+            other => panic!("Redis answered {other:?}, no list"),
         }
     }
 }

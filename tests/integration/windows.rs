@@ -4,16 +4,12 @@
 //! and refuses. One caller asks as fast as it can, so the order of answers is the order of decisions, and these can be judged without a clock:
 //! while a window refuses, the time until the next one only falls. Where it has risen, a new window has begun, and a refusal there is the trap.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir::clock::Clock;
-use weir::engine::{Engine, RedisMode, RedisSettings};
-use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, Fallback, Limit, Outcome, Plan, Rate};
-use weir::telemetry::Metrics;
+use weir::plan::{Algorithm, Alignment, Rate};
 
 use crate::harness::cluster::Cluster;
+use crate::harness::nodes::{Node, one};
 use crate::harness::redis::Redis;
 
 const WINDOWS: usize = 400;
@@ -25,35 +21,15 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Callers with keys of their own, so that scripts queue up before and behind those that are judged.
 const OTHERS: usize = 8;
 
-fn limiter(nodes: Vec<String>, mode: RedisMode) -> Limiter {
-    let deadline = Duration::from_secs(20);
-    let settings = RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline };
-    let metrics = Metrics::new(1);
-    let engine = Engine::build(&weir::engine::Settings::Redis(settings), Clock::system(), &metrics).expect("an engine");
-    Limiter::new(Settings { deadline, ..Settings::default() }, Arc::new(engine), metrics)
-}
-
-fn scope() -> Arc<Scope> {
-    Arc::new(Scope { name: "windows".into(), policy: "windows".into(), on_store_error: Fallback::Deny, limit_decides: false })
-}
-
-async fn ask(limiter: &Limiter, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Outcome {
-    match limiter.take(scope, plan).await {
-        Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
-        Take::Unavailable => panic!("the store did not answer"),
-    }
-}
-
-async fn every_window_begins_full(nodes: Vec<String>, mode: RedisMode) {
-    let (limiter, scope) = (Arc::new(limiter(nodes, mode)), scope());
+async fn every_window_begins_full(node: Node) {
     let algorithm = Algorithm::FixedWindow { rate: Rate { amount: QUOTA, per_ms: WINDOW_MS }, alignment: Alignment::Clock };
-    let plan = |key: &str| Arc::new(Plan::new(vec![Limit::new("short", key, algorithm.clone())]).unwrap());
+    let plan = |key: &str| one(key, algorithm.clone());
     let mut others = tokio::task::JoinSet::new();
     for number in 0..OTHERS {
-        let (limiter, scope, plan) = (Arc::clone(&limiter), Arc::clone(&scope), plan(&format!("other {number}")));
+        let (node, plan) = (node.clone(), plan(&format!("other {number}")));
         others.spawn(async move {
             loop {
-                ask(&limiter, &scope, &plan).await;
+                node.ask(&plan).await;
             }
         });
     }
@@ -63,7 +39,7 @@ async fn every_window_begins_full(nodes: Vec<String>, mode: RedisMode) {
     let mut partial = 0;
     while windows < WINDOWS {
         assert!(begun.elapsed() < DEADLINE, "{windows} windows in {DEADLINE:?}");
-        let outcome = ask(&limiter, &scope, &plan).await;
+        let outcome = node.ask(&plan).await;
         let limit = outcome.limits[0];
         if outcome.admitted {
             if refused_until_us.take().is_some() || limit.remaining == QUOTA - 1 {
@@ -94,11 +70,11 @@ async fn every_window_begins_full(nodes: Vec<String>, mode: RedisMode) {
 #[tokio::test]
 async fn the_first_millisecond_of_each_of_400_windows_counts_from_zero() {
     let redis = Redis::start();
-    every_window_begins_full(vec![redis.address.to_string()], RedisMode::Single).await;
+    every_window_begins_full(Node::single(redis.address)).await;
 }
 
 #[tokio::test]
 async fn on_a_cluster_the_first_millisecond_of_each_of_400_windows_counts_from_zero() {
     let cluster = Cluster::start();
-    every_window_begins_full(cluster.addresses().iter().map(ToString::to_string).collect(), RedisMode::Cluster).await;
+    every_window_begins_full(Node::cluster(&cluster.addresses())).await;
 }

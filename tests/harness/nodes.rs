@@ -1,0 +1,121 @@
+//! The limiter as a library, for tests of counting alone: nodes that share a Redis as proxies do, without a request around each decision.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Barrier;
+use weir::clock::Clock;
+use weir::engine::{Engine, RedisMode, RedisSettings};
+use weir::limit::{Limiter, Scope, Settings, Take};
+use weir::plan::{Algorithm, Alignment, Calendar, Fallback, Limit, Outcome, Plan, Rate};
+use weir::telemetry::Metrics;
+
+/// A loaded machine never meets it: these tests are about counts, not about time.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// One of those who share the counters; each has connections of its own.
+#[derive(Clone)]
+pub struct Node {
+    pub limiter: Arc<Limiter>,
+    pub scope: Arc<Scope>,
+}
+
+impl Node {
+    /// On one Redis.
+    pub fn single(address: SocketAddr) -> Self {
+        Self::on(&[address], RedisMode::Single)
+    }
+
+    pub fn cluster(addresses: &[SocketAddr]) -> Self {
+        Self::on(addresses, RedisMode::Cluster)
+    }
+
+    fn on(addresses: &[SocketAddr], mode: RedisMode) -> Self {
+        let nodes = addresses.iter().map(ToString::to_string).collect();
+        let settings = RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline: DEADLINE };
+        let metrics = Metrics::new(1);
+        let engine = Engine::build(&weir::engine::Settings::Redis(settings), Clock::system(), &metrics).expect("an engine");
+        let limiter = Limiter::new(Settings { deadline: DEADLINE, ..Settings::default() }, Arc::new(engine), metrics);
+        let scope = Scope { name: "nodes".into(), policy: "nodes".into(), on_store_error: Fallback::Deny, limit_decides: false };
+        Self { limiter: Arc::new(limiter), scope: Arc::new(scope) }
+    }
+
+    /// As many as `count`, on one Redis.
+    pub fn several(count: usize, address: SocketAddr) -> Vec<Self> {
+        (0..count).map(|_| Self::single(address)).collect()
+    }
+
+    pub async fn take(&self, plan: &Arc<Plan>) -> Take {
+        self.limiter.take(&self.scope, plan).await
+    }
+
+    /// Takes, and lets go of the grant: what was taken stays taken.
+    pub async fn ask(&self, plan: &Arc<Plan>) -> Outcome {
+        match self.take(plan).await {
+            Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
+            Take::Unavailable => panic!("the store did not answer"),
+        }
+    }
+
+    /// How many of `tries`, one after another, are admitted.
+    pub async fn admitted(&self, plan: &Arc<Plan>, tries: usize) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..tries {
+            admitted += u64::from(self.ask(plan).await.admitted);
+        }
+        admitted
+    }
+
+    /// What is left of the first limit, by a look that takes nothing.
+    pub async fn left(&self, plan: &Arc<Plan>) -> u64 {
+        let looks = plan.limits().iter().map(|limit| Limit { cost: 0, ..limit.clone() });
+        self.ask(&of(looks.collect())).await.limits[0].remaining
+    }
+
+    /// Waits until all that was given back has arrived.
+    pub async fn drain(&self) {
+        self.limiter.drain(DEADLINE).await;
+    }
+}
+
+/// A plan of these limits.
+pub fn of(limits: Vec<Limit>) -> Arc<Plan> {
+    Arc::new(Plan::new(limits).expect("a plan"))
+}
+
+/// A plan of one limit of cost 1.
+pub fn one(key: &str, algorithm: Algorithm) -> Arc<Plan> {
+    of(vec![Limit::new("limit", key, algorithm)])
+}
+
+pub fn fixed_window(amount: u64, per_ms: u64) -> Algorithm {
+    Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::FirstRequest }
+}
+
+/// Each algorithm that is exact, with room for `amount` and periods of `per_ms`; `quota` counts for ever.
+pub fn exact(amount: u64, per_ms: u64) -> Vec<Algorithm> {
+    let rate = Rate { amount, per_ms };
+    vec![
+        fixed_window(amount, per_ms),
+        Algorithm::FixedWindow { rate, alignment: Alignment::Clock },
+        Algorithm::SlidingWindowLog { rate },
+        Algorithm::TokenBucket { burst: amount, rate },
+        Algorithm::Gcra { burst: amount, rate },
+        Algorithm::Quota { amount, calendar: Calendar::Forever, conditional: true },
+    ]
+}
+
+/// `count` takes of one plan by these nodes, all begun together.
+pub async fn together(nodes: &[Node], count: usize, plan: &Arc<Plan>) -> u64 {
+    let barrier = Arc::new(Barrier::new(count));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..count {
+        let (node, plan, barrier) = (nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(&barrier));
+        tasks.spawn(async move {
+            barrier.wait().await;
+            node.ask(&plan).await.admitted
+        });
+    }
+    tasks.join_all().await.into_iter().map(u64::from).sum()
+}
