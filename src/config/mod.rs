@@ -226,7 +226,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let server = server::server(&mut root);
     let admin = server::admin(&mut root, &listeners);
     let log = server::log(&mut root);
-    let store = store::store(notes, &mut root);
+    let store = store::store(notes, &mut root, server.waiting_max);
     let upstreams = upstreams::upstreams(&mut root);
     let policies = policies::policies(notes, &mut root);
     let above = routes::Above {

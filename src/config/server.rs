@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::reader::{Item, Table};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
 use crate::wire::Identity;
-use crate::{listen, proxy, telemetry};
+use crate::{limit, listen, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
@@ -27,6 +27,8 @@ const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
 /// The low end is what an HTTP/1 connection reads at a time.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=1 << 20;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
+/// Each holds its connection and, of a body, what the client has sent of it. With 0 none waits.
+const WAITING: RangeInclusive<u64> = 0..=1_000_000;
 const URI_BYTES_DEFAULT: u64 = 8 << 10;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
@@ -46,6 +48,8 @@ pub(super) struct Server {
     pub(super) connections: listen::ConnectionSettings,
     pub(super) uri_bytes_max: usize,
     pub(super) body_bytes_max: u64,
+    /// Of leaky buckets.
+    pub(super) waiting_max: usize,
     pub(super) body_idle: Duration,
 }
 
@@ -121,6 +125,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
     let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
+    let waiting_max = limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
     limits.finish();
 
     let mut timeouts = table.section("timeouts");
@@ -146,6 +151,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         },
         uri_bytes_max,
         body_bytes_max,
+        waiting_max,
         body_idle,
     }
 }

@@ -10,8 +10,9 @@ use crate::limit;
 use crate::plan::Fallback;
 
 /// Of one whole decision.
-const DEADLINE_DEFAULT: Duration = Duration::from_millis(50);
 const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
+/// A place on Redis whose proxy says nothing any more is held for so long; renewed three times in it.
+const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 const KEYS_DEFAULT: usize = 1_000_000;
 const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
 const NODES_MAX: usize = 256;
@@ -36,8 +37,10 @@ enum Kind {
     Redis,
 }
 
-pub(super) fn store(notes: &Notes, root: &mut Table<'_>) -> Store {
+/// `waiting_max` stands in `[server.limits]`, beside the other bounds of a worker.
+pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> Store {
     let mut table = root.section("store");
+    let default = limit::Settings::default();
     let kinds = [("embedded", Kind::Embedded), ("redis", Kind::Redis)];
     let kind = table.take("engine").and_then(|item| item.choice(&kinds, &[])).unwrap_or(Kind::Embedded);
     let on_store_error = match table.take("on_store_error") {
@@ -52,7 +55,8 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>) -> Store {
         }
         None => None,
     };
-    let deadline = table.duration("deadline", DEADLINE, DEADLINE_DEFAULT);
+    let deadline = table.duration("deadline", DEADLINE, default.deadline);
+    let lease = table.duration("lease", LEASE, default.lease);
     let key_secret = files::secret(notes, &mut table, "key_secret_file", "key_secret_env");
 
     let mut embedded = table.section("embedded");
@@ -69,7 +73,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>) -> Store {
             Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
             Kind::Redis => engine::Settings::Redis(redis),
         },
-        limiter: limit::Settings { deadline, key_secret, ..limit::Settings::default() },
+        limiter: limit::Settings { deadline, lease, waiting_max, key_secret },
         on_store_error: on_store_error.unwrap_or(Fallback::Deny),
     }
 }

@@ -50,7 +50,7 @@ fn the_shipped_file_is_right_and_says_the_defaults() {
     assert_eq!(shipped.requests, bare.requests);
     assert_eq!((shipped.admin, &shipped.log), (bare.admin, &bare.log));
     assert_eq!(shipped.engine, bare.engine);
-    assert_eq!(shipped.limiter.deadline, bare.limiter.deadline);
+    assert_eq!(shipped.limiter, bare.limiter);
     assert_eq!(Route { name: "all".into(), ..shipped.routes[0].clone() }, bare.routes[0]);
     let [shipped, bare] = [&shipped, &bare].map(|config| config.upstreams[0].clone());
     assert_eq!(upstream::Settings { endpoints: bare.endpoints.clone(), ..shipped }, bare);

@@ -31,6 +31,11 @@ fn each_number_has_its_range() {
     says("store.embedded.max_keys = 0", &["from 1 to 1000000000"]);
     assert_eq!(good(&extended(&format!("server.workers = {WORKERS_MAX}"))).workers, WORKERS_MAX);
     assert_eq!(good(&extended("store.deadline = \"75ms\"")).limiter.deadline, Duration::from_millis(75));
+    says("store.lease = \"500ms\"", &["\"1s\" to \"5m\""]);
+    says("store.lease = \"301s\"", &["\"1s\" to \"5m\""]);
+    assert_eq!(good(&extended("store.lease = \"5m\"")).limiter.lease, Duration::from_secs(300));
+    says("server.limits.waiting_per_worker = 1_000_001", &["0 to 1000000"]);
+    assert_eq!(good(&extended("server.limits.waiting_per_worker = 0")).limiter.waiting_max, 0);
 }
 
 #[test]

@@ -216,7 +216,7 @@ impl Written {
         if self.quota.is_none_or(|quota| quota == 0) {
             return;
         }
-        if self.capacity(report) == Some(0) {
+        if self.most(report) == Some(0) {
             report.add("burst", 0, "1 or more: with 0 no request could ever pass (to refuse all, write `quota = 0`)");
         } else if let Some(most) = self.most(report).filter(|most| self.cost > *most) {
             let what = match self.algorithm {
@@ -404,7 +404,7 @@ mod tests {
                 &format!(r#"{leaky}, "quota": 10, "max_delay": "500ms", "cost": 7"#),
                 "cost: found 7, expected at most the burst and what may wait, 6",
             ),
-            (&format!(r#"{leaky}, "quota": 10, "max_delay": "500ms", "burst": 0"#), "burst: found 0, expected 1 or more"),
+            (&format!(r#"{leaky}, "quota": 10, "max_delay": "0s", "burst": 0"#), "burst: found 0, expected 1 or more"),
         ] {
             let found = mistakes(&one(fields));
             assert!(found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")), "{fields}: {found:#?}");
@@ -419,6 +419,8 @@ mod tests {
             r#""algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false, "cost": 2147483648"#,
             r#""algorithm": "quota", "quota": 2147483648, "calendar": "month", "anchor_day": 1, "time_zone": "Etc/GMT+1""#,
             r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "cost": 6"#,
+            // None at once: each waits.
+            r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "burst": 0"#,
         ] {
             assert_eq!(mistakes(&one(fields)), [""; 0]);
         }
