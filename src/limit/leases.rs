@@ -2,9 +2,10 @@
 //!
 //! On Redis one task a worker renews all that is held there, three times in a lease's length, so that two renewals may fail. What is not renewed - its
 //! proxy died, its thread is gone - ends by itself. In memory a lease ends with its request or with the process, and is not renewed.
+//!
+//! A place that is let go of while it is being renewed is given back when that call is over: the other way round the renewal would take it again.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::queue::{Job, Worker};
@@ -19,16 +20,63 @@ const RENEWING_MAX: usize = 16;
 
 /// What one worker's requests hold.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
-    held: Mutex<HashMap<u64, Cells>>,
-    next: AtomicU64,
+pub(super) struct Leases(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    held: HashMap<u64, Lease>,
+    next: u64,
+    /// How many are let go of and still being renewed.
+    released: usize,
     /// Whether there is a task that renews.
-    renewing: AtomicBool,
+    renews: bool,
+}
+
+#[derive(Debug)]
+struct Lease {
+    cells: Cells,
+    taken_at_us: u64,
+    /// A call that renews it is under way.
+    renewing: bool,
+    /// It was let go of while that call was.
+    released: bool,
 }
 
 impl Leases {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Cells>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each change is whole before the lock is left.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places that are to be given back once they are renewed: whoever drains waits for them.
+    pub(super) fn released(&self) -> usize {
+        self.lock().released
+    }
+
+    /// Lets go of a place; `None` where that must wait until it is renewed.
+    fn release(&self, id: u64) -> Option<Lease> {
+        let mut inner = self.lock();
+        if let Some(lease) = inner.held.get_mut(&id).filter(|lease| lease.renewing) {
+            lease.released = true;
+            inner.released += 1;
+            return None;
+        }
+        inner.held.remove(&id)
+    }
+
+    /// A renewal is over: what was let go of meanwhile.
+    fn renewed(&self, id: u64) -> Option<Lease> {
+        let mut inner = self.lock();
+        let lease = inner.held.get_mut(&id)?;
+        lease.renewing = false;
+        if lease.released { inner.held.remove(&id) } else { None }
+    }
+
+    /// What is held now; without any there is nothing left to renew, and the task that asks has ended.
+    fn to_renew(&self) -> Option<Vec<u64>> {
+        let mut inner = self.lock();
+        inner.renews = !inner.held.is_empty();
+        inner.renews.then(|| inner.held.keys().copied().collect())
     }
 }
 
@@ -38,58 +86,99 @@ pub(super) struct Held {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
     id: u64,
-    taken_at_us: u64,
 }
 
 impl Held {
     /// Holds what `cell` took at `taken_at_us`.
     pub(super) fn new(shared: &Arc<Shared>, worker: &Arc<Worker>, cell: Cell, taken_at_us: u64) -> Self {
-        let id = worker.leases.next.fetch_add(1, Ordering::Relaxed);
-        worker.leases.lock().insert(id, Cells::from_iter([cell]));
-        let held = Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id, taken_at_us };
-        if matches!(*shared.engine, Engine::Redis(_)) && !worker.leases.renewing.swap(true, Ordering::SeqCst) {
-            match tokio::runtime::Handle::try_current() {
-                Ok(runtime) => drop(runtime.spawn(renew(Arc::clone(shared), Renewing(Arc::clone(worker))))),
-                Err(_) => worker.leases.renewing.store(false, Ordering::SeqCst),
-            }
+        let mut inner = worker.leases.lock();
+        let id = inner.next;
+        inner.next += 1;
+        inner.held.insert(id, Lease { cells: Cells::from_iter([cell]), taken_at_us, renewing: false, released: false });
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        let runtime = runtime.filter(|_| matches!(*shared.engine, Engine::Redis(_)) && !inner.renews);
+        inner.renews |= runtime.is_some();
+        // Before the task is made: a runtime that is going down drops it at once.
+        drop(inner);
+        if let Some(runtime) = runtime {
+            drop(runtime.spawn(renew(Arc::clone(shared), Renewing(Some(Arc::clone(worker))))));
         }
-        held
+        Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some(cells) = self.worker.leases.lock().remove(&self.id) else { return };
-        settle::run(&self.shared, &self.worker, Job::GiveBack { cells, taken_at_us: self.taken_at_us });
+        let lease = self.worker.leases.release(self.id);
+        give_back(&self.shared, &self.worker, lease);
     }
 }
 
-/// The task that renews; when it ends, or is torn down with its runtime, another may begin.
-struct Renewing(Arc<Worker>);
+fn give_back(shared: &Arc<Shared>, worker: &Arc<Worker>, lease: Option<Lease>) {
+    if let Some(Lease { cells, taken_at_us, .. }) = lease {
+        settle::run(shared, worker, Job::GiveBack { cells, taken_at_us });
+    }
+}
+
+/// The task that renews; when it is torn down with its runtime, another may begin.
+struct Renewing(Option<Arc<Worker>>);
 
 impl Drop for Renewing {
     fn drop(&mut self) {
-        self.0.leases.renewing.store(false, Ordering::SeqCst);
+        if let Some(worker) = &self.0 {
+            worker.leases.lock().renews = false;
+        }
     }
 }
 
-async fn renew(shared: Arc<Shared>, task: Renewing) {
-    loop {
-        tokio::time::sleep(shared.lease / RENEWALS).await;
-        let held: Vec<Cells> = task.0.leases.lock().values().cloned().collect();
-        if held.is_empty() {
-            return;
+/// A call that renews one lease.
+struct Renewal {
+    shared: Arc<Shared>,
+    worker: Arc<Worker>,
+    id: u64,
+}
+
+impl Renewal {
+    /// `None`: it has been let go of.
+    fn begin(shared: &Arc<Shared>, worker: &Arc<Worker>, id: u64) -> Option<(Self, Cells)> {
+        let mut inner = worker.leases.lock();
+        let lease = inner.held.get_mut(&id)?;
+        lease.renewing = true;
+        Some((Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id }, lease.cells.clone()))
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        let lease = self.worker.leases.renewed(self.id);
+        if lease.is_some() {
+            give_back(&self.shared, &self.worker, lease);
+            // Only now that it is queued: a drain that looks in between sees it twice, and never misses it.
+            self.worker.leases.lock().released -= 1;
         }
+    }
+}
+
+async fn renew(shared: Arc<Shared>, mut task: Renewing) {
+    while let Some(worker) = task.0.clone() {
+        tokio::time::sleep(shared.lease / RENEWALS).await;
+        let Some(held) = worker.leases.to_renew() else {
+            // Another task may have begun already.
+            task.0 = None;
+            return;
+        };
         let share = held.len().div_ceil(RENEWING_MAX);
         let calls: Vec<_> = held
             .chunks(share)
             .map(|share| {
-                let (shared, share) = (Arc::clone(&shared), share.to_vec());
+                let (shared, worker, share) = (Arc::clone(&shared), Arc::clone(&worker), share.to_vec());
                 tokio::spawn(async move {
-                    for cells in share {
+                    for id in share {
+                        let Some((renewal, cells)) = Renewal::begin(&shared, &worker, id) else { continue };
                         if shared.engine.renew(&cells).await.is_err() {
                             shared.counters.failed_renewals.inc();
                         }
+                        drop(renewal);
                     }
                 })
             })

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{Engine, Secret};
-use crate::plan::{Fallback, Outcome, Plan};
+use crate::plan::{Adjustment, Fallback, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 /// What the limiter needs beside its engine.
@@ -35,7 +35,8 @@ pub struct Settings {
     pub deadline: Duration,
     /// How long a `concurrency` limit on Redis holds a place whose proxy says nothing any more. Renewed three times in it.
     pub lease: Duration,
-    /// Requests that may wait for their turn in a leaky bucket on one worker, at most: beyond, one that would wait is refused.
+    /// Requests that may wait for their turn in a leaky bucket on one worker, at most; those whose take is under way count as well. Beyond, one that
+    /// would have to wait is refused.
     pub waiting_max: usize,
     /// Keys the digests of tags and keys; the same on every proxy.
     pub key_secret: Option<Secret>,
@@ -111,15 +112,6 @@ pub enum Ending {
     ClientGone,
 }
 
-/// Changes what a limit took: above zero charges more, below zero gives back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adjustment {
-    /// The limit's name.
-    pub limit: String,
-    /// Units.
-    pub units: i64,
-}
-
 impl Scope {
     /// A scope's name: the policy's, or that policy on one route. `@` inside either is escaped, so that no two scopes share counters by their
     /// names.
@@ -140,7 +132,8 @@ impl Limiter {
     /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a charge: on Redis it must run inside a tokio
     /// runtime, where what was sent is seen through to its end and then settled as [`Ending::Unsent`].
     ///
-    /// A leaky bucket's wait is over when this returns: it needs a tokio runtime with a clock, in memory too.
+    /// A leaky bucket's wait is over when this returns: it needs a tokio runtime with a clock, in memory too. A future that is dropped while it waits
+    /// is settled as [`Ending::Unsent`] as well, and its turn stays taken.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
         take::take(&self.shared, scope, plan).await
     }
@@ -154,9 +147,10 @@ impl Limiter {
 }
 
 impl Grant {
-    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's own words: below zero for limits that are
-    /// settled so (at most what was taken), above zero for any (best effort: what does not fit any more is not charged, and counted).
-    /// Returns at once: on Redis the work is queued.
+    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's own words: units below zero and resets for limits
+    /// that are settled so ([`crate::plan::Refund::BySettle`]; at most what was taken is given back), units above zero for any (best effort: what
+    /// does not fit any more is not charged, and counted). Places in a `concurrency` limit go with the grant and turns in a leaky bucket stay taken:
+    /// neither is adjusted. Returns at once: on Redis the work is queued.
     pub fn settle(self, ending: Ending, adjustments: &[Adjustment]) {
         settle::settle(&self, ending, adjustments);
     }

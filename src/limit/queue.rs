@@ -1,6 +1,6 @@
 //! One worker's settling calls on their way to Redis: a bounded queue and how many calls are under way. Knows no engine.
 //!
-//! When the queue is full, give-backs go before charges: a lost give-back leaves a limit too strict until it expires, a lost charge would let
+//! When the queue is full, give-backs and resets go before charges: a lost one leaves a limit too strict until it expires, a lost charge would let
 //! too much through.
 
 use std::collections::VecDeque;
@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::leases::Leases;
-use crate::engine::Cells;
+use crate::engine::{Cells, Key};
+use crate::plan::Algorithm;
 use crate::telemetry::Counter;
 
 /// Settling calls that wait on one worker, at most.
@@ -23,8 +24,10 @@ pub(super) const TAKES_IN_FLIGHT_MAX: usize = 4_096;
 pub(super) enum Job {
     /// Give back what was taken at that instant.
     GiveBack { cells: Cells, taken_at_us: u64 },
-    /// Charge more.
-    Charge(Cells),
+    /// Charge more. Where the store's time lies outside what a calendar's numbers are about, the cell is asked once more, with others.
+    Charge { cells: Cells, algorithm: Algorithm },
+    /// Forget the counter.
+    Reset(Key),
 }
 
 /// A counter for each kind of settling call.
@@ -32,13 +35,15 @@ pub(super) enum Job {
 pub(super) struct ByKind {
     pub(super) give_back: Counter,
     pub(super) charge: Counter,
+    pub(super) reset: Counter,
 }
 
 impl ByKind {
     pub(super) fn of(&self, job: &Job) -> &Counter {
         match job {
             Job::GiveBack { .. } => &self.give_back,
-            Job::Charge(_) => &self.charge,
+            Job::Charge { .. } => &self.charge,
+            Job::Reset(_) => &self.reset,
         }
     }
 }
@@ -48,7 +53,7 @@ impl ByKind {
 pub(super) struct Worker {
     queue: Mutex<Queue>,
     takes: AtomicUsize,
-    /// Requests that wait for their turn in a leaky bucket.
+    /// Requests that wait for their turn in a leaky bucket, or that may have to: their take is under way.
     waiting: AtomicUsize,
     dropped: ByKind,
     pub(super) leases: Leases,
@@ -56,6 +61,7 @@ pub(super) struct Worker {
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// And resets.
     give_backs: VecDeque<Job>,
     charges: VecDeque<Job>,
     /// Tasks that take jobs from here.
@@ -72,8 +78,8 @@ impl Worker {
         let mut queue = self.lock();
         if queue.give_backs.len() + queue.charges.len() >= SETTLES_QUEUED_MAX {
             let gives_way = match job {
-                Job::Charge(_) => queue.give_backs.pop_front(),
-                Job::GiveBack { .. } => None,
+                Job::Charge { .. } => queue.give_backs.pop_front(),
+                Job::GiveBack { .. } | Job::Reset(_) => None,
             };
             let Some(oldest) = gives_way else {
                 self.dropped.of(&job).inc();
@@ -82,8 +88,8 @@ impl Worker {
             self.dropped.of(&oldest).inc();
         }
         match job {
-            Job::GiveBack { .. } => queue.give_backs.push_back(job),
-            Job::Charge(_) => queue.charges.push_back(job),
+            Job::GiveBack { .. } | Job::Reset(_) => queue.give_backs.push_back(job),
+            Job::Charge { .. } => queue.charges.push_back(job),
         }
         let more = queue.drainers < SETTLES_IN_FLIGHT_MAX;
         queue.drainers += usize::from(more);
@@ -117,22 +123,25 @@ impl Worker {
         self.takes.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether so many wait for their turn that one more has no room.
-    pub(super) fn is_crowded(&self, waiting_max: usize) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= waiting_max
+    /// A place for a request that may have to wait for its turn, for as long as the answer lives; `None` where all are taken.
+    pub(super) fn place(self: &Arc<Self>, waiting_max: usize) -> Option<Waits> {
+        let place =
+            self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| (waiting < waiting_max).then_some(waiting + 1));
+        place.is_ok().then(|| Waits(Arc::clone(self)))
     }
 
-    /// Counts a request that waits, for as long as the answer lives.
-    pub(super) fn wait(self: &Arc<Self>) -> Waits {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(Arc::clone(self))
+    /// How many have such a place.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Takes and settling calls that are not done.
     pub(super) fn pending(&self) -> usize {
         let queue = self.lock();
         // A drainer holds a job, or is about to see that there is none.
-        self.takes.load(Ordering::SeqCst) + queue.give_backs.len() + queue.charges.len() + queue.drainers
+        let queued = queue.give_backs.len() + queue.charges.len() + queue.drainers;
+        self.takes.load(Ordering::SeqCst) + self.leases.released() + queued
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -141,7 +150,8 @@ impl Worker {
     }
 }
 
-/// A request that waits for its turn.
+/// A request's place among those that wait for their turn.
+#[derive(Debug)]
 pub(super) struct Waits(Arc<Worker>);
 
 impl Drop for Waits {
@@ -167,8 +177,17 @@ mod tests {
     fn worker() -> (Worker, ByKind) {
         let metrics = Metrics::new(1);
         let of = |kind| metrics.counter(names::SETTLES_DROPPED, &[kind]);
-        let dropped = ByKind { give_back: of("give_back"), charge: of("charge") };
+        let dropped = ByKind { give_back: of("give_back"), charge: of("charge"), reset: of("reset") };
         (Worker::new(dropped.clone()), dropped)
+    }
+
+    fn charge() -> Job {
+        Job::Charge { cells: Cells::new(), algorithm: Algorithm::Concurrency { amount: 1 } }
+    }
+
+    fn reset() -> Job {
+        let space = Arc::new(crate::engine::Space { text: String::new(), digest: 0 });
+        Job::Reset(Key { tag: 0, key: 0, space })
     }
 
     fn give_back(taken_at_us: u64) -> Job {
@@ -182,12 +201,13 @@ mod tests {
             worker.push(give_back(at));
         }
         worker.push(give_back(9));
-        assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1, 0));
+        worker.push(reset());
+        assert_eq!((dropped.give_back.get(), dropped.charge.get(), dropped.reset.get()), (1, 0, 1));
         for _ in 0..SETTLES_QUEUED_MAX {
-            worker.push(Job::Charge(Cells::new()));
+            worker.push(charge());
         }
         assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1 + SETTLES_QUEUED_MAX as u64, 0));
-        worker.push(Job::Charge(Cells::new()));
+        worker.push(charge());
         assert_eq!(dropped.charge.get(), 1);
         let waiting = std::iter::from_fn(|| worker.pop()).count();
         assert_eq!(waiting, SETTLES_QUEUED_MAX);
@@ -198,8 +218,8 @@ mod tests {
         let (worker, _) = worker();
         let asked = (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
         assert_eq!(asked, SETTLES_IN_FLIGHT_MAX);
-        worker.push(Job::Charge(Cells::new()));
-        assert!(matches!(worker.pop(), Some(Job::Charge(_))));
+        worker.push(charge());
+        assert!(matches!(worker.pop(), Some(Job::Charge { .. })));
         assert!(matches!(worker.pop(), Some(Job::GiveBack { taken_at_us: 0, .. })));
         assert!(!worker.end_drainer(false), "jobs wait");
     }
@@ -208,9 +228,10 @@ mod tests {
     fn what_waits_when_a_worker_ends_is_counted_as_dropped() {
         let (worker, dropped) = worker();
         worker.push(give_back(1));
-        worker.push(Job::Charge(Cells::new()));
+        worker.push(charge());
+        worker.push(reset());
         drop(worker);
-        assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1, 1));
+        assert_eq!((dropped.give_back.get(), dropped.charge.get(), dropped.reset.get()), (1, 1, 1));
     }
 
     #[test]

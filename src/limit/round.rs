@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
-use crate::plan::{Limit, LimitOutcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome};
 
 /// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's order; `None` where it was not.
 pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
@@ -141,7 +141,9 @@ impl Round {
             && taken.cells.iter().any(|reply| reply.outside)
         {
             if !std::mem::replace(&mut group.retold, true) {
-                for (cell, place) in group.cells.iter_mut().zip(&group.places) {
+                // Only theirs: the others' may say what was decided before, as that nobody may wait.
+                let cells = group.cells.iter_mut().zip(&group.places).zip(&taken.cells).filter(|(_, reply)| reply.outside);
+                for ((cell, place), _) in cells {
                     cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
                 }
                 return;
@@ -199,12 +201,14 @@ impl Round {
             return LimitOutcome { fits: false, remaining: reply.remaining, retry_after_us, reset_us, ..LimitOutcome::default() };
         }
         let not_kept = self.verdict != Verdict::Admitted && !group.looked && reply.fits;
+        // A shadow has nobody wait, either.
+        let waits = reply.fits && !group.looked && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
             remaining: reply.remaining.saturating_add(if not_kept { limit.cost } else { 0 }),
             retry_after_us: reply.retry_units.filter(|_| !reply.fits).map(us),
             reset_us,
-            delay_us: reply.retry_units.filter(|_| reply.fits && !group.looked).map_or(0, us),
+            delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             degraded: false,
         }
     }
@@ -366,5 +370,32 @@ mod tests {
             }
         }
         assert_eq!(steps, [("take", 1, 2), ("take", 2, 1), ("take", 3, 1), ("give back", 2, 1), ("give back", 1, 2)]);
+    }
+
+    /// What is outside is asked once more with the numbers of that instant, and only that; outside twice is the store's failure.
+    #[test]
+    fn what_lies_outside_is_told_again_once() {
+        let outside = |cells: &Cells, which: usize| {
+            let reply =
+                |place| CellReply { fits: place != which, remaining: 5, retry_units: None, reset_units: 0, outside: place == which };
+            Ok(Taken { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
+        };
+        // The one that is outside may be a shadow: it refuses nobody, and is asked again all the same.
+        for (shadow, denies) in [(false, true), (true, false)] {
+            let mut round = Round::new();
+            round.add(cell(1, false, 1), 0, false);
+            round.add(cell(1, shadow, 1), 1, denies);
+            let mut numbers = Vec::new();
+            while let Step::Take(cells) = round.next() {
+                numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
+                let answer = outside(cells, 1);
+                round.took(answer, |place, at_us| Some([at_us as i64 + place as i64; NUMBERS_MAX]));
+            }
+            assert_eq!(numbers, [[9, 9], [9, 78]]);
+            assert_eq!(round.verdict(), if denies { Verdict::Unavailable } else { Verdict::Admitted });
+            let (mut outcomes, mut charged) = (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
+            round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);
+            assert!(outcomes.iter().all(|outcome| outcome.degraded) && charged.iter().all(Option::is_none));
+        }
     }
 }

@@ -12,31 +12,32 @@ use super::local;
 use super::queue::{Job, Worker};
 use super::shared::Shared;
 use super::take::Asked;
-use super::{Adjustment, Ending, Grant, take};
-use crate::engine::{Cells, Engine, EngineError};
-use crate::plan::{AMOUNT_MAX, Algorithm, Limit, Refund};
+use super::{Ending, Grant, programs, take};
+use crate::engine::{Cell, Cells, Embedded, Engine, EngineError, Taken};
+use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Limit, Refund};
 use crate::telemetry::{Counter, names};
 
 /// What is to be done about one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Change {
+struct Due {
     /// Units to give back, at most what was taken.
     back: u64,
     /// Units to charge more.
     more: u64,
+    /// Forget the counter, and do nothing else.
+    reset: bool,
 }
 
-type Changes = SmallVec<[Change; 2]>;
+type Dues = SmallVec<[Due; 2]>;
 
 /// Settles `grant`.
 pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) {
     let limits = grant.plan.limits();
-    let mut changes: Changes =
-        limits.iter().zip(&grant.charged).map(|(limit, charged)| declared(limit, charged.is_some(), ending)).collect();
+    let mut changes: Dues = limits.iter().zip(&grant.charged).map(|(limit, charged)| declared(limit, charged.is_some(), ending)).collect();
     if !adjustments.is_empty() {
         adjust(grant, adjustments, &mut changes);
     }
-    if changes.iter().all(|change| *change == Change::default()) {
+    if changes.iter().all(|change| *change == Due::default()) {
         return;
     }
     let (worker, jobs) = jobs(grant, &changes);
@@ -51,7 +52,11 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
         Engine::Embedded(embedded) => {
             let result = match &job {
                 Job::GiveBack { cells, taken_at_us } => embedded.give_back(cells, *taken_at_us).map(|()| true),
-                Job::Charge(cells) => embedded.take(cells).map(|taken| taken.admitted),
+                Job::Charge { cells, algorithm } => charge_here(shared, embedded, cells, algorithm),
+                Job::Reset(key) => {
+                    embedded.reset(key);
+                    Ok(true)
+                }
             };
             Pending::new(shared, &job).end(result);
         }
@@ -59,11 +64,36 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     }
 }
 
+fn charge_here(shared: &Shared, embedded: &Embedded, cells: &Cells, algorithm: &Algorithm) -> Result<bool, EngineError> {
+    let taken = embedded.take(cells)?;
+    match retold(shared, cells, algorithm, &taken) {
+        Some(cells) => embedded.take(&cells).map(|taken| taken.admitted),
+        None => Ok(taken.admitted),
+    }
+}
+
+async fn charge(shared: &Shared, cells: &Cells, algorithm: &Algorithm) -> Result<bool, EngineError> {
+    let taken = shared.engine.take(cells).await?;
+    match retold(shared, cells, algorithm, &taken) {
+        Some(cells) => shared.engine.take(&cells).await.map(|taken| taken.admitted),
+        None => Ok(taken.admitted),
+    }
+}
+
+/// The charge with numbers at the store's time, where that lay outside what its numbers were about and nothing was decided.
+fn retold(shared: &Shared, cells: &Cells, algorithm: &Algorithm, taken: &Taken) -> Option<Cells> {
+    if !taken.cells.iter().any(|reply| reply.outside) {
+        return None;
+    }
+    let numbers = programs::numbers(algorithm, shared.lease, taken.at_us as i64);
+    Some(cells.iter().map(|cell| Cell { numbers, ..cell.clone() }).collect())
+}
+
 /// What the limit's `refund` gives back for `ending`.
-fn declared(limit: &Limit, charged: bool, ending: Ending) -> Change {
+fn declared(limit: &Limit, charged: bool, ending: Ending) -> Due {
     // A place in a concurrency limit is given back by itself, and a turn in a leaky bucket not at all.
     if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
-        return Change::default();
+        return Due::default();
     }
     let refunds = match limit.refund {
         // `by-settle` gives back what the policy's adjustments say, and nothing by itself.
@@ -71,29 +101,39 @@ fn declared(limit: &Limit, charged: bool, ending: Ending) -> Change {
         Refund::Unsent => ending == Ending::Unsent,
         Refund::UpstreamError => matches!(ending, Ending::Unsent | Ending::UpstreamFailed),
     };
-    Change { back: if refunds && charged { limit.cost } else { 0 }, more: 0 }
+    Due { back: if refunds && charged { limit.cost } else { 0 }, ..Due::default() }
 }
 
 /// Adds the policy's own words to `changes`. What can't be done is counted as a policy's wrong answer.
-fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Changes) {
+fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Dues) {
     for adjustment in adjustments {
         let limits = grant.plan.limits();
         let place = limits.iter().position(|limit| limit.name == adjustment.limit);
         let named = place.and_then(|place| Some((limits.get(place)?, grant.charged.get(place)?, changes.get_mut(place)?)));
-        if let Err(why) = apply(adjustment.units, named) {
+        if let Err(why) = apply(adjustment.change, named) {
             grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
-            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, units = adjustment.units, why, "adjustment ignored");
+            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = ?adjustment.change, why, "adjustment ignored");
         }
     }
 }
 
-fn apply(units: i64, limit: Option<(&Limit, &Option<u64>, &mut Change)>) -> Result<(), &'static str> {
+fn apply(wanted: Change, limit: Option<(&Limit, &Option<u64>, &mut Due)>) -> Result<(), &'static str> {
     let (limit, charged, change) = limit.ok_or("the plan has no such limit")?;
-    if units.unsigned_abs() > AMOUNT_MAX {
-        return Err("more than 2^31 units");
-    }
     if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
         return Err("changes a place in flight or a turn, which are not counted");
+    }
+    let units = match wanted {
+        Change::Reset if limit.refund != Refund::BySettle => return Err("resets, but the limit's refund is not by-settle"),
+        Change::Reset => {
+            // What was taken goes with the counter, and what else was asked for would race with it.
+            *change = Due { reset: true, ..Due::default() };
+            return Ok(());
+        }
+        Change::Units(_) if change.reset => return Err("the limit is reset already"),
+        Change::Units(units) => units,
+    };
+    if units.unsigned_abs() > AMOUNT_MAX {
+        return Err("more than 2^31 units");
     }
     if units > 0 {
         change.more = (change.more + units.unsigned_abs()).min(AMOUNT_MAX);
@@ -105,11 +145,11 @@ fn apply(units: i64, limit: Option<(&Limit, &Option<u64>, &mut Change)>) -> Resu
     Ok(())
 }
 
-/// The calls that do `changes`: give-backs together where they were taken together, each charge alone, so that one which does not fit
-/// holds back no other.
-fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
+/// The calls that do `changes`: give-backs together where they were taken together, each charge and each reset alone, so that one which does
+/// not fit holds back no other.
+fn jobs(grant: &Grant, changes: &[Due]) -> (Arc<Worker>, Vec<Job>) {
     let Grant { shared, scope, plan, charged, member, .. } = grant;
-    let now_us = take::now_us(plan);
+    let now_us = take::now_us(shared, plan);
     let mut digests = PlanDigests::new(&shared.digests);
     local::with(shared, |local| {
         let worker = Arc::clone(local.worker());
@@ -136,14 +176,19 @@ fn jobs(grant: &Grant, changes: &[Change]) -> (Arc<Worker>, Vec<Job>) {
                 }
             }
             for (limit, change) in plan.limits().iter().zip(changes).filter(|(_, change)| change.more > 0) {
-                if super::programs::never_passes(&limit.algorithm) {
+                if programs::never_passes(&limit.algorithm) {
                     shared.counters.charge_refused.inc();
                     continue;
                 }
                 // Enforced, so that `admitted` says whether it fitted.
                 let asked = Asked { cost: change.more, member: take::member(plan), now_us };
                 let cell = take::cell(&mut digests, shared, scope, known, limit, asked);
-                jobs.push(Job::Charge(Cells::from_iter([crate::engine::Cell { shadow: false, ..cell }])));
+                let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
+                jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone() });
+            }
+            for (limit, _) in plan.limits().iter().zip(changes).filter(|(_, change)| change.reset) {
+                let asked = Asked { cost: 0, member: 0, now_us: 0 };
+                jobs.push(Job::Reset(take::cell(&mut digests, shared, scope, known, limit, asked).key));
             }
             jobs
         });
@@ -178,7 +223,8 @@ impl Drainer {
                 let pending = Pending::new(&self.shared, &job);
                 let result = match &job {
                     Job::GiveBack { cells, taken_at_us } => self.shared.engine.give_back(cells, *taken_at_us).await.map(|()| true),
-                    Job::Charge(cells) => self.shared.engine.take(cells).await.map(|taken| taken.admitted),
+                    Job::Charge { cells, algorithm } => charge(&self.shared, cells, algorithm).await,
+                    Job::Reset(key) => self.shared.engine.reset(key).await.map(|()| true),
                 };
                 pending.end(result);
             }

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::keys::Digests;
 use super::queue::{ByKind, Worker};
 use super::{Settings, programs};
+use crate::clock::Clock;
 use crate::engine::{Engine, Program};
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
@@ -21,6 +22,8 @@ const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
 pub(super) struct Shared {
     pub(super) engine: Arc<Engine>,
     pub(super) metrics: Metrics,
+    /// Names a calendar's periods, and decides nothing.
+    pub(super) clock: Clock,
     pub(super) digests: Digests,
     pub(super) deadline: Duration,
     /// A lease's length.
@@ -52,7 +55,10 @@ pub(super) struct Counters {
 
 impl Shared {
     pub(super) fn new(settings: Settings, engine: Arc<Engine>, metrics: Metrics) -> Self {
-        let by_kind = |name| ByKind { give_back: metrics.counter(name, &["give_back"]), charge: metrics.counter(name, &["charge"]) };
+        let by_kind = |name| {
+            let of = |kind| metrics.counter(name, &[kind]);
+            ByKind { give_back: of("give_back"), charge: of("charge"), reset: of("reset") }
+        };
         let counters = Counters {
             dropped: by_kind(names::SETTLES_DROPPED),
             failed: by_kind(names::SETTLES_FAILED),
@@ -64,6 +70,7 @@ impl Shared {
         Self {
             engine,
             metrics,
+            clock: Clock::system(),
             digests: Digests::new(settings.key_secret.as_ref()),
             deadline: settings.deadline,
             lease,

@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 use super::keys::PlanDigests;
 use super::leases::Held;
 use super::local::{self, KnownScope};
-use super::queue::{Job, Worker};
+use super::queue::{Job, Waits, Worker};
 use super::round::{Charged, Round, Step, Verdict};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, failure, programs, settle};
-use crate::clock::{Clock, monotonic};
+use crate::clock::monotonic;
 use crate::engine::{Cause, Cell, Embedded, Engine, EngineError, Key, NUMBERS_MAX, Ran};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
@@ -31,34 +31,35 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
     if plan.limits().iter().any(|limit| limit.enforcement == Enforcement::Enforce && programs::never_passes(&limit.algorithm)) {
         return refused_unasked(shared, scope, plan);
     }
-    let receiver = match &*shared.engine {
+    let (receiver, place) = match &*shared.engine {
         Engine::Embedded(embedded) => {
             let member = member(plan);
-            let mut round = begin(shared, scope, plan, member);
+            let (mut round, place) = begin(shared, scope, plan, member);
             run_here(&mut round, embedded, shared, plan);
-            return wait(shared, finish(shared, scope, plan, &round, member)).await;
+            return wait(Delivery(Some(finish(shared, scope, plan, &round, member))), place).await;
         }
         Engine::Redis(_) => match send(shared, scope, plan) {
-            Ok(receiver) => receiver,
+            Ok(sent) => sent,
             Err(answer) => return *answer,
         },
     };
     match receiver.await {
-        Ok(delivery) => wait(shared, delivery.accept()).await,
+        Ok(delivery) => wait(delivery, place).await,
         // Whether it charged is unknown, and it stands.
-        Err(_) => finish(shared, scope, plan, &failed(begin(shared, scope, plan, 0), CUT_OFF), 0),
+        Err(_) => finish(shared, scope, plan, &failed(begin(shared, scope, plan, 0).0, CUT_OFF), 0),
     }
 }
 
-/// Waits for the request's turn, on the monotonic clock. Whoever goes away meanwhile drops the grant.
-async fn wait(shared: &Arc<Shared>, take: Take) -> Take {
-    if let Take::Granted(outcome, _) = &take
+/// Waits for the request's turn, on the monotonic clock. A request that goes away meanwhile frees its place; its turn stays taken, since those behind it
+/// have been told theirs.
+async fn wait(delivery: Delivery, place: Option<Waits>) -> Take {
+    if let Some(Take::Granted(outcome, _)) = &delivery.0
         && outcome.delay_us() > 0
     {
-        let _waits = local::with(shared, |local| local.worker().wait());
         tokio::time::sleep(Duration::from_micros(outcome.delay_us())).await;
     }
-    take
+    drop(place);
+    delivery.accept()
 }
 
 /// A name for what a plan takes, where that is kept by name.
@@ -69,19 +70,24 @@ pub(super) fn member(plan: &Plan) -> u128 {
 }
 
 /// The proxy's idea of now, in microseconds since 1970, for those that name periods of a calendar; the store's time decides among them.
-pub(super) fn now_us(plan: &Plan) -> i64 {
+pub(super) fn now_us(shared: &Shared, plan: &Plan) -> i64 {
     let counts_in_periods = |limit: &Limit| matches!(limit.algorithm, Algorithm::Quota { .. });
-    if plan.limits().iter().any(counts_in_periods) { Clock::system().wall_us() } else { 0 }
+    if plan.limits().iter().any(counts_in_periods) { shared.clock.wall_us() } else { 0 }
 }
 
-/// The round of `plan`, with each limit's cell under its tag. Limits that never pass (here only shadows) are not in it.
-fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, member: u128) -> Round {
+/// The round of `plan`, with each limit's cell under its tag, and a place to wait where it may have to. Limits that never pass (here only shadows) are
+/// not in it.
+fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, member: u128) -> (Round, Option<Waits>) {
     let mut round = Round::new();
     let mut last = None;
-    let now_us = now_us(plan);
+    let mut waiting = None;
+    let now_us = now_us(shared, plan);
     let mut digests = PlanDigests::new(&shared.digests);
     local::with(shared, |local| {
-        let crowded = local.worker().is_crowded(shared.waiting_max);
+        if plan.limits().iter().any(may_wait) {
+            // Taken before it is known whether it is needed: many takes may be under way on Redis.
+            waiting = local.worker().place(shared.waiting_max);
+        }
         local.scope(scope, |known| {
             for (limit, place) in plan.limits().iter().zip(0_u8..) {
                 if programs::never_passes(&limit.algorithm) {
@@ -89,19 +95,23 @@ fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, member: u128) ->
                 }
                 let mut cell = cell(&mut digests, shared, scope, known, limit, Asked { cost: limit.cost, member, now_us });
                 let tag = cell.key.tag;
-                let waits = matches!(limit.algorithm, Algorithm::LeakyBucket { .. });
-                if waits && crowded {
+                if matches!(limit.algorithm, Algorithm::LeakyBucket { .. }) {
+                    last = Some(tag);
+                }
+                if waiting.is_none() && may_wait(limit) {
                     cell.numbers[programs::MAY_WAIT] = 0;
                 }
                 round.add(cell, place, failure::denies(scope, limit));
-                if waits {
-                    last = Some(tag);
-                }
             }
         });
     });
     last.into_iter().for_each(|tag| round.ask_last(tag));
-    round
+    (round, waiting)
+}
+
+/// Whether a request may have to wait for this limit's turn. A shadow has nobody wait.
+fn may_wait(limit: &Limit) -> bool {
+    matches!(limit.algorithm, Algorithm::LeakyBucket { .. }) && limit.enforcement == Enforcement::Enforce
 }
 
 /// What is asked of a counter.
@@ -196,9 +206,9 @@ fn failed(mut round: Round, error: EngineError) -> Round {
 }
 
 /// Starts the round's task, or answers at once where nothing may be or need be asked.
-fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<oneshot::Receiver<Delivery>, Box<Take>> {
+fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<Sent, Box<Take>> {
     let member = member(plan);
-    let mut round = begin(shared, scope, plan, member);
+    let (mut round, place) = begin(shared, scope, plan, member);
     if round.groups() == 0 {
         return Err(Box::new(finish(shared, scope, plan, &round, member)));
     }
@@ -215,8 +225,11 @@ fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<on
         drop(sender.send(Delivery(Some(answer))));
         drop(under_way);
     });
-    Ok(receiver)
+    Ok((receiver, place))
 }
+
+/// A round's task: where its answer comes, and the request's place to wait.
+type Sent = (oneshot::Receiver<Delivery>, Option<Waits>);
 
 /// A take that is under way counts against its worker's maximum, and whoever drains waits for it.
 struct UnderWay {

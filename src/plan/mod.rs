@@ -3,10 +3,12 @@
 //! Plain data, checked when it is made: whoever holds a [`Plan`] may rely on every range below. This room uses no other room, and knows
 //! neither HTTP nor Wasm nor Redis.
 
+mod adjustment;
 mod calendar;
 mod check;
 mod outcome;
 
+pub use adjustment::{Adjustment, Change};
 pub use calendar::{Calendar, TimeZone};
 pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};

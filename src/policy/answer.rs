@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::abi::types;
 use super::fact::is_token;
-use super::{Adjustment, Decision, Denial, Verdict};
-use crate::plan::{self, AMOUNT_MAX, Algorithm, Calendar, Limit, Plan, Rate, TimeZone};
+use super::{Decision, Denial, Verdict};
+use crate::plan::{self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Limit, Plan, Rate, TimeZone};
 
 /// Header fields that a decision may set on a message.
 const HEADERS_MAX: usize = 32;
@@ -62,13 +62,17 @@ pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustme
         return Err(format!("adjustments: {} of them, at most {}", answer.len(), plan::LIMITS_MAX));
     }
     let check = |(index, adjustment): (usize, types::Adjustment)| {
-        if adjustment.units.unsigned_abs() > AMOUNT_MAX {
-            return Err(format!("adjustments[{index}].units: {}, at most 2^31 either way", adjustment.units));
-        }
+        let change = match adjustment.change {
+            types::Change::Units(units) if units.unsigned_abs() > AMOUNT_MAX => {
+                return Err(format!("adjustments[{index}].change: {units} units, at most 2^31 either way"));
+            }
+            types::Change::Units(units) => Change::Units(units),
+            types::Change::Reset => Change::Reset,
+        };
         if adjustment.limit.len() > NAME_BYTES_MAX {
             return Err(format!("adjustments[{index}].limit: longer than {NAME_BYTES_MAX} bytes"));
         }
-        Ok((adjustment.limit, adjustment.units))
+        Ok(Adjustment { limit: adjustment.limit, change })
     };
     answer.into_iter().enumerate().map(check).collect()
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use wasmtime::component::InstancePre;
 
-use crate::plan::Plan;
+use crate::plan::{Adjustment, Plan};
 use crate::telemetry::{Counter, Metrics, Mistake};
 use error::Failure;
 use instance::{Bounds, Instance, State, Unready};
@@ -150,9 +150,6 @@ pub enum ResponseOutcome {
     UpstreamFailed,
     ClientGone,
 }
-
-/// A change of what a limit took, as `settle` asked: the limit's name and units, below zero to give back.
-pub type Adjustment = (String, i64);
 
 impl fmt::Debug for Policy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

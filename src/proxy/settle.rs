@@ -11,7 +11,8 @@ use http::HeaderMap;
 use super::facts;
 use super::tally::Decided;
 use super::visit::{BYTES_UNKNOWN, Visit};
-use crate::limit::{Adjustment, Ending};
+use crate::limit::Ending;
+use crate::plan::Adjustment;
 use crate::policy::{Policy, ResponseOutcome, ResponseView};
 
 /// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
@@ -61,7 +62,7 @@ fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
 
 fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<Adjustment> {
     match policy.settle_for(Some(visit.id.as_bytes()), memo, view) {
-        Ok(wanted) => wanted.into_iter().map(|(limit, units)| Adjustment { limit, units }).collect(),
+        Ok(wanted) => wanted,
         Err(error) => {
             tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), %error, "settle failed: the declared refunds apply");
             Vec::new()

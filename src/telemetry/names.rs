@@ -28,8 +28,8 @@ names! {
     STORE_ERRORS "weir_store_errors" ["cause"] "Store calls that failed, by cause";
     STORE_DEGRADED "weir_store_degraded" ["policy"] "Requests let through uncounted because the store could not be reached";
     TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: they stand until they expire";
-    SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge";
-    SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back and charge had no answer, charge_refused did not fit any more";
+    SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped from the full queue: give_back, charge, reset";
+    SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a place in flight) had no answer, charge_refused did not fit any more";
     UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, body";
     UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was left alone because it failed";
     UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent to another endpoint, held back by the budget";

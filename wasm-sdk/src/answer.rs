@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::bindings::weir::policy::types::{Bucket, FixedWindow, LeakyBucket, SlidingBuckets};
-use crate::{Algorithm, Alignment, Calendar, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Quota, Rate, Refund, Verdict};
+use crate::{
+    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Quota, Rate, Refund,
+    Verdict,
+};
 
 impl Decision {
     fn of(verdict: Verdict) -> Self {
@@ -138,6 +141,26 @@ impl Limit {
     pub fn refund(mut self, refund: Refund) -> Self {
         self.refund = refund;
         self
+    }
+}
+
+impl Adjustment {
+    /// Gives `units` of what the request took back, at most what it took. The limit's refund must be [`Refund::BySettle`].
+    #[must_use]
+    pub fn give_back(limit: impl Into<String>, units: u64) -> Self {
+        Self { limit: limit.into(), change: Change::Units(0_i64.saturating_sub_unsigned(units)) }
+    }
+
+    /// Charges `units` more, where they still fit.
+    #[must_use]
+    pub fn charge(limit: impl Into<String>, units: u64) -> Self {
+        Self { limit: limit.into(), change: Change::Units(0_i64.saturating_add_unsigned(units)) }
+    }
+
+    /// Forgets the limit's counter: the whole allowance of its key is back. The limit's refund must be [`Refund::BySettle`].
+    #[must_use]
+    pub fn reset(limit: impl Into<String>) -> Self {
+        Self { limit: limit.into(), change: Change::Reset }
     }
 }
 

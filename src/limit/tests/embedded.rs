@@ -2,7 +2,7 @@
 
 use std::sync::Barrier;
 
-use super::super::{Adjustment, Ending, local};
+use super::super::{Ending, local};
 use super::*;
 
 /// Pairs of keys whose digests sort in either order.
@@ -195,7 +195,7 @@ async fn a_dropped_grant_gives_nothing_back() {
 }
 
 fn adjustment(units: i64) -> Adjustment {
-    Adjustment { limit: "l".into(), units }
+    Adjustment { limit: "l".into(), change: Change::Units(units) }
 }
 
 #[tokio::test]
@@ -215,7 +215,8 @@ async fn a_policy_gives_back_at_most_what_was_taken_and_charges_what_fits() {
 async fn adjustments_that_cannot_be_are_counted_and_change_nothing() {
     let rig = Rig::embedded();
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 10) }, Refund::Unsent);
-    let wrong = [adjustment(-1), adjustment((1 << 31) + 1), adjustment(i64::MIN), Adjustment { limit: "other".into(), units: 1 }];
+    let wrong =
+        [adjustment(-1), adjustment((1 << 31) + 1), adjustment(i64::MIN), Adjustment { limit: "other".into(), change: Change::Units(1) }];
     granted(rig.take(std::slice::from_ref(&limit)).await).1.settle(Ending::Completed, &wrong);
     assert_eq!(rig.remaining(&limit).await, 6);
     assert_eq!(rig.count(names::POLICY_ERRORS, &["public", "answer"]), wrong.len() as u64);

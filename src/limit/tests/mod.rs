@@ -1,8 +1,12 @@
 //! The limiter through its door: on the embedded engine under a virtual clock, and on a real Redis where its calls take time or fail.
 
 mod embedded;
+mod leases;
+mod periods;
 mod redis;
 mod redis_server;
+mod settling;
+mod shaping;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +14,7 @@ use std::time::Duration;
 use super::{Limiter, Scope, Settings, Take};
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings};
-use crate::plan::{Algorithm, Alignment, Enforcement, Fallback, Limit, LimitOutcome, Outcome, Plan, Rate, Refund};
+use crate::plan::{Adjustment, Algorithm, Alignment, Change, Enforcement, Fallback, Limit, LimitOutcome, Outcome, Plan, Rate, Refund};
 use crate::telemetry::{Metrics, names};
 
 const SECOND_US: u64 = 1_000_000;
@@ -29,7 +33,7 @@ struct Rig {
 
 impl Rig {
     fn embedded() -> Self {
-        Self::new(&EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 }), None)
+        Self::new(&in_memory(), None)
     }
 
     fn redis(port: u16) -> Self {
@@ -37,12 +41,39 @@ impl Rig {
     }
 
     fn new(settings: &EngineSettings, key_secret: Option<&str>) -> Self {
+        let key_secret = key_secret.map(|secret| Secret(secret.into()));
+        Self::with(settings, Settings { deadline: PATIENCE, key_secret, ..Settings::default() })
+    }
+
+    fn with(engine: &EngineSettings, settings: Settings) -> Self {
         let clock = Clock::virtual_at(START_US);
         let metrics = Metrics::new(1);
-        let engine = Arc::new(Engine::build(settings, clock.clone(), &metrics).unwrap());
-        let key_secret = key_secret.map(|secret| Secret(secret.into()));
-        let limiter = Limiter::new(Settings { deadline: PATIENCE, key_secret, ..Settings::default() }, engine, metrics.clone());
+        let engine = Arc::new(Engine::build(engine, clock.clone(), &metrics).unwrap());
+        let limiter = Limiter::new(settings, engine, metrics.clone());
         Self { limiter, metrics, clock, scope: scope("public", Fallback::Deny) }
+    }
+
+    /// One on each engine, with these settings.
+    fn both(server: &redis_server::Server, settings: &Settings) -> [Self; 2] {
+        [Self::with(&in_memory(), settings.clone()), Self::with(&on_redis(server.port), settings.clone())]
+    }
+
+    /// The proxy's own clock, which names a calendar's periods.
+    fn believing(mut self, clock: Clock) -> Self {
+        Arc::get_mut(&mut self.limiter.shared).unwrap().clock = clock;
+        self
+    }
+
+    fn name(&self) -> &'static str {
+        if matches!(*self.limiter.shared.engine, Engine::Redis(_)) { "redis" } else { "embedded" }
+    }
+
+    async fn admits(&self, limit: &Limit) -> bool {
+        self.outcome(std::slice::from_ref(limit)).await.admitted
+    }
+
+    async fn grant(&self, limit: &Limit) -> super::Grant {
+        granted(self.take(std::slice::from_ref(limit)).await).1
     }
 
     async fn take(&self, limits: &[Limit]) -> Take {
@@ -67,15 +98,27 @@ impl Rig {
     }
 }
 
+fn in_memory() -> EngineSettings {
+    EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 })
+}
+
+fn patient() -> Settings {
+    Settings { deadline: PATIENCE, ..Settings::default() }
+}
+
 fn on_redis(port: u16) -> EngineSettings {
-    EngineSettings::Redis(RedisSettings {
+    EngineSettings::Redis(redis_settings(port))
+}
+
+fn redis_settings(port: u16) -> RedisSettings {
+    RedisSettings {
         nodes: vec![format!("127.0.0.1:{port}")],
         mode: RedisMode::Single,
         username: None,
         password: None,
         key_prefix: "weir".into(),
         deadline: PATIENCE,
-    })
+    }
 }
 
 fn scope(name: &str, on_store_error: Fallback) -> Arc<Scope> {

@@ -5,13 +5,17 @@ use std::pin::Pin;
 use std::sync::Barrier;
 use std::task::{Context, Waker};
 
-use super::super::{Adjustment, Ending, local, queue};
+use super::super::{Ending, local, queue};
 use super::redis_server::{Server, free_port};
 use super::*;
 use crate::clock::monotonic;
 
 /// Runs the take until its call waits in Redis, then leaves it to `then`.
-async fn in_mid_take<'a>(server: &mut Server, rig: &'a Rig, limits: &[Limit]) -> Pin<Box<dyn Future<Output = Take> + Send + 'a>> {
+pub(super) async fn in_mid_take<'a>(
+    server: &mut Server,
+    rig: &'a Rig,
+    limits: &[Limit],
+) -> Pin<Box<dyn Future<Output = Take> + Send + 'a>> {
     // A connection and the scripts are there before Redis is held: what waits then is the take itself.
     rig.outcome(&[Limit { name: "warm".into(), ..limits[0].clone() }]).await;
     server.hold();
@@ -196,7 +200,7 @@ async fn settling_is_queued_and_a_drain_waits_for_it() {
     let rig = Rig::redis(server.port);
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 100) }, Refund::BySettle);
     for units in [-3, -1, 5, 200] {
-        let adjustment = Adjustment { limit: "l".into(), units };
+        let adjustment = Adjustment { limit: "l".into(), change: Change::Units(units) };
         granted(rig.take(std::slice::from_ref(&limit)).await).1.settle(Ending::Completed, &[adjustment]);
     }
     rig.limiter.drain(PATIENCE).await;
@@ -242,7 +246,7 @@ async fn what_a_dead_store_does_not_settle_is_counted() {
     let (_, grant) = granted(rig.take(std::slice::from_ref(&limit)).await);
     server.hold();
     drop(server);
-    grant.settle(Ending::Unsent, &[Adjustment { limit: "l".into(), units: 1 }]);
+    grant.settle(Ending::Unsent, &[Adjustment { limit: "l".into(), change: Change::Units(1) }]);
     rig.limiter.drain(PATIENCE).await;
     assert_eq!((rig.count(names::SETTLES_FAILED, &["give_back"]), rig.count(names::SETTLES_FAILED, &["charge"])), (1, 1));
 }

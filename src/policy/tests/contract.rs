@@ -1,7 +1,7 @@
 //! Facts in, plan out: what a well-behaved guest sees and what comes back.
 
 use super::*;
-use crate::plan::{Algorithm, Alignment, Calendar, Rate, TimeZone};
+use crate::plan::{Adjustment, Algorithm, Alignment, Calendar, Change, Rate, TimeZone};
 
 #[test]
 fn the_shipped_policy_charges_the_clients_address() {
@@ -100,16 +100,21 @@ fn each_verdict_arrives() {
     assert_eq!(decorated.settle_with.as_deref(), Some("memo"));
 }
 
+fn adjustment(change: Change) -> Adjustment {
+    Adjustment { limit: "tokens".into(), change }
+}
+
 #[test]
 fn settle_gets_its_memo_and_adjusts() {
     let policy = build(&settings(misbehaving(), r#"{"response_facts": ["header.x-cost", "response.bytes"]}"#)).unwrap();
     assert_eq!(policy.response_facts(), ["header.x-cost", "response.bytes"]);
     let view = ResponseView { outcome: ResponseOutcome::Completed, status: 201, facts: vec![], limits: vec![("tokens".into(), true, 3)] };
-    assert_eq!(policy.settle("memo", &view).unwrap(), [("tokens".to_owned(), 5)]);
+    assert_eq!(policy.settle("memo", &view).unwrap(), [adjustment(Change::Units(5))]);
+    assert_eq!(policy.settle("reset", &view).unwrap(), [adjustment(Change::Reset)]);
     assert_eq!(policy.settle("huge", &view).unwrap_err().cause, Cause::Answer);
     assert_eq!(policy.settle("many", &view).unwrap_err().cause, Cause::Answer);
     assert_eq!(policy.settle("loop", &view).unwrap_err().cause, Cause::Time);
-    assert_eq!(policy.settle("memo", &view).unwrap(), [("tokens".to_owned(), 5)]);
+    assert_eq!(policy.settle("memo", &view).unwrap(), [adjustment(Change::Units(5))]);
 }
 
 #[test]

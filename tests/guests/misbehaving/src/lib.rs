@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use weir_policy::{
-    Adjustment, Algorithm, Calendar, Decision, Denial, Facts, Level, Limit, Manifest, Mistakes, Policy, Quota, ResponseView, log, now_ms,
+    Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Manifest, Mistakes, Policy, Quota, ResponseView, log,
+    now_ms,
 };
 
 /// What the manifest says, so that a test can write any.
@@ -109,14 +110,18 @@ impl Policy for Misbehaving {
             "loop" => loop {
                 black_box(());
             },
-            "huge" => Ok(vec![Adjustment { limit, units: i64::MIN }]),
-            "many" => Ok((0..17).map(|_| Adjustment { limit: limit.clone(), units: 1 }).collect()),
+            "huge" => Ok(vec![Adjustment { limit, change: Change::Units(i64::MIN) }]),
+            "many" => Ok((0..17).map(|_| Adjustment::charge(limit.clone(), 1)).collect()),
             // What the reply's end says that it cost.
             "trailer" => {
                 let cost = response.facts.iter().find(|(name, _)| name == "trailer.x-cost").and_then(|(_, cost)| cost.parse().ok());
-                Ok(cost.map(|units| Adjustment { limit, units }).into_iter().collect())
+                Ok(cost.map(|units| Adjustment::charge(limit, units)).into_iter().collect())
             }
-            _ => Ok(vec![Adjustment { limit, units: i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0) }]),
+            "reset" => Ok(vec![Adjustment::reset(limit)]),
+            _ => {
+                let units = i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0);
+                Ok(vec![Adjustment { limit, change: Change::Units(units) }])
+            }
         }
     }
 }

@@ -1,0 +1,187 @@
+//! Places in flight: held as long as the request is, on both engines, whatever becomes of it; on Redis as leases.
+
+use super::super::Ending;
+use super::redis::in_mid_take;
+use super::redis_server::Server;
+use super::*;
+use crate::clock::monotonic;
+
+const LEASE: Duration = Duration::from_millis(600);
+
+fn places(amount: u64) -> Limit {
+    Limit::new("in-flight", "k", Algorithm::Concurrency { amount })
+}
+
+fn short_leases() -> Settings {
+    Settings { lease: LEASE, ..patient() }
+}
+
+/// The instants at which the leases of the only counter end, in milliseconds since 1970.
+fn ends(server: &mut Server) -> Vec<u64> {
+    let Some(key) = server.keys().pop() else { return Vec::new() };
+    let script = "local all, ends = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'), {} \
+                  for i = 2, #all, 2 do ends[#ends + 1] = all[i] end return table.concat(ends, ' ')";
+    let text = server.command(&["EVAL", script, "1", &key]);
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+fn now_ms(server: &mut Server) -> u64 {
+    server.command(&["EVAL", "local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000)", "0"]).parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_place_is_free_again_however_the_request_ends() {
+    let server = Server::start();
+    for rig in Rig::both(&server, &patient()) {
+        for refund in [Refund::Never, Refund::Unsent, Refund::UpstreamError, Refund::BySettle] {
+            let limit = refunded(places(1), refund);
+            let endings = [Ending::Completed, Ending::Unsent, Ending::UpstreamFailed, Ending::ClientGone].map(Some);
+            for ending in endings.into_iter().chain([None]) {
+                let grant = rig.grant(&limit).await;
+                assert!(!rig.admits(&limit).await, "{} {ending:?}: it is taken", rig.name());
+                match ending {
+                    Some(ending) => grant.settle(ending, &[]),
+                    None => drop(grant),
+                }
+                rig.limiter.drain(PATIENCE).await;
+                assert_eq!(rig.remaining(&limit).await, 1, "{} {ending:?} {refund:?}", rig.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_place_of_a_request_that_is_dropped_in_mid_take_is_free_again() {
+    let mut server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limit = places(1);
+    let take = in_mid_take(&mut server, &rig, std::slice::from_ref(&limit)).await;
+    drop(take);
+    server.release();
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.remaining(&limit).await, 1);
+}
+
+#[tokio::test]
+async fn a_place_is_held_longer_than_a_lease_and_not_longer_than_its_request() {
+    let mut server = Server::start();
+    let rig = Rig::with(&on_redis(server.port), short_leases());
+    let limit = Limit { cost: 2, ..places(3) };
+    let grant = rig.grant(&limit).await;
+    let first = ends(&mut server);
+    let began = monotonic();
+    while now_ms(&mut server) < first[0] + 2 * LEASE.as_millis() as u64 {
+        assert!(began.elapsed() < PATIENCE);
+        assert!(!rig.admits(&limit).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(rig.count(names::SETTLES_FAILED, &["renewal"]), 0);
+    drop(grant);
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(server.keys(), Vec::<String>::new(), "nothing is left of it");
+}
+
+#[test]
+fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
+    let mut server = Server::start();
+    let limit = places(1);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let dead = Rig::with(&on_redis(server.port), short_leases());
+    let dying = runtime();
+    let grant = dying.block_on(dead.grant(&limit));
+    // What would renew goes with it; the grant was the dead process's, and nobody drops it.
+    drop(dying);
+    std::mem::forget(grant);
+    let lease_ends = ends(&mut server)[0];
+    let alive = Rig::with(&on_redis(server.port), short_leases());
+    runtime().block_on(async {
+        let began = monotonic();
+        loop {
+            let before = now_ms(&mut server);
+            let admitted = alive.admits(&limit).await;
+            assert!(!admitted || now_ms(&mut server) >= lease_ends, "while the lease stands nobody else gets the place");
+            if admitted {
+                break;
+            }
+            assert!(before < lease_ends + 1 && began.elapsed() < PATIENCE, "the lease is over at {lease_ends}, it is {before}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+}
+
+#[tokio::test]
+async fn renewals_that_fail_are_counted_and_the_next_one_holds_the_place() {
+    let mut server = Server::start();
+    let settings = RedisSettings { deadline: Duration::from_millis(50), ..redis_settings(server.port) };
+    let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
+    let limit = places(1);
+    let grant = rig.grant(&limit).await;
+    let first = ends(&mut server);
+    server.hold();
+    let began = monotonic();
+    while rig.count(names::SETTLES_FAILED, &["renewal"]) == 0 {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.release();
+    while ends(&mut server).first().is_none_or(|ends| *ends <= first[0]) {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!rig.admits(&limit).await);
+    drop(grant);
+    rig.limiter.drain(PATIENCE).await;
+    assert!(rig.admits(&limit).await);
+}
+
+#[tokio::test]
+async fn a_place_that_is_let_go_of_while_it_is_renewed_is_free_afterwards() {
+    let mut server = Server::start();
+    let rig = Rig::with(&on_redis(server.port), short_leases());
+    let grant = rig.grant(&places(1)).await;
+    server.hold();
+    let began = monotonic();
+    while server.held() == 0 {
+        assert!(began.elapsed() < PATIENCE, "no renewal was sent");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(grant);
+    assert_eq!(rig.limiter.shared.pending(), 1, "a drain waits for it");
+    server.release();
+    rig.limiter.drain(PATIENCE).await;
+    assert_eq!(rig.limiter.shared.pending(), 0);
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
+    let mut server = Server::start();
+    let settings = RedisSettings { deadline: Duration::from_millis(100), ..redis_settings(server.port) };
+    let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
+    let limit = places(1);
+    // The connection and the script are there before Redis is held.
+    drop(rig.grant(&limit).await);
+    rig.limiter.drain(PATIENCE).await;
+    server.hold();
+    assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
+    assert_eq!(rig.count(names::TAKES_UNKNOWN, &[]), 1);
+    server.release();
+    // It ran all the same, once Redis could.
+    let began = monotonic();
+    let lease_ends = loop {
+        assert!(began.elapsed() < PATIENCE);
+        if let Some(ends) = ends(&mut server).first() {
+            break *ends;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let other = Rig::with(&on_redis(server.port), short_leases());
+    while now_ms(&mut server) < lease_ends {
+        let admitted = other.admits(&limit).await;
+        assert!(!admitted || now_ms(&mut server) >= lease_ends);
+        assert!(ends(&mut server).first().is_none_or(|ends| *ends == lease_ends) || admitted, "nobody renews it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    other.limiter.drain(PATIENCE).await;
+    assert!(other.admits(&limit).await);
+}

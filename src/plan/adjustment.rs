@@ -1,0 +1,19 @@
+//! What a policy wants changed of its limits when a request is over.
+
+/// A policy's word on one limit of a request that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adjustment {
+    /// The limit's name.
+    pub limit: String,
+    /// What is to become of it.
+    pub change: Change,
+}
+
+/// What is to become of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Changes what was taken, at most 2^31 units either way: above zero charges more, below zero gives back.
+    Units(i64),
+    /// Forgets the counter, whoever it was charged by: its whole allowance is back.
+    Reset,
+}
