@@ -24,10 +24,10 @@ const STRANGERS: usize = 65_536;
 const QUOTA: u64 = 1 << 31;
 
 static FIXED_WINDOW: Program =
-    Program { name: "fixed_window", text: include_str!("../lua/fixed_window.lua"), kind: Kind::Numbers, numbers: 4 };
+    Program { name: "fixed_window", text: include_str!("../lua/fixed_window.lua"), kind: Kind::Numbers, state: 2, numbers: 4 };
 static TOKEN_BUCKET: Program =
-    Program { name: "token_bucket", text: include_str!("../lua/token_bucket.lua"), kind: Kind::Numbers, numbers: 3 };
-static GCRA: Program = Program { name: "gcra", text: include_str!("../lua/gcra.lua"), kind: Kind::Numbers, numbers: 3 };
+    Program { name: "token_bucket", text: include_str!("../lua/token_bucket.lua"), kind: Kind::Numbers, state: 3, numbers: 3 };
+static GCRA: Program = Program { name: "gcra", text: include_str!("../lua/gcra.lua"), kind: Kind::Numbers, state: 2, numbers: 3 };
 
 fn client_ip(limits: usize) -> Policy {
     let limit =

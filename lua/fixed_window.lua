@@ -7,13 +7,13 @@
 -- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0. No count is no window.
 --            The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock stepped
 --            back: the window starts again from now.
--- Lifetime   One period beyond the window's end.
+-- Lifetime   One period beyond the window's end, set with its first unit.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
---            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten.
+--            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten (0: as it stands).
 --            Cost 0 is decided as 1 and counts nothing. A cost above the quota never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
 --            forgotten. Only into the window that was charged, never below zero.
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's id in the value.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
@@ -28,6 +28,8 @@ local function take(s1, s2, _, now, cost, quota, period, _, alignment)
     start, count = s1, s2
   end
   local ends = start + period
+  local forget = ends + period
+  if count > 0 then forget = 0 end
   local ask = cost
   if ask == 0 then ask = 1 end
 
@@ -36,23 +38,23 @@ local function take(s1, s2, _, now, cost, quota, period, _, alignment)
     if left < 0 then left = 0 end -- the quota was edited to less
     if ask <= quota then retry = ends - now end
     if count > 0 then reset = ends - now end
-    return 0, start, count, 0, left, retry, reset, ends + period
+    return 0, start, count, 0, left, retry, reset, forget
   end
   count = count + cost
   local reset = 0
   if count > 0 then reset = ends - now end
-  return 1, start, count, 0, quota - count, -1, reset, ends + period
+  return 1, start, count, 0, quota - count, -1, reset, forget
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, _, period)
   local ends = s1 + period
   local charged = s1 <= taken_at and taken_at <= now and now < ends
   if not charged or s2 == 0 or units == 0 then
-    return s1, s2, s3, 0, ends + period
+    return s1, s2, s3, 0, 0
   end
   local count = s2 - units
   if count < 0 then count = 0 end
-  return s1, count, 0, 1, ends + period
+  return s1, count, 0, 1, 0
 end
 
 return { take = take, give_back = give_back }

@@ -14,7 +14,7 @@
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
 --            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota: what has not flowed back by itself. Anything
 --            simpler over-admits.
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     ITU-T I.371, the Generic Cell Rate Algorithm in its virtual scheduling form.
 --
 -- Debt is counted in ticks of 1 / quota time units: one unit costs `period` ticks, a time unit pays back `quota` ticks, and a full burst is

@@ -18,7 +18,7 @@
 --            nothing.
 -- give_back  (as every give_back) -> the state as it is, not changed: who came later has its turn already, and a turn that came back
 --            would let two pass in one.
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     The leaky bucket as a queue, as nginx' limit_req does it with burst and delay; the schedule is ITU-T I.371's.
 --
 -- Debt is counted in ticks of 1 / quota time units: one unit costs `period` ticks, a time unit pays back `quota` ticks, and burst x

@@ -14,7 +14,7 @@
 --            never). Cost 0 is decided as 1 and counts nothing. A cost above the amount never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
 --            forgotten. Only into the period that was charged, never below zero.
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     The quotas of API gateways and billing. Lua knows no time zones, so the starts are handed in: a period's beginning is
 --            its name.
 --
@@ -35,6 +35,7 @@ local function take(s1, s2, _, now, cost, amount, conditional, before, this, nex
   if not start then return 0, 0, 0, 0, 0, -2, 0, 0 end
   local count = 0
   if s1 == start then count = s2 end
+  if count > 0 then forget = 0 end
   local ask = cost
   if ask == 0 then ask = 1 end
 
@@ -52,14 +53,14 @@ local function take(s1, s2, _, now, cost, amount, conditional, before, this, nex
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, next, after)
-  local start, _, forget = period(now, before, this, next, after)
+  local start = period(now, before, this, next, after)
   local charged = period(taken_at, before, this, next, after)
   if not start or charged ~= start or s1 ~= start or s2 == 0 or units == 0 or taken_at > now then
     return s1, s2, s3, 0, 0
   end
   local count = s2 - units
   if count < 0 then count = 0 end
-  return s1, count, 0, 1, forget
+  return s1, count, 0, 1, 0
 end
 
 return { take = take, give_back = give_back }

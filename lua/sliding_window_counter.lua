@@ -31,6 +31,8 @@ local function take(s1, s2, s3, now, cost, quota, period)
     previous = s2
   end
   local ends = start + period
+  local forget = ends + period + period
+  if current > 0 then forget = 0 end
   local ask = cost
   if ask == 0 then ask = 1 end
 
@@ -58,7 +60,7 @@ local function take(s1, s2, s3, now, cost, quota, period)
     elseif previous > 0 then
       reset = ends - now
     end
-    return 0, start, current, previous, left, retry, reset, ends + period + period
+    return 0, start, current, previous, left, retry, reset, forget
   end
   current = current + cost
   free = free - cost * period
@@ -68,28 +70,27 @@ local function take(s1, s2, s3, now, cost, quota, period)
   elseif previous > 0 then
     reset = ends - now
   end
-  return 1, start, current, previous, (free - free % period) / period, -1, reset, ends + period + period
+  return 1, start, current, previous, (free - free % period) / period, -1, reset, forget
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, _, period)
   local charged = taken_at - taken_at % period
   local start = now - now % period
-  local expire = s1 + period + period + period
   -- A window in the future: the clock stepped back, and what was taken is no longer in this state.
   if s1 > start or start > s1 + period or taken_at > now or units == 0 then
-    return s1, s2, s3, 0, expire
+    return s1, s2, s3, 0, 0
   end
   if charged == s1 and s2 > 0 then
     local count = s2 - units
     if count < 0 then count = 0 end
-    return s1, count, s3, 1, expire
+    return s1, count, s3, 1, 0
   end
   if charged + period == s1 and start == s1 and s3 > 0 then
     local count = s3 - units
     if count < 0 then count = 0 end
-    return s1, s2, count, 1, expire
+    return s1, s2, count, 1, 0
   end
-  return s1, s2, s3, 0, expire
+  return s1, s2, s3, 0, 0
 end
 
 return { take = take, give_back = give_back }

@@ -20,7 +20,7 @@ use super::{Cell, Cells, Kind, NUMBERS_MAX, OUTSIDE, Program};
 const LAST_LINE: &str = "return { take = take, give_back = give_back }";
 
 /// Redis' time, asked once a call, and both units of it.
-const REDIS_TIME: &str = "local t = redis.call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
+const REDIS_TIME: &str = "local t = call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
 
 /// Which of a program's functions is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,44 +92,49 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         done.push(program.name);
         line(text, format_args!("local {}\ndo", program.name));
         let code = program.text.lines().filter(|line| !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE);
-        code.for_each(|code| line(text, format_args!("{code}")));
+        // A function is made anew by each call of the script, so the one that is not asked stays away. It ends where its last line stands alone.
+        let (other, mut inside) = (if function == "take" { "local function give_back(" } else { "local function take(" }, false);
+        for code in code {
+            inside |= code.starts_with(other);
+            if !inside {
+                line(text, format_args!("{code}"));
+            }
+            inside &= code != "end";
+        }
         line(text, format_args!("{} = {function}\nend", program.name));
     }
     let has = |wanted: fn(Kind) -> bool| programs.iter().any(|program| wanted(program.kind));
+    // A number that is handed to a command is written out as a double: a whole number costs a third of that.
+    text.push_str("local fmt = string.format\n");
     if has(named) {
-        text.push_str("local spread, fmt = unpack, string.format\n");
+        text.push_str("local spread, sub = unpack, string.sub\n");
     }
-    if has(|kind| kind != Kind::Numbers) {
-        text.push_str("local sub, rep = string.sub, string.rep\n");
+    if has(|kind| kind == Kind::Buckets) {
+        text.push_str("local rep, sub = string.rep, string.sub\n");
     }
     text.push_str("local unpack, pack, call = struct.unpack, struct.pack, redis.call\n");
-    if has(named) {
-        text.push_str(MEMBERS);
-    }
     if has(|kind| kind == Kind::Buckets) {
         text.push_str(RING);
     }
 }
 
-/// Units by name: the first bears the take's own, the others a number behind it. At most so many go into one call, for Lua's stack.
-const MEMBERS: &str = "\
-local function each(units, name, score, work)
-  local batch, n = {}, 0
-  for k = 0, units - 1 do
-    if score then n = n + 1; batch[n] = score end
-    n = n + 1
-    if k == 0 then batch[n] = name else batch[n] = name .. pack('<I4', k) end
-    if n >= 1000 or k == units - 1 then work(batch, n); n = 0 end
-  end
-end
-local function add(key, name, score, units)
-  if units == 1 then call('ZADD', key, score, name) return end
-  each(units, name, score, function(batch, n) call('ZADD', key, spread(batch, 1, n)) end)
-end
-local function drop(key, name, units)
-  each(units, name, nil, function(batch, n) call('ZREM', key, spread(batch, 1, n)) end)
-end
-";
+/// Adds `z` units with score `x`, or a lease's: the first bears the take's own name, the others a number behind it. At most so many go into one call, for
+/// Lua's stack. Written out, because a function is made anew by each call of the script, and mostly there is one unit.
+fn add(text: &mut String, i: usize, score: &str, units: &str) {
+    line(text, format_args!("local name = sub(ARGV[{i}], -16)"));
+    line(text, format_args!("if {units} == 1 then call('ZADD', KEYS[{i}], {score}, name) else\nlocal batch, n = {{ {score}, name }}, 2"));
+    line(text, format_args!("for k = 1, {units} - 1 do\nbatch[n + 1], batch[n + 2], n = {score}, name .. pack('<I4', k), n + 2"));
+    line(text, format_args!("if n == 1000 then call('ZADD', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
+    line(text, format_args!("if n > 0 then call('ZADD', KEYS[{i}], spread(batch, 1, n)) end\nend"));
+}
+
+/// Removes `units` units by name.
+fn drop_members(text: &mut String, i: usize) {
+    line(text, format_args!("local name = sub(ARGV[{i}], -16)\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"));
+    line(text, format_args!("n = n + 1\nbatch[n] = name .. pack('<I4', k)"));
+    line(text, format_args!("if n == 1000 then call('ZREM', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
+    line(text, format_args!("if n > 0 then call('ZREM', KEYS[{i}], spread(batch, 1, n)) end"));
+}
 
 /// A ring of sub-windows: its last one's number, all units that count, then a count of four bytes for each place.
 const RING: &str = "\
@@ -140,10 +145,26 @@ local function ring_count(v, this, buckets)
   return total, last
 end
 local function ring_leaves(v, this, last, buckets, units)
-  local left = 0
-  for w = this + 1 - buckets, last do
-    left = left + unpack('<I4', v, 17 + 4 * (w % buckets))
-    if left >= units then return w + buckets end
+  local w = this + 1 - buckets
+  local place = w % buckets
+  -- The oldest first, with room to read eight at the end. What is empty is passed over by sixteen.
+  local ring = sub(v, 17 + 4 * place) .. sub(v, 17, 16 + 4 * place) .. rep('\\0', 28)
+  local zeros, left, at = rep('\\0', 64), 0, 0
+  while at <= last - w do
+    if at % 16 == 0 and sub(ring, 4 * at + 1, 4 * at + 64) == zeros then
+      at = at + 16
+    else
+      local a, b, c, d, e, f, g, h = unpack('<I4I4I4I4I4I4I4I4', ring, 4 * at + 1)
+      local eight = a + b + c + d + e + f + g + h
+      if left + eight >= units then
+        for _, count in ipairs({ a, b, c, d, e, f, g, h }) do
+          left = left + count
+          if left >= units then return w + at + buckets end
+          at = at + 1
+        end
+      end
+      left, at = left + eight, at + 8
+    end
   end
   return this + buckets
 end
@@ -164,11 +185,6 @@ local function ring_add(v, this, buckets, units)
 end
 ";
 
-fn time(text: &mut String, time: &str) {
-    text.push_str(time);
-    text.push_str("local ms = (us - us % 1000) / 1000\n");
-}
-
 /// Reads all strings at once; where each cell's is found.
 fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2]> {
     let strings: SmallVec<[usize; 2]> = (1..).zip(programs).filter(|(_, program)| !named(program.kind)).map(|(i, _)| i).collect();
@@ -188,7 +204,7 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     // Without allow-oom: Redis refuses the script before it runs when it is out of memory.
     let mut text = String::from("#!lua\n");
     preamble(&mut text, programs, Some("take"));
-    time(&mut text, how_to_ask_the_time);
+    text.push_str(how_to_ask_the_time);
     let stored = read(&mut text, programs);
     text.push_str("local ok = 1\n");
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
@@ -198,16 +214,18 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
         line(&mut text, format_args!("if w{i} then"));
         match program.kind {
-            Kind::Numbers => set(&mut text, i, &format!("pack('<ddd', x{i}, y{i}, z{i})"), &format!("e{i}")),
+            Kind::Numbers => set(&mut text, i, &packed(program, &["x", "y", "z"].map(|name| format!("{name}{i}"))), &format!("e{i}")),
             Kind::Buckets => set(&mut text, i, &format!("ring_add({stored}, x{i}, y{i}, z{i})"), &format!("e{i}")),
             Kind::Log | Kind::Leases => {
-                line(&mut text, format_args!("add(KEYS[{i}], sub(ARGV[{i}], -16), x{i}, z{i})"));
+                add(&mut text, i, &format!("x{i}"), &format!("z{i}"));
                 line(
                     &mut text,
-                    format_args!("if us % {PURGE_EACH} == 0 or z{i} > 1 then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', y{i}) end"),
+                    format_args!(
+                        "if us % {PURGE_EACH} == 0 or z{i} > 1 then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', fmt('%d', y{i})) end"
+                    ),
                 );
                 // A lifetime that would not grow has just been set, or was set by a clock that has stepped back since.
-                line(&mut text, format_args!("if call('PEXPIREAT', KEYS[{i}], e{i}, 'GT') == 0 then"));
+                line(&mut text, format_args!("e{i} = fmt('%d', e{i})\nif call('PEXPIREAT', KEYS[{i}], e{i}, 'GT') == 0 then"));
                 line(
                     &mut text,
                     format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], '(' .. x{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], e{i})\nend"),
@@ -230,11 +248,11 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
 fn decide(text: &mut String, i: usize, stored: &str, program: &Program) {
     line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");
-    text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = ms end\n");
+    text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = (us - us % 1000) / 1000 end\n");
     match program.kind {
-        Kind::Numbers => line(text, format_args!("if {stored} then s1, s2, s3 = unpack('<ddd', {stored}) end")),
+        Kind::Numbers => line(text, format_args!("if {stored} then {} end", unpacked(program, stored))),
         Kind::Log => {
-            text.push_str("local from, at = fmt('(%.0f', now - n2), fmt('%.0f', now)\n");
+            text.push_str("local from, at = fmt('(%d', now - n2), fmt('%d', now)\n");
             line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], from, at)"));
             lacking(text);
             line(
@@ -249,8 +267,8 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &Program) {
             line(text, format_args!("s2 = ring_leaves({stored}, this, last, n3, lacking) * n2\nend"));
         }
         Kind::Leases => {
-            text.push_str("local at, ends = fmt('%.0f', now), fmt('%.0f', now + n2)\n");
-            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], '(' .. at, ends)"));
+            text.push_str("local ends = fmt('%d', now + n2)\n");
+            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], fmt('(%d', now), ends)"));
         }
     }
     let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
@@ -259,12 +277,24 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &Program) {
     line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
     match program.kind {
         Kind::Numbers => {}
-        Kind::Log => line(text, format_args!("x{i}, y{i}, z{i} = at, fmt('%.0f', now - n2), cost")),
+        Kind::Log => line(text, format_args!("x{i}, y{i}, z{i} = at, now - n2, cost")),
         Kind::Buckets => line(text, format_args!("x{i}, y{i}, z{i} = this, n3, cost")),
-        Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i} = ends, at, cost")),
+        Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i} = ends, now, cost")),
     }
     expiry(text, &format!("e{i}"));
     text.push_str("end\nend\n");
+}
+
+/// The numbers of its state that a program uses, packed.
+fn packed(program: &Program, names: &[String; 3]) -> String {
+    let used: Vec<&str> = names.iter().take(program.state).map(String::as_str).collect();
+    format!("pack('<{}', {})", "d".repeat(used.len()), used.join(", "))
+}
+
+/// The other way round. What `unpack` answers last is a position: it is not taken for a number.
+fn unpacked(program: &Program, stored: &str) -> String {
+    let used: Vec<&str> = ["s1", "s2", "s3"].into_iter().take(program.state).collect();
+    format!("{} = unpack('<{}', {stored})", used.join(", "), "d".repeat(used.len()))
 }
 
 /// A cell's argument as locals.
@@ -279,42 +309,44 @@ fn lacking(text: &mut String) {
     text.push_str("local lacking = s1 + cost - n1\nif cost == 0 then lacking = lacking + 1 end\nif lacking > 0 and lacking <= s1 then\n");
 }
 
-/// From the limit's units to milliseconds, rounded up, and a second more. Below zero: never.
+/// From the limit's units to milliseconds, rounded up, and a second more. 0, as it stands, and what is below it, never, are left alone.
 fn expiry(text: &mut String, e: &str) {
     let rounded = format!("({e} + (1000 - {e} % 1000) % 1000) / 1000 + 1000");
-    line(text, format_args!("if {e} >= 0 then\nif unit == 1000 then {e} = {e} + 1000 else {e} = {rounded} end\nend"));
+    line(text, format_args!("if {e} > 0 then\nif unit == 1000 then {e} = {e} + 1000 else {e} = {rounded} end\nend"));
 }
 
-/// Writes a string that lives until `e`, or for ever.
+/// Writes a string that lives until `e`; as long as it lived anyway; or for ever.
 fn set(text: &mut String, i: usize, value: &str, e: &str) {
-    line(text, format_args!("if {e} >= 0 then call('SET', KEYS[{i}], {value}, 'PXAT', {e}) else call('SET', KEYS[{i}], {value}) end"));
+    line(text, format_args!("if {e} > 0 then call('SET', KEYS[{i}], {value}, 'PXAT', fmt('%d', {e}))"));
+    line(text, format_args!("elseif {e} == 0 then call('SET', KEYS[{i}], {value}, 'KEEPTTL')\nelse call('SET', KEYS[{i}], {value}) end"));
 }
 
 fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     // With allow-oom: what gives memory's allowance back must not fail for want of memory; it writes only over what is there.
     let mut text = String::from("#!lua flags=allow-oom\n");
     preamble(&mut text, programs, Some("give_back"));
-    time(&mut text, how_to_ask_the_time);
+    text.push_str(how_to_ask_the_time);
     for (i, program) in (1..).zip(programs) {
         text.push_str("do\n");
         unpack(&mut text, i, program, "unit, taken, units");
         if named(program.kind) {
-            line(&mut text, format_args!("drop(KEYS[{i}], sub(ARGV[{i}], -16), units)\nend"));
+            drop_members(&mut text, i);
+            text.push_str("end\n");
             continue;
         }
         line(&mut text, format_args!("local v = call('GET', KEYS[{i}])\nif v then\nlocal now = us"));
-        text.push_str("if unit == 1000 then now, taken = ms, (taken - taken % 1000) / 1000 end\n");
+        text.push_str("if unit == 1000 then now, taken = (us - us % 1000) / 1000, (taken - taken % 1000) / 1000 end\n");
         if program.kind == Kind::Buckets {
             text.push_str(RING_GIVE_BACK);
             line(&mut text, format_args!("call('SET', KEYS[{i}], v, 'KEEPTTL')\nend\nend\nend"));
             continue;
         }
         let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
-        text.push_str("local s1, s2, s3 = unpack('<ddd', v)\n");
+        line(&mut text, format_args!("local s1, s2, s3 = 0, 0, 0\n{}", unpacked(program, "v")));
         let call = format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat());
         line(&mut text, format_args!("local x, y, z, changed, e = {call}\nif changed == 1 then"));
         expiry(&mut text, "e");
-        set(&mut text, i, "pack('<ddd', x, y, z)", "e");
+        set(&mut text, i, &packed(program, &["x", "y", "z"].map(str::to_owned)), "e");
         text.push_str("end\nend\nend\n");
     }
     text.push_str("return { us }\n");
@@ -336,14 +368,18 @@ fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     // With allow-oom: what is in flight is in flight.
     let mut text = String::from("#!lua flags=allow-oom\n");
     preamble(&mut text, programs, None);
-    time(&mut text, how_to_ask_the_time);
+    text.push_str(how_to_ask_the_time);
     for (i, program) in (1..).zip(programs).filter(|(_, program)| program.kind == Kind::Leases) {
         text.push_str("do\n");
         unpack(&mut text, i, program, "unit, _, units");
-        text.push_str("local now = us\nif unit == 1000 then now = ms end\nlocal e = now + n2 + n2\n");
-        line(&mut text, format_args!("add(KEYS[{i}], sub(ARGV[{i}], -16), fmt('%.0f', now + n2), units)"));
+        text.push_str("local now = us\nif unit == 1000 then now = (us - us % 1000) / 1000 end\nlocal e = now + n2 + n2\n");
+        text.push_str("local ends = fmt('%d', now + n2)\n");
+        add(&mut text, i, "ends", "units");
         expiry(&mut text, "e");
-        line(&mut text, format_args!("if call('PEXPIREAT', KEYS[{i}], e, 'GT') == 0 and call('PTTL', KEYS[{i}]) < 0 then"));
+        line(
+            &mut text,
+            format_args!("e = fmt('%d', e)\nif call('PEXPIREAT', KEYS[{i}], e, 'GT') == 0 and call('PTTL', KEYS[{i}]) < 0 then"),
+        );
         line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], e)\nend\nend"));
     }
     text.push_str("return { us }\n");

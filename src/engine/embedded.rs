@@ -168,7 +168,7 @@ impl Embedded {
                 before += shard.get(*id).map_or(0, Stored::weight);
                 let entry = shard.entry(*id, || Stored::new(cell));
                 entry.counter.take(cell, whole_units(now_us, cell.unit_us), now_us, decision.state);
-                entry.expire_us = self.expire_us(decision.expire, cell.unit_us);
+                entry.expire_us = self.expire_us(entry.expire_us, decision.expire, cell.unit_us);
                 after += entry.counter.weight();
             }
         }
@@ -191,7 +191,7 @@ impl Embedded {
                         let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
                         if returned.changed {
                             *state = returned.state;
-                            entry.expire_us = self.expire_us(returned.expire, cell.unit_us);
+                            entry.expire_us = self.expire_us(entry.expire_us, returned.expire, cell.unit_us);
                         }
                     }
                     (counter, _) => {
@@ -254,8 +254,11 @@ impl Embedded {
         self.keys.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
     }
 
-    /// Below zero: never.
-    fn expire_us(&self, units: f64, unit_us: u32) -> u64 {
+    /// When a counter may be forgotten that has `stood` until then: 0 leaves it so, below zero means never.
+    fn expire_us(&self, stood: u64, units: f64, unit_us: u32) -> u64 {
+        if units == 0.0 {
+            return stood;
+        }
         if units < 0.0 {
             return u64::MAX;
         }

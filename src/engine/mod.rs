@@ -41,6 +41,8 @@ pub struct Program {
     pub text: &'static str,
     /// What it counts in.
     pub kind: Kind,
+    /// Of [`Kind::Numbers`]: how many of the three it uses, from the first; the others are always 0 and are not stored on Redis.
+    pub state: usize,
     /// How many of a cell's numbers it reads, at most [`NUMBERS_MAX`].
     pub numbers: usize,
 }

@@ -13,10 +13,11 @@ use crate::clock::{self, Clock};
 use crate::telemetry::Metrics;
 
 pub(super) static FIXED_WINDOW: Program =
-    Program { name: "fixed_window", text: include_str!("../../lua/fixed_window.lua"), kind: Kind::Numbers, numbers: 4 };
+    Program { name: "fixed_window", text: include_str!("../../lua/fixed_window.lua"), kind: Kind::Numbers, state: 2, numbers: 4 };
 pub(super) static TOKEN_BUCKET: Program =
-    Program { name: "token_bucket", text: include_str!("../../lua/token_bucket.lua"), kind: Kind::Numbers, numbers: 3 };
-pub(super) static GCRA: Program = Program { name: "gcra", text: include_str!("../../lua/gcra.lua"), kind: Kind::Numbers, numbers: 3 };
+    Program { name: "token_bucket", text: include_str!("../../lua/token_bucket.lua"), kind: Kind::Numbers, state: 3, numbers: 3 };
+pub(super) static GCRA: Program =
+    Program { name: "gcra", text: include_str!("../../lua/gcra.lua"), kind: Kind::Numbers, state: 2, numbers: 3 };
 pub(super) static ALL: [&Program; 3] = [&FIXED_WINDOW, &TOKEN_BUCKET, &GCRA];
 
 pub(super) const SECOND_US: u64 = 1_000_000;

@@ -8,26 +8,33 @@ use crate::engine::{Kind, NUMBERS_MAX, Program};
 use crate::plan::{Algorithm, Alignment, Calendar};
 
 macro_rules! program {
-    ($name:literal, $kind:ident, $numbers:literal) => {
-        Program { name: $name, text: include_str!(concat!("../../lua/", $name, ".lua")), kind: Kind::$kind, numbers: $numbers }
+    ($name:literal, $kind:ident, $state:literal, $numbers:literal) => {
+        Program {
+            name: $name,
+            text: include_str!(concat!("../../lua/", $name, ".lua")),
+            kind: Kind::$kind,
+            state: $state,
+            numbers: $numbers,
+        }
     };
 }
 
-static FIXED_WINDOW: Program = program!("fixed_window", Numbers, 4);
-static SLIDING_WINDOW_COUNTER: Program = program!("sliding_window_counter", Numbers, 2);
-static SLIDING_WINDOW_LOG: Program = program!("sliding_window_log", Log, 2);
-static SLIDING_WINDOW_BUCKETS: Program = program!("sliding_window_buckets", Buckets, 3);
-static TOKEN_BUCKET: Program = program!("token_bucket", Numbers, 3);
-static GCRA: Program = program!("gcra", Numbers, 3);
-static LEAKY_BUCKET: Program = program!("leaky_bucket", Numbers, 5);
-static CONCURRENCY: Program = program!("concurrency", Leases, 2);
-static QUOTA: Program = program!("quota", Numbers, 6);
+static FIXED_WINDOW: Program = program!("fixed_window", Numbers, 2, 4);
+static SLIDING_WINDOW_COUNTER: Program = program!("sliding_window_counter", Numbers, 3, 2);
+static SLIDING_WINDOW_LOG: Program = program!("sliding_window_log", Log, 0, 2);
+static SLIDING_WINDOW_BUCKETS: Program = program!("sliding_window_buckets", Buckets, 0, 3);
+static TOKEN_BUCKET: Program = program!("token_bucket", Numbers, 3, 3);
+static GCRA: Program = program!("gcra", Numbers, 2, 3);
+static LEAKY_BUCKET: Program = program!("leaky_bucket", Numbers, 2, 5);
+static CONCURRENCY: Program = program!("concurrency", Leases, 0, 2);
+static QUOTA: Program = program!("quota", Numbers, 2, 6);
 
 /// Fails: what a plan asks for that nobody has. A script's error is a store error, so that the limit's own fallback decides.
 pub(super) static NO_SUCH_SCRIPT: Program = Program {
     name: "no_such_script",
     text: "local function take() return error('there is no such script') end\nlocal give_back = take\nreturn { take = take, give_back = give_back }",
     kind: Kind::Numbers,
+    state: 3,
     numbers: 0,
 };
 

@@ -255,7 +255,7 @@ mod tests {
     use crate::engine::{Key, Kind, Program, Space};
     use crate::plan::{Algorithm, Rate};
 
-    static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, numbers: 4 };
+    static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, state: 3, numbers: 4 };
 
     /// What the store does with a tag.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
