@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod counting;
 pub mod curl;
 pub mod cut;
 pub mod flood;

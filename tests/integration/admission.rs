@@ -1,79 +1,423 @@
 //! A limit of N admits N, never N+1, whatever the number of clients, workers and proxies.
+//!
+//! Every exact algorithm at once, each on a route of its own: 256 clients ask in turns, upstreams fail and units come back, clients go away in the
+//! middle. The upstream counts for itself; afterwards each counter must say what it saw. Periods are long, so that nothing flows back meanwhile.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::harness::client::storm;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Barrier;
+
+use crate::harness::client::{self, Client, Reply, Tally};
 use crate::harness::cluster::Cluster;
+use crate::harness::counting::Counting;
+use crate::harness::redis::Redis;
 use crate::harness::toml::{Toml, simple};
-use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
+use crate::harness::{PATIENCE, eventually_async};
 
-const QUOTA: u64 = 1_000;
 const CLIENTS: usize = 256;
-/// Requests of each client: twice as many as the limit in all.
-const EACH: usize = 8;
-const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Of all clients together: they share an address.
+const OWN: u64 = 100;
+/// A second limit under the same tag, far off.
+const WIDE: u64 = 1_000;
+/// A second limit under a tag of its own, on each of so many tenants.
+const TENANT: u64 = 30;
+const TENANTS: usize = 4;
+/// Requests in flight: of all, and of a tenant.
+const OWN_IN_FLIGHT: u64 = 8;
+const TENANT_IN_FLIGHT: u64 = 3;
 
-const FIXED: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
-const GCRA: &str = "name = \"day\", algorithm = \"gcra\", quota = 1000, period = \"1d\"";
-const BUCKET: &str = "name = \"day\", algorithm = \"token_bucket\", quota = 1000, period = \"1d\"";
+/// What a failed request's units do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// They come back whole.
+    Whole,
+    /// They come back but for what has flowed back by itself meanwhile: a counter may lack the fraction of a unit.
+    Flows,
+    /// They stay taken.
+    Stands,
+    /// They are held only while the request is under way.
+    InFlight,
+}
 
-/// Storms `addresses`, and fails unless exactly `quota` were admitted; `refills` says that one more unit comes back every `DAY / quota`.
-async fn exactly_the_quota(addresses: &[SocketAddr], upstream: &Upstream, refills: bool) {
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    algorithm: &'static str,
+    kind: Kind,
+}
+
+const CASES: [Case; 10] = [
+    Case { name: "first", algorithm: "algorithm = \"fixed_window\", period = \"400d\"", kind: Kind::Whole },
+    Case { name: "clock", algorithm: "algorithm = \"fixed_window\", period = \"400d\", alignment = \"clock\"", kind: Kind::Whole },
+    Case { name: "log", algorithm: "algorithm = \"sliding_window_log\", period = \"400d\"", kind: Kind::Whole },
+    Case { name: "ring", algorithm: "algorithm = \"sliding_window_buckets\", period = \"400d\", buckets = 100", kind: Kind::Whole },
+    Case { name: "tokens", algorithm: "algorithm = \"token_bucket\", period = \"400d\"", kind: Kind::Flows },
+    Case { name: "gcra", algorithm: "algorithm = \"gcra\", period = \"400d\"", kind: Kind::Flows },
+    Case { name: "leaky", algorithm: LEAKY, kind: Kind::Stands },
+    Case { name: "month", algorithm: "algorithm = \"quota\", calendar = \"month\", time_zone = \"Europe/Berlin\"", kind: Kind::Whole },
+    Case { name: "ever", algorithm: "algorithm = \"quota\", calendar = \"forever\"", kind: Kind::Whole },
+    Case { name: "flight", algorithm: "algorithm = \"concurrency\"", kind: Kind::InFlight },
+];
+const LEAKY: &str = "algorithm = \"leaky_bucket\", period = \"400d\", burst = 100, max_delay = \"0s\"";
+
+/// The limits of each plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tags {
+    /// Both under the client's address.
+    One,
+    /// The second one under the tenant's name.
+    Two,
+}
+
+impl Case {
+    /// Of the first limit and of the second.
+    fn quotas(&self, tags: Tags) -> [u64; 2] {
+        match (self.kind, tags) {
+            (Kind::InFlight, Tags::One) => [OWN_IN_FLIGHT, WIDE],
+            (Kind::InFlight, Tags::Two) => [OWN_IN_FLIGHT, TENANT_IN_FLIGHT],
+            (_, Tags::One) => [OWN, WIDE],
+            (_, Tags::Two) => [OWN, TENANT],
+        }
+    }
+
+    /// The second limit's: the same algorithm, but that a plan has one leaky bucket at most.
+    fn second(&self) -> Self {
+        if self.kind == Kind::Stands { CASES[0] } else { *self }
+    }
+
+    /// What is left of a quota by what the upstream saw; what else it may be.
+    fn left(&self, quota: u64, upstream: &Counting, name: &str) -> [i64; 2] {
+        let count = upstream.of(name);
+        let (charged, slack) = match self.kind {
+            Kind::Whole => (count.kept(), 0),
+            Kind::Flows => (count.kept(), 1),
+            Kind::Stands => (count.arrived, 0),
+            // The one that asks.
+            Kind::InFlight => (1, 0),
+        };
+        assert!(charged <= quota, "{charged} of {quota} under {name}: {self:?}");
+        let left = (quota - charged) as i64;
+        [left, (left - slack).max(0)]
+    }
+}
+
+fn config(upstream: &Counting, tags: Tags) -> Toml {
+    let mut toml = Toml::new().upstream("api", &upstream.url(), "");
+    for case in &CASES {
+        let [own, second] = case.quotas(tags);
+        let key = if tags == Tags::One { "{client_ip}" } else { "{header.x-tenant}" };
+        let line = |name: &str, algorithm: &str, quota: u64, key: &str| {
+            format!("name = \"{name}\", {algorithm}, quota = {quota}, key = \"{key}\", refund = \"upstream_error\"")
+        };
+        let own = line("own", case.algorithm, own, "{client_ip}");
+        let second = line("second", case.second().algorithm, second, key);
+        let name = case.name;
+        toml = toml
+            .policy(name, &[&own, &second])
+            .route(&format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""));
+    }
+    toml
+}
+
+fn tenant(number: usize) -> String {
+    format!("t{}", number % TENANTS)
+}
+
+/// Writes a request, and reads nothing.
+async fn write(address: SocketAddr, target: &str, fields: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {target} HTTP/1.1\r\nhost: weir\r\n{fields}\r\n").as_bytes()).await.unwrap();
+    stream
+}
+
+/// Sends a request that the upstream holds: waits until it is there, or gives the status of what was answered instead.
+async fn held(address: SocketAddr, target: &str, tenant: &str, id: &str, upstream: &Counting) -> Result<TcpStream, u16> {
+    let mut stream = write(address, target, &format!("x-tenant: {tenant}\r\nx-do: hold\r\nx-id: {id}\r\n")).await;
+    tokio::select! {
+        () = upstream.arrival(id) => Ok(stream),
+        status = status(&mut stream) => Err(status),
+    }
+}
+
+async fn status(stream: &mut TcpStream) -> u16 {
+    let mut answer = [0; 4096];
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("an answer in time").unwrap();
+    let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+    text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{text:?}"))
+}
+
+/// 256 clients; each asks each route once, one route after another, each client beginning elsewhere.
+async fn storm(addresses: &[SocketAddr], upstream: &Arc<Counting>) {
+    let barrier = Arc::new(Barrier::new(CLIENTS));
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..CLIENTS {
+        let (address, barrier, upstream) = (addresses[number % addresses.len()], Arc::clone(&barrier), Arc::clone(upstream));
+        clients.spawn(async move {
+            let mut client = Client::connect(address).await.expect("a connection");
+            let mut tally = Tally::default();
+            barrier.wait().await;
+            for turn in 0..CASES.len() {
+                let case = &CASES[(number + turn) % CASES.len()];
+                let (target, tenant) = (format!("/{}", case.name), tenant(number / CASES.len()));
+                // By a number that neither the routes' nor the tenants' turns follow.
+                let what = match (number * 7 + turn) % 11 {
+                    0..3 => "fail",
+                    3 if case.kind != Kind::InFlight => {
+                        // And goes away when the upstream has it.
+                        let held = held(address, &target, &tenant, &format!("{number} {turn}"), &upstream).await;
+                        assert!(matches!(held, Ok(_) | Err(429)), "{held:?}");
+                        continue;
+                    }
+                    _ if case.kind == Kind::InFlight => "slow",
+                    _ => "answer",
+                };
+                tally.add(&client.get(&target, &[("x-tenant", &tenant), ("x-do", what)]).await);
+            }
+            tally
+        });
+    }
+    while let Some(tally) = clients.join_next().await {
+        tally.expect("no panic in a client").only(&[200, 429, 500]);
+    }
+}
+
+/// Each counter says what the upstream saw, by the fields of one more request.
+async fn read_back(case: &Case, tags: Tags, address: SocketAddr, upstream: &Counting) {
+    let quotas = case.quotas(tags);
+    for number in 0..TENANTS {
+        let tenant = tenant(number);
+        let names = [case.name.to_owned(), if tags == Tags::One { case.name.to_owned() } else { format!("{} {tenant}", case.name) }];
+        // What was under way when the last client left comes back in its own time.
+        eventually_async(&format!("the counters of {names:?} say what was admitted"), async || {
+            let told = ask(case, address, &tenant).await;
+            let told = [told.remaining("own"), told.remaining("second")];
+            let left = [case.left(quotas[0], upstream, &names[0]), case.second().left(quotas[1], upstream, &names[1])];
+            let agree = told.iter().zip(&left).all(|(told, left)| left.contains(told));
+            if agree { Ok(()) } else { Err(format!("{told:?} are left, by the upstream's count {left:?}: {:?}", upstream.of(&names[0]))) }
+        })
+        .await;
+    }
+}
+
+async fn ask(case: &Case, address: SocketAddr, tenant: &str) -> Reply {
+    let mut client = Client::connect(address).await.unwrap();
+    let reply = client.get(&format!("/{}", case.name), &[("x-tenant", tenant)]).await.unwrap();
+    assert!(matches!(reply.status, 200 | 429), "{reply:?}");
+    reply
+}
+
+/// What is left can be had, to the last one, and no more.
+async fn use_up(case: &Case, tags: Tags, address: SocketAddr, upstream: &Counting) {
+    let [own, second] = case.quotas(tags);
+    eventually_async(&format!("the whole allowance of {case:?} is used"), async || {
+        let mut refused = 0;
+        for number in 0..TENANTS {
+            refused += usize::from(ask(case, address, &tenant(number)).await.status == 429);
+        }
+        let used = own as i64 - case.left(own, upstream, case.name)[1];
+        // The second one's allowance is larger in all, so that the first one's decides.
+        if refused == TENANTS && used >= own as i64 { Ok(()) } else { Err(format!("{used} of {own}: {:?}", upstream.of(case.name))) }
+    })
+    .await;
+    let most = |name: &str| if case.kind == Kind::Stands { upstream.of(name).arrived } else { upstream.of(name).kept_most };
+    assert!(most(case.name) <= own, "{:?}", upstream.of(case.name));
+    for number in 0..TENANTS {
+        let name = format!("{} {}", case.name, tenant(number));
+        assert!(tags == Tags::One || upstream.of(&name).kept_most <= second, "{name}: {:?}", upstream.of(&name));
+    }
+}
+
+async fn exact(proxies: &[Weir], upstream: &Arc<Counting>, tags: Tags) {
+    let addresses: Vec<SocketAddr> = proxies.iter().map(|weir| weir.http).collect();
+    storm(&addresses, upstream).await;
+    for case in &CASES {
+        // Of those that went away the upstream is told.
+        eventually_async(&format!("nothing is in flight of {case:?}"), async || match upstream.of(case.name).in_flight {
+            0 => Ok(()),
+            count => Err(format!("{count} are")),
+        })
+        .await;
+        read_back(case, tags, addresses[0], upstream).await;
+        if case.kind == Kind::InFlight {
+            let [own, second] = case.quotas(tags);
+            assert!(upstream.of(case.name).in_flight_most <= own, "{:?}", upstream.of(case.name));
+            for number in 0..TENANTS {
+                assert!(upstream.of(&format!("{} {}", case.name, tenant(number))).in_flight_most <= second);
+            }
+        } else {
+            assert!(upstream.of(case.name).failed > 0, "nothing was ever given back: {:?}", upstream.of(case.name));
+            use_up(case, tags, addresses[addresses.len() - 1], upstream).await;
+        }
+        let series = format!("weir_decisions_total{{policy=\"{}\",decision=\"admitted\"}}", case.name);
+        let admitted: u64 = proxies.iter().map(|weir| weir.metric(&series)).sum();
+        assert_eq!(admitted, upstream.of(case.name).arrived, "every admitted request, and no refused one, reached the upstream: {case:?}");
+    }
+}
+
+/// As many requests in flight as there may be, none of them ever ending by itself: what the upstream has in hand is what is held.
+async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
+    let case = CASES.iter().find(|case| case.kind == Kind::InFlight).unwrap();
+    let target = format!("/{}", case.name);
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..CLIENTS {
+        let (address, target, upstream) = (proxies[number % proxies.len()].http, target.clone(), Arc::clone(upstream));
+        clients.spawn(async move { held(address, &target, "t", &format!("first {number}"), &upstream).await });
+    }
+    let (held_now, refused): (Vec<_>, Vec<_>) = clients.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((held_now.len() as u64, upstream.of(case.name).in_flight), (OWN_IN_FLIGHT, OWN_IN_FLIGHT));
+    assert!(refused.iter().all(|held| matches!(held, Err(429))), "{refused:?}");
+
+    // Half of their clients go away: as many places come back, whichever proxy had them.
+    let mut kept: Vec<TcpStream> = held_now.into_iter().flatten().skip(OWN_IN_FLIGHT as usize / 2).collect();
+    for address in proxies.iter().map(|weir| weir.http).cycle().take(OWN_IN_FLIGHT as usize / 2) {
+        let next = eventually_async("a place is free again", async || {
+            let id = format!("again {}", upstream.of(case.name).arrived);
+            held(address, &target, "t", &id, upstream).await.map_err(|status| status.to_string())
+        });
+        kept.push(next.await);
+    }
+    assert_eq!(held(proxies[0].http, &target, "t", "one more", upstream).await.err(), Some(429));
+    eventually_async("the upstream knows who is gone", async || match upstream.of(case.name).in_flight {
+        OWN_IN_FLIGHT => Ok(()),
+        count => Err(format!("{count} in flight")),
+    })
+    .await;
+    upstream.release();
+    for stream in &mut kept {
+        assert_eq!(status(stream).await, 200);
+    }
+    read_back(case, Tags::One, proxies[0].http, upstream).await;
+}
+
+/// Clients that are gone before their request is decided, sent or answered: each is charged once where the upstream may have got it, or not at all.
+async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
+    const GONE: usize = 20 * CASES.len();
+    for number in 0..GONE {
+        let case = &CASES[number % CASES.len()];
+        drop(write(proxies[number % proxies.len()].http, &format!("/{}", case.name), "x-tenant: t0\r\nx-do: slow\r\n").await);
+    }
+    let all_gone = async || {
+        let open: u64 = proxies.iter().map(|weir| weir.metric("weir_connections_open")).sum();
+        // Each answers on one that it counts as well.
+        if open <= proxies.len() as u64 { Ok(()) } else { Err(format!("{open} connections are open")) }
+    };
+    eventually_async("all are gone", all_gone).await;
+    for case in &CASES {
+        if case.kind == Kind::InFlight {
+            read_back(case, Tags::One, proxies[0].http, upstream).await;
+            continue;
+        }
+        // Twenty are gone; what they took and the upstream never saw is missing here, and nothing else.
+        let gone = (GONE / CASES.len()) as u64;
+        let arrived_gone = upstream.of(case.name).arrived;
+        assert!(arrived_gone <= gone, "{:?}", upstream.of(case.name));
+        while ask(case, proxies[0].http, "t0").await.status == 200 {}
+        let arrived = upstream.of(case.name).arrived;
+        assert!(
+            (OWN - (gone - arrived_gone)..=OWN).contains(&arrived),
+            "{arrived} of {OWN} arrived, {arrived_gone} of those gone: {case:?}"
+        );
+    }
+}
+
+/// A leaky bucket that lets some wait: those who passed, each when its wait was over, are no more than the burst, those who may wait and what flowed in.
+async fn turns(proxies: &[Weir], upstream: &Counting) {
+    const EACH: usize = 2;
+    let addresses: Vec<SocketAddr> = proxies.iter().map(|weir| weir.http).collect();
     let begun = Instant::now();
-    let tally = storm(addresses, CLIENTS, EACH, |_, _| Vec::new()).await;
-    // Measured from before the first request to after the last: never less than what the store saw.
-    let refilled = if refills { begun.elapsed().as_secs() / (DAY.as_secs() / QUOTA) } else { 0 };
+    let tally = client::storm(&addresses, CLIENTS, EACH, |_, _| Vec::new()).await;
+    let flowed = (begun.elapsed().as_secs_f64() * TURNS_A_SECOND as f64).ceil() as u64;
     tally.only(&[200, 429]);
-    assert_eq!(tally.total(), (CLIENTS * EACH) as u64);
-    let admitted = tally.count(200);
-    assert!((QUOTA..=QUOTA + refilled).contains(&admitted), "{admitted} admitted, {QUOTA} + at most {refilled} refilled: {tally:?}");
-    assert_eq!(upstream.count(), admitted, "every admitted request, and no refused one, reached the upstream");
+    let most = TURNS_AT_ONCE + TURNS_WAITING + flowed;
+    // The first ones found it full, and the last of those who waited was answered as well.
+    assert!((TURNS_AT_ONCE + TURNS_WAITING..=most).contains(&tally.count(200)), "at most {most}: {tally:?}");
+    assert_eq!(upstream.of("").arrived, tally.count(200));
+    assert!(begun.elapsed() >= TURNS_DELAY, "nobody waited");
 }
 
-async fn embedded(limit: &str, refills: bool) {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&simple(&upstream.url(), &[limit]).text());
-    exactly_the_quota(&[weir.http], &upstream, refills).await;
-    assert_eq!(weir.metric("weir_decisions_total{policy=\"public\",decision=\"admitted\"}"), upstream.count());
+const TURNS_A_SECOND: u64 = 50;
+const TURNS_AT_ONCE: u64 = 10;
+const TURNS_DELAY: Duration = Duration::from_millis(400);
+const TURNS_WAITING: u64 = 20;
+
+fn of_turns(upstream: &Counting) -> Toml {
+    let leaky = format!("algorithm = \"leaky_bucket\", quota = {TURNS_A_SECOND}, period = \"1s\", burst = {TURNS_AT_ONCE}");
+    simple(&upstream.url(), &[&format!("name = \"turns\", {leaky}, max_delay = \"{}ms\"", TURNS_DELAY.as_millis())])
 }
 
-async fn three_proxies_on_a_cluster(limit: &str, refills: bool) {
-    let (upstream, cluster) = (Upstream::start(), Cluster::start());
-    let config: Toml = simple(&upstream.url(), &[limit]).redis("cluster", &cluster.addresses());
+#[tokio::test]
+async fn in_memory_256_clients_take_turns_in_a_leaky_bucket_and_no_more_pass_than_may() {
+    let upstream = Counting::start();
+    turns(&[Weir::start(&of_turns(&upstream).text())], &upstream).await;
+}
+
+#[tokio::test]
+async fn over_three_proxies_and_a_redis_256_clients_take_turns_in_a_leaky_bucket_and_no_more_pass_than_may() {
+    let (upstream, redis) = (Counting::start(), Redis::start());
+    let config = of_turns(&upstream).redis("single", &[redis.address]);
+    turns(&[(); 3].map(|()| Weir::start(&config.text())), &upstream).await;
+}
+
+async fn in_memory(tags: Tags) {
+    let upstream = Arc::new(Counting::start());
+    let proxy = Weir::start(&config(&upstream, tags).text());
+    exact(&[proxy], &upstream, tags).await;
+}
+
+#[tokio::test]
+async fn in_memory_no_more_are_in_flight_than_may_be_and_places_of_clients_that_went_away_come_back() {
+    let upstream = Arc::new(Counting::start());
+    let proxy = Weir::start(&config(&upstream, Tags::One).text());
+    in_flight(&[proxy], &upstream).await;
+}
+
+#[tokio::test]
+async fn in_memory_a_client_that_is_gone_at_any_moment_is_charged_once_or_not_at_all() {
+    let upstream = Arc::new(Counting::start());
+    let proxy = Weir::start(&config(&upstream, Tags::One).text());
+    gone_at_any_moment(&[proxy], &upstream).await;
+}
+
+#[tokio::test]
+async fn over_three_proxies_and_a_cluster_no_more_are_in_flight_than_may_be_and_clients_may_go_at_any_moment() {
+    let (upstream, cluster) = (Arc::new(Counting::start()), Cluster::start());
+    let config = config(&upstream, Tags::One).redis("cluster", &cluster.addresses());
     let proxies = [(); 3].map(|()| Weir::start(&config.text()));
-    exactly_the_quota(&proxies.each_ref().map(|weir| weir.http), &upstream, refills).await;
-    // One caller, one limit: one counter, wherever the requests came in.
-    assert_eq!(cluster.keys(), 1);
+    in_flight(&proxies, &upstream).await;
+    gone_at_any_moment(&proxies, &upstream).await;
+}
+
+async fn over_three_proxies_and_a_cluster(tags: Tags) {
+    let (upstream, cluster) = (Arc::new(Counting::start()), Cluster::start());
+    let config = config(&upstream, tags).redis("cluster", &cluster.addresses());
+    let proxies = [(); 3].map(|()| Weir::start(&config.text()));
+    exact(&proxies, &upstream, tags).await;
+    let for_ever = cluster.keys_without_lifetime();
+    assert!(for_ever.iter().all(|key| key.contains("ever/") && key.contains("/q1-ever:")), "{for_ever:?}");
+    assert_eq!(for_ever.len(), if tags == Tags::One { 2 } else { 1 + TENANTS }, "{for_ever:?}");
 }
 
 #[tokio::test]
-async fn in_memory_256_clients_on_a_fixed_window_of_1000_are_admitted_1000_times() {
-    embedded(FIXED, false).await;
+async fn in_memory_each_exact_algorithm_admits_its_limit_to_256_clients_with_refunds_and_aborts() {
+    in_memory(Tags::One).await;
 }
 
 #[tokio::test]
-async fn in_memory_256_clients_on_a_gcra_of_1000_are_admitted_1000_times() {
-    embedded(GCRA, true).await;
+async fn in_memory_two_tags_of_each_exact_algorithm_are_never_over_and_end_equal_to_what_was_admitted() {
+    in_memory(Tags::Two).await;
 }
 
 #[tokio::test]
-async fn in_memory_256_clients_on_a_token_bucket_of_1000_are_admitted_1000_times() {
-    embedded(BUCKET, true).await;
+async fn over_three_proxies_and_a_cluster_each_exact_algorithm_admits_its_limit_to_256_clients_with_refunds_and_aborts() {
+    over_three_proxies_and_a_cluster(Tags::One).await;
 }
 
 #[tokio::test]
-async fn over_three_proxies_and_a_cluster_256_clients_on_a_fixed_window_of_1000_are_admitted_1000_times() {
-    three_proxies_on_a_cluster(FIXED, false).await;
-}
-
-#[tokio::test]
-async fn over_three_proxies_and_a_cluster_256_clients_on_a_gcra_of_1000_are_admitted_1000_times() {
-    three_proxies_on_a_cluster(GCRA, true).await;
-}
-
-#[tokio::test]
-async fn over_three_proxies_and_a_cluster_256_clients_on_a_token_bucket_of_1000_are_admitted_1000_times() {
-    three_proxies_on_a_cluster(BUCKET, true).await;
+async fn over_three_proxies_and_a_cluster_two_tags_of_each_exact_algorithm_are_never_over_and_end_equal_to_what_was_admitted() {
+    over_three_proxies_and_a_cluster(Tags::Two).await;
 }

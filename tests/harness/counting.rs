@@ -1,0 +1,193 @@
+//! An upstream that counts for itself: what arrived, what it failed, how much it had in hand at once, by path and by tenant. A request says with
+//! `x-do` what shall become of it: `fail` is answered 500, `hold` waits until it is let go, `slow` takes some milliseconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+
+/// How long a `slow` request is worked on.
+const SLOW: Duration = Duration::from_millis(3);
+
+/// Of one path, or of one path and one tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub arrived: u64,
+    /// Those that were answered 500.
+    pub failed: u64,
+    pub in_flight: u64,
+    pub in_flight_most: u64,
+    /// The most that `arrived - failed` ever was.
+    pub kept_most: u64,
+}
+
+impl Count {
+    /// What arrived and was not failed.
+    pub fn kept(&self) -> u64 {
+        self.arrived - self.failed
+    }
+}
+
+#[derive(Default)]
+struct Book {
+    counts: BTreeMap<String, Count>,
+    /// What `x-id` named.
+    arrived: BTreeSet<String>,
+    /// Told whenever `arrived` grows.
+    news: watch::Sender<()>,
+}
+
+type Shared = Arc<Mutex<Book>>;
+
+/// A running one; ends when it is dropped.
+pub struct Counting {
+    pub address: SocketAddr,
+    book: Shared,
+    hold: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Counting {
+    pub fn start() -> Self {
+        let listener = super::upstream::listener();
+        listener.set_nonblocking(true).expect("a socket that doesn't block");
+        let address = listener.local_addr().expect("an address");
+        let (hold, held) = watch::channel(true);
+        let (stop, mut stopped) = watch::channel(false);
+        let book = Shared::default();
+        let serving = Arc::clone(&book);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                tokio::select! {
+                    () = serve(listener, serving, held) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
+                }
+            });
+        });
+        Self { address, book, hold, stop, thread: Some(thread) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Of a path, `PATH`, or of a tenant there, `PATH TENANT`.
+    pub fn of(&self, name: &str) -> Count {
+        lock(&self.book).counts.get(name).copied().unwrap_or_default()
+    }
+
+    /// Waits until the request with this `x-id` is here.
+    pub async fn arrival(&self, id: &str) {
+        let mut news = lock(&self.book).news.subscribe();
+        while !lock(&self.book).arrived.contains(id) {
+            news.changed().await.expect("the book's own sender");
+        }
+    }
+
+    /// Answers all that `hold`, and from now on at once.
+    pub fn release(&self) {
+        self.hold.send_replace(false);
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(book: &Shared) -> MutexGuard<'_, Book> {
+    book.lock().expect("no panic while it is held")
+}
+
+async fn serve(listener: tokio::net::TcpListener, book: Shared, held: watch::Receiver<bool>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let _ = stream.set_nodelay(true);
+        let (book, held) = (Arc::clone(&book), held.clone());
+        tokio::spawn(async move {
+            let service = service_fn(move |request| reply(request, Arc::clone(&book), held.clone()));
+            // A proxy whose client goes away closes in mid-request, and the reply's future is dropped.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// A request in hand, until it is answered or its proxy is gone.
+struct InFlight {
+    book: Shared,
+    names: Vec<String>,
+}
+
+impl InFlight {
+    fn begin(book: Shared, names: Vec<String>, id: Option<String>) -> Self {
+        {
+            let mut book = lock(&book);
+            if let Some(id) = id {
+                book.arrived.insert(id);
+                book.news.send_replace(());
+            }
+            for name in &names {
+                let count = book.counts.entry(name.clone()).or_default();
+                count.arrived += 1;
+                count.in_flight += 1;
+                count.in_flight_most = count.in_flight_most.max(count.in_flight);
+                count.kept_most = count.kept_most.max(count.kept());
+            }
+        }
+        Self { book, names }
+    }
+
+    fn fail(&self) {
+        let mut book = lock(&self.book);
+        self.names.iter().for_each(|name| book.counts.entry(name.clone()).or_default().failed += 1);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut book = lock(&self.book);
+        self.names.iter().for_each(|name| book.counts.entry(name.clone()).or_default().in_flight -= 1);
+    }
+}
+
+async fn reply(
+    request: http::Request<Incoming>,
+    book: Shared,
+    mut held: watch::Receiver<bool>,
+) -> Result<http::Response<Full<Bytes>>, http::Error> {
+    let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let path = request.uri().path().trim_start_matches('/').to_owned();
+    let mut names: Vec<String> = field("x-tenant").map(|tenant| format!("{path} {tenant}")).into_iter().collect();
+    names.push(path);
+    let in_flight = InFlight::begin(book, names, field("x-id"));
+    let mut status = 200;
+    match field("x-do").as_deref() {
+        Some("fail") => {
+            in_flight.fail();
+            status = 500;
+        }
+        Some("slow") => tokio::time::sleep(SLOW).await,
+        // An error says that the upstream is being dropped.
+        Some("hold") => drop(held.wait_for(|held| !*held).await),
+        _ => {}
+    }
+    // Out of hand before anybody can know that it is answered.
+    drop(in_flight);
+    http::Response::builder().status(status).body(Full::new(Bytes::from_static(b"counted\n")))
+}
