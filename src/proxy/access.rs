@@ -43,6 +43,10 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
         line.number("bytes_up", up);
     }
     line.milliseconds("duration_ms", took);
+    let delayed = visit.delayed();
+    if delayed > Duration::ZERO {
+        line.milliseconds("delayed_ms", delayed);
+    }
     if let Some(decided) = visit.decided {
         line.text("decision", decided.label());
     }

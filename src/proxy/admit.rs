@@ -36,7 +36,9 @@ pub(super) async fn admit(
         Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
         None => unasked(decider, visit),
     };
-    visit.tail.tally.metrics().decision_seconds().observe(clock::monotonic().saturating_duration_since(began));
+    // A turn that was waited for is no time of deciding.
+    let decided = clock::monotonic().saturating_duration_since(began).saturating_sub(visit.delayed());
+    visit.tail.tally.metrics().decision_seconds().observe(decided);
     admitted
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_LENGTH, ORIGIN};
 use http::request::Parts;
@@ -242,6 +242,11 @@ impl Visit {
             Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
             Verdict::Bypass | Verdict::Deny(_) => None,
         }
+    }
+
+    /// How long it waited for its turn in a leaky bucket, before anything was sent.
+    pub(super) fn delayed(&self) -> Duration {
+        self.outcome.as_ref().filter(|outcome| outcome.admitted).map_or(Duration::ZERO, |outcome| Duration::from_micros(outcome.delay_us()))
     }
 
     fn answered(&mut self, status: StatusCode) {

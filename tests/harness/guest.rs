@@ -12,6 +12,13 @@ pub(crate) fn api_key() -> PathBuf {
     module("api-key")
 }
 
+/// `examples/policies/sign-in`.
+#[must_use]
+#[allow(dead_code, reason = "each user of this file needs other guests")]
+pub(crate) fn sign_in() -> PathBuf {
+    module("sign-in")
+}
+
 /// The module of one of the workspace's policies, built in a target directory of its own.
 fn module(package: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -42,6 +42,7 @@ mod refusals;
 mod reloads;
 mod replies;
 mod routes;
+mod settling;
 mod several;
 mod smuggling;
 mod streams;

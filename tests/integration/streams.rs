@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::harness::redis::Redis;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 use crate::harness::{PATIENCE, eventually_async};
@@ -86,9 +87,18 @@ async fn upstream() -> SocketAddr {
 }
 
 async fn weir(limit: &str) -> Weir {
+    on(limit, None).await
+}
+
+/// Counting on `redis`, where there is one.
+async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
     let url = format!("http://{}", upstream().await);
     let route = "name = \"calls\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"";
     let config = Toml::new().upstream("api", &url, "protocol = \"h2\"").policy("public", &[limit]).route(route);
+    let config = match redis {
+        Some(address) => config.redis("single", &[address]),
+        None => config,
+    };
     // The runtime must turn while it starts.
     let text = config.text().replace("access = \"off\"", "access = \"all\"");
     tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap()
@@ -195,4 +205,41 @@ async fn a_refused_call_ends_in_a_head_that_grpc_reads() {
     assert!(hyper::body::Body::is_end_stream(refused.body()), "the head is all");
     let metric = "weir_requests_total{route=\"calls\",code=\"429\"}";
     assert_eq!(tokio::task::spawn_blocking(move || weir.metric(metric)).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_place_in_flight_is_held_until_the_streams_end() {
+    let redis = Redis::start();
+    for store in [None, Some(redis.address)] {
+        let weir = on("name = \"in-flight\", algorithm = \"concurrency\", quota = 1", store).await;
+        let mut sender = connect(&weir).await;
+        // One ends as it should, one is reset by its client.
+        for resets in [false, true] {
+            let (pieces, reply) = eventually_async("a free place", async || {
+                let (pieces, reply) = call(&mut sender, "POST", "/echo").await;
+                if field(&reply, "grpc-status").is_empty() { Ok((pieces, reply)) } else { Err(format!("{reply:?}")) }
+            })
+            .await;
+            let mut body = reply.into_body();
+            for text in ["one", "two"] {
+                let (_pieces, refused) = call(&mut sender, "POST", "/echo").await;
+                assert_eq!(field(&refused, "grpc-status"), "8", "{text}: its head is there, and its end is not");
+                pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
+                timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+            }
+            if resets {
+                pieces.send(Err(std::io::ErrorKind::Interrupted.into())).await.unwrap();
+            }
+            drop(pieces);
+            assert_eq!(timeout(PATIENCE, body.collect()).await.unwrap().is_err(), resets);
+        }
+        drop(sender);
+        if store.is_some() {
+            eventually_async("no lease is left", async || match redis.connect().ask(&["KEYS", "*"]).list() {
+                [] => Ok(()),
+                keys => Err(format!("{keys:?}")),
+            })
+            .await;
+        }
+    }
 }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::harness::pki::Pki;
+use crate::harness::redis::Redis;
 use crate::harness::tls::{self, HOST, connect};
 use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
@@ -318,4 +319,36 @@ fn a_tunnel_does_not_outlast_the_grace_period() {
     weir.signal(Signal::TERM);
     assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert_eq!(weir.exit().code(), Some(1));
+}
+
+#[test]
+fn a_place_in_flight_is_held_until_the_tunnels_end() {
+    let redis = Redis::start();
+    let config = simple("http://127.0.0.1:9", &["name = \"in-flight\", algorithm = \"concurrency\", quota = 1"]);
+    // A lease shorter than the tunnel lives: it is renewed.
+    let shared = config.clone().redis("single", &[redis.address]).text().replacen("[store]", "[store]\nlease = \"1s\"", 1);
+    for config in [config.text(), shared] {
+        let upstream = Raw::echo();
+        let weir = Weir::start(&config.replace("http://127.0.0.1:9", &upstream.url()));
+        let (mut stream, answer) = ask(weir.http, "websocket");
+        assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+        let began = std::time::Instant::now();
+        while began.elapsed() < std::time::Duration::from_millis(1_500) {
+            assert_eq!(say(&mut stream, "hello"), "hello");
+            let (_, refused) = ask(weir.http, "websocket");
+            assert!(refused.starts_with("http/1.1 429 "), "{refused}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        drop(stream);
+        let next = eventually("the place is free", || {
+            let (stream, answer) = ask(weir.http, "websocket");
+            if answer.starts_with("http/1.1 101 ") { Ok(stream) } else { Err(answer) }
+        });
+        drop(next);
+        open(&weir, 0);
+    }
+    eventually("no lease is left", || match redis.connect().ask(&["KEYS", "*"]).list() {
+        [] => Ok(()),
+        keys => Err(format!("{keys:?}")),
+    });
 }

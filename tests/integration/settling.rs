@@ -1,0 +1,178 @@
+//! What a request holds and what becomes of it: places in flight, turns in a leaky bucket, failures that count and successes that forget.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::client::{Client, get};
+use crate::harness::redis::Redis;
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+use crate::harness::{eventually_async, guest};
+
+const ONE_PLACE: &str = "name = \"in-flight\", algorithm = \"concurrency\", quota = 1";
+
+/// On each engine, the house that `config` makes.
+fn both(redis: &Redis, config: &Toml) -> [Toml; 2] {
+    [config.clone(), config.clone().redis("single", &[redis.address])]
+}
+
+async fn at_upstream(upstream: &Upstream, count: u64) {
+    eventually_async("the requests wait at the upstream", async || match upstream.count() {
+        seen if seen == count => Ok(()),
+        seen => Err(format!("{seen} of {count}")),
+    })
+    .await;
+}
+
+/// What nobody has asked for yet: a place is let go of at the reply's end, which the client may see a moment earlier.
+async fn admitted(weir: &Weir) {
+    eventually_async("a free place", async || match get(weir.http, "/", &[]).await.status {
+        200 => Ok(()),
+        status => Err(status.to_string()),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_gives_its_place_back_at_once() {
+    let redis = Redis::start();
+    for config in both(&redis, &simple("http://127.0.0.1:9", &[ONE_PLACE])) {
+        let upstream = Upstream::start();
+        let weir = Weir::start(&config.text().replace("http://127.0.0.1:9", &upstream.url()));
+        upstream.hold();
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let gone = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+        at_upstream(&upstream, 1).await;
+        let refused = get(weir.http, "/", &[]).await;
+        assert_eq!((refused.status, refused.header("retry-after").as_str()), (429, ""), "nobody knows when: {refused:?}");
+        gone.abort();
+        upstream.release();
+        admitted(&weir).await;
+    }
+}
+
+#[tokio::test]
+async fn after_a_drain_no_lease_is_left() {
+    // All that is under way finishes, or is cut when the grace is over.
+    for (grace, code) in [("20s", 0), ("200ms", 1)] {
+        let (upstream, redis) = (Upstream::start(), Redis::start());
+        let config = simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
+        let config = config.server(&format!("shutdown_grace = \"{grace}\"")).redis("single", &[redis.address]);
+        let mut weir = Weir::start(&config.text());
+        upstream.hold();
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let mut client = Client::connect(weir.http).await.unwrap();
+            held.push(tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status).ok() }));
+        }
+        at_upstream(&upstream, 3).await;
+        let mut connection = redis.connect();
+        let key = connection.ask(&["KEYS", "*"]).list()[0].text();
+        assert_eq!(connection.ask(&["ZCARD", &key]).number(), 3);
+        weir.signal(Signal::TERM);
+        if code == 0 {
+            upstream.release();
+        }
+        assert_eq!(weir.exit().code(), Some(code));
+        for reply in held {
+            assert_eq!(reply.await.unwrap(), (code == 0).then_some(200));
+        }
+        assert_eq!(connection.ask(&["KEYS", "*"]).list(), [], "{grace}");
+    }
+}
+
+/// One at once, then one each half a second.
+const TURNS: &str = "name = \"turns\", algorithm = \"leaky_bucket\", quota = 2, period = \"1s\", burst = 1, max_delay = \"20s\"";
+
+/// When the bucket's last turn is over, in microseconds since 1970.
+fn turns_end(redis: &Redis) -> i64 {
+    let script = "return string.format('%.0f', struct.unpack('<d', redis.call('GET', redis.call('KEYS', '*')[1])))";
+    redis.connect().ask(&["EVAL", script, "0"]).text().parse().unwrap()
+}
+
+async fn until_turns(redis: &Redis, before_us: i64, turns: i64, turn_us: i64) {
+    eventually_async("turns taken", async || match turns_end(redis) - before_us {
+        taken if taken == turns * turn_us => Ok(()),
+        taken => Err(format!("{taken} us")),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_its_turn_says_so_and_survives_a_drain() {
+    let (redis, upstream) = (Redis::start(), Upstream::start());
+    let config = simple(&upstream.url(), &[TURNS]).redis("single", &[redis.address]);
+    let mut weir = Weir::start(&config.text().replace("access = \"off\"", "access = \"all\""));
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    let (address, first, began) = (weir.http, turns_end(&redis), Instant::now());
+    let others: Vec<_> = (0..2).map(|_| tokio::spawn(async move { get(address, "/", &[]).await.status })).collect();
+    until_turns(&redis, first, 2, 500_000).await;
+    weir.signal(Signal::TERM);
+    for status in others {
+        assert_eq!(status.await.unwrap(), 200, "a drain waits for those that wait");
+    }
+    assert_eq!(weir.exit().code(), Some(0));
+    assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
+    let lines: Vec<_> = weir.output().events().into_iter().filter(|event| event["message"] == "request").collect();
+    let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap_or(0.0);
+    let mut delayed: Vec<f64> = lines.iter().map(|line| number(line, "delayed_ms")).collect();
+    delayed.sort_by(f64::total_cmp);
+    assert!(delayed.len() == 3 && delayed[0] == 0.0 && delayed[2] > 500.0, "{delayed:?}");
+    assert!(lines.iter().all(|line| number(line, "duration_ms") >= number(line, "delayed_ms")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn whoever_goes_away_while_waiting_asks_nothing_of_the_upstream() {
+    let (redis, upstream) = (Redis::start(), Upstream::start());
+    let config = simple(&upstream.url(), &[&TURNS.replace("\"1s\"", "\"20s\"")]).redis("single", &[redis.address]);
+    let weir = Weir::start(&config.text().replace("access = \"off\"", "access = \"all\""));
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    let first = turns_end(&redis);
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let gone = tokio::spawn(async move { client.get("/gone", &[]).await.map(|reply| reply.status) });
+    until_turns(&redis, first, 1, 10_000_000).await;
+    gone.abort();
+    let line = eventually_async("its line", async || {
+        let mut events = weir.output().events().into_iter();
+        events.find(|event| event["message"] == "request" && event["path"] == "/gone").ok_or_else(|| weir.output().tail(5))
+    })
+    .await;
+    assert_eq!((&line["status"], &line["failure"]), (&499.into(), &"client-gone".into()), "{line}");
+    assert_eq!(upstream.count(), 1, "only the first was sent");
+    assert_eq!(turns_end(&redis) - first, 10_000_000, "its turn stays taken");
+}
+
+#[tokio::test]
+async fn only_failures_count_and_a_success_forgets_them() {
+    let redis = Redis::start();
+    let limits = "limits = [{ name = \"failures\", algorithm = \"fixed_window\", quota = 3, period = \"1h\", refund = \"by_settle\" }]";
+    let policy = format!("[policies.sign-in]\nwasm = \"sign_in.wasm\"\n[policies.sign-in.config]\n{limits}\n");
+    let route = "name = \"sign-in\"\npath = \"/*\"\nupstream = \"app\"\npolicy = \"sign-in\"";
+    let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&policy).route(route);
+    let module = std::fs::read(guest::sign_in()).unwrap();
+    for config in both(&redis, &config) {
+        let upstream = Upstream::start();
+        // One worker: what it gives back is on its way to Redis before its next take is.
+        let config = config.server("workers = 1").text().replace("http://127.0.0.1:9", &upstream.url());
+        let config = config.replace("access = \"off\"", "access = \"all\"");
+        let weir = Weir::build(&config).file("sign_in.wasm", &module).start();
+        // `remaining` counts the attempt itself, which is charged until its answer is known.
+        let mut steps = vec![(404, 2), (404, 2), (401, 2), (404, 1), (401, 1), (200, 0), (200, 2), (401, 2), (401, 1), (401, 0)];
+        steps.push((429, 0));
+        for (step, (status, left)) in steps.into_iter().enumerate() {
+            if status != 429 {
+                upstream.answer(status, &[], "");
+            }
+            // The last one is settled before its line is written.
+            eventually_async("the last one's end", async || {
+                let over = weir.output().events().into_iter().filter(|event| event["message"] == "request").count();
+                if over == step { Ok(()) } else { Err(format!("{over} of {step}")) }
+            })
+            .await;
+            let reply = get(weir.http, "/", &[]).await;
+            assert_eq!((reply.status, reply.remaining("failures")), (status, left), "step {step}");
+        }
+    }
+}
