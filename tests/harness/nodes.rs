@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Barrier;
 use weir::clock::Clock;
-use weir::engine::{Engine, RedisMode, RedisSettings};
+use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{Algorithm, Alignment, Calendar, Fallback, Limit, Outcome, Plan, Rate};
 use weir::telemetry::Metrics;
@@ -34,8 +34,17 @@ impl Node {
     fn on(addresses: &[SocketAddr], mode: RedisMode) -> Self {
         let nodes = addresses.iter().map(ToString::to_string).collect();
         let settings = RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline: DEADLINE };
+        Self::with(&weir::engine::Settings::Redis(settings))
+    }
+
+    /// In memory: those who share it are its clones.
+    pub fn embedded() -> Self {
+        Self::with(&weir::engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }))
+    }
+
+    fn with(settings: &weir::engine::Settings) -> Self {
         let metrics = Metrics::new(1);
-        let engine = Engine::build(&weir::engine::Settings::Redis(settings), Clock::system(), &metrics).expect("an engine");
+        let engine = Engine::build(settings, Clock::system(), &metrics).expect("an engine");
         let limiter = Limiter::new(Settings { deadline: DEADLINE, ..Settings::default() }, Arc::new(engine), metrics);
         let scope = Scope { name: "nodes".into(), policy: "nodes".into(), on_store_error: Fallback::Deny, limit_decides: false };
         Self { limiter: Arc::new(limiter), scope: Arc::new(scope) }

@@ -1,17 +1,41 @@
 //! The store tells the time: proxies whose clocks disagree agree on limits.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::harness::client::storm;
+use crate::harness::client::{Client, Tally};
+use crate::harness::counting::Counting;
+use crate::harness::held::HeldTime;
+use crate::harness::process::run;
 use crate::harness::redis::Redis;
-use crate::harness::toml::simple;
-use crate::harness::upstream::Upstream;
+use crate::harness::toml::Toml;
 use crate::harness::weir::{Builder, Weir};
 
-const QUOTA: u64 = 100;
-/// One of a hundred an hour comes back this often.
-const REFILL_S: u64 = 36;
+const QUOTA: u64 = 60;
+/// Of each proxy; and how often each asks each limit when all ask at once.
+const CLIENTS: usize = 4;
+const EACH: usize = 8;
+const HOUR_S: i64 = 3_600;
+
+/// Each on a route of its own; the periods are the hours of the store's clock where one is to end, and otherwise so long that nothing comes back.
+const LIMITS: [(&str, &str); 11] = [
+    ("first", "algorithm = \"fixed_window\", period = \"400d\""),
+    ("clock", "algorithm = \"fixed_window\", period = \"1h\", alignment = \"clock\""),
+    ("counter", "algorithm = \"sliding_window_counter\", period = \"400d\""),
+    ("log", "algorithm = \"sliding_window_log\", period = \"400d\""),
+    ("ring", "algorithm = \"sliding_window_buckets\", period = \"400d\", buckets = 100"),
+    ("tokens", "algorithm = \"token_bucket\", period = \"400d\""),
+    ("gcra", "algorithm = \"gcra\", period = \"400d\""),
+    ("leaky", "algorithm = \"leaky_bucket\", period = \"400d\", burst = 60, max_delay = \"0s\""),
+    ("hour", "algorithm = \"quota\", calendar = \"hour\""),
+    ("day", "algorithm = \"quota\", calendar = \"day\", time_zone = \"Asia/Kathmandu\""),
+    ("ever", "algorithm = \"quota\", calendar = \"forever\""),
+];
+
+/// Those whose period ends with the store's hour.
+const HOURLY: [&str; 2] = ["clock", "hour"];
 
 /// libfaketime: a process under it believes another wall clock. Debian's package `faketime` holds it.
 fn faketime() -> PathBuf {
@@ -21,58 +45,105 @@ fn faketime() -> PathBuf {
 }
 
 /// Moves only the wall clock: deadlines and timers go on the monotonic one, as they would on a machine that is simply wrong about the hour.
-fn an_hour_ahead(builder: Builder) -> Builder {
-    builder
-        .environment("LD_PRELOAD", &faketime().to_string_lossy())
-        .environment("FAKETIME", "+3600s")
-        .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        .environment("FAKETIME_NO_CACHE", "1")
+fn skewed(by: &str) -> [(&'static str, String); 4] {
+    [
+        ("LD_PRELOAD", faketime().to_string_lossy().into_owned()),
+        ("FAKETIME", by.into()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ("FAKETIME_NO_CACHE", "1".into()),
+    ]
+}
+
+fn start(config: &str, by: &str) -> Weir {
+    let apply = |builder: Builder, (name, value): (&str, String)| builder.environment(name, &value);
+    skewed(by).into_iter().fold(Weir::build(config), apply).start()
+}
+
+fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
 /// How far ahead a proxy believes to be, in seconds.
 fn skew_s(weir: &Weir) -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
-    weir.metric("weir_config_applied_timestamp_seconds") as i64 - now
+    weir.metric("weir_config_applied_timestamp_seconds") as i64 - now_s() as i64
 }
 
-async fn two_proxies_an_hour_apart_admit_what_one_would(algorithm: &str, refills: bool) {
-    let (upstream, redis) = (Upstream::start(), Redis::start());
-    let limit = format!("name = \"hour\", algorithm = \"{algorithm}\", quota = {QUOTA}, period = \"1h\"");
-    let config = simple(&upstream.url(), &[&limit]).redis("single", &[redis.address]).text();
-    let right = Weir::start(&config);
-    let wrong = an_hour_ahead(Weir::build(&config)).start();
-    assert!((-120..=5).contains(&skew_s(&right)), "{}", skew_s(&right));
-    assert!((3480..=3605).contains(&skew_s(&wrong)), "the second proxy is not an hour ahead: {}", skew_s(&wrong));
+fn config(upstream: &Counting, redis: &Redis) -> String {
+    let house = LIMITS.iter().fold(Toml::new().upstream("api", &upstream.url(), ""), |toml, (name, algorithm)| {
+        toml.policy(name, &[&format!("name = \"limit\", {algorithm}, quota = {QUOTA}")])
+            .route(&format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""))
+    });
+    house.redis("single", &[redis.address]).text()
+}
 
-    let begun = Instant::now();
-    let mut admitted = 0;
-    // Each in turn, several times, so that either would have every chance to begin a window of its own.
-    for _ in 0..3 {
-        for address in [right.http, wrong.http] {
-            let tally = storm(&[address], 16, 4, |_, _| Vec::new()).await;
+/// So many clients of each of these proxies, all at once, ask each limit.
+async fn ask(proxies: &[SocketAddr], each: usize) {
+    let mut clients = tokio::task::JoinSet::new();
+    for address in proxies.iter().copied().cycle().take(proxies.len() * CLIENTS) {
+        clients.spawn(async move {
+            let (mut client, mut tally) = (Client::connect(address).await.unwrap(), Tally::default());
+            for _ in 0..each {
+                for (name, _) in LIMITS {
+                    tally.add(&client.get(&format!("/{name}"), &[]).await);
+                }
+            }
             tally.only(&[200, 429]);
-            admitted += tally.count(200);
-        }
+        });
     }
-    let together = storm(&[right.http, wrong.http], 32, 4, |_, _| Vec::new()).await;
-    together.only(&[200, 429]);
-    admitted += together.count(200);
-    let refilled = if refills { begun.elapsed().as_secs() / REFILL_S } else { 0 };
-    assert!((QUOTA..=QUOTA + refilled).contains(&admitted), "{admitted} admitted, {QUOTA} + at most {refilled} refilled");
-    assert_eq!(upstream.count(), admitted);
+    clients.join_all().await;
+}
+
+/// Each proxy in turn, and each is given what it asks for, whatever the others had; so either would have every chance to begin a window of its own.
+/// Then all together, for more than there is.
+async fn ask_for_more_than_there_is(proxies: &[SocketAddr], upstream: &Counting, limits: &[&str]) {
+    let arrived = || limits.iter().map(|name| upstream.of(name).arrived).collect::<Vec<_>>();
+    for address in proxies {
+        let expected: Vec<u64> = arrived().iter().map(|arrived| arrived + CLIENTS as u64).collect();
+        ask(&[*address], 1).await;
+        assert_eq!(arrived(), expected, "{limits:?}");
+    }
+    ask(proxies, EACH).await;
 }
 
 #[tokio::test]
-async fn two_proxies_an_hour_apart_admit_what_one_would_under_a_fixed_window() {
-    two_proxies_an_hour_apart_admit_what_one_would("fixed_window", false).await;
+async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorithm() {
+    let (upstream, time) = (Counting::start(), HeldTime::running());
+    let redis = Redis::within(&[], &time.environment());
+    // In the middle of an hour that is not over for the one, and long over for the other: the store's clock stands meanwhile.
+    let noon_s = (now_s() as i64).div_euclid(HOUR_S) * HOUR_S + HOUR_S / 2;
+    time.set(noon_s);
+    let config = config(&upstream, &redis);
+    // An hour ahead is in the next period. Three hours behind, none of the periods that it names around its own now is the store's.
+    let proxies = [start(&config, "+0"), start(&config, "+0.2"), start(&config, "+3600"), start(&config, "-10800")];
+    for (weir, expected) in proxies.iter().zip([0, 0, HOUR_S, -3 * HOUR_S]) {
+        let skew = skew_s(weir);
+        assert!((expected - 120..=expected + 5).contains(&skew), "it believes to be {skew} s ahead, not {expected}");
+    }
+    let addresses = proxies.each_ref().map(|weir| weir.http);
+    ask_for_more_than_there_is(&addresses, &upstream, &LIMITS.map(|(name, _)| name)).await;
+    for (name, _) in LIMITS {
+        assert_eq!(upstream.of(name).arrived, QUOTA, "{name}");
+    }
+    // The store's hour ends: for all of them at once, and for the hourly ones only.
+    time.set(noon_s + HOUR_S / 2 - 1);
+    ask(&addresses, 1).await;
+    for (name, _) in LIMITS {
+        assert_eq!(upstream.of(name).arrived, QUOTA, "{name}, a second before the hour's end");
+    }
+    time.set(noon_s + HOUR_S / 2);
+    ask_for_more_than_there_is(&addresses, &upstream, &HOURLY).await;
+    for (name, _) in LIMITS {
+        let periods = if HOURLY.contains(&name) { 2 } else { 1 };
+        assert_eq!(upstream.of(name).arrived, periods * QUOTA, "{name}");
+    }
+    assert!(proxies.iter().all(|weir| weir.metric("weir_takes_unknown_total") == 0));
 }
 
-#[tokio::test]
-async fn two_proxies_an_hour_apart_admit_what_one_would_under_gcra() {
-    two_proxies_an_hour_apart_admit_what_one_would("gcra", true).await;
-}
-
-#[tokio::test]
-async fn two_proxies_an_hour_apart_admit_what_one_would_under_a_token_bucket() {
-    two_proxies_an_hour_apart_admit_what_one_would("token_bucket", true).await;
+#[test]
+fn two_hundred_milliseconds_are_two_hundred_milliseconds() {
+    let before = now_s();
+    let told = run(Command::new("date").arg("+%s.%N").envs(skewed("+0.2")));
+    let after = now_s();
+    let told: f64 = told.out.trim().parse().unwrap_or_else(|_| panic!("{told:?}"));
+    assert!((before + 0.2..=after + 0.2).contains(&told), "{before} {told} {after}");
 }

@@ -4,8 +4,11 @@
 //! (`harness::held`). The limiter is used as a library: a proxy around it would add nothing here; `admission` and `several` have the proxies.
 
 mod borders;
+mod crossing;
+mod idle;
 mod lifetimes;
 mod maximum;
+mod members;
 mod races;
 mod refunds;
 mod slots;

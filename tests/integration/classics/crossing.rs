@@ -1,0 +1,82 @@
+//! Two limits of one under two tags, and eight clients at once: side by side they would all refuse each other, each holding what another one needs.
+
+use std::sync::{Arc, Barrier};
+
+use weir::limit::Take;
+use weir::plan::{Algorithm, Limit, Plan, Rate};
+
+use crate::harness::cluster::Cluster;
+use crate::harness::nodes::{Node, exact, fixed_window, of};
+
+const CLIENTS: usize = 8;
+const ROUNDS: usize = 10;
+const YEAR_MS: u64 = 365 * 24 * 3_600_000;
+
+/// Two limits of one each; the leaky bucket, of which a plan has one at most, beside a window.
+fn pairs() -> Vec<[Algorithm; 2]> {
+    let rate = Rate { amount: 1, per_ms: YEAR_MS };
+    let mut pairs: Vec<[Algorithm; 2]> = exact(1, YEAR_MS).into_iter().map(|algorithm| [algorithm.clone(), algorithm]).collect();
+    let more = [Algorithm::SlidingWindowBuckets { rate, buckets: 10 }, Algorithm::Concurrency { amount: 1 }];
+    pairs.extend(more.map(|algorithm| [algorithm.clone(), algorithm]));
+    pairs.push([Algorithm::LeakyBucket { burst: 1, rate, max_delay_ms: 0 }, fixed_window(1, YEAR_MS)]);
+    pairs
+}
+
+/// One client's plan: half of the clients name the two the other way round.
+fn plan(pair: &[Algorithm; 2], round: usize, client: usize) -> Arc<Plan> {
+    let [one, other] = pair.clone();
+    let mut limits =
+        vec![Limit::new("one", format!("one of {pair:?} {round}"), one), Limit::new("other", format!("other of {pair:?} {round}"), other)];
+    if client % 2 == 1 {
+        limits.reverse();
+    }
+    of(limits)
+}
+
+fn exactly_one(takes: Vec<Take>, pair: &[Algorithm; 2]) {
+    let granted = takes.iter().filter(|take| matches!(take, Take::Granted(..))).count();
+    assert!(takes.iter().all(|take| !matches!(take, Take::Unavailable)), "{pair:?}");
+    assert_eq!(granted, 1, "of {CLIENTS} under {pair:?}");
+}
+
+#[tokio::test]
+async fn on_a_cluster_of_eight_clients_on_two_limits_of_one_exactly_one_is_admitted() {
+    let cluster = Cluster::start();
+    // Each its own, as eight proxies would be.
+    let nodes: Vec<Node> = (0..CLIENTS).map(|_| Node::cluster(&cluster.addresses())).collect();
+    for pair in pairs() {
+        for round in 0..ROUNDS {
+            let clients = nodes.iter().enumerate().map(|(client, node)| {
+                let (node, plan) = (node.clone(), plan(&pair, round, client));
+                async move { node.take(&plan).await }
+            });
+            // Grants are kept until all have their answers: a place in flight would otherwise be free again.
+            exactly_one(clients.collect::<tokio::task::JoinSet<Take>>().join_all().await, &pair);
+        }
+    }
+    assert!(cluster.keys_without_lifetime().iter().all(|key| key.contains("/q1-ever:")));
+}
+
+#[test]
+fn in_memory_of_eight_threads_on_two_limits_of_one_exactly_one_is_admitted() {
+    let node = Node::embedded();
+    for pair in pairs() {
+        for round in 0..ROUNDS {
+            let barrier = Barrier::new(CLIENTS);
+            let takes = std::thread::scope(|scope| {
+                let clients: Vec<_> = (0..CLIENTS)
+                    .map(|client| {
+                        let (node, barrier, plan) = (&node, &barrier, plan(&pair, round, client));
+                        scope.spawn(move || {
+                            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                            barrier.wait();
+                            runtime.block_on(node.take(&plan))
+                        })
+                    })
+                    .collect();
+                clients.into_iter().map(|client| client.join().unwrap()).collect()
+            });
+            exactly_one(takes, &pair);
+        }
+    }
+}
