@@ -23,11 +23,24 @@ const STRANGERS: usize = 65_536;
 /// Never reached: a decision that refuses writes nothing, and would look cheap.
 const QUOTA: u64 = 1 << 31;
 
-static FIXED_WINDOW: Program =
-    Program { name: "fixed_window", text: include_str!("../lua/fixed_window.lua"), kind: Kind::Numbers, state: 2, numbers: 4 };
-static TOKEN_BUCKET: Program =
-    Program { name: "token_bucket", text: include_str!("../lua/token_bucket.lua"), kind: Kind::Numbers, state: 3, numbers: 3 };
-static GCRA: Program = Program { name: "gcra", text: include_str!("../lua/gcra.lua"), kind: Kind::Numbers, state: 2, numbers: 3 };
+macro_rules! program {
+    ($name:literal, $kind:ident, $state:literal, $numbers:literal) => {
+        Program { name: $name, text: include_str!(concat!("../lua/", $name, ".lua")), kind: Kind::$kind, state: $state, numbers: $numbers }
+    };
+}
+
+/// Those that keep numbers or a ring, each with numbers that admit: a quota a second, in microseconds.
+static VALUES: [(Program, [i64; 6]); 7] = [
+    (program!("fixed_window", Numbers, 2, 4), [QUOTA as i64, SECOND, QUOTA as i64, 1, 0, 0]),
+    (program!("sliding_window_counter", Numbers, 3, 2), [1 << 31, SECOND, 0, 0, 0, 0]),
+    (program!("sliding_window_buckets", Buckets, 0, 3), [QUOTA as i64, SECOND / 60, 60, 0, 0, 0]),
+    (program!("token_bucket", Numbers, 3, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),
+    (program!("gcra", Numbers, 2, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),
+    (program!("leaky_bucket", Numbers, 2, 5), [QUOTA as i64, SECOND, QUOTA as i64, 0, 1, 0]),
+    // One period for ever: no time zone is asked in the engine.
+    (program!("quota", Numbers, 2, 6), [QUOTA as i64, 1, 0, 0, 0, 0]),
+];
+const SECOND: i64 = 1_000_000;
 
 fn client_ip(limits: usize) -> Policy {
     let limit =
@@ -79,12 +92,11 @@ fn wasm(bench: &mut Criterion) {
 /// One counter's take: shard, lock, clock, Lua, write.
 fn embedded(bench: &mut Criterion) {
     let mut group = bench.benchmark_group("embedded engine");
-    for (program, by_clock) in [(&FIXED_WINDOW, 1), (&TOKEN_BUCKET, 0), (&GCRA, 0)] {
+    for (program, numbers) in &VALUES {
         let engine = in_memory();
         let space = Arc::new(Space { text: "bench".into(), digest: 1 });
-        // A quota a second, in microseconds.
-        let numbers = [QUOTA as i64, 1_000_000, QUOTA as i64, by_clock, 0, 0];
-        let cell = Cell { program, key: Key { tag: 7, key: 7, space }, unit_us: 1, shadow: false, cost: 1, numbers, member: 0 };
+        let key = Key { tag: 7, key: 7, space };
+        let cell = Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers: *numbers, member: 0 };
         let cells = Cells::from_iter([cell]);
         group.bench_function(program.name, |bencher| {
             bencher.iter(|| {
