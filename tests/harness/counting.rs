@@ -13,10 +13,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::PATIENCE;
+
 /// How long a `slow` request is worked on.
-const SLOW: Duration = Duration::from_millis(3);
+const SLOW: Duration = Duration::from_millis(20);
 
 /// Of one path, or of one path and one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,4 +194,28 @@ async fn reply(
     // Out of hand before anybody can know that it is answered.
     drop(in_flight);
     http::Response::builder().status(status).body(Full::new(Bytes::from_static(b"counted\n")))
+}
+
+/// Writes a request, and reads nothing.
+pub async fn write(address: SocketAddr, target: &str, fields: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    stream.write_all(format!("GET {target} HTTP/1.1\r\nhost: weir\r\n{fields}\r\n").as_bytes()).await.expect("a connection");
+    stream
+}
+
+/// Sends a request that the upstream holds: waits until it is there, or gives the status of what was answered instead.
+pub async fn held(address: SocketAddr, target: &str, tenant: &str, id: &str, upstream: &Counting) -> Result<TcpStream, u16> {
+    let mut stream = write(address, target, &format!("x-tenant: {tenant}\r\nx-do: hold\r\nx-id: {id}\r\n")).await;
+    tokio::select! {
+        () = upstream.arrival(id) => Ok(stream),
+        status = status(&mut stream) => Err(status),
+    }
+}
+
+/// The status of what is answered next.
+pub async fn status(stream: &mut TcpStream) -> u16 {
+    let mut answer = [0; 4096];
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("an answer in time").expect("an answer");
+    let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+    text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{text:?}"))
 }

@@ -7,17 +7,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Barrier;
 
 use crate::harness::client::{self, Client, Reply, Tally};
 use crate::harness::cluster::Cluster;
-use crate::harness::counting::Counting;
+use crate::harness::counting::{Counting, held, status, write};
+use crate::harness::eventually_async;
 use crate::harness::redis::Redis;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
 
 const CLIENTS: usize = 256;
 /// Of all clients together: they share an address.
@@ -126,29 +125,6 @@ fn config(upstream: &Counting, tags: Tags) -> Toml {
 
 fn tenant(number: usize) -> String {
     format!("t{}", number % TENANTS)
-}
-
-/// Writes a request, and reads nothing.
-async fn write(address: SocketAddr, target: &str, fields: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET {target} HTTP/1.1\r\nhost: weir\r\n{fields}\r\n").as_bytes()).await.unwrap();
-    stream
-}
-
-/// Sends a request that the upstream holds: waits until it is there, or gives the status of what was answered instead.
-async fn held(address: SocketAddr, target: &str, tenant: &str, id: &str, upstream: &Counting) -> Result<TcpStream, u16> {
-    let mut stream = write(address, target, &format!("x-tenant: {tenant}\r\nx-do: hold\r\nx-id: {id}\r\n")).await;
-    tokio::select! {
-        () = upstream.arrival(id) => Ok(stream),
-        status = status(&mut stream) => Err(status),
-    }
-}
-
-async fn status(stream: &mut TcpStream) -> u16 {
-    let mut answer = [0; 4096];
-    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("an answer in time").unwrap();
-    let text = String::from_utf8_lossy(&answer[..read]).into_owned();
-    text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{text:?}"))
 }
 
 /// 256 clients; each asks each route once, one route after another, each client beginning elsewhere.

@@ -6,11 +6,12 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::harness::client::{Client, Tally};
-use crate::harness::counting::Counting;
+use crate::harness::counting::{Counting, held, status};
+use crate::harness::eventually_async;
 use crate::harness::held::HeldTime;
 use crate::harness::process::run;
 use crate::harness::redis::Redis;
-use crate::harness::toml::Toml;
+use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::{Builder, Weir};
 
 const QUOTA: u64 = 60;
@@ -137,6 +138,33 @@ async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorit
         assert_eq!(upstream.of(name).arrived, periods * QUOTA, "{name}");
     }
     assert!(proxies.iter().all(|weir| weir.metric("weir_takes_unknown_total") == 0));
+}
+
+/// A lease ends by the store's clock: nobody's wrong one frees a place too early, or keeps it.
+#[tokio::test]
+async fn proxies_hours_apart_hold_no_more_in_flight_than_may_be() {
+    const IN_FLIGHT: usize = 6;
+    let (upstream, redis) = (Counting::start(), Redis::start());
+    let config = simple(&upstream.url(), &[&format!("name = \"places\", algorithm = \"concurrency\", quota = {IN_FLIGHT}")])
+        .redis("single", &[redis.address])
+        .text();
+    let proxies = [start(&config, "+3600"), start(&config, "+0"), start(&config, "-10800")];
+    let mut clients = Vec::new();
+    for (number, weir) in proxies.iter().cycle().take(2 * IN_FLIGHT).enumerate() {
+        let held = held(weir.http, "/places", "t", &number.to_string(), &upstream).await;
+        assert_eq!(held.as_ref().err(), (number >= IN_FLIGHT).then_some(&429), "request {number}");
+        clients.extend(held);
+    }
+    assert_eq!(upstream.of("places").in_flight_most, IN_FLIGHT as u64);
+    upstream.release();
+    for client in &mut clients {
+        assert_eq!(status(client).await, 200);
+    }
+    eventually_async("all places are free", async || match redis.connect().ask(&["DBSIZE"]).number() {
+        0 => Ok(()),
+        keys => Err(format!("{keys} keys")),
+    })
+    .await;
 }
 
 #[test]
