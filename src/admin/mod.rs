@@ -1,4 +1,5 @@
-//! The operator's own listener: `/metrics`, `/live`, `/ready`, `/status`. What they show is handed in.
+//! The operator's own listener: `/metrics`, `/live`, `/ready`, `/status`, and `/counters`, the only one that also changes something. What they show is
+//! handed in.
 
 use std::fmt;
 use std::future::Future;
@@ -11,8 +12,11 @@ use crate::listen::{Handler, Peer};
 use crate::telemetry::Metrics;
 use crate::wire::{self, Response};
 
+mod counters;
 #[cfg(test)]
 mod tests;
+
+pub use counters::CounterQuery;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -27,6 +31,11 @@ pub trait Views: Send + Sync + 'static {
     fn ready(&self) -> impl Future<Output = Result<String, String>> + Send;
     /// `/status`: version, configuration, last reload, as JSON.
     fn status(&self) -> String;
+    /// `/counters`: those of one key as JSON, and with `forget` they are forgotten.
+    ///
+    /// # Errors
+    /// A status and a sentence for the operator.
+    fn counters(&self, query: CounterQuery, forget: bool) -> impl Future<Output = Result<String, (StatusCode, String)>> + Send;
 }
 
 /// Answers the admin's requests.
@@ -63,22 +72,45 @@ impl<V: Views> Admin<V> {
                 Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
             "/status" => reply(StatusCode::OK, JSON, self.views.status()),
-            _ => reply(StatusCode::NOT_FOUND, TEXT, "There are /metrics, /live, /ready and /status.\n"),
+            _ => reply(StatusCode::NOT_FOUND, TEXT, "There are /metrics, /live, /ready, /status and /counters.\n"),
+        }
+    }
+
+    async fn counters(&self, query: &str, forget: bool) -> Response {
+        let shown = match CounterQuery::parse(query) {
+            Ok(query) => self.views.counters(query, forget).await,
+            Err(mistake) => Err((StatusCode::BAD_REQUEST, mistake)),
+        };
+        match shown {
+            Ok(json) => reply(StatusCode::OK, JSON, json),
+            Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
         }
     }
 }
 
 impl<V: Views> Handler for Admin<V> {
     async fn call(&self, request: http::Request<hyper::body::Incoming>, _peer: &Arc<Peer>) -> Response {
+        if request.uri().path() == "/counters" {
+            let query = request.uri().query().unwrap_or_default();
+            return match *request.method() {
+                Method::GET | Method::HEAD => self.counters(query, false).await,
+                Method::DELETE => self.counters(query, true).await,
+                _ => not_allowed("GET, HEAD, DELETE"),
+            };
+        }
         let page = self.page(request.uri().path()).await;
         // hyper leaves out the body of a reply to HEAD.
         if page.status() == StatusCode::NOT_FOUND || matches!(*request.method(), Method::GET | Method::HEAD) {
             return page;
         }
-        let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Only GET and HEAD.\n");
-        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        refused
+        not_allowed("GET, HEAD")
     }
+}
+
+fn not_allowed(methods: &'static str) -> Response {
+    let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("Only {methods}.\n"));
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    refused
 }
 
 fn reply(status: StatusCode, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response {

@@ -23,6 +23,13 @@ impl Views for Shown {
     fn status(&self) -> String {
         "{\"version\":\"1\"}".to_owned()
     }
+
+    async fn counters(&self, query: CounterQuery, forget: bool) -> Result<String, (StatusCode, String)> {
+        match query.policy.as_str() {
+            "none" => Err((StatusCode::BAD_REQUEST, "policy: found \"none\"".into())),
+            policy => Ok(format!("[\"{policy} {} {} {forget}\"]", query.limit, query.key)),
+        }
+    }
 }
 
 async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
@@ -31,6 +38,30 @@ async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String 
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     reply
+}
+
+#[tokio::test]
+async fn counters_are_shown_and_only_delete_forgets_them() {
+    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
+    let address = listener.address();
+    let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::default()));
+    let (drain, metrics) = (Drain::new(), Metrics::new(1));
+    let admin = Admin::new(Arc::new(Shown::default()), metrics.clone());
+    let serving = tokio::spawn(listener.serve(admin, settings, drain.clone(), metrics));
+    let path = "/counters?policy=p&limit=l&key=a%20b";
+    for (method, path, status, says) in [
+        ("GET", path, "200", "[\"p l a b false\"]"),
+        ("DELETE", path, "200", "[\"p l a b true\"]"),
+        ("POST", path, "405", "Only GET, HEAD, DELETE."),
+        ("DELETE", "/metrics", "405", "Only GET, HEAD."),
+        ("GET", "/counters", "400", "no policy"),
+        ("GET", "/counters?policy=none&limit=l&key=", "400", "found \"none\""),
+    ] {
+        let reply = ask(address, method, path).await;
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")) && reply.contains(says), "{method} {path}: {reply}");
+    }
+    drain.start();
+    serving.await.unwrap();
 }
 
 #[tokio::test]

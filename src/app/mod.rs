@@ -1,10 +1,11 @@
 //! Wires all rooms together and runs them: the only room that knows every other.
 //!
 //! [`App`] is Weir as a library, too: it starts the same house from another Rust program, on sockets it is given or binds itself.
-//! `build` turns a checked configuration into a house; `workers` runs the threads; `views` shows the operator what stands; `demo` is the small
+//! `counters` finds counters for a person who asks; `build` turns a checked configuration into a house; `workers` runs the threads; `views` shows the operator what stands; `demo` is the small
 //! upstream of `weir demo`.
 
 mod build;
+mod counters;
 mod demo;
 mod serve;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
 use crate::upstream::Upstream;
 
+pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use serve::serve;
 
@@ -79,6 +81,7 @@ struct Serving {
     limiter: Arc<Limiter>,
     /// Some route refuses its clients when the store does not answer.
     store_is_needed: bool,
+    charges: Vec<counters::Charges>,
     /// By name.
     upstreams: Vec<(String, Arc<Upstream>)>,
 }
@@ -88,7 +91,8 @@ impl Serving {
         let store_is_needed = built.routes.iter().any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
         let mut upstreams: Vec<_> = built.upstreams.iter().map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream))).collect();
         upstreams.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed, upstreams }
+        let charges = counters::Charges::of(&built.routes);
+        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed, charges, upstreams }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::Running;
 use super::build::Built;
-use crate::admin::Views;
+use super::counters::{self, NoCounters};
+use crate::admin::{CounterQuery, Views};
 use crate::config::Mistakes;
 use crate::upstream::{EndpointStatus, Upstream};
 
@@ -68,6 +70,22 @@ impl Views for Pages {
             Err(error) if serving.store_is_needed => Err(error.to_string()),
             Err(error) => Ok(format!("ready, and degraded: {error}; every route lets requests through uncounted")),
         }
+    }
+
+    async fn counters(&self, query: CounterQuery, forget: bool) -> Result<String, (StatusCode, String)> {
+        let serving = self.0.serving.load_full();
+        let answer = counters::look(&serving.limiter, &serving.charges, &query, forget).await;
+        if forget && answer.is_ok() {
+            // Not the key: it may name a person, or be a secret.
+            tracing::info!(policy = query.policy, limit = query.limit, "counters were reset by hand");
+        }
+        answer.map_err(|error| {
+            let status = match error {
+                NoCounters::Query(_) => StatusCode::BAD_REQUEST,
+                NoCounters::Store(_) | NoCounters::InMemory => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, error.to_string())
+        })
     }
 
     fn status(&self) -> String {

@@ -1,4 +1,4 @@
-//! The commands: `weir run`, `weir check`, `weir demo`.
+//! The commands: `weir run`, `weir check`, `weir demo`, `weir key`.
 //!
 //! Exit codes: 0 all went well, 1 it could not start or not finish, 2 the command line was wrong, 78 the configuration was wrong (`EX_CONFIG`
 //! of sysexits.h), so that a service manager can tell a mistake, which no restart mends, from a failure.
@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 mod demo;
+mod key;
 
 use crate::app::{self, App, StartError};
 use crate::config;
@@ -34,6 +35,9 @@ enum Command {
         #[arg(long, default_value = "proxy.toml")]
         config: PathBuf,
     },
+    /// Show or reset what is counted for one key
+    #[command(subcommand)]
+    Key(key::Key),
     /// Run the proxy with a small upstream of its own, to see it work
     Demo {
         /// The configuration file
@@ -68,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run.start(),
         Command::Check { config } => check(&config),
         Command::Demo { config } => demo::run(&config),
+        Command::Key(key) => key::run(key),
     }
 }
 

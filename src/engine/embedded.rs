@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::counters::{self, Stored};
 use super::failures::Failures;
+use super::found::Found;
 use super::lua::{self, Decision};
 use super::shard::Shard;
 use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Taken};
@@ -87,6 +88,15 @@ impl Embedded {
     pub fn reset(&self, key: &Key) {
         let freed = self.shard(key.tag).map_or(0, |mut shard| shard.remove(key.id()));
         self.release(freed);
+    }
+
+    /// What a counter holds now; `None` where there is none.
+    pub(super) fn look(&self, key: Key) -> Option<Found> {
+        let shard = self.shard(key.tag)?;
+        let at_us = self.now_us();
+        let entry = shard.entry_of(key.id())?;
+        let expires_ms = (entry.expire_us != u64::MAX).then(|| entry.expire_us.saturating_sub(at_us) / 1000);
+        Some(Found { content: entry.counter.content(), key, text: None, expires_ms, at_us })
     }
 
     /// Keeps leases for another length of them. What does not fit any more is not kept, and counts as full.

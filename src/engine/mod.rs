@@ -8,6 +8,7 @@ mod counters;
 mod driver;
 mod embedded;
 mod failures;
+mod found;
 mod key;
 mod lua;
 mod redis;
@@ -22,12 +23,14 @@ mod model;
 #[cfg(test)]
 mod testing;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 pub use self::redis::Redis;
 pub use embedded::Embedded;
+pub use found::{Content, Found};
 
 use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake};
@@ -80,7 +83,7 @@ pub struct Key {
     /// Whose allowance.
     pub key: u128,
     /// `SCOPE/LIMIT/SHAPE`: what the counter belongs to and what its state means.
-    pub space: std::sync::Arc<Space>,
+    pub space: Arc<Space>,
 }
 
 /// `SCOPE/LIMIT/SHAPE` with its digest.
@@ -319,6 +322,27 @@ impl Engine {
                 Ok(())
             }
             Self::Redis(redis) => redis.reset(key).await,
+        }
+    }
+
+    /// The counters of `key`, whatever its space, whose space begins with `prefix`: for a person who asks, not for requests. `kind` says of a space what its
+    /// counters are made of. Of a counter in memory no name is kept, so only the spaces in `known` are looked at.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn find(
+        &self,
+        key: &Key,
+        prefix: &str,
+        known: &[Arc<Space>],
+        kind: fn(&str) -> Option<Kind>,
+    ) -> Result<Vec<Found>, EngineError> {
+        match self {
+            Self::Embedded(embedded) => {
+                let known = known.iter().filter(|space| space.text.starts_with(prefix));
+                Ok(known.filter_map(|space| embedded.look(Key { space: Arc::clone(space), ..key.clone() })).collect())
+            }
+            Self::Redis(redis) => redis.find(key, prefix, kind).await,
         }
     }
 

@@ -31,6 +31,10 @@ impl Shard {
         self.entries.get(&id).map(|entry| &entry.counter)
     }
 
+    pub(super) fn entry_of(&self, id: u128) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
     pub(super) fn get_mut(&mut self, id: u128) -> Option<&mut Entry> {
         self.entries.get_mut(&id)
     }

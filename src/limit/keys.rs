@@ -85,6 +85,11 @@ pub(super) fn space(scope: &str, limit: &str, shape: &str) -> Space {
     Space { text: format!("{scope}/{limit}/{shape}"), digest }
 }
 
+/// `SCOPE/LIMIT/`, with which every space of that limit begins.
+pub(super) fn space_prefix(scope: &str, limit: &str) -> String {
+    format!("{}/{}/", escaped(scope), escaped(limit))
+}
+
 /// A name as it stands in a key: letters, digits and `._-@` as they are, every other byte as `%XX`, so that no two names look alike and no
 /// brace, slash, colon or control character gets in. A long one becomes `~` and its digest (`~` is otherwise escaped).
 fn escaped(name: &str) -> String {

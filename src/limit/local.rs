@@ -8,7 +8,6 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -124,7 +123,7 @@ impl Local {
 
 impl KnownScope {
     /// The space of `limit` in this scope, made when it is met for the first time.
-    pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm, lease: Duration) -> Arc<Space> {
+    pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm, shared: &Shared) -> Arc<Space> {
         self.limit(limit, |known| {
             if let Some((_, space)) = known.spaces.iter().find(|(known, _)| programs::same_shape(known, algorithm)) {
                 return Arc::clone(space);
@@ -132,7 +131,8 @@ impl KnownScope {
             if known.spaces.len() >= SHAPES_MAX {
                 known.spaces.clear();
             }
-            let space = Arc::new(keys::space(&scope.name, limit, &programs::shape(algorithm, lease)));
+            let space = Arc::new(keys::space(&scope.name, limit, &programs::shape(algorithm, shared.lease)));
+            shared.note_space(&space);
             known.spaces.push((algorithm.clone(), Arc::clone(&space)));
             space
         })

@@ -5,13 +5,13 @@
 //!
 //! In the order of a plan's way: `take` builds and runs its round, `round` says who is asked next and what is given back, `programs` and `keys`
 //! say what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what happens at the end, `leases` what is held until
-//! then. `local` is each
-//! worker's memory, `shared` what they have in common.
+//! then. `local` is each worker's memory, `shared` what they have in common. `look` finds counters for a person who asks.
 
 mod failure;
 mod keys;
 mod leases;
 mod local;
+mod look;
 mod programs;
 mod queue;
 mod round;
@@ -24,9 +24,11 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Engine, Secret};
+use crate::engine::{Engine, EngineError, Secret};
 use crate::plan::{Adjustment, Fallback, Outcome, Plan};
 use crate::telemetry::Metrics;
+
+pub use look::{Counter, Wanted};
 
 /// What the limiter needs beside its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +138,23 @@ impl Limiter {
     /// is settled as [`Ending::Unsent`] as well, and its turn stays taken.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
         take::take(&self.shared, scope, plan).await
+    }
+
+    /// The counters of one key, one for each shape that its limit has or had: for a person who asks. In memory, those of limits that were asked since
+    /// this limiter was made.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn find(&self, wanted: &Wanted) -> Result<Vec<Counter>, EngineError> {
+        look::find(&self.shared, wanted).await
+    }
+
+    /// Forgets a counter that was found: its whole allowance is back. Places in flight that are still held come back when they are renewed.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn forget(&self, counter: &Counter) -> Result<(), EngineError> {
+        look::forget(&self.shared, counter).await
     }
 
     /// Waits until every take and settling call so far is done, on all workers, at most `grace`. Their runtimes must still run.

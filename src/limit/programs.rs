@@ -151,6 +151,11 @@ fn period(calendar: &Calendar) -> String {
 }
 
 #[cfg(test)]
+pub(super) fn samples() -> Vec<(Algorithm, Option<&'static Program>)> {
+    tests::of_each_kind().into_iter().map(|(algorithm, _)| (algorithm.clone(), shipped(&algorithm))).collect()
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::{Rate, TimeZone};
@@ -163,7 +168,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    fn of_each_kind() -> Vec<(Algorithm, &'static str)> {
+    pub(super) fn of_each_kind() -> Vec<(Algorithm, &'static str)> {
         let berlin = || TimeZone::named("Europe/Berlin").unwrap();
         let quota = |calendar| Algorithm::Quota { amount: 5, calendar, conditional: true };
         vec![

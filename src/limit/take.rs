@@ -140,7 +140,7 @@ pub(super) fn cell<'a>(
     let key = digests.of(&limit.key);
     Cell {
         program: shared.program(&limit.algorithm),
-        key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm, shared.lease) },
+        key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm, shared) },
         unit_us: programs::unit_us(&limit.algorithm),
         shadow: limit.enforcement == Enforcement::Shadow,
         cost,

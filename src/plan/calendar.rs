@@ -35,6 +35,12 @@ pub enum Calendar {
     Forever,
 }
 
+/// An instant in milliseconds since 1970, as a person reads it (RFC 3339, UTC); the number itself where no calendar reaches that far.
+#[must_use]
+pub fn utc_text(unix_ms: i64) -> String {
+    Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |at| at.to_string())
+}
+
 /// A time zone of the IANA database, by its name.
 #[derive(Clone)]
 pub struct TimeZone(tz::TimeZone);

@@ -9,7 +9,7 @@ mod check;
 mod outcome;
 
 pub use adjustment::{Adjustment, Change};
-pub use calendar::{Calendar, TimeZone};
+pub use calendar::{Calendar, TimeZone, utc_text};
 pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};
 

@@ -26,6 +26,7 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod clocks;
 mod commands;
+mod counters;
 mod crashes;
 mod endpoints;
 mod endurance;

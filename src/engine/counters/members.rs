@@ -43,6 +43,11 @@ impl Members {
         self.records.get(self.records.partition_point(|record| record.sum < sum)).map_or(0, |record| record.at)
     }
 
+    /// The instants of the first `max` units.
+    pub(super) fn instants(&self, max: usize) -> Vec<u64> {
+        self.records.iter().flat_map(|record| (record.from..record.to).map(|_| record.at)).take(max).collect()
+    }
+
     /// Adds `units` at `at` under a name.
     pub(super) fn insert(&mut self, at: u64, member: u128, units: u64) {
         let place = self.until(at);

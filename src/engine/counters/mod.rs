@@ -9,8 +9,9 @@ mod ring;
 use members::Members;
 use ring::Ring;
 
+use super::found::MEMBERS_READ_MAX;
 use super::lua::State;
-use super::{Cell, Kind};
+use super::{Cell, Content, Kind};
 
 /// Of takes that add one member, every so many purge what is over: by the last digits of the time, so that both engines do it alike. A purge is only for
 /// memory, and costs a Redis call.
@@ -51,6 +52,15 @@ impl Stored {
         match self {
             Self::Numbers(_) | Self::Buckets(_) => false,
             Self::Log(members) | Self::Leases(members) => members.records() == 0,
+        }
+    }
+
+    /// What it holds, for a person who looks.
+    pub(super) fn content(&self) -> Content {
+        match self {
+            Self::Numbers(state) => Content::Numbers(state.map(|number| number as i64)),
+            Self::Log(members) | Self::Leases(members) => Content::Members(members.instants(MEMBERS_READ_MAX)),
+            Self::Buckets(ring) => ring.content(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Counts of the last sub-windows, in a ring: a sub-window's place is its number modulo their count.
 
+use crate::engine::Content;
+
 /// A ring and the sub-window that was written last.
 pub(in crate::engine) struct Ring {
     last: u64,
@@ -15,6 +17,10 @@ impl Ring {
 
     pub(super) fn len(&self) -> usize {
         self.counts.len()
+    }
+
+    pub(super) fn content(&self) -> Content {
+        Content::Buckets { last: self.last, counts: self.counts.to_vec() }
     }
 
     fn buckets(&self) -> u64 {

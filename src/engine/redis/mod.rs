@@ -8,6 +8,7 @@
 
 mod failure;
 mod link;
+mod look;
 mod opener;
 mod topology;
 mod watch;

@@ -277,7 +277,7 @@ async fn what_a_worker_remembers_is_bounded_and_a_new_scope_is_not_taken_for_an_
     let space = |scope: &Arc<Scope>, limit: &str| {
         let algorithm = window(1, 1_000);
         local::with(&rig.limiter.shared, |local| {
-            local.scope(scope, |known| known.space(scope, limit, &algorithm, Duration::ZERO).text.clone())
+            local.scope(scope, |known| known.space(scope, limit, &algorithm, &rig.limiter.shared).text.clone())
         })
     };
     for name in 0..5_000 {

@@ -2,6 +2,7 @@
 
 mod embedded;
 mod leases;
+mod looking;
 mod periods;
 mod redis;
 mod redis_server;

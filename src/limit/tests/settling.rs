@@ -9,7 +9,7 @@ use crate::plan::{Calendar, TimeZone};
 const DAY_MS: u64 = 86_400_000;
 
 /// Each algorithm, with an allowance of `amount`.
-fn algorithms(amount: u64) -> [Algorithm; 9] {
+pub(super) fn algorithms(amount: u64) -> [Algorithm; 9] {
     let rate = Rate { amount, per_ms: 30 * DAY_MS };
     [
         window(amount, 30 * DAY_MS),

@@ -1,0 +1,157 @@
+//! `weir key show` and `weir key reset`: what is counted for a key, found again on each engine.
+
+use std::path::Path;
+
+use crate::harness::client::get;
+use crate::harness::cluster::Cluster;
+use crate::harness::free_address;
+use crate::harness::redis::{Redis, Value};
+use crate::harness::toml::{Toml, simple};
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+/// A wrong command line, and a wrong configuration.
+const EXIT_USAGE: i32 = 2;
+const EXIT_CONFIG: i32 = 78;
+
+const DAY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 5, period = \"1d\"";
+
+/// `weir key VERB` for that limit and key of the policy `public`.
+fn key(weir: &Weir, verb: &str, limit: &str, key: &str, more: &[&str]) -> (i32, String, String) {
+    let config = weir.folder().join("proxy.toml");
+    let admin = weir.admin.expect("an admin listener").to_string();
+    let mut arguments = vec!["key", verb, "--policy", "public", "--limit", limit, "--key", key, "--config", config.to_str().unwrap()];
+    // The one in the configuration is port 0.
+    arguments.extend(["--admin", &admin]);
+    arguments.extend(more);
+    Weir::with_arguments(&arguments).run()
+}
+
+async fn remaining(weir: &Weir) -> i64 {
+    get(weir.http, "/", &[]).await.remaining("day")
+}
+
+#[tokio::test]
+async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
+    let (redis, cluster) = (Redis::start(), Cluster::start());
+    let plain = simple("http://127.0.0.1:9", &[DAY]);
+    let addresses = cluster.addresses();
+    for config in [plain.clone(), plain.clone().redis("single", &[redis.address]), plain.redis("cluster", &addresses)] {
+        let upstream = Upstream::start();
+        let weir = Weir::start(&config.text().replace("http://127.0.0.1:9", &upstream.url()));
+        let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
+        assert_eq!((code, out.as_str()), (0, "public/day: nothing is counted for \"127.0.0.1\"\n"), "{err}");
+        assert_eq!((remaining(&weir).await, remaining(&weir).await), (4, 3));
+        let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
+        assert_eq!(code, 0, "{out}{err}");
+        let first = "public/day of \"127.0.0.1\": fixed_window (fw1-86400000f)\n  2 units counted in the window from ";
+        assert!(out.starts_with(first) && out.contains("  lives for "), "{out}");
+        assert_eq!(remaining(&weir).await, 2, "to look takes nothing");
+
+        let (code, out, err) = key(&weir, "reset", "day", "127.0.0.1", &[]);
+        assert!(code == 0 && out.starts_with(&format!("deleted: {}", first.replace("2 units", "3 units"))), "{out}{err}");
+        if let Some(name) = out.lines().find_map(|line| line.strip_prefix("  weir:1:")) {
+            let gone = |address| {
+                let mut connection = crate::harness::redis::Connection::open(address).unwrap();
+                connection.command(&["EXISTS", &format!("weir:1:{name}")]).unwrap() != Value::Integer(1)
+            };
+            let servers = if config.store.contains("single") { vec![redis.address] } else { addresses.clone() };
+            assert!(servers.into_iter().all(gone), "{name}");
+        } else {
+            assert_eq!(config.store, "", "on Redis its name is told: {out}");
+        }
+        assert_eq!(remaining(&weir).await, 4);
+        let (code, out, _) = key(&weir, "reset", "day", "somebody else", &[]);
+        assert_eq!((code, out.as_str()), (0, "public/day: nothing is counted for \"somebody else\"\n"));
+        assert_eq!(remaining(&weir).await, 3);
+    }
+}
+
+#[tokio::test]
+async fn after_an_edit_each_shape_is_told() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    for config in [simple(&upstream.url(), &[DAY]), simple(&upstream.url(), &[DAY]).redis("single", &[redis.address])] {
+        let weir = Weir::start(&config.text());
+        remaining(&weir).await;
+        weir.reload(&config.text().replace("fixed_window", "sliding_window_log"), "applied");
+        remaining(&weir).await;
+        let (_, out, _) = key(&weir, "show", "day", "127.0.0.1", &[]);
+        assert!(
+            out.contains(": fixed_window (fw1-86400000f)\n  1 units counted")
+                && out.contains(": sliding_window_log (sl1-86400000)\n  1 units within"),
+            "{out}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn counters_of_a_route_are_asked_by_its_name() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let route =
+        |name: &str| format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"public\"\nlimit_scope = \"route\"");
+    let config = Toml::new().upstream("api", &upstream.url(), "").policy("public", &[DAY]).route(&route("a")).route(&route("b"));
+    for config in [config.clone(), config.redis("single", &[redis.address])] {
+        let weir = Weir::start(&config.text());
+        assert_eq!(get(weir.http, "/a", &[]).await.status, 200);
+        let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &["--route", "a"]);
+        assert!(code == 0 && out.contains("1 units"), "{out}{err}");
+        assert!(key(&weir, "show", "day", "127.0.0.1", &["--route", "b"]).1.contains("nothing is counted"));
+        let (code, _, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
+        assert!(code == EXIT_USAGE && err.contains("each has counters of its own: a, b"), "{err}");
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_asked_says_why() {
+    let upstream = Upstream::start();
+    let dead = free_address();
+    let config = simple(&upstream.url(), &[DAY]);
+    let ask = |config: &str, more: &[&str]| {
+        let builder = Weir::build(config);
+        let path = builder.folder().join("proxy.toml");
+        let mut arguments = vec!["key", "show", "--limit", "day", "--key", "k", "--config", path.to_str().unwrap()];
+        arguments.extend(more);
+        let (code, out, err) = Weir::with_arguments(&arguments).run();
+        assert_eq!(out, "");
+        (code, err)
+    };
+    let public = ["--policy", "public"];
+    let without_admin = config.text().replace("[admin]\naddress = \"127.0.0.1:0\"\n", "[admin]\naddress = \"off\"\n");
+    let (code, err) = ask(&without_admin, &public);
+    assert!(code == 1 && err.contains("an [admin] address"), "{err}");
+    let (code, err) = ask(&config.text(), &[&public[..], &["--admin", &dead.to_string()]].concat());
+    assert!(code == 1 && err.contains(&dead.to_string()), "{err}");
+    let (code, err) = ask(&config.clone().redis("single", &[dead]).text(), &public);
+    assert!(code == 1 && err.contains("the store failed: Connection"), "{err}");
+    let (code, err) = ask(&config.clone().redis("single", &[dead]).text(), &["--policy", "pulbic"]);
+    assert!(code == EXIT_USAGE && err.contains("found \"pulbic\", expected one that a route names: public"), "{err}");
+    assert_eq!(ask(&config.text(), &[]).0, EXIT_USAGE, "a policy must be named");
+    let (code, err) = ask("wrokers = 2", &public);
+    assert!(code == EXIT_CONFIG && err.contains("wrokers"), "{err}");
+}
+
+/// The table in `docs/counters.md`: which `--key` finds what a request was counted under.
+#[tokio::test]
+async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md")).unwrap();
+    let rows: Vec<Vec<String>> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`').to_owned()).collect())
+        .collect();
+    assert!(rows.len() >= 6, "{rows:?}");
+    let upstream = Upstream::start();
+    for row in rows {
+        let [written, request, answered] = row.as_slice() else { panic!("{row:?}") };
+        let (using, limit) = written.split_once("; ").unwrap_or((written, ""));
+        let limit = if limit.is_empty() { DAY.to_owned() } else { format!("{DAY}, {limit}") };
+        let config = simple(&upstream.url(), &[&limit]).text().replace("use = \"client-ip\"", using);
+        let weir = Weir::start(&config);
+        let mut words = request.split_whitespace();
+        let path = words.next().unwrap();
+        let fields: Vec<(&str, &str)> = words.map(|field| field.split_once(':').unwrap()).collect();
+        assert_eq!(get(weir.http, path, &fields).await.status, 200, "{row:?}");
+        let (code, out, err) = key(&weir, "show", "day", answered, &[]);
+        assert!(code == 0 && out.contains("1 units counted"), "{row:?}: {out}{err}");
+    }
+}
