@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::connect::{Stream, connect};
 use super::framing;
 use super::host::Host;
-use super::outgoing::{Outgoing, Watch};
+use super::outgoing::{Load, Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
@@ -57,7 +57,7 @@ pub(super) enum Sent {
     /// The reply's head.
     Reply(http::Response<Incoming>),
     /// Nothing of it was sent: here it is again, and why.
-    Unsent(http::Request<Outgoing>, Cause),
+    Unsent(Cause),
     /// It was sent, and the upstream says that it has done nothing with it.
     Refused(Cause),
     /// It failed and may have been seen.
@@ -114,10 +114,11 @@ impl Link {
     }
 
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago; `upgrade`: a 101 was asked for.
-    pub(super) async fn exchange(&mut self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant, upgrade: bool) -> Sent {
+    pub(super) async fn exchange(&mut self, request: &mut Load, watch: Option<&Watch>, now: Instant, upgrade: bool) -> Sent {
         let Self { sender, alarm, upstream, .. } = self;
+        let Some(sent) = request.take() else { return Sent::Unsent(Cause::Connect) };
         let mut patience = Patience { alarm, upstream, watch, checked: now };
-        let mut answer = pin!(sender.try_send_request(request));
+        let mut answer = pin!(sender.try_send_request(sent));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => patience.poll(cx).map(|()| None),
@@ -127,7 +128,10 @@ impl Link {
             Some(Err(mut failed)) => {
                 let cause = cause_of(failed.error());
                 match (failed.take_message(), watch.and_then(Watch::error)) {
-                    (Some(request), _) => Sent::Unsent(request, cause),
+                    (Some(unsent), _) => {
+                        *request = Some(unsent);
+                        Sent::Unsent(cause)
+                    }
                     (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
                     (None, None) => {
                         tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");

@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 use super::connect::{Stream, connect};
 use super::host::Host;
 use super::link::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX, Sent, cause_of};
-use super::outgoing::{Outgoing, Watch};
+use super::outgoing::{Load, Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::{Cause, Inner, Protocol, UpstreamError};
@@ -138,11 +138,12 @@ impl Ticket {
     }
 
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
-    pub(super) async fn exchange(&self, request: http::Request<Outgoing>, watch: Option<&Watch>, now: Instant) -> Sent {
+    pub(super) async fn exchange(&self, request: &mut Load, watch: Option<&Watch>, now: Instant) -> Sent {
+        let Some(sent) = request.take() else { return Sent::Unsent(Cause::Connect) };
         let mut alarm = Alarm::default();
         let mut patience = Patience { alarm: &mut alarm, upstream: &self.multi.upstream, watch, checked: now };
         let mut sender = self.multi.sender.clone();
-        let mut answer = pin!(sender.try_send_request(request));
+        let mut answer = pin!(sender.try_send_request(sent));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => patience.poll(cx).map(|()| None),
@@ -158,7 +159,10 @@ impl Ticket {
                 }
                 let cause = h2.map_or_else(|| cause_of(failed.error()), cause_of_h2);
                 match (failed.take_message(), watch.and_then(Watch::error)) {
-                    (Some(request), _) => Sent::Unsent(request, Cause::Cut),
+                    (Some(unsent), _) => {
+                        *request = Some(unsent);
+                        Sent::Unsent(Cause::Cut)
+                    }
                     (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
                     (None, None) if unprocessed => Sent::Refused(Cause::Cut),
                     (None, None) => {

@@ -20,6 +20,9 @@ pub(super) struct Outgoing {
     watch: Option<Arc<Watch>>,
 }
 
+/// A request on its way, in a place where a connection takes it from and puts it back if nothing of it was sent: it is large to hand on.
+pub(super) type Load = Option<http::Request<Outgoing>>;
+
 /// How far a streaming request body is.
 #[derive(Debug)]
 pub(super) struct Watch {

@@ -11,7 +11,7 @@ use super::host::Host;
 use super::hosts::Hosts;
 use super::link::{Link, Sent, Upgraded};
 use super::multi::{Held, Ticket};
-use super::outgoing::{Outgoing, Watch};
+use super::outgoing::{Load, Outgoing, Watch};
 use super::pool::{self, Admitted, Seat};
 use super::{Cause, Inner, Protocol, Retry, Upgrade, UpstreamError};
 use super::{framing, head, streams};
@@ -34,8 +34,8 @@ enum Tried {
     Reply(Box<Link>, http::Response<Incoming>),
     /// The same over HTTP/2.
     Shared(Ticket, http::Response<Incoming>),
-    /// Nothing of it was sent.
-    Unsent(http::Request<Outgoing>, Cause),
+    /// Nothing of it was sent: it is where it was.
+    Unsent(Cause),
     /// It is gone, and the upstream says that it has done nothing with it.
     Refused(Cause),
     Failed(UpstreamError),
@@ -65,14 +65,14 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
     }
     let (body, watch) = Outgoing::new(body);
     let mut spare = spare(upstream, &seat, protocol, &parts, &body);
-    let mut request = http::Request::from_parts(parts, body);
+    let mut request: Load = Some(http::Request::from_parts(parts, body));
     let errand = Errand { upstream, upgrade, watch };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     loop {
         let outcome = match protocol {
-            Protocol::H1 => errand.try_h1(&seat, request).await,
-            Protocol::H2 => errand.try_h2(&seat, request).await,
+            Protocol::H1 => errand.try_h1(&seat, &mut request).await,
+            Protocol::H2 => errand.try_h2(&seat, &mut request).await,
         };
         let error = match outcome {
             Tried::Reply(link, reply) => return Ok(bring_back(upstream, link, seat, reply)),
@@ -80,12 +80,11 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
                 succeeded(upstream, &seat);
                 return Ok(bring_back_shared(upstream, Held::new(ticket, seat, errand.watch), reply));
             }
-            Tried::Unsent(unsent, cause) => {
+            Tried::Unsent(cause) => {
                 failed(upstream, &seat, cause);
                 if upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
                     return Err(UpstreamError::unsent(cause));
                 }
-                request = unsent;
                 continue;
             }
             Tried::Refused(cause) => {
@@ -98,7 +97,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
                     return Err(UpstreamError::unsent(cause));
                 };
                 elsewhere(upstream, &mut seat, &mut tried);
-                request = http::Request::from_parts(spare, Outgoing::new(Body::empty()).0);
+                request = Some(http::Request::from_parts(spare, Outgoing::new(Body::empty()).0));
                 continue;
             }
             Tried::Failed(error) => error,
@@ -114,7 +113,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
         }
         upstream.retries.inc();
         tracing::debug!(upstream = upstream.name, %error, "a request that lost its connection is sent to another endpoint");
-        request = http::Request::from_parts(spare, Outgoing::new(Body::empty()).0);
+        request = Some(http::Request::from_parts(spare, Outgoing::new(Body::empty()).0));
     }
 }
 
@@ -167,7 +166,7 @@ fn failed(upstream: &Inner, seat: &Seat, cause: Cause) {
 }
 
 impl Errand<'_> {
-    async fn try_h1(&self, seat: &Seat, mut request: http::Request<Outgoing>) -> Tried {
+    async fn try_h1(&self, seat: &Seat, request: &mut Load) -> Tried {
         let mut now = clock::monotonic();
         for attempt in 0..=REUSE_TRIES_MAX {
             let reused =
@@ -177,13 +176,13 @@ impl Errand<'_> {
                 Ok(link) if link.is_still_open(now).await => link,
                 Ok(_) => continue,
                 Err(host) => {
-                    let Some(host) = host else { return Tried::Unsent(request, Cause::Connect) };
+                    let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
                     match Link::connect(self.upstream, &host).await {
                         Ok(link) => {
                             now = clock::monotonic();
                             link
                         }
-                        Err(cause) => return Tried::Unsent(request, cause),
+                        Err(cause) => return Tried::Unsent(cause),
                     }
                 }
             };
@@ -191,29 +190,29 @@ impl Errand<'_> {
                 Sent::Reply(reply) => return Tried::Reply(link, reply),
                 Sent::Failed(error) => return Tried::Failed(error),
                 Sent::Refused(cause) => return Tried::Refused(cause),
-                Sent::Unsent(unsent, cause) if fresh => return Tried::Unsent(unsent, cause),
-                Sent::Unsent(unsent, _) => request = unsent,
+                Sent::Unsent(cause) if fresh => return Tried::Unsent(cause),
+                Sent::Unsent(_) => {}
             }
         }
-        Tried::Unsent(request, Cause::Connect)
+        Tried::Unsent(Cause::Connect)
     }
 
-    async fn try_h2(&self, seat: &Seat, mut request: http::Request<Outgoing>) -> Tried {
-        let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(request, Cause::Connect) };
+    async fn try_h2(&self, seat: &Seat, request: &mut Load) -> Tried {
+        let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(Cause::Connect) };
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
             let ticket = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
                 Ok(ticket) => ticket,
-                Err(cause) => return Tried::Unsent(request, cause),
+                Err(cause) => return Tried::Unsent(cause),
             };
             match ticket.exchange(request, self.watch.as_deref(), clock::monotonic()).await {
                 Sent::Reply(reply) => return Tried::Shared(ticket, reply),
                 Sent::Failed(error) => return Tried::Failed(error),
                 Sent::Refused(cause) => return Tried::Refused(cause),
-                Sent::Unsent(unsent, why) => (request, cause) = (unsent, why),
+                Sent::Unsent(why) => cause = why,
             }
         }
-        Tried::Unsent(request, cause)
+        Tried::Unsent(cause)
     }
 }
 

@@ -171,8 +171,9 @@ async fn a_request_of_which_nothing_was_sent_comes_back_whole() {
     until(|| link.is_ready()).await;
     close.notify_one();
     until(|| !link.is_ready()).await;
-    let request = post(Body::full(Bytes::from_static(b"payload"))).map(|body| outgoing::Outgoing::new(body).0);
-    let link::Sent::Unsent(request, Cause::Cut) = link.exchange(request, None, clock::monotonic(), false).await else { panic!("sent") };
+    let mut request = Some(post(Body::full(Bytes::from_static(b"payload"))).map(|body| outgoing::Outgoing::new(body).0));
+    let link::Sent::Unsent(Cause::Cut) = link.exchange(&mut request, None, clock::monotonic(), false).await else { panic!("sent") };
+    let request = request.expect("it is where it was");
     assert_eq!(request.method(), "POST");
     assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "payload");
 }
