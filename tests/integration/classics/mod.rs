@@ -12,6 +12,7 @@ mod members;
 mod races;
 mod refunds;
 mod slots;
+mod steps;
 
 use crate::harness::held::HeldTime;
 use crate::harness::redis::Redis;

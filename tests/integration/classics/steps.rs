@@ -1,0 +1,75 @@
+//! The store's clock steps: back, as when a machine that was ahead is put right, and forth.
+
+use weir::plan::{Algorithm, Alignment, Calendar, Rate, TimeZone};
+
+use super::{BEGIN_S, held};
+use crate::harness::nodes::{Node, one};
+
+const BURST: u64 = 10;
+const PERIOD_S: i64 = 100;
+const RATE: Rate = Rate { amount: BURST, per_ms: PERIOD_S as u64 * 1000 };
+const HOUR_S: i64 = 3_600;
+
+/// A token bucket that trusts its clock: what flowed in is the rate times the time that has passed, also where that is below zero.
+const TRUSTFUL: &str = "
+local now = tonumber(redis.call('TIME')[1])
+local state = redis.call('HMGET', KEYS[1], 'tokens', 'last')
+local tokens, last = tonumber(state[1]) or 10, tonumber(state[2]) or now
+tokens = math.min(10, tokens + (now - last) / 10)
+local allowed = 0
+if tokens >= 1 then tokens, allowed = tokens - 1, 1 end
+redis.call('HSET', KEYS[1], 'tokens', tostring(tokens), 'last', now)
+return allowed";
+
+fn all() -> [Algorithm; 8] {
+    [
+        Algorithm::FixedWindow { rate: RATE, alignment: Alignment::FirstRequest },
+        Algorithm::FixedWindow { rate: RATE, alignment: Alignment::Clock },
+        Algorithm::SlidingWindowLog { rate: RATE },
+        Algorithm::SlidingWindowBuckets { rate: RATE, buckets: 10 },
+        Algorithm::TokenBucket { burst: BURST, rate: RATE },
+        Algorithm::Gcra { burst: BURST, rate: RATE },
+        Algorithm::LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 },
+        Algorithm::Quota { amount: BURST, calendar: Calendar::Hour(TimeZone::utc()), conditional: true },
+    ]
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_burst_at_most() {
+    let (time, redis) = held();
+    let mut client = redis.connect();
+    let mut naive = |at_s: i64| {
+        time.set(at_s);
+        (0..12).map(|_| client.ask(&["EVAL", TRUSTFUL, "1", "bucket"]).number()).sum::<i64>()
+    };
+    assert_eq!(naive(BEGIN_S), BURST as i64);
+    for minutes in 0..60 {
+        assert_eq!(naive(BEGIN_S - HOUR_S + 60 * minutes), 0, "{minutes} minutes after the step");
+    }
+
+    let node = Node::single(redis.address);
+    for algorithm in all() {
+        let plan = one("stepped", algorithm.clone());
+        let greedy = async |at_s: i64| {
+            time.set(at_s);
+            node.admitted(&plan, 3 * BURST as usize).await
+        };
+        assert_eq!(greedy(BEGIN_S).await, BURST, "{algorithm:?}");
+        // Back by a little, and by an hour; each time at most one burst, and nothing more in the same moment.
+        for back_s in [3, HOUR_S] {
+            let at_s = BEGIN_S - back_s;
+            let first = greedy(at_s).await;
+            assert!(first <= BURST, "{first} after a step of {back_s} s: {algorithm:?}");
+            assert_eq!(greedy(at_s).await, 0, "{algorithm:?}");
+            // Within a period (a quota's is the calendar's) everybody is served again, and gets no more than that.
+            let period_s = if matches!(algorithm, Algorithm::Quota { .. }) { HOUR_S } else { PERIOD_S };
+            let second = greedy(at_s + period_s).await;
+            assert!((1..=BURST).contains(&second), "{second} a period after a step of {back_s} s: {algorithm:?}");
+        }
+        // And forth: at most full.
+        for ahead_s in [10 * HOUR_S, 1_000 * HOUR_S] {
+            assert_eq!(greedy(BEGIN_S + ahead_s).await, BURST, "{ahead_s} s ahead: {algorithm:?}");
+            assert_eq!(greedy(BEGIN_S + ahead_s).await, 0, "{ahead_s} s ahead: {algorithm:?}");
+        }
+    }
+}
