@@ -1,11 +1,19 @@
-//! The limiter without the proxy: a worker that sends at most 100 mails an hour, whoever else sends with it.
+//! The limiter without the proxy: workers that together send at most 100 mails an hour, in one process or in many on one Redis Cluster.
 //!
-//!     cargo run --example limiter                                 counted in this process
-//!     cargo run --example limiter -- --redis 127.0.0.1:6379       counted on Redis, by all processes that say so together
+//!     cargo run --example limiter                                            a demonstration: four workers in this process, an hour of two seconds
+//!     cargo run --example limiter -- --outbox DIR                            sends what lies in DIR/outbox, counted in this process
+//!     cargo run --example limiter -- --outbox DIR --cluster A:1,B:2,C:3      counted on Redis, by all processes that say so together
+//!
+//! also `--redis A:1` (one server), `--workers 4`, `--quota 100`, `--hour-ms 3600000`, `--send-ms 0` (how long one send takes).
+//!
+//! Each worker takes before it sends, gives back what was not sent, and waits for as long as it is told when it is refused. A worker that is killed with a mail in
+//! hand may have sent it, so its unit stays taken until the hour is over: never more than the quota goes out. The mail still lies in the
+//! outbox, and another worker sends it.
 //!
 //! Three rooms are enough: `plan` says what is asked for, `limit` asks for it, `engine` counts. None of them knows HTTP.
 
 use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,27 +23,69 @@ use weir::limit::{Ending, Limiter, Scope, Settings, Take};
 use weir::plan::{Algorithm, Alignment, Fallback, Limit, Plan, Rate, Refund};
 use weir::telemetry::Metrics;
 
-/// What came of a worker's outbox.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// After the store could not be asked.
+const STORE_WAIT: Duration = Duration::from_secs(1);
+
+/// What a worker did until the outbox was empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Mails that went out: these are what the limit counts.
     pub sent: usize,
-    /// Mails that the server did not take.
-    pub failed: usize,
-    /// How long the first mail that was not tried has to wait.
-    pub wait: Option<Duration>,
+    /// Times that nothing was sent for what was taken, which was then given back.
+    pub given_back: usize,
+    /// Times that it was refused, and waited.
+    pub waited: usize,
 }
+
+/// How much, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Mails an hour.
+    pub quota: u64,
+    /// How long an hour is.
+    pub hour: Duration,
+    /// How long one send takes.
+    pub send: Duration,
+}
+
+/// An outbox as folders: what waits, what was sent, and what no server takes. A mail is in exactly one of them.
+#[derive(Clone, Debug)]
+pub struct Post(PathBuf);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let store = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => in_memory(),
-        ["--redis", address] => on_redis(address),
-        _ => return Err("usage: limiter [--redis HOST:PORT]".into()),
+    let mut pace = Pace { quota: 100, hour: Duration::from_secs(3_600), send: Duration::ZERO };
+    let (mut store, mut outbox, mut workers) = (in_memory(), None, 1);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{argument}: found no value"))?;
+        match argument.as_str() {
+            "--outbox" => outbox = Some(value),
+            "--cluster" => store = on_redis(RedisMode::Cluster, value.split(',')),
+            "--redis" => store = on_redis(RedisMode::Single, [value.as_str()]),
+            "--workers" => workers = value.parse()?,
+            "--quota" => pace.quota = value.parse()?,
+            "--hour-ms" => pace.hour = Duration::from_millis(value.parse()?),
+            "--send-ms" => pace.send = Duration::from_millis(value.parse()?),
+            _ => {
+                return Err(format!("{argument}: expected --outbox, --cluster, --redis, --workers, --quota, --hour-ms or --send-ms").into());
+            }
+        }
+    }
+    let demonstration = std::env::temp_dir().join(format!("weir-limiter-{}", std::process::id()));
+    let post = match &outbox {
+        Some(folder) => Post::open(Path::new(folder))?,
+        None => {
+            (workers, pace.hour) = (4, Duration::from_secs(2));
+            Post::open(&demonstration)?.filled((0..250).map(|number| format!("customer-{number}")))?
+        }
     };
-    let outbox: Vec<String> = (0..105).map(|number| format!("customer-{number}@example.org")).collect();
-    println!("{:?}", work(&store, &outbox).await?);
+    for report in work(&store, pace, &post, workers).await? {
+        println!("{report:?}");
+    }
+    if outbox.is_none() {
+        std::fs::remove_dir_all(demonstration)?;
+    }
     Ok(())
 }
 
@@ -44,46 +94,97 @@ pub fn in_memory() -> Store {
     Store::Embedded(EmbeddedSettings { keys_max: 1_000 })
 }
 
-/// Counters on the Redis server at `address`, shared by all who name it.
-pub fn on_redis(address: &str) -> Store {
-    let (nodes, key_prefix) = (vec![address.to_owned()], "mail".to_owned());
-    let deadline = Duration::from_millis(250);
-    Store::Redis(RedisSettings { nodes, mode: RedisMode::Single, username: None, password: None, key_prefix, deadline })
+/// Counters on Redis, shared by all who name it.
+pub fn on_redis<'a>(mode: RedisMode, nodes: impl IntoIterator<Item = &'a str>) -> Store {
+    let nodes = nodes.into_iter().map(str::to_owned).collect();
+    let deadline = Duration::from_secs(2);
+    Store::Redis(RedisSettings { nodes, mode, username: None, password: None, key_prefix: "mail".into(), deadline })
 }
 
-/// Sends what the limit lets through.
-pub async fn work(store: &Store, outbox: &[String]) -> Result<Report, Box<dyn Error>> {
+/// The limiter on a store; all with the same store and prefix count together.
+pub fn limiter(store: &Store) -> Result<Limiter, Box<dyn Error>> {
     let metrics = Metrics::new(1);
     let engine = Arc::new(Engine::build(store, Clock::system(), &metrics)?);
-    let limiter = Limiter::new(Settings { deadline: Duration::from_millis(250), ..Settings::default() }, engine, metrics);
+    Ok(Limiter::new(Settings { deadline: Duration::from_secs(2), ..Settings::default() }, engine, metrics))
+}
 
+/// So many workers in this process, until the outbox is empty.
+pub async fn work(store: &Store, pace: Pace, post: &Post, workers: usize) -> Result<Vec<Report>, Box<dyn Error>> {
+    let limiter = Arc::new(limiter(store)?);
+    let running = (0..workers).map(|_| worker(Arc::clone(&limiter), pace, post.clone()));
+    let reports = running.collect::<tokio::task::JoinSet<_>>().join_all().await;
+    // On Redis, what is given back is on its way yet.
+    limiter.drain(Duration::from_secs(5)).await;
+    Ok(reports.into_iter().collect::<Result<_, _>>()?)
+}
+
+/// One worker, until the outbox is empty.
+pub async fn worker(limiter: Arc<Limiter>, pace: Pace, post: Post) -> Result<Report, std::io::Error> {
     // Whose counters these are, and what to do when the store can't be reached: rather send nothing than too much.
     let scope = Arc::new(Scope { name: "mail".into(), policy: "mail".into(), on_store_error: Fallback::Deny, limit_decides: false });
     // One counter for the whole company; a key for each customer would give each an hour's allowance. What was not sent is given back.
-    let hour = Algorithm::FixedWindow { rate: Rate { amount: 100, per_ms: 3_600_000 }, alignment: Alignment::FirstRequest };
-    let plan = Arc::new(Plan::new(vec![Limit { refund: Refund::Unsent, ..Limit::new("hourly", "everybody", hour) }])?);
+    let rate = Rate { amount: pace.quota, per_ms: u64::try_from(pace.hour.as_millis()).unwrap_or(u64::MAX) };
+    let hour = Algorithm::FixedWindow { rate, alignment: Alignment::FirstRequest };
+    let limit = Limit { refund: Refund::Unsent, ..Limit::new("hourly", "everybody", hour) };
+    let plan = Arc::new(Plan::new(vec![limit]).map_err(std::io::Error::other)?);
 
     let mut report = Report::default();
-    for address in outbox {
+    while let Some(mail) = post.next()? {
         match limiter.take(&scope, &plan).await {
             Take::Granted(_, grant) => {
-                let sent = send(address);
+                println!("taken for {mail}");
+                tokio::time::sleep(pace.send).await;
+                let sent = post.send(&mail)?;
                 grant.settle(if sent { Ending::Completed } else { Ending::Unsent }, &[]);
-                *(if sent { &mut report.sent } else { &mut report.failed }) += 1;
+                *(if sent { &mut report.sent } else { &mut report.given_back }) += 1;
             }
             Take::Refused(outcome) => {
-                report.wait = outcome.retry_after_us(plan.limits()).map(Duration::from_micros);
-                break;
+                let wait = outcome.retry_after_us(plan.limits()).map(Duration::from_micros);
+                println!("refused for {wait:?}");
+                report.waited += 1;
+                tokio::time::sleep(wait.unwrap_or(pace.hour)).await;
             }
-            Take::Unavailable => return Err("the store can't be reached".into()),
+            Take::Unavailable => {
+                println!("the store does not answer");
+                tokio::time::sleep(STORE_WAIT).await;
+            }
         }
     }
-    // On Redis, what is given back is on its way yet.
-    limiter.drain(Duration::from_secs(1)).await;
     Ok(report)
 }
 
-/// Stands for a mail server, which knows nobody called `nobody`.
-fn send(address: &str) -> bool {
-    !address.starts_with("nobody@")
+impl Post {
+    /// The folders below `folder`, made where they are not there yet.
+    pub fn open(folder: &Path) -> std::io::Result<Self> {
+        for name in ["outbox", "sent", "returned"] {
+            std::fs::create_dir_all(folder.join(name))?;
+        }
+        Ok(Self(folder.to_owned()))
+    }
+
+    /// With these mails to be sent.
+    pub fn filled(self, mails: impl IntoIterator<Item = String>) -> std::io::Result<Self> {
+        mails.into_iter().try_for_each(|mail| std::fs::write(self.0.join("outbox").join(mail), "Dear customer"))?;
+        Ok(self)
+    }
+
+    /// The mails in a folder.
+    pub fn names(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        std::fs::read_dir(self.0.join(folder))?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    /// Any mail that waits: two workers may have the same one in mind, and the one that is later sends nothing.
+    fn next(&self) -> std::io::Result<Option<String>> {
+        Ok(fastrand::choice(self.names("outbox")?))
+    }
+
+    /// Stands for a mail server: it takes each mail once, whoever brings it, and knows nobody called `nobody`.
+    fn send(&self, mail: &str) -> std::io::Result<bool> {
+        let to = if mail.starts_with("nobody") { "returned" } else { "sent" };
+        match std::fs::rename(self.0.join("outbox").join(mail), self.0.join(to).join(mail)) {
+            Ok(()) => Ok(to == "sent"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }

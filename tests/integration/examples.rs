@@ -1,8 +1,16 @@
 //! The programs in `examples/`, run as a reader runs them: what they show is so.
 
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::harness::redis::Redis;
+use weir::limit::{Limiter, Wanted};
+
+use crate::harness::cluster::Cluster;
+use crate::harness::{eventually, eventually_async};
 
 #[path = "../../examples/embed.rs"]
 #[allow(dead_code, reason = "their `main` is not called")]
@@ -24,49 +32,113 @@ fn a_program_serves_through_weir_on_a_socket_of_its_own() {
     assert_eq!(statuses, [ok, ok, ok, refused, ok], "three of four, and the fourth after the quota was raised");
 }
 
-#[tokio::test]
-async fn a_worker_sends_a_hundred_mails_an_hour_and_what_failed_counts_for_nothing() {
-    let report = limiter::work(&limiter::in_memory(), &outbox(105)).await.unwrap();
-    assert_eq!((report.sent, report.failed), (100, 1));
-    assert!(report.wait.is_some_and(|wait| wait > Duration::from_secs(3_000) && wait <= Duration::from_secs(3_600)), "{report:?}");
+/// A hundred mails to send, and ten to nobody.
+fn outbox(folder: &Path) -> limiter::Post {
+    let mails = (0..100).map(|number| format!("customer-{number}")).chain((0..10).map(|number| format!("nobody-{number}")));
+    limiter::Post::open(folder).unwrap().filled(mails).unwrap()
+}
+
+/// What the hour's counter holds.
+async fn counted(limiter: &Limiter) -> String {
+    let wanted = Wanted { scope: "mail".into(), limit: "hourly".into(), key: "everybody".into(), tag: None };
+    let found = limiter.find(&wanted).await.unwrap();
+    found.first().map_or_else(String::new, |counter| counter.state.split(" units").next().unwrap().to_owned())
+}
+
+/// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a worker that is stuck.
+async fn until_the_hour_is_full(post: &limiter::Post, limiter: &Limiter) {
+    eventually_async("an hour's mails", async || {
+        let seen = (post.names("sent").unwrap().len(), post.names("returned").unwrap().len(), counted(limiter).await);
+        if seen == (99, 10, "100".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+}
+
+/// Exactly a hundred went out, each once; the last one in the second hour, of which nothing else is taken.
+async fn assert_all_are_sent(post: &limiter::Post, limiter: &Limiter) {
+    assert_eq!((post.names("sent").unwrap().len(), post.names("returned").unwrap().len()), (100, 10));
+    assert_eq!(post.names("outbox").unwrap(), [] as [&str; 0], "none is lost");
+    assert_eq!(counted(limiter).await, "1", "no drift");
 }
 
 #[tokio::test]
-async fn workers_on_one_redis_share_the_hundred() {
-    let redis = Redis::start();
-    let store = limiter::on_redis(&redis.address.to_string());
-    let first = limiter::work(&store, &outbox(61)).await.unwrap();
-    assert_eq!((first.sent, first.failed, first.wait), (60, 1, None));
-    let second = limiter::work(&store, &outbox(61)).await.unwrap();
-    assert_eq!((second.sent, second.failed), (40, 1));
-    assert!(second.wait.is_some(), "{second:?}");
+async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with_a_mail_in_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let post = outbox(folder.path());
+    let limiter = Arc::new(limiter::limiter(&limiter::in_memory()).unwrap());
+    let pace = limiter::Pace { quota: 100, hour: Duration::from_secs(2), send: Duration::ZERO };
+    let never = limiter::Pace { send: Duration::from_secs(3_600), ..pace };
+    let stuck = tokio::spawn(limiter::worker(Arc::clone(&limiter), never, post.clone()));
+    eventually_async("one in hand", async || if counted(&limiter).await == "1" { Ok(()) } else { Err("not yet".into()) }).await;
+    let workers: Vec<_> = (0..3).map(|_| tokio::spawn(limiter::worker(Arc::clone(&limiter), pace, post.clone()))).collect();
+    until_the_hour_is_full(&post, &limiter).await;
+    stuck.abort();
+    let (mut sent, mut waited) = (0, 0);
+    for worker in workers {
+        let report = worker.await.unwrap().unwrap();
+        sent += report.sent;
+        waited += report.waited;
+    }
+    assert!(sent == 100 && waited > 0, "{sent} sent, {waited} waits");
+    assert_all_are_sent(&post, &limiter).await;
 }
 
-/// The first of them is to nobody.
-fn outbox(count: usize) -> Vec<String> {
-    (0..count).map(|number| if number == 0 { "nobody@example.org".into() } else { format!("{number}@example.org") }).collect()
+/// `cargo run --example limiter`, built as the tests are: with the features of the whole workspace, so that no dependency is built again.
+fn program() -> PathBuf {
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--workspace", "--example", "limiter", "--profile", profile]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    assert!(cargo.status().expect("cargo").success());
+    // Beside `deps`, where this test's own program is.
+    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
+    folder.join("limiter")
 }
 
-#[tokio::test]
-async fn the_pictures_are_what_the_program_draws() {
-    for (name, algorithm) in pictures::algorithms() {
-        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/pictures/{name}.svg"));
-        let kept = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let drawn = pictures::draw(name, &algorithm).await.unwrap();
-        assert!(kept == drawn, "{} is another picture: cargo run --example pictures", file.display());
+/// A worker's process; killed when dropped.
+struct Worker(Child);
+
+impl Worker {
+    fn start(program: &Path, folder: &Path, nodes: &[SocketAddr], send_ms: u64) -> Self {
+        let nodes: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
+        let mut command = Command::new(program);
+        command.arg("--outbox").arg(folder).args(["--cluster", &nodes.join(","), "--hour-ms", "6000"]);
+        Self(command.args(["--send-ms", &send_ms.to_string()]).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Its next line that begins so.
+    fn says(&mut self, what: &str) -> String {
+        let lines = BufReader::new(self.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+        lines.into_iter().find(|line| line.starts_with(what)).unwrap_or_else(|| panic!("it never said {what:?}"))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 #[tokio::test]
-async fn the_two_counters_errors_are_counted_against_the_true_window() {
-    // Ten at each window's end. At 18 s the first ten weigh two, as if they had come evenly, and are all within the last ten seconds: eight more pass, none of
-    // which should.
-    let line = |second: u32| format!("client - - [01/Jan/2026:00:00:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n");
-    let log: String = (0..10).map(|_| line(9)).chain((0..10).map(|_| line(18))).collect();
-    let requests = sliding_error::requests(&log);
-    assert_eq!((requests.len(), requests[0].0, requests[9].0), (20, 1_767_225_609_000_000, 1_767_225_609_900_000));
-    let rate = weir::plan::Rate { amount: 10, per_ms: 10_000 };
-    let found = sliding_error::replay(&requests, rate, 1).await.unwrap();
-    assert_eq!((found.decisions, found.refused, found.wrongly_refused), (20, 2, 0), "{found:?}");
-    assert!(found.wrongly_admitted == 8 && found.most == 18, "{found:?}");
+async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_one_is_killed_with_a_mail_in_hand() {
+    let program = program();
+    let (folder, cluster) = (tempfile::tempdir().unwrap(), Cluster::start());
+    let post = outbox(folder.path());
+    let nodes: Vec<String> = cluster.addresses().iter().map(SocketAddr::to_string).collect();
+    let looks = limiter::limiter(&limiter::on_redis(weir::engine::RedisMode::Cluster, nodes.iter().map(String::as_str))).unwrap();
+    let mut stuck = Worker::start(&program, folder.path(), &cluster.addresses(), 3_600_000);
+    stuck.says("taken for ");
+    let mut workers: Vec<Worker> = (0..3).map(|_| Worker::start(&program, folder.path(), &cluster.addresses(), 0)).collect();
+    until_the_hour_is_full(&post, &looks).await;
+    // As `kill -9` does: nothing of it is given back.
+    drop(stuck);
+    for worker in &mut workers {
+        assert!(worker.0.try_wait().unwrap().is_none(), "it waits for the next hour");
+    }
+    for worker in &mut workers {
+        let status = eventually("its end", || worker.0.try_wait().unwrap().ok_or_else(|| "it runs".to_owned()));
+        assert!(status.success(), "{status}");
+    }
+    assert_all_are_sent(&post, &looks).await;
+    assert_eq!(cluster.keys_without_lifetime(), [] as [&str; 0]);
 }
