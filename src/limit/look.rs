@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys;
-use super::shared::Shared;
+use super::shared::{LEASE_IN_MEMORY, Shared};
 use crate::engine::{Content, EngineError, Found, Key, Kind, Space};
 use crate::plan::{self, utc_text};
 
@@ -136,7 +136,10 @@ fn words(shape: &str, content: &Content, at_us: u64) -> Option<(String, String)>
             let period_ms = rest.split_once('x')?.0.parse().ok()?;
             ("sliding_window_buckets", ring(Time::of(period_ms, at_us), period_ms, *last, counts))
         }
-        ("cc1", Content::Members(ends)) => ("concurrency", leases(Time { unit_us: 1000, now: at_us / 1000 }, ends)),
+        ("cc1", Content::Members(ends)) => {
+            let renewed = Duration::from_millis(period_ms()?) < LEASE_IN_MEMORY;
+            ("concurrency", leases(Time { unit_us: 1000, now: at_us / 1000 }, ends, renewed))
+        }
         ("q1", Content::Numbers([_, count, _])) if rest == "ever" => ("quota", format!("{count} units counted, for ever")),
         ("q1", Content::Numbers([start, count, _])) => {
             let began = utc_text(*start);
@@ -186,12 +189,14 @@ fn ring(time: Time, period_ms: u64, last: u64, counts: &[u32]) -> String {
     format!("{count} units in the last {buckets} sub-windows of {}", time.span(length))
 }
 
-fn leases(time: Time, ends: &[u64]) -> String {
+/// Those in memory are not renewed.
+fn leases(time: Time, ends: &[u64], renewed: bool) -> String {
     let held: Vec<u64> = ends.iter().copied().filter(|ends| *ends > time.now).collect();
     let told: Vec<String> = held.iter().take(LEASES_TOLD_MAX).map(|ends| time.at(*ends)).collect();
     let more = if held.len() > told.len() { ", ..." } else { "" };
     match held.len() {
         0 => "no place is held".to_owned(),
+        count if !renewed => format!("{count} places held until their requests end"),
         count => format!("{count} places held, unless they are renewed until {}{more}", told.join(", ")),
     }
 }
@@ -243,6 +248,7 @@ mod tests {
                 Content::Members(vec![999_999, 1_000_500, 1_001_000]),
                 "2 places held, unless they are renewed until 1970-01-01T00:16:40.5Z, 1970-01-01T00:16:41Z",
             ),
+            ("cc1-34560000000", Content::Members(vec![34_560_000_000]), "1 places held until their requests end"),
             ("q1-d-Europe.Berlin", numbers(0, 3, 0), "3 units counted in the period that began at 1970-01-01T00:00:00Z"),
             ("q1-ever", numbers(0, 3, 0), "3 units counted, for ever"),
             ("script-mine", numbers(1, -2, 3), "the numbers [1, -2, 3]"),

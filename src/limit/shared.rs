@@ -16,7 +16,7 @@ use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
 /// In memory a lease ends with its request, or with the process: longer than any request.
-const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
+pub(super) const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that come later are not found.
 const SPACES_MAX: usize = 16_384;

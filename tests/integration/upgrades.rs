@@ -352,3 +352,19 @@ fn a_place_in_flight_is_held_until_the_tunnels_end() {
         keys => Err(format!("{keys:?}")),
     });
 }
+
+#[test]
+fn a_tunnel_that_a_shutdown_cuts_leaves_no_lease() {
+    let (redis, upstream) = (Redis::start(), Raw::echo());
+    let config = simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
+    let config = config.server("shutdown_grace = \"200ms\"").redis("single", &[redis.address]);
+    let mut weir = Weir::start(&config.text());
+    let mut streams: Vec<TcpStream> = (0..3).map(|_| ask(weir.http, "websocket").0).collect();
+    streams.iter_mut().for_each(|stream| assert_eq!(say(stream, "hello"), "hello"));
+    let mut connection = redis.connect();
+    let key = connection.ask(&["KEYS", "*"]).list()[0].text();
+    assert_eq!(connection.ask(&["ZCARD", &key]).number(), 3);
+    weir.signal(Signal::TERM);
+    assert_eq!(weir.exit().code(), Some(1), "they were cut");
+    assert_eq!(connection.ask(&["KEYS", "*"]).list(), []);
+}

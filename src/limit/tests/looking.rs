@@ -18,6 +18,8 @@ async fn found(rig: &Rig, wanted: &Wanted) -> Vec<Counter> {
 #[tokio::test]
 async fn a_counter_of_each_algorithm_is_found_told_and_forgotten() {
     let mut server = Server::start();
+    // A search takes several pages.
+    server.command(&["EVAL", "for i = 1, 5000 do redis.call('SET', 'other' .. i, '') end return 1", "0"]);
     for rig in Rig::both(&server, &patient()) {
         let mut held = Vec::new();
         for algorithm in algorithms(20) {
