@@ -53,6 +53,7 @@ fn client_ip(limits: usize) -> Policy {
         memory_bytes: 16 << 20,
         isolated: false,
         config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
+        scripts: Arc::default(),
     };
     Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
 }

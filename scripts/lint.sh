@@ -7,6 +7,6 @@ export_wasm_choice
 say "Formatting"
 cargo fmt --all --check
 say "Lua"
-luacheck lua benches
+luacheck lua benches examples/scripts
 say "Clippy, warnings denied"
 cargo clippy --workspace --all-targets -- -D warnings

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes, Route, RouteTarget};
-use crate::engine::{self, Engine};
+use crate::engine::{self, Engine, Scripts};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
@@ -72,9 +72,11 @@ impl Builder {
         let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
         let upstream = |settings: &upstream::Settings| Upstream::build(settings, &self.metrics);
         let upstreams = build_each(config.upstreams, |settings| &settings.name, upstreams, upstream, &mut mistakes);
+        let scripts = Scripts::load(&config.scripts).map_err(|found| mistakes.extend(found)).ok();
         let Some(engine) = engine else { return Err(mistakes) };
+        let limiter_settings = limit::Settings { scripts: scripts.unwrap_or_default(), ..config.limiter };
 
-        let limiter = self.limiter(&config.limiter, &engine, before);
+        let limiter = self.limiter(&limiter_settings, &engine, before);
         // Also where a policy or an upstream failed: the routes are then built for what they say of their own paths.
         let routes = config.routes.iter().filter(|_| routes_stand).map(|route| settings_of(route, &policies, &upstreams)).collect();
         let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
@@ -102,7 +104,7 @@ impl Builder {
             limiter,
             engine,
             engine_settings: config.engine,
-            limiter_settings: config.limiter,
+            limiter_settings,
             policies,
             upstreams,
             routes: config.routes,

@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
 }
 
 /// Without the number that `io::Error` adds for programmers.
-fn cause(error: &std::io::Error) -> String {
+pub(super) fn cause(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

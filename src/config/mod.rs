@@ -11,6 +11,7 @@ mod policies;
 mod quick;
 mod reader;
 mod routes;
+mod scripts;
 mod server;
 mod source;
 mod store;
@@ -57,8 +58,10 @@ pub struct Config {
     pub log: telemetry::Settings,
     /// `[store]`.
     pub engine: engine::Settings,
-    /// `[store]`.
+    /// `[store]`, without its scripts: they are tried where the house is built.
     pub limiter: limit::Settings,
+    /// `[store] scripts`.
+    pub scripts: Vec<engine::ScriptFile>,
     /// `[upstreams.*]`, by name.
     pub upstreams: Vec<upstream::Settings>,
     /// `[policies.*]`, by name.
@@ -228,7 +231,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let log = server::log(&mut root);
     let store = store::store(notes, &mut root, server.waiting_max);
     let upstreams = upstreams::upstreams(&mut root);
-    let policies = policies::policies(notes, &mut root);
+    let policies = policies::policies(notes, &mut root, &store.scripts);
     let above = routes::Above {
         upstreams: names_in(&root, "upstreams"),
         policies: names_in(&root, "policies"),
@@ -248,6 +251,7 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         log,
         engine: store.engine,
         limiter: store.limiter,
+        scripts: store.scripts,
         upstreams,
         policies,
         routes,

@@ -13,6 +13,7 @@ use super::files::WASM_BYTES_MAX;
 use super::reader::{Item, Notes, Table, integer};
 use super::server::bytes;
 use super::{NAMED_MAX, check_name};
+use crate::engine::ScriptFile;
 use crate::policy::{self, Module};
 
 const CPU_TIME_DEFAULT: Duration = Duration::from_millis(10);
@@ -24,16 +25,17 @@ pub(super) const JSON_WHOLE_MAX: i128 = 1 << 53;
 /// Levels of a policy's own configuration.
 pub(super) const JSON_DEPTH_MAX: usize = 32;
 
-pub(super) fn policies(notes: &Notes, root: &mut Table<'_>) -> Vec<policy::Settings> {
+pub(super) fn policies(notes: &Notes, root: &mut Table<'_>, scripts: &[ScriptFile]) -> Vec<policy::Settings> {
+    let scripts: Arc<[String]> = scripts.iter().map(|script| script.name.clone()).collect();
     let table = root.section("policies");
     let named = table.named();
     if named.len() > NAMED_MAX {
         table.found(format!("{} policies", named.len()), format!("at most {NAMED_MAX}"));
     }
-    named.into_iter().take(NAMED_MAX).filter_map(|(name, item)| policy(notes, name, &item)).collect()
+    named.into_iter().take(NAMED_MAX).filter_map(|(name, item)| policy(notes, name, &item, &scripts)).collect()
 }
 
-fn policy(notes: &Notes, name: String, item: &Item<'_>) -> Option<policy::Settings> {
+fn policy(notes: &Notes, name: String, item: &Item<'_>, scripts: &Arc<[String]>) -> Option<policy::Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
     let module = module(notes, &mut table);
@@ -49,7 +51,7 @@ fn policy(notes: &Notes, name: String, item: &Item<'_>) -> Option<policy::Settin
     table.finish();
     // A policy that lacks what could not be read would find mistakes that are none.
     let config_json = whole(config?, files?).to_string().into();
-    Some(policy::Settings { name, module: module?, cpu_time, memory_bytes, isolated, config_json })
+    Some(policy::Settings { name, module: module?, cpu_time, memory_bytes, isolated, config_json, scripts: Arc::clone(scripts) })
 }
 
 fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {

@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::files;
 use super::reader::{Item, Notes, Table};
-use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings};
+use super::{files, scripts};
+use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, Scripts};
 use crate::limit;
 use crate::plan::Fallback;
 
@@ -28,6 +28,7 @@ pub(super) const FALLBACKS_NOT_YET: [&str; 1] = ["local"];
 pub(super) struct Store {
     pub(super) engine: engine::Settings,
     pub(super) limiter: limit::Settings,
+    pub(super) scripts: Vec<ScriptFile>,
     pub(super) on_store_error: Fallback,
 }
 
@@ -59,6 +60,8 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     let lease = table.duration("lease", LEASE, default.lease);
     let key_secret = files::secret(notes, &mut table, "key_secret_file", "key_secret_env");
 
+    let scripts = scripts::scripts(notes, &mut table);
+
     let mut embedded = table.section("embedded");
     let keys_max = embedded.count("max_keys", KEYS, KEYS_DEFAULT);
     embedded.not_yet("snapshot", "snapshots of the embedded engine");
@@ -73,7 +76,8 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
             Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
             Kind::Redis => engine::Settings::Redis(redis),
         },
-        limiter: limit::Settings { deadline, lease, waiting_max, key_secret },
+        limiter: limit::Settings { deadline, lease, waiting_max, key_secret, scripts: Scripts::default() },
+        scripts,
         on_store_error: on_store_error.unwrap_or(Fallback::Deny),
     }
 }

@@ -14,10 +14,10 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 
 use super::counters::PURGE_EACH;
-use super::{Cell, Cells, Kind, NUMBERS_MAX, OUTSIDE, Program};
+use super::{Cell, Cells, Kind, NUMBERS_MAX, OUTSIDE, Program, scripts};
 
 /// What each chunk in `lua/` ends with; here its two functions are taken up by the driver.
-const LAST_LINE: &str = "return { take = take, give_back = give_back }";
+pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back }";
 
 /// Redis' time, asked once a call, and both units of it.
 const REDIS_TIME: &str = "local t = call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
@@ -87,9 +87,17 @@ fn named(kind: Kind) -> bool {
 /// The chunks in use, each in a block of its own, with `function` of it as `NAME`, and what the kinds in use share.
 fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
+    if function.is_some() && programs.iter().any(|program| scripts::is_one(program)) {
+        text.push_str(SOUND);
+    }
     for program in programs {
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
+        if scripts::is_one(program) {
+            let body = scripts::body(program);
+            line(text, format_args!("local {0}\ndo\nlocal error, {HIDDEN} = sound_error\n{body}\n{0} = {function}\nend", program.name));
+            continue;
+        }
         line(text, format_args!("local {}\ndo", program.name));
         let code = program.text.lines().filter(|line| !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE);
         // A function is made anew by each call of the script, so the one that is not asked stays away. It ends where its last line stands alone.
@@ -117,6 +125,37 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         text.push_str(RING);
     }
 }
+
+/// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks, as far as it has a name here.
+const HIDDEN: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
+                      getmetatable, setmetatable, rawget, rawset, rawequal, getfenv, setfenv, newproxy, collectgarbage, unpack, print, KEYS, ARGV, _G";
+
+/// Judges what a script answered, as `lua/sandbox.rs` does: before anything is written. And raises errors for it: an error that is a table ends a Redis 7.0.
+const SOUND: &str = "\
+local raise = error
+local function sound_error(message) raise(tostring(message)) end
+local function whole(n, ...)
+  if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
+  for k = 1, n do
+    local v = select(k, ...)
+    if type(v) ~= 'number' or v % 1 ~= 0 or v > 9007199254740992 or v < -9007199254740992 then
+      error('a script answered what is no whole number')
+    end
+  end
+end
+local function sound_take(...)
+  whole(8, ...)
+  local f, _, _, _, l, r, b, e = ...
+  if (f ~= 0 and f ~= 1) or l < 0 or r < -1 or (f == 1 and (r ~= -1 or e == 0)) or b < 0 or e < -1 then error('a script answered out of range') end
+  return ...
+end
+local function sound_give_back(...)
+  whole(5, ...)
+  local _, _, _, c, e = ...
+  if (c ~= 0 and c ~= 1) or e < -1 then error('a script answered out of range') end
+  return ...
+end
+";
 
 /// Adds `z` units with score `x`, or a lease's: the first bears the take's own name, the others a number behind it. At most so many go into one call, for
 /// Lua's stack. Written out, because a function is made anew by each call of the script, and mostly there is one unit.
@@ -245,7 +284,7 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
 
 /// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
 /// e the expiry, w whether it is to be written. Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
-fn decide(text: &mut String, i: usize, stored: &str, program: &Program) {
+fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) {
     line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = (us - us % 1000) / 1000 end\n");
@@ -272,7 +311,7 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &Program) {
         }
     }
     let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
-    let call = format!("{}(s1, s2, s3, now, cost{})", program.name, numbers.concat());
+    let call = judged(program, "take", format!("{}(s1, s2, s3, now, cost{})", program.name, numbers.concat()));
     line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {call}"));
     line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
     match program.kind {
@@ -295,6 +334,11 @@ fn packed(program: &Program, names: &[String; 3]) -> String {
 fn unpacked(program: &Program, stored: &str) -> String {
     let used: Vec<&str> = ["s1", "s2", "s3"].into_iter().take(program.state).collect();
     format!("{} = unpack('<{}', {stored})", used.join(", "), "d".repeat(used.len()))
+}
+
+/// What a script of the operator's answers is looked at first.
+fn judged(program: &'static Program, function: &str, call: String) -> String {
+    if scripts::is_one(program) { format!("sound_{function}({call})") } else { call }
 }
 
 /// A cell's argument as locals.
@@ -343,7 +387,7 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         }
         let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
         line(&mut text, format_args!("local s1, s2, s3 = 0, 0, 0\n{}", unpacked(program, "v")));
-        let call = format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat());
+        let call = judged(program, "give_back", format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat()));
         line(&mut text, format_args!("local x, y, z, changed, e = {call}\nif changed == 1 then"));
         expiry(&mut text, "e");
         set(&mut text, i, &packed(program, &["x", "y", "z"].map(str::to_owned)), "e");

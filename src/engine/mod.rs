@@ -12,6 +12,7 @@ mod found;
 mod key;
 mod lua;
 mod redis;
+mod scripts;
 mod shard;
 
 #[cfg(test)]
@@ -20,6 +21,8 @@ mod behaviours;
 mod equality;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod scripted;
 #[cfg(test)]
 mod testing;
 
@@ -31,6 +34,7 @@ use smallvec::SmallVec;
 pub use self::redis::Redis;
 pub use embedded::Embedded;
 pub use found::{Content, Found};
+pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
 
 use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake};

@@ -131,7 +131,7 @@ impl KnownScope {
             if known.spaces.len() >= SHAPES_MAX {
                 known.spaces.clear();
             }
-            let space = Arc::new(keys::space(&scope.name, limit, &programs::shape(algorithm, shared.lease)));
+            let space = Arc::new(keys::space(&scope.name, limit, &shared.shape(algorithm)));
             shared.note_space(&space);
             known.spaces.push((algorithm.clone(), Arc::clone(&space)));
             space

@@ -24,7 +24,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Engine, EngineError, Secret};
+use crate::engine::{Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Fallback, Outcome, Plan};
 use crate::telemetry::Metrics;
 
@@ -42,13 +42,27 @@ pub struct Settings {
     pub waiting_max: usize,
     /// Keys the digests of tags and keys; the same on every proxy.
     pub key_secret: Option<Secret>,
+    /// Algorithms of the operator's own. Editing one starts its counters afresh.
+    pub scripts: Scripts,
 }
 
 impl Default for Settings {
     /// What holds where nothing is configured: 50 ms, 10 s, 1,000.
     fn default() -> Self {
-        Self { deadline: Duration::from_millis(50), lease: Duration::from_secs(10), waiting_max: 1_000, key_secret: None }
+        Self {
+            deadline: Duration::from_millis(50),
+            lease: Duration::from_secs(10),
+            waiting_max: 1_000,
+            key_secret: None,
+            scripts: Scripts::default(),
+        }
     }
+}
+
+/// The names of the algorithms that ship: no script of an operator's may have one.
+#[must_use]
+pub fn shipped_names() -> &'static [&'static str] {
+    &programs::NAMES
 }
 
 /// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so nothing here is contended.

@@ -29,6 +29,19 @@ static LEAKY_BUCKET: Program = program!("leaky_bucket", Numbers, 2, 5);
 static CONCURRENCY: Program = program!("concurrency", Leases, 0, 2);
 static QUOTA: Program = program!("quota", Numbers, 2, 6);
 
+/// All of them.
+pub(super) static NAMES: [&str; 9] = [
+    FIXED_WINDOW.name,
+    SLIDING_WINDOW_COUNTER.name,
+    SLIDING_WINDOW_LOG.name,
+    SLIDING_WINDOW_BUCKETS.name,
+    TOKEN_BUCKET.name,
+    GCRA.name,
+    LEAKY_BUCKET.name,
+    CONCURRENCY.name,
+    QUOTA.name,
+];
+
 /// Fails: what a plan asks for that nobody has. A script's error is a store error, so that the limit's own fallback decides.
 pub(super) static NO_SUCH_SCRIPT: Program = Program {
     name: "no_such_script",
@@ -37,6 +50,9 @@ pub(super) static NO_SUCH_SCRIPT: Program = Program {
     state: 3,
     numbers: 0,
 };
+
+/// Of a script's text, in its counters' keys: 64 bits, against mistakes and not against attackers.
+const SCRIPT_DIGEST_CHARS: usize = 16;
 
 /// The place of a leaky bucket's `may_wait` among its numbers.
 pub(super) const MAY_WAIT: usize = 4;
@@ -113,8 +129,15 @@ pub(super) fn shape(algorithm: &Algorithm, lease: Duration) -> String {
         Algorithm::LeakyBucket { .. } => format!("lb1-{per_ms}"),
         Algorithm::Concurrency { .. } => format!("cc1-{}", lease.as_millis()),
         Algorithm::Quota { calendar, .. } => format!("q1-{}", period(calendar)),
+        // Its text is not known here: `shape_of_script`.
         Algorithm::Script { name, .. } => format!("script-{name}"),
     }
+}
+
+/// The same of an operator's script: another text is another meaning, so an edited script starts afresh.
+pub(super) fn shape_of_script(name: &str, program: &Program) -> String {
+    let digest = blake3::hash(program.text.as_bytes()).to_hex();
+    format!("script-{name}-{}", digest.get(..SCRIPT_DIGEST_CHARS).unwrap_or_default())
 }
 
 /// Whether two algorithms have one shape, without writing it down.

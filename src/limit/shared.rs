@@ -11,7 +11,7 @@ use super::keys::Digests;
 use super::queue::{ByKind, Worker};
 use super::{Settings, programs};
 use crate::clock::Clock;
-use crate::engine::{Engine, Program, Space};
+use crate::engine::{Engine, Program, Scripts, Space};
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
@@ -32,6 +32,7 @@ pub(super) struct Shared {
     pub(super) deadline: Duration,
     /// A lease's length.
     pub(super) lease: Duration,
+    scripts: Scripts,
     /// Requests that may wait for their turn on one worker, at most.
     pub(super) waiting_max: usize,
     pub(super) counters: Counters,
@@ -80,6 +81,7 @@ impl Shared {
             digests: Digests::new(settings.key_secret.as_ref()),
             deadline: settings.deadline,
             lease,
+            scripts: settings.scripts,
             waiting_max: settings.waiting_max,
             counters,
             workers: Mutex::default(),
@@ -91,7 +93,16 @@ impl Shared {
 
     /// The Lua that decides `algorithm`.
     pub(super) fn program(&self, algorithm: &Algorithm) -> &'static Program {
-        programs::shipped(algorithm).unwrap_or(&programs::NO_SUCH_SCRIPT)
+        let theirs = || self.scripts.find(algorithm.name());
+        programs::shipped(algorithm).or_else(theirs).unwrap_or(&programs::NO_SUCH_SCRIPT)
+    }
+
+    /// What gives the state of `algorithm`'s counters its meaning.
+    pub(super) fn shape(&self, algorithm: &Algorithm) -> String {
+        match algorithm {
+            Algorithm::Script { name, .. } => programs::shape_of_script(name, self.program(algorithm)),
+            _ => programs::shape(algorithm, self.lease),
+        }
     }
 
     /// The state of one more thread.

@@ -37,11 +37,12 @@ const REFUSED_FIELDS: [&str; 11] = [
 type Pairs = Vec<(String, String)>;
 
 /// A guest's decision as the house's own.
-pub(super) fn decision(answer: types::Decision) -> Result<Decision, String> {
+/// `scripts` are the names that a script may have.
+pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<Decision, String> {
     let verdict = match answer.verdict {
         types::Verdict::Bypass => Verdict::Bypass,
         types::Verdict::Check(limits) if limits.is_empty() => Verdict::Bypass,
-        types::Verdict::Check(limits) => Verdict::Check(Arc::new(plan(limits)?)),
+        types::Verdict::Check(limits) => Verdict::Check(Arc::new(plan(limits, scripts)?)),
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
     // No upstream balances by a policy's key yet: it is held to its bound and has no effect.
@@ -77,16 +78,16 @@ pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustme
     answer.into_iter().enumerate().map(check).collect()
 }
 
-fn plan(limits: Vec<types::Limit>) -> Result<Plan, String> {
+fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
     if limits.len() > plan::LIMITS_MAX {
         return Err(format!("limits: {} of them, at most {}", limits.len(), plan::LIMITS_MAX));
     }
-    let limits = limits.into_iter().enumerate().map(|(index, answered)| limit(index, answered)).collect::<Result<_, _>>()?;
+    let limits = limits.into_iter().enumerate().map(|(index, answered)| limit(index, answered, scripts)).collect::<Result<_, _>>()?;
     Plan::new(limits).map_err(|invalid| invalid.to_string())
 }
 
-fn limit(index: usize, answered: types::Limit) -> Result<Limit, String> {
-    let algorithm = algorithm(answered.algorithm).map_err(|what| format!("limits[{index}].algorithm{what}"))?;
+fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Limit, String> {
+    let algorithm = algorithm(answered.algorithm, scripts).map_err(|what| format!("limits[{index}].algorithm{what}"))?;
     if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {
         return Err(format!("limits[{index}].unit: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
@@ -117,7 +118,7 @@ fn limit(index: usize, answered: types::Limit) -> Result<Limit, String> {
 }
 
 /// The algorithm; what is wrong with it reads on after its field's name.
-fn algorithm(answered: types::Algorithm) -> Result<Algorithm, String> {
+fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm, String> {
     let rate = |rate: types::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
     Ok(match answered {
         types::Algorithm::FixedWindow(window) => Algorithm::FixedWindow {
@@ -142,8 +143,8 @@ fn algorithm(answered: types::Algorithm) -> Result<Algorithm, String> {
             Algorithm::Quota { amount: quota.amount, conditional: quota.conditional, calendar: calendar(&quota)? }
         }
         types::Algorithm::Script(script) => {
-            if !is_name(&script.name) {
-                return Err(format!(".name: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
+            if !scripts.contains(&script.name) {
+                return Err(format!(".name: found {:?}, expected the name of a file in `store.scripts`", shortened(&script.name)));
             }
             Algorithm::Script { name: script.name.into(), arguments: script.arguments.into() }
         }

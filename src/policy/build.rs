@@ -10,7 +10,7 @@ use super::fact;
 use super::instance::{Bounds, Instance, LOG_LINES_PER_SECOND_MAX, Unready};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::workers::Token;
-use super::zones;
+use super::written;
 use super::{Module, Policy, Settings, Spare};
 use crate::clock::{Seldom, thread_cpu};
 use crate::telemetry::{Counter, Metrics, Mistake, names};
@@ -44,13 +44,13 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
         ticker: Arc::clone(runtime.ticker()),
         log: Arc::new(Seldom::at_most(LOG_LINES_PER_SECOND_MAX)),
     };
-    let zones = zones::unknown(&at("config"), &settings.config_json);
+    let unknown = written::unknown(&at("config"), &settings.config_json, &settings.scripts);
     let started = thread_cpu();
     let (instance, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
         // What both found wrong is told once.
         Unready::Refused(mistakes) => {
             let refused = refused(&at("config"), &mistakes);
-            let more = zones.iter().filter(|zone| !refused.iter().any(|mistake| mistake.setting == zone.setting)).cloned();
+            let more = unknown.iter().filter(|ours| !refused.iter().any(|theirs| theirs.setting == ours.setting)).cloned();
             refused.iter().cloned().chain(more).collect()
         }
         Unready::Failed(failure) => {
@@ -59,8 +59,8 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
             vec![Mistake::new(at(setting), found, "one that starts and answers within its bounds")]
         }
     })?;
-    if !zones.is_empty() {
-        return Err(zones);
+    if !unknown.is_empty() {
+        return Err(unknown);
     }
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
@@ -79,6 +79,7 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
         pre,
         bounds,
         config_json: Arc::clone(&settings.config_json),
+        scripts: Arc::clone(&settings.scripts),
         isolated: settings.isolated,
         remembers: manifest.pure && !settings.isolated,
         request_facts,

@@ -3,7 +3,7 @@
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
 /// Characters of a message, at most: a guest writes some of them.
-const MESSAGE_CHARS_MAX: usize = 300;
+const MESSAGE_CHARS_MAX: usize = 512;
 
 /// Why a guest gave no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ mod remember;
 mod runtime;
 mod ticker;
 mod workers;
-mod zones;
+mod written;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +49,8 @@ pub struct Settings {
     pub isolated: bool,
     /// `[policies.NAME.config]` as JSON.
     pub config_json: Arc<str>,
+    /// The algorithms that the operator has beside those of the contract: a script of another name is no answer.
+    pub scripts: Arc<[String]>,
 }
 
 /// Where a guest comes from.
@@ -73,6 +75,7 @@ pub struct Policy {
     pre: InstancePre<State>,
     bounds: Bounds,
     config_json: Arc<str>,
+    scripts: Arc<[String]>,
     isolated: bool,
     remembers: bool,
     request_facts: Vec<FactName>,
@@ -211,7 +214,7 @@ impl Policy {
             return Ok(decision);
         }
         let answer = |answer: Result<abi::types::Decision, Failure>| {
-            answer.and_then(|answer| answer::decision(answer).map_err(|message| Failure::new(Cause::Answer, &message)))
+            answer.and_then(|answer| answer::decision(answer, &self.scripts).map_err(|message| Failure::new(Cause::Answer, &message)))
         };
         let decision = Arc::new(self.ask(|instance| answer(instance.decide(facts, request_id)))?);
         if self.remembers {

@@ -133,6 +133,7 @@ mod tests {
             memory_bytes: 16 << 20,
             isolated: true,
             config_json: r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#.into(),
+            scripts: Arc::default(),
         };
         let decide = |config: &Config| {
             let policy = Policy::build(&Runtime::of(config).unwrap(), &settings, &Metrics::new(1)).unwrap();

@@ -8,24 +8,29 @@ use std::path::{Path, PathBuf};
 /// Bytes of a file that are compared, at most: more than any file that Weir reads.
 const COMPARED_BYTES_MAX: u64 = 256 << 20;
 
-/// A file to watch, and what was read there.
+/// Names in a folder that are compared, at most.
+const COMPARED_NAMES_MAX: usize = 10_001;
+
+/// A file to watch, and what was read there; or a folder, and which names it had.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Watch {
     path: PathBuf,
     digest: Option<blake3::Hash>,
+    /// Its content is the names in it.
+    is_folder: bool,
 }
 
 impl Watch {
     /// A file in which `content` was read.
     #[must_use]
     pub fn read(path: impl AsRef<Path>, content: &[u8]) -> Self {
-        Self { path: absolute(path.as_ref()), digest: Some(blake3::hash(content)) }
+        Self { path: absolute(path.as_ref()), digest: Some(blake3::hash(content)), is_folder: false }
     }
 
     /// A file that was not there or could not be read: its coming is a change.
     #[must_use]
     pub fn absent(path: impl AsRef<Path>) -> Self {
-        Self { path: absolute(path.as_ref()), digest: None }
+        Self { path: absolute(path.as_ref()), digest: None, is_folder: false }
     }
 
     /// A file as it is now, for one that was not read whole.
@@ -33,7 +38,19 @@ impl Watch {
     pub fn now(path: impl AsRef<Path>) -> Self {
         let path = absolute(path.as_ref());
         let digest = content(&path);
-        Self { path, digest }
+        Self { path, digest, is_folder: false }
+    }
+
+    /// A folder with the names that it has now: a file that comes or goes is a change. What its files say is watched with each of them.
+    #[must_use]
+    pub fn folder(path: impl AsRef<Path>) -> Self {
+        let path = absolute(path.as_ref());
+        let digest = names(&path);
+        Self { path, digest, is_folder: true }
+    }
+
+    pub(super) fn is_folder(&self) -> bool {
+        self.is_folder
     }
 
     /// Its path, absolute, symbolic links kept.
@@ -44,7 +61,8 @@ impl Watch {
 
     /// Whether the disk now says something else.
     pub(super) fn is_stale(&self) -> bool {
-        content(&self.path) != self.digest
+        let now = if self.is_folder { names(&self.path) } else { content(&self.path) };
+        now != self.digest
     }
 }
 
@@ -53,6 +71,17 @@ impl fmt::Debug for Watch {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Watch({})", self.path.display())
     }
+}
+
+fn names(folder: &Path) -> Option<blake3::Hash> {
+    let entries = fs::read_dir(folder).ok()?.take(COMPARED_NAMES_MAX);
+    let mut names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    names.sort();
+    let mut hasher = blake3::Hasher::new();
+    for name in names {
+        hasher.update(name.as_encoded_bytes()).update(b"/");
+    }
+    Some(hasher.finalize())
 }
 
 /// Without a working directory there is no better path than the one given.

@@ -32,7 +32,11 @@ impl Watches {
     pub(super) fn new(files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
         let mut names = HashSet::new();
         let mut directories = Vec::new();
+        let folders: HashSet<PathBuf> = files.iter().filter(|file| file.is_folder()).map(|file| file.path().to_path_buf()).collect();
         for file in files.iter().take(FILES_MAX) {
+            if folders.contains(file.path()) && !directories.iter().any(|known| known == file.path()) {
+                directories.push(file.path().to_path_buf());
+            }
             for name in trail(file.path()) {
                 if let Some(directory) = name.parent().filter(|directory| !directories.iter().any(|known| known == directory)) {
                     directories.push(directory.to_path_buf());
@@ -42,7 +46,7 @@ impl Watches {
         }
         let told = Arc::clone(changed);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            if event.as_ref().map_or(true, |event| is_change(event, &names)) {
+            if event.as_ref().map_or(true, |event| is_change(event, &names, &folders)) {
                 told.notify_one();
             }
         })?;
@@ -61,11 +65,12 @@ impl Watches {
     }
 }
 
-fn is_change(event: &Event, names: &HashSet<PathBuf>) -> bool {
+fn is_change(event: &Event, names: &HashSet<PathBuf>, folders: &HashSet<PathBuf>) -> bool {
     // Our own reading is no change.
     let written = !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
     // A full queue in the kernel lost events: it may have been any.
-    event.need_rescan() || (written && event.paths.iter().any(|path| names.contains(path)))
+    event.need_rescan()
+        || (written && event.paths.iter().any(|path| names.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))))
 }
 
 /// Every name that is looked up on the way to `path`: each component, and those of the links among them; up to the first that is missing.

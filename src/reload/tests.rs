@@ -233,3 +233,26 @@ fn hanging_up_rebuilds_though_nothing_changed() {
 fn a_watch_shows_no_digest() {
     assert_eq!(format!("{:?}", Watch::read("/run/secrets/key", b"hunter2")), "Watch(/run/secrets/key)");
 }
+
+#[test]
+fn a_file_that_comes_into_a_watched_folder_or_leaves_it_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let lua = folder.path().join("lua");
+    fs::create_dir(&lua).unwrap();
+    fs::write(lua.join("a.lua"), "one").unwrap();
+    let (sender, builds) = channel();
+    let seen = lua.clone();
+    let build = move |_| {
+        let files = vec![Watch::folder(&seen)];
+        let mut names: Vec<_> = fs::read_dir(&seen).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        sender.send(names).unwrap();
+        Answer::applied(files)
+    };
+    let _watcher = Watcher::start(Settings { files: vec![Watch::folder(&lua)], on_sighup: false }, Metrics::new(1), build).unwrap();
+    let built = |names: &[&str]| while builds.recv_timeout(PATIENCE).expect("a build") != names {};
+    fs::write(lua.join("b.lua"), "two").unwrap();
+    built(&["a.lua", "b.lua"]);
+    fs::remove_file(lua.join("a.lua")).unwrap();
+    built(&["b.lua"]);
+}

@@ -44,6 +44,7 @@ mod refusals;
 mod reloads;
 mod replies;
 mod routes;
+mod scripts;
 mod settling;
 mod several;
 mod smuggling;

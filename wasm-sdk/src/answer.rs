@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bindings::weir::policy::types::{Bucket, FixedWindow, LeakyBucket, SlidingBuckets};
+use crate::bindings::weir::policy::types::{Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets};
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Quota, Rate, Refund,
     Verdict,
@@ -211,6 +211,12 @@ impl Algorithm {
     #[must_use]
     pub fn concurrency(in_flight: u64) -> Self {
         Self::Concurrency(in_flight)
+    }
+
+    /// The operator's own `NAME.lua`, with its numbers: six at most.
+    #[must_use]
+    pub fn script(name: impl Into<String>, arguments: impl Into<Vec<i64>>) -> Self {
+        Self::Script(Script { name: name.into(), arguments: arguments.into() })
     }
 
     /// At most `quota` in each period of a calendar: UTC, months from their first day. [`Quota`] itself says other zones and days.

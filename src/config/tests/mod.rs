@@ -5,6 +5,7 @@ mod data;
 mod extras;
 mod files;
 mod hostile;
+mod scripts;
 mod sections;
 
 use std::path::Path;

@@ -6,6 +6,7 @@ mod looking;
 mod periods;
 mod redis;
 mod redis_server;
+mod scripted;
 mod settling;
 mod shaping;
 

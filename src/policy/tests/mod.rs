@@ -28,6 +28,7 @@ fn settings(module: Module, config: &str) -> Settings {
         memory_bytes: 32 << 20,
         isolated: false,
         config_json: config.into(),
+        scripts: ["mine".to_owned()].into(),
     }
 }
 

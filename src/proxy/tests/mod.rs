@@ -60,6 +60,7 @@ fn client_ip(limits: &str) -> RoutePolicy {
         memory_bytes: 16 << 20,
         isolated: false,
         config_json: format!("{{\"limits\":[{limits}]}}").into(),
+        scripts: Arc::default(),
     };
     let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
     let scope = Scope { name: "public".into(), policy: "public".into(), on_store_error: Fallback::Deny, limit_decides: false };

@@ -5,12 +5,13 @@
 use serde::Deserialize;
 
 use crate::Rate;
-use crate::bindings::weir::policy::types::{self, Bucket, FixedWindow, LeakyBucket, Quota, SlidingBuckets};
+use crate::bindings::weir::policy::types::{self, Bucket, FixedWindow, LeakyBucket, Quota, Script, SlidingBuckets};
 use crate::limits::written::{Report, Written};
+use crate::names::is_name;
 
 /// The algorithms that may be written.
 pub(super) const ALGORITHMS: &str = "one of `fixed_window`, `sliding_window_counter`, `sliding_window_log`, `sliding_window_buckets`, \
-                                     `token_bucket`, `gcra`, `leaky_bucket`, `concurrency`, `quota`";
+                                     `token_bucket`, `gcra`, `leaky_bucket`, `concurrency`, `quota`, `script`";
 
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
 const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3_600_000;
@@ -21,6 +22,9 @@ const BUCKETS_MAX: u64 = 1_000;
 const BUCKETS_DEFAULT: u32 = 60;
 /// Of a leaky bucket: what is shaped passes one by one unless it is said otherwise.
 const LEAKY_BURST_DEFAULT: u64 = 1;
+/// Numbers of a script, and the largest of them.
+const ARGUMENTS_MAX: usize = 6;
+const ARGUMENT_MAX: u64 = 1 << 53;
 const TIME_ZONE_DEFAULT: &str = "UTC";
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -35,6 +39,7 @@ pub(super) enum Algorithm {
     LeakyBucket,
     Concurrency,
     Quota,
+    Script,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -65,12 +70,13 @@ impl Algorithm {
     }
 
     fn has_rate(self) -> bool {
-        !matches!(self, Self::Concurrency | Self::Quota)
+        !matches!(self, Self::Concurrency | Self::Quota | Self::Script)
     }
 
     /// The keys that don't belong to it, each with those that it belongs to.
     fn foreign_keys(self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let keys = [
+            (self != Self::Script, "quota", "Weir's own algorithms"),
             (self.has_rate(), "period", "algorithms with a rate"),
             (self.is_bucket(), "burst", "token_bucket, gcra and leaky_bucket"),
             (self == Self::FixedWindow, "alignment", "fixed_window"),
@@ -80,6 +86,8 @@ impl Algorithm {
             (self == Self::Quota, "time_zone", "quota"),
             (self == Self::Quota, "anchor_day", "quota"),
             (self == Self::Quota, "conditional", "quota"),
+            (self == Self::Script, "script", "script"),
+            (self == Self::Script, "arguments", "script"),
         ];
         keys.into_iter().filter(|(own, ..)| !own).map(|(_, key, only)| (key, only))
     }
@@ -99,6 +107,10 @@ pub(super) fn check(limit: &Written, report: &mut Report) {
         Some(Algorithm::Concurrency) => "how many requests may be in flight, such as `quota = 10`",
         _ => "the units that each period allows, such as `quota = 100`",
     };
+    if limit.algorithm == Some(Algorithm::Script) {
+        limit.check_script(report);
+        return;
+    }
     report.needed("quota", limit.quota.as_ref(), units);
     let quota_fits = limit.quota.is_none_or(|quota| report.amount("quota", quota));
     let burst_fits = limit.written_burst().is_none_or(|burst| report.amount("burst", burst));
@@ -203,6 +215,22 @@ impl Written {
         }
     }
 
+    /// Whether there is such a script is the proxy's to know: it checks the name at the same line.
+    fn check_script(&self, report: &mut Report) {
+        report.needed("script", self.script.as_ref(), "the name of a script, such as `script = \"mine\"` for `mine.lua`");
+        if let Some(name) = self.script.as_deref().filter(|name| !is_name(name)) {
+            report.add("script", format_args!("{name:?}"), "the name of a script, without `.lua`");
+        }
+        let arguments = self.arguments.as_deref().unwrap_or_default();
+        if arguments.len() > ARGUMENTS_MAX {
+            report.add("arguments", format_args!("{} numbers", arguments.len()), format_args!("at most {ARGUMENTS_MAX}"));
+        }
+        if let Some(far) = arguments.iter().find(|argument| argument.unsigned_abs() > ARGUMENT_MAX) {
+            report.add("arguments", far, "whole numbers of at most 2^53 either way");
+        }
+        report.amount("cost", self.cost);
+    }
+
     /// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and is left alone.
     fn check_cost(&self, report: &mut Report) {
         if !report.amount("cost", self.cost) {
@@ -230,6 +258,10 @@ impl Written {
 
     /// The algorithm with its numbers: of a limit without mistakes.
     pub(super) fn algorithm(&self) -> Option<types::Algorithm> {
+        if self.algorithm == Some(Algorithm::Script) {
+            let arguments = self.arguments.clone().unwrap_or_default();
+            return Some(types::Algorithm::Script(Script { name: self.script.clone()?, arguments }));
+        }
         let quota = self.quota?;
         let rate = || Some(Rate { amount: quota, per_ms: self.period?.ms });
         let bucket = || Some(Bucket { burst: self.burst.unwrap_or(quota), rate: rate()? });
@@ -267,178 +299,11 @@ impl Written {
                 anchor_day: u8::try_from(self.anchor_day.unwrap_or(1)).ok()?,
                 conditional: self.conditional.unwrap_or(true),
             }),
+            // Above: it has no quota.
+            Algorithm::Script => return None,
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::tests::{mistakes, one, read};
-    use super::types::Algorithm;
-    use super::{Bucket, FixedWindow, LeakyBucket, MEMBERS_MAX, Quota, Rate, SlidingBuckets, types};
-    use crate::Facts;
-
-    fn charged(fields: &str) -> Algorithm {
-        read(&one(fields)).charge("", &Facts::new(&[])).unwrap().remove(0).algorithm
-    }
-
-    #[test]
-    fn each_algorithm_is_read_with_its_numbers_and_defaults() {
-        let rate = || Rate { amount: 6, per_ms: 1_000 };
-        let quota = |calendar, time_zone: &str, anchor_day, conditional| {
-            Algorithm::Quota(Quota { amount: 6, calendar, time_zone: time_zone.to_owned(), anchor_day, conditional })
-        };
-        for (algorithm, more, expected) in [
-            ("fixed_window", "", Algorithm::FixedWindow(FixedWindow { rate: rate(), alignment: types::Alignment::FirstRequest })),
-            ("sliding_window_counter", "", Algorithm::SlidingWindowCounter(rate())),
-            ("sliding_window_log", "", Algorithm::SlidingWindowLog(rate())),
-            ("sliding_window_buckets", "", Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate(), buckets: 60 })),
-            (
-                "sliding_window_buckets",
-                r#", "buckets": 1000"#,
-                Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate(), buckets: 1_000 }),
-            ),
-            ("token_bucket", "", Algorithm::TokenBucket(Bucket { burst: 6, rate: rate() })),
-            ("gcra", r#", "burst": 9"#, Algorithm::Gcra(Bucket { burst: 9, rate: rate() })),
-            (
-                "leaky_bucket",
-                r#", "max_delay": "500ms""#,
-                Algorithm::LeakyBucket(LeakyBucket { burst: 1, rate: rate(), max_delay_ms: 500 }),
-            ),
-            (
-                "leaky_bucket",
-                r#", "burst": 9, "max_delay": "0s""#,
-                Algorithm::LeakyBucket(LeakyBucket { burst: 9, rate: rate(), max_delay_ms: 0 }),
-            ),
-        ] {
-            let found = charged(&format!(r#""algorithm": "{algorithm}", "quota": 6, "period": "1s"{more}"#));
-            assert_eq!(format!("{found:?}"), format!("{expected:?}"));
-        }
-        for (fields, expected) in [
-            (r#""algorithm": "concurrency""#, Algorithm::Concurrency(6)),
-            (r#""algorithm": "quota", "calendar": "forever""#, quota(types::Calendar::Forever, "UTC", 1, true)),
-            (r#""algorithm": "quota", "calendar": "hour""#, quota(types::Calendar::Hour, "UTC", 1, true)),
-            (
-                r#""algorithm": "quota", "calendar": "month", "time_zone": "Europe/Berlin", "anchor_day": 31, "conditional": false"#,
-                quota(types::Calendar::Month, "Europe/Berlin", 31, false),
-            ),
-        ] {
-            assert_eq!(format!("{:?}", charged(&format!(r#"{fields}, "quota": 6"#))), format!("{expected:?}"));
-        }
-    }
-
-    #[test]
-    fn a_key_of_another_algorithm_is_said_to_be_one() {
-        for (algorithm, key, value, only) in [
-            ("fixed_window", "burst", "2", "token_bucket, gcra and leaky_bucket"),
-            ("gcra", "alignment", "\"clock\"", "fixed_window"),
-            ("sliding_window_log", "buckets", "5", "sliding_window_buckets"),
-            ("gcra", "max_delay", "\"1s\"", "leaky_bucket"),
-            ("token_bucket", "time_zone", "\"UTC\"", "quota"),
-            ("gcra", "calendar", "\"day\"", "quota"),
-            ("gcra", "conditional", "true", "quota"),
-            ("fixed_window", "anchor_day", "3", "quota"),
-        ] {
-            let expected =
-                format!("limits[0].{key}: found {value}, expected nothing: `{key}` does not belong to {algorithm}, only to {only}");
-            assert_eq!(mistakes(&one(&format!(r#""algorithm": "{algorithm}", "quota": 1, "period": "1s", "{key}": {value}"#))), [expected]);
-        }
-        for algorithm in ["concurrency", r#"quota", "calendar": "day"#] {
-            let found = mistakes(&one(&format!(r#""algorithm": "{algorithm}", "quota": 1, "period": "1m", "burst": 2"#)));
-            assert_eq!(found.len(), 2, "{found:#?}");
-            assert!(found[0].starts_with("limits[0].burst: found 2, expected nothing"), "{found:#?}");
-            assert!(found[1].ends_with(", only to algorithms with a rate"), "{found:#?}");
-        }
-    }
-
-    #[test]
-    fn what_an_algorithm_needs_is_named() {
-        for (fields, expected) in [
-            (r#""algorithm": "concurrency""#, "found no `quota`, expected how many requests may be in flight, such as `quota = 10`"),
-            (r#""algorithm": "quota", "quota": 1"#, "found no `calendar`, expected one of `hour`, `day`, `week`, `month`, `forever`"),
-            (r#""algorithm": "sliding_window_log", "quota": 1"#, "found no `period`, expected a duration, such as `period = \"1m\"`"),
-            (
-                r#""algorithm": "leaky_bucket", "quota": 1, "period": "1s""#,
-                "found no `max_delay`, expected the longest that a request may wait, such as `max_delay = \"500ms\"`",
-            ),
-        ] {
-            assert_eq!(mistakes(&one(fields)), [format!("limits[0]: {expected}")]);
-        }
-    }
-
-    #[test]
-    fn each_range_is_held() {
-        let leaky = r#""algorithm": "leaky_bucket", "period": "1s""#;
-        for (fields, expected) in [
-            (r#""algorithm": "sliding_window_log", "quota": 10001, "period": "1s""#, "quota: found 10001, expected at most 10000: a log"),
-            (
-                r#""algorithm": "sliding_window_log", "quota": 0, "period": "1s", "cost": 10001"#,
-                "cost: found 10001, expected at most 10000: each",
-            ),
-            (r#""algorithm": "concurrency", "quota": 20000, "cost": 10001"#, "cost: found 10001, expected at most 10000: each"),
-            (r#""algorithm": "concurrency", "quota": 2147483649"#, "quota: found 2147483649, expected 0 to 2147483648"),
-            (r#""algorithm": "concurrency", "quota": 2, "cost": 3"#, "cost: found 3, expected at most the quota, 2: such"),
-            (r#""algorithm": "sliding_window_buckets", "quota": 1, "period": "1s", "buckets": 0"#, "buckets: found 0, expected 1 to 1000"),
-            (r#""algorithm": "sliding_window_buckets", "quota": 1, "period": "1s", "buckets": 1001"#, "buckets: found 1001, expected 1 to"),
-            (r#""algorithm": "quota", "quota": 1, "calendar": "yer""#, "calendar: found the unknown word `yer`, expected one of `hour`"),
-            (
-                r#""algorithm": "quota", "quota": 1, "calendar": "day", "time_zone": """#,
-                "time_zone: found \"\", expected a name of the IANA",
-            ),
-            (r#""algorithm": "quota", "quota": 1, "calendar": "day", "time_zone": "a b""#, "time_zone: found \"a b\", expected a name"),
-            (
-                r#""algorithm": "quota", "quota": 1, "calendar": "forever", "time_zone": "UTC""#,
-                "time_zone: found \"UTC\", expected nothing",
-            ),
-            (r#""algorithm": "quota", "quota": 1, "calendar": "month", "anchor_day": 32"#, "anchor_day: found 32, expected 1 to 31"),
-            (r#""algorithm": "quota", "quota": 1, "calendar": "month", "anchor_day": 0"#, "anchor_day: found 0, expected 1 to 31"),
-            (r#""algorithm": "quota", "quota": 1, "calendar": "week", "anchor_day": 2"#, "anchor_day: found 2, expected nothing: only a"),
-            (r#""algorithm": "quota", "quota": 1, "calendar": "day", "cost": 2"#, "cost: found 2, expected at most the quota, 1: such"),
-            (&format!(r#"{leaky}, "quota": 10, "max_delay": "401d""#), "max_delay: found 34646400000 ms, expected 0ms to 400d"),
-            (
-                &format!(r#"{leaky}, "quota": 1048576, "max_delay": "9h""#),
-                "max_delay: found 32400000 ms with a period of 1000 ms, expected quota x",
-            ),
-            // One at once and five more in the half second that they may wait.
-            (
-                &format!(r#"{leaky}, "quota": 10, "max_delay": "500ms", "cost": 7"#),
-                "cost: found 7, expected at most the burst and what may wait, 6",
-            ),
-            (&format!(r#"{leaky}, "quota": 10, "max_delay": "0s", "burst": 0"#), "burst: found 0, expected 1 or more"),
-        ] {
-            let found = mistakes(&one(fields));
-            assert!(found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")), "{fields}: {found:#?}");
-        }
-    }
-
-    #[test]
-    fn the_edges_of_each_range_are_inside() {
-        for fields in [
-            &format!(r#""algorithm": "sliding_window_log", "quota": {MEMBERS_MAX}, "period": "400d", "cost": {MEMBERS_MAX}"#),
-            r#""algorithm": "concurrency", "quota": 2147483648, "cost": 10000"#,
-            r#""algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false, "cost": 2147483648"#,
-            r#""algorithm": "quota", "quota": 2147483648, "calendar": "month", "anchor_day": 1, "time_zone": "Etc/GMT+1""#,
-            r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "cost": 6"#,
-            // None at once: each waits.
-            r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "burst": 0"#,
-        ] {
-            assert_eq!(mistakes(&one(fields)), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn a_request_waits_once() {
-        let leaky =
-            |name: &str| format!(r#"{{"name": "{name}", "algorithm": "leaky_bucket", "quota": 1, "period": "1s", "max_delay": "1s"}}"#);
-        let found = mistakes(&format!(r#"{{"limits": [{}, {}]}}"#, leaky("a"), leaky("b")));
-        assert_eq!(found, ["limits[1].algorithm: found a second `leaky_bucket`, expected at most one in a table: a request waits once"]);
-    }
-
-    #[test]
-    fn several_mistakes_of_one_limit_come_at_once() {
-        let found = mistakes(&one(
-            r#""algorithm": "quota", "quota": 2147483649, "calendar": "month", "time_zone": "", "anchor_day": 40, "period": "1s", "burst": 2"#,
-        ));
-        assert_eq!(found.len(), 5, "{found:#?}");
-    }
-}
+mod tests;

@@ -28,7 +28,7 @@ pub use missing::Missing;
 /// [[policies.public.config.limits]]
 /// name = "per-minute"           # in fields, metrics, logs; unique in its table
 /// algorithm = "fixed_window"    # or "sliding_window_counter", "sliding_window_log", "sliding_window_buckets", "token_bucket", "gcra",
-///                               # "leaky_bucket", "concurrency", "quota"
+///                               # "leaky_bucket", "concurrency", "quota", "script"
 /// quota = 100                   # of a "concurrency": how many may be in flight
 /// period = "1m"                 # not of a "concurrency" or a "quota"
 /// # alignment = "first_request" # of a "fixed_window": or "clock": where a window begins
@@ -38,6 +38,8 @@ pub use missing::Missing;
 /// # calendar = "month"          # of a "quota": or "hour", "day", "week", "forever"
 /// # time_zone = "UTC"           # of a "quota": where its days begin, "Europe/Berlin"
 /// # anchor_day = 1              # of a "quota" by the month: the day on which it begins
+/// # script = "mine"             # of a "script": a Lua file of the operator's own, `mine.lua`
+/// # arguments = [100, 60_000]   # and its numbers, six at most
 /// # conditional = true          # of a "quota": false counts and shows, and refuses nobody
 /// # key = "{client_ip}"         # default: the policy's own key
 /// # missing = "address"         # who has no such key: "shared", "skip", "deny"

@@ -77,7 +77,7 @@ fn a_misspelt_word_is_told_with_the_nearest() {
         assert!(found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")), "{found:?}");
     }
     let found = mistakes(&one(r#""algorithm": "leaky_buckt", "quota": 1, "period": "1s""#));
-    assert!(found[0].ends_with("`quota`; `leaky_bucket` is near"), "{found:?}");
+    assert!(found[0].ends_with("`script`; `leaky_bucket` is near"), "{found:?}");
     let found = mistakes(&one(r#""algorithm": "gcra", "quota": 1, "period": "1s", "bucket": 5"#));
     assert!(
         found[0].starts_with("limits[0].bucket: found the unknown key `bucket`") && found[0].ends_with("`buckets` is near"),
@@ -126,7 +126,7 @@ fn everything_that_is_missing_is_named_at_once() {
     assert_eq!(
         mistakes(r#"{"limits": [{}]}"#),
         [
-            "limits[0]: found no `algorithm`, expected one of `fixed_window`, `sliding_window_counter`, `sliding_window_log`, `sliding_window_buckets`, `token_bucket`, `gcra`, `leaky_bucket`, `concurrency`, `quota`",
+            "limits[0]: found no `algorithm`, expected one of `fixed_window`, `sliding_window_counter`, `sliding_window_log`, `sliding_window_buckets`, `token_bucket`, `gcra`, `leaky_bucket`, `concurrency`, `quota`, `script`",
             "limits[0]: found no `name`, expected a name, such as `name = \"per-minute\"`",
             "limits[0]: found no `period`, expected a duration, such as `period = \"1m\"`",
             "limits[0]: found no `quota`, expected the units that each period allows, such as `quota = 100`",

@@ -33,6 +33,8 @@ pub(super) struct Written {
     pub(super) time_zone: Option<String>,
     pub(super) anchor_day: Option<u64>,
     pub(super) conditional: Option<bool>,
+    pub(super) script: Option<String>,
+    pub(super) arguments: Option<Vec<i64>>,
     key: Option<Template>,
     missing: Option<Missing>,
     when: Option<Conditions>,

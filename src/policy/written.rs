@@ -1,0 +1,107 @@
+//! What a limits table names and no guest can know: time zones, and the operator's scripts.
+//!
+//! Checked here, at its line, because otherwise a misspelt name would be an error of each request. Only what the SDK reads as a limit is looked at: a table
+//! with `algorithm = "quota"` and a `time_zone`, or with `algorithm = "script"` and a `script`.
+
+use serde_json::Value;
+
+use super::error::one_line;
+use crate::plan::TimeZone;
+use crate::telemetry::Mistake;
+
+/// Mistakes that are reported.
+const MISTAKES_MAX: usize = 32;
+
+/// The names that nobody knows; `at` is the setting that `config_json` stands in, `scripts` are those that there are.
+pub(super) fn unknown(at: &str, config_json: &str, scripts: &[String]) -> Vec<Mistake> {
+    let mut mistakes = Vec::new();
+    // Mostly there is none, and a large table is not read twice.
+    let may_name = ["\"time_zone\"", "\"script\""].iter().any(|key| config_json.contains(key));
+    if may_name && let Ok(config) = serde_json::from_str(config_json) {
+        walk(at, &config, scripts, &mut mistakes);
+    }
+    mistakes
+}
+
+fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>) {
+    if mistakes.len() >= MISTAKES_MAX {
+        return;
+    }
+    match value {
+        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| walk(&format!("{at}[{index}]"), item, scripts, mistakes)),
+        Value::Object(table) => {
+            let text = |key: &str| table.get(key).and_then(Value::as_str);
+            let wrong = match text("algorithm") {
+                Some("quota") => text("time_zone").and_then(zone).map(|expected| ("time_zone", expected)),
+                Some("script") => text("script").and_then(|name| script(name, scripts)).map(|expected| ("script", expected)),
+                _ => None,
+            };
+            if let Some((key, expected)) = wrong {
+                let found = format!("{:?}", one_line(text(key).unwrap_or_default()));
+                mistakes.push(Mistake::new(format!("{at}.{key}"), found, expected));
+            }
+            table.iter().for_each(|(key, member)| walk(&format!("{at}.{key}"), member, scripts, mistakes));
+        }
+        _ => {}
+    }
+}
+
+/// What was expected instead of a zone that nobody knows.
+fn zone(name: &str) -> Option<String> {
+    if TimeZone::named(name).is_some() {
+        return None;
+    }
+    let near = TimeZone::nearest(name).map(|near| format!("; {near:?} is near")).unwrap_or_default();
+    Some(format!("a name of the IANA database, such as \"Europe/Berlin\"{near}"))
+}
+
+/// What was expected instead of a script that is not there.
+fn script(name: &str, scripts: &[String]) -> Option<String> {
+    if scripts.iter().any(|known| known == name) {
+        return None;
+    }
+    let distance = |known: &&String| strsim::damerau_levenshtein(&one_line(name), known);
+    let near = scripts.iter().min_by_key(distance).map(|near| format!("; the nearest is {near:?}")).unwrap_or_default();
+    Some(format!("the name of a file in `store.scripts`, without `.lua`{near}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(config: &str) -> Vec<(String, String)> {
+        unknown("c", config, &["mine".to_owned()]).into_iter().map(|mistake| (mistake.setting, mistake.expected)).collect()
+    }
+
+    #[test]
+    fn each_quota_in_a_zone_that_nobody_knows_is_a_mistake_at_its_place() {
+        let limits = |zone: &str| format!(r#"[{{"algorithm": "quota", "time_zone": "{zone}"}}]"#);
+        let text = format!(r#"{{"limits": {}, "plans": {{"gold": {}}}}}"#, limits("Europe/Berln"), limits("Mars/Olympus_Mons_and_beyond"));
+        let all = found(&text);
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert_eq!((all[0].0.as_str(), all[1].0.as_str()), ("c.limits[0].time_zone", "c.plans.gold[0].time_zone"));
+        assert!(all[0].1.ends_with("such as \"Europe/Berlin\"; \"Europe/Berlin\" is near"), "{all:?}");
+        assert!(all[1].1.ends_with("such as \"Europe/Berlin\""), "{all:?}");
+    }
+
+    #[test]
+    fn a_script_that_is_not_there_is_a_mistake_at_its_place() {
+        let all =
+            found(r#"{"limits": [{"algorithm": "script", "script": "mime"}, {"algorithm": "script", "script": "mine"}, {"script": "x"}]}"#);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert_eq!(all[0].0, "c.limits[0].script");
+        assert!(all[0].1.ends_with("without `.lua`; the nearest is \"mine\""), "{all:?}");
+        assert_eq!(unknown("c", r#"{"algorithm": "script", "script": "mine"}"#, &[]).len(), 1);
+    }
+
+    #[test]
+    fn known_zones_and_what_is_no_quota_are_left_alone() {
+        for config in [
+            r#"{"limits": [{"algorithm": "quota", "time_zone": "Europe/Berlin"}, {"algorithm": "quota", "time_zone": "UTC"}]}"#,
+            r#"{"time_zone": "theirs", "x": {"algorithm": "mine", "time_zone": "theirs"}, "y": {"algorithm": "quota", "time_zone": 7}}"#,
+            "\"time_zone\"",
+        ] {
+            assert_eq!(found(config), [], "{config}");
+        }
+    }
+}
