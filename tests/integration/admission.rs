@@ -292,7 +292,11 @@ async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
         let gone = (GONE / CASES.len()) as u64;
         let arrived_gone = upstream.of(case.name).arrived;
         assert!(arrived_gone <= gone, "{:?}", upstream.of(case.name));
-        while ask(case, proxies[0].http, "t0").await.status == 200 {}
+        let mut tries = 0;
+        while ask(case, proxies[0].http, "t0").await.status == 200 {
+            tries += 1;
+            assert!(tries <= OWN, "it refuses nobody: {case:?}");
+        }
         let arrived = upstream.of(case.name).arrived;
         assert!(
             (OWN - (gone - arrived_gone)..=OWN).contains(&arrived),

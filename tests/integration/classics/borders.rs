@@ -35,6 +35,7 @@ async fn greedy(node: &Node, time: &HeldTime, algorithm: &Algorithm, seconds: i6
         let mut count = 0;
         while node.ask(&plan).await.admitted {
             count += 1;
+            assert!(count <= 10 * QUOTA, "it refuses nobody: {algorithm:?}");
         }
         passed.insert(second, count);
     }
