@@ -250,6 +250,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_script_that_the_house_does_not_have_is_no_answer() {
+        let asked = |name: &str| types::Algorithm::Script(types::Script { name: name.into(), arguments: vec![1] });
+        let scripts = ["mine".to_owned()];
+        assert!(matches!(algorithm(asked("mine"), &scripts), Ok(Algorithm::Script { .. })));
+        for name in ["mime", "", &"x".repeat(9_999)] {
+            let wrong = algorithm(asked(name), &scripts).unwrap_err();
+            assert!(wrong.starts_with(".name: found \"") && wrong.contains("`store.scripts`") && wrong.len() < 200, "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_field_value_is_one() {
         for value in ["", "a", "a b", "a\tb", "\u{e9}", "\u{ff}"] {
             assert!(is_field_value(value), "{value:?}");

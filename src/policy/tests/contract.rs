@@ -43,6 +43,10 @@ fn each_algorithm_that_is_written_arrives() {
             r#""quota", "quota": 6, "calendar": "forever""#.into(),
             Algorithm::Quota { amount: 6, calendar: Calendar::Forever, conditional: true },
         ),
+        (
+            r#""script", "script": "mine", "arguments": [7, -8]"#.into(),
+            Algorithm::Script { name: "mine".into(), arguments: [7, -8].into_iter().collect() },
+        ),
     ] {
         let config = format!(r#"{{"limits": [{{"name": "a", "algorithm": {written}}}]}}"#);
         let policy = build(&settings(shipped("client-ip"), &config)).unwrap_or_else(|mistakes| panic!("{written}: {mistakes:?}"));
