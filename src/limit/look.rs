@@ -145,7 +145,8 @@ fn words(shape: &str, content: &Content, at_us: u64) -> Option<(String, String)>
             let began = utc_text(*start);
             ("quota", format!("{count} units counted in the period that began at {began}"))
         }
-        ("script", Content::Numbers(numbers)) => return Some((rest.to_owned(), format!("the numbers {numbers:?}"))),
+        // Behind the name stands the digest of its text.
+        ("script", Content::Numbers(numbers)) => return Some((rest.rsplit_once('-')?.0.to_owned(), format!("the numbers {numbers:?}"))),
         _ => return None,
     };
     Some((algorithm.to_owned(), state))
@@ -251,12 +252,13 @@ mod tests {
             ("cc1-34560000000", Content::Members(vec![34_560_000_000]), "1 places held until their requests end"),
             ("q1-d-Europe.Berlin", numbers(0, 3, 0), "3 units counted in the period that began at 1970-01-01T00:00:00Z"),
             ("q1-ever", numbers(0, 3, 0), "3 units counted, for ever"),
-            ("script-mine", numbers(1, -2, 3), "the numbers [1, -2, 3]"),
+            ("script-mi-ne-0123456789abcdef", numbers(1, -2, 3), "the numbers [1, -2, 3]"),
         ] {
             assert_eq!(said(shape, &content), expected, "{shape}");
         }
         let counter = said("sc1-60000", &numbers(960 * second, 7, 5));
         assert!(counter.contains("7 units counted") && counter.contains("5 units in the window before it"), "{counter}");
+        assert_eq!(words("script-mi-ne-01", &numbers(1, 2, 3), 0).unwrap().0, "mi-ne");
         assert_eq!(words("fw2-1", &numbers(0, 0, 0), 0), None, "of another version");
     }
 
