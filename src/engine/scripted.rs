@@ -92,6 +92,8 @@ fn a_script_that_can_not_serve_is_refused_with_its_line_and_why() {
         ("local x = = 1\n".to_owned() + LAST, &["lua/bad.lua:1: ", "near '='"][..]),
         ("local take = 1".into(), &["line 1: another last line", "as the last line, alone"]),
         (String::new(), &["line 1: another last line"]),
+        (format!("#!/usr/bin/lua\n{}", counting("")), &["line 1: a `#` or a byte order mark"]),
+        (format!("\u{feff}{}", counting("")), &["line 1: a `#` or a byte order mark"]),
         (format!("--[[\n{LAST}"), &["bad.lua:", "unfinished long comment"]),
         (LAST.into(), &["lua/bad.lua: ", "nil"]),
         (body("return 1"), &["take answered 1 values instead of 8", "asked take([0.0, 0.0, 0.0]"]),

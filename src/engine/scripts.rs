@@ -143,6 +143,10 @@ fn try_out(file: &ScriptFile) -> Result<(), (String, &'static str)> {
     if file.text.len() as u64 > SCRIPT_BYTES_MAX {
         return Err((format!("{} bytes", file.text.len()), "at most 64 KiB"));
     }
+    // LuaJIT passes over them; in the middle of what Redis is sent they are no Lua.
+    if file.text.starts_with(['#', '\u{feff}']) {
+        return Err(("line 1: a `#` or a byte order mark".into(), "a Lua chunk from its first byte on"));
+    }
     let last = file.text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     if last.trim_end() != LAST_LINE {
         let line = file.text.trim_end().lines().count().max(1);
