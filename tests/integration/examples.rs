@@ -48,8 +48,9 @@ async fn counted(limiter: &Limiter) -> String {
 /// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a worker that is stuck.
 async fn until_the_hour_is_full(post: &limiter::Post, limiter: &Limiter) {
     eventually_async("an hour's mails", async || {
-        let seen = (post.names("sent").unwrap().len(), post.names("returned").unwrap().len(), counted(limiter).await);
-        if seen == (99, 10, "100".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
+        // Mails to nobody may be left for the next hour: they count for nothing.
+        let seen = (post.names("sent").unwrap().len(), counted(limiter).await);
+        if seen == (99, "100".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
 }
@@ -66,7 +67,7 @@ async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with
     let folder = tempfile::tempdir().unwrap();
     let post = outbox(folder.path());
     let limiter = Arc::new(limiter::limiter(&limiter::in_memory()).unwrap());
-    let pace = limiter::Pace { quota: 100, hour: Duration::from_secs(2), send: Duration::ZERO };
+    let pace = limiter::Pace { quota: 100, hour: Duration::from_secs(4), send: Duration::ZERO };
     let never = limiter::Pace { send: Duration::from_secs(3_600), ..pace };
     let stuck = tokio::spawn(limiter::worker(Arc::clone(&limiter), never, post.clone()));
     eventually_async("one in hand", async || if counted(&limiter).await == "1" { Ok(()) } else { Err("not yet".into()) }).await;
@@ -101,7 +102,7 @@ impl Worker {
     fn start(program: &Path, folder: &Path, nodes: &[SocketAddr], send_ms: u64) -> Self {
         let nodes: Vec<String> = nodes.iter().map(SocketAddr::to_string).collect();
         let mut command = Command::new(program);
-        command.arg("--outbox").arg(folder).args(["--cluster", &nodes.join(","), "--hour-ms", "6000"]);
+        command.arg("--outbox").arg(folder).args(["--cluster", &nodes.join(","), "--hour-ms", "8000"]);
         Self(command.args(["--send-ms", &send_ms.to_string()]).stdout(Stdio::piped()).spawn().unwrap())
     }
 
