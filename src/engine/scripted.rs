@@ -299,3 +299,21 @@ fn a_give_back_that_turns_hostile_changes_nothing() {
         engine.reset(&limit.key);
     }
 }
+
+#[tokio::test]
+async fn a_loop_on_redis_holds_its_server_until_it_is_killed_and_has_written_nothing() {
+    let server = Server::start(&["--busy-reply-threshold", "50"]);
+    let engine = redis(&server);
+    let script = program("endless", &counting("while true do end"));
+    let limit = |how: i64| asked(script, "endless", how);
+    assert!(engine.take(&one(&limit(0))).await.unwrap().admitted);
+    let evil = one(&limit(EVIL));
+    let kill = async {
+        while server.run::<String>("SCRIPT KILL").is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (answer, ()) = tokio::join!(engine.take(&evil), kill);
+    assert_eq!(answer.expect_err("it was killed").cause, Cause::Script);
+    assert_eq!(engine.take(&one(&cost(&limit(0), 0))).await.unwrap().cells[0].remaining, 4);
+}
