@@ -6,7 +6,7 @@ use std::time::Duration;
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
 
-use super::testing::{ALL, FIXED_WINDOW, GCRA, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one};
+use super::testing::{RATES, FIXED_WINDOW, GCRA, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one};
 use super::{Cause, Cell, Cells, Embedded, EmbeddedSettings, EngineError, Program, Ran};
 use crate::clock::{self, Clock};
 use crate::telemetry::Metrics;
@@ -20,7 +20,7 @@ fn buckets() -> [&'static Program; 2] {
 #[test]
 fn a_fresh_counter_is_full_and_admits_exactly_its_capacity() {
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             let limit = cell(program, "fresh", 7, SECOND_US, 7);
             assert_eq!(store.left(&limit), 7, "{engine} {}", program.name);
             assert_eq!(store.drain(&limit), 7, "{engine} {}", program.name);
@@ -128,7 +128,7 @@ fn an_aligned_window_begins_at_whole_periods() {
 #[test]
 fn a_clock_one_hour_back_recovers_within_a_period() {
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             let limit = cell(program, "back", 10, SECOND_US, 10);
             store.drain(&limit);
             store.step(-HOUR_US);
@@ -148,7 +148,7 @@ fn a_clock_one_hour_back_recovers_within_a_period() {
 #[test]
 fn one_cell_that_refuses_leaves_the_other_uncharged() {
     for (engine, mut store) in Timed::engines() {
-        for (first, second) in ALL.iter().flat_map(|first| ALL.iter().map(move |second| (*first, *second))) {
+        for (first, second) in RATES.iter().flat_map(|first| RATES.iter().map(move |second| (*first, *second))) {
             let wide = cell(first, &format!("wide-{}-{}", first.name, second.name), 100, SECOND_US, 100);
             let tight = cell(second, &format!("tight-{}-{}", first.name, second.name), 3, SECOND_US, 3);
             let cells = Cells::from_iter([wide.clone(), tight.clone()]);
@@ -177,7 +177,7 @@ fn a_shadow_cell_refuses_nobody_and_is_charged_only_with_the_others() {
 #[test]
 fn cost_zero_is_decided_as_one_and_charges_nothing() {
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             let limit = cell(program, "look", 2, SECOND_US, 2);
             let look = one(&cost(&limit, 0));
             for _ in 0..5 {
@@ -193,7 +193,7 @@ fn cost_zero_is_decided_as_one_and_charges_nothing() {
 #[test]
 fn a_cost_above_the_burst_never_fits_and_has_no_retry_time() {
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             let limit = cell(program, "above", 5, SECOND_US, 5);
             let taken = store.take(&one(&cost(&limit, 6)));
             assert!(!taken.admitted && taken.cells[0].retry_units.is_none(), "{engine} {taken:?}");
@@ -205,7 +205,7 @@ fn a_cost_above_the_burst_never_fits_and_has_no_retry_time() {
 #[test]
 fn the_told_retry_time_is_exact() {
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             for (quota, period, burst) in [(7, SECOND_US, 3), (3, 1_000_003, 20), (900, SECOND_US, 900), (700_000, SECOND_US, 5)] {
                 let limit = cell(program, &format!("retry{quota}-{period}"), quota, period, burst);
                 for amount in [1, 2, 3] {
@@ -225,7 +225,7 @@ fn the_told_retry_time_is_exact() {
 #[test]
 fn an_edited_limit_applies_at_once() {
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             let small = cell(program, "edited", 10, SECOND_US, 10);
             let large = Cell { numbers: [1000, SECOND_US as i64, 1000, 0, 0, 0], ..small.clone() };
             store.drain(&large);
@@ -241,7 +241,7 @@ fn an_edited_limit_applies_at_once() {
 fn longer_limits_count_in_milliseconds() {
     let day_ms = 24 * 3_600_000;
     for (engine, mut store) in Timed::engines() {
-        for program in ALL {
+        for program in RATES {
             let limit = Cell { unit_us: 1000, ..cell(program, "day", 1000, day_ms, 1000) };
             assert_eq!(store.drain(&limit), 1000, "{engine} {}", program.name);
             let told = store.take(&one(&limit)).cells[0].retry_units.unwrap() as i64;
@@ -333,7 +333,7 @@ fn a_reset_counter_is_full_again() {
 #[test]
 fn threads_on_one_counter_admit_its_quota_exactly() {
     let (engine, _, _) = embedded(10);
-    for program in ALL {
+    for program in RATES {
         let limit = cell(program, "threads", 1_000, 1_000 * SECOND_US, 1_000);
         let admitted: usize = std::thread::scope(|scope| {
             let work = || (0..500).filter(|_| engine.take(&one(&limit)).unwrap().admitted).count();
@@ -348,7 +348,7 @@ fn threads_on_one_counter_admit_its_quota_exactly() {
 #[test]
 fn the_cost_of_an_embedded_take_is_small() {
     let (engine, _, _) = embedded(1_000_000);
-    for program in ALL {
+    for program in RATES {
         let cells: Vec<Cells> = (0..1_000_u128)
             .map(|tag| {
                 let mut cell = cell(program, "cost", 1_000_000, 3_600 * SECOND_US, 1_000_000);

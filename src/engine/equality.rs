@@ -1,114 +1,158 @@
-//! Decision by decision the same: a plain model, the embedded engine and a real Redis, under random plans, costs, times and give-backs.
+//! Decision by decision the same: the plain model, the embedded engine and a real Redis, under random plans, costs, times, give-backs, renewals and
+//! edits; and what Redis keeps lives as long as it means something, and not much longer.
+//!
+//! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
+//! decisions that are (`make test-long`).
 
+mod cases;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use super::testing::{ALL, Server, Timed, cell};
-use super::{Cell, Cells, Taken};
+use self::cases::{Case, Played};
+use super::driver::Verb;
+use super::testing::{ALL, Server, Timed};
+use super::{Cell, Taken};
 
-#[derive(Clone, Copy, Debug)]
-enum Move {
-    /// Time units of the first cell.
-    By(i64),
-    /// To the last told retry time of a cell, and this much further.
-    Retry(i64),
-    /// Part of the first cell's period: n / 8, and this much further.
-    Part(i64, i64),
+/// Takes that are compared, at least.
+const DECISIONS: u64 = 100_000;
+/// Cases of which one run consists.
+const CASES: u32 = 200;
+
+/// What happened in all cases so far, by the program's name: so that no part of it can fall silent.
+#[derive(Debug, Default)]
+struct Seen {
+    decisions: u64,
+    events: BTreeMap<(&'static str, &'static str), u64>,
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Take(Move, Vec<u64>),
-    /// Gives back part (n / 4) of an earlier take.
-    GiveBack(Move, usize, u64),
-}
-
-fn moves() -> impl Strategy<Value = Move> {
-    prop_oneof![
-        4 => Just(Move::By(0)),
-        2 => (-2_i64..3).prop_map(Move::By),
-        2 => (-1_i64..2).prop_map(Move::Retry),
-        2 => (0_i64..20, -1_i64..2).prop_map(|(part, more)| Move::Part(part, more)),
-        1 => (-9_i64..0, -1_i64..2).prop_map(|(part, more)| Move::Part(part, more)),
-        1 => (-4_000_000_000_i64..4_000_000_000).prop_map(Move::By),
-    ]
-}
-
-fn steps() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        4 => (moves(), prop::collection::vec(0_u64..6, 3)).prop_map(|(to, costs)| Step::Take(to, costs)),
-        1 => (moves(), any::<usize>(), 0_u64..6).prop_map(|(to, which, part)| Step::GiveBack(to, which, part)),
-    ]
-}
-
-fn periods() -> impl Strategy<Value = u64> {
-    prop_oneof![1_u64..50, 1_000_u64..2_000, Just(1_000_000), Just(1_000_003), Just(3_600_000_000)]
-}
-
-fn cells() -> impl Strategy<Value = Vec<Cell>> {
-    let one = (0_usize..3, prop_oneof![1_u64..20, 100_u64..1_000_000], periods(), 1_u64..30, any::<bool>(), any::<bool>(), any::<bool>());
-    prop::collection::vec(one, 1..4).prop_map(|rows| {
-        let rows = rows.into_iter().enumerate();
-        rows.map(|(index, (program, quota, period, burst, aligned, long, shadow))| {
-            let mut cell = cell(ALL[program], &format!("equal{index}"), quota, period, burst);
-            cell.numbers[3] = i64::from(aligned);
-            cell.unit_us = if long { 1000 } else { 1 };
-            cell.shadow = shadow;
-            cell
-        })
-        .collect()
-    })
-}
-
-/// Runs the steps on one store; what it answered, and what each take left when looked at again at the end.
-fn run(mut store: Timed, cells: &[Cell], steps: &[Step]) -> Vec<Taken> {
-    let mut answers: Vec<Taken> = Vec::new();
-    let mut taken: Vec<(u64, Cells)> = Vec::new();
-    for step in steps {
-        let to = match step {
-            Step::Take(to, _) | Step::GiveBack(to, ..) => *to,
-        };
-        let unit = i64::from(cells[0].unit_us);
-        let units = match to {
-            Move::By(units) => units,
-            Move::Retry(more) => answers.last().and_then(|taken| taken.cells[0].retry_units).map_or(0, |units| units as i64 + more),
-            Move::Part(part, more) => cells[0].numbers[1] / 8 * part + more,
-        };
-        store.step(units * unit);
-        match step {
-            Step::Take(_, costs) => {
-                let cells: Cells = cells.iter().zip(costs).map(|(cell, cost)| Cell { cost: *cost, ..cell.clone() }).collect();
-                let answer = store.take(&cells);
-                if answer.admitted {
-                    taken.push((answer.at_us, cells));
-                }
-                answers.push(answer);
-            }
-            Step::GiveBack(_, which, part) if !taken.is_empty() => {
-                let (at_us, cells) = &taken[which % taken.len()];
-                let cells: Cells = cells.iter().map(|cell| Cell { cost: cell.cost * part / 4, ..cell.clone() }).collect();
-                store.give_back(&cells, *at_us);
-            }
-            Step::GiveBack(..) => {}
+impl Seen {
+    fn count(&mut self, program: &'static str, what: &'static str, happened: bool) {
+        if happened {
+            *self.events.entry((program, what)).or_default() += 1;
         }
     }
-    answers
-}
 
-thread_local! {
-    /// Holds the shared server for all cases of the test: it would be started anew for each.
-    static SERVER: Arc<Server> = Server::shared();
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
-    #[test]
-    fn both_engines_decide_as_the_model_does(cells in cells(), steps in prop::collection::vec(steps(), 1..60)) {
-        SERVER.with(|_| {});
-        let expected = run(Timed::model(), &cells, &steps);
-        prop_assert_eq!(&run(Timed::embedded(), &cells, &steps), &expected);
-        prop_assert_eq!(&run(Timed::redis(), &cells, &steps), &expected);
+    fn of(&self, program: &'static str, what: &'static str) -> u64 {
+        self.events.get(&(program, what)).copied().unwrap_or(0)
     }
+
+    fn played(&mut self, played: &Played) {
+        let mut takes = played.expected.iter();
+        for event in &played.events {
+            let answer = if event.verb == Verb::Take { takes.next() } else { None };
+            self.decisions += u64::from(answer.is_some());
+            for (index, cell) in event.cells.iter().enumerate() {
+                let name = cell.program.name;
+                let Some(reply) = answer.map(|answer| answer.cells[index]) else {
+                    self.count(name, if event.verb == Verb::Renew { "renewed" } else { "given back" }, true);
+                    continue;
+                };
+                self.count(name, "fits", reply.fits);
+                self.count(name, "refused", !reply.fits);
+                self.count(name, "told when", !reply.fits && reply.retry_units.is_some());
+                self.count(name, "waits", reply.fits && reply.retry_units.is_some());
+                self.count(name, "outside", reply.outside);
+                self.count(name, "alone refused", event.cells.len() == 1 && !reply.fits);
+            }
+        }
+    }
+
+    /// Each of what can happen to a program happened to one in a hundred of the decisions or, what is rarer, one in a thousand.
+    fn check(&self) {
+        for program in ALL {
+            let rare = self.decisions / 1_000;
+            for (what, least) in [("fits", 10 * rare), ("refused", 10 * rare), ("given back", 5 * rare)] {
+                assert!(self.of(program.name, what) >= least, "{} {what}: {self:#?}", program.name);
+            }
+            let tells = program.name != "concurrency";
+            assert!(!tells || self.of(program.name, "told when") >= rare, "{}: {self:#?}", program.name);
+        }
+        for (name, what) in [("leaky_bucket", "waits"), ("quota", "outside"), ("concurrency", "renewed")] {
+            assert!(self.of(name, what) >= self.decisions / 1_000, "{name} {what}: {self:#?}");
+        }
+    }
+}
+
+/// That both are the same, or the first difference with what led there.
+fn same(engine: &str, played: &Played, answers: &[Taken]) -> Result<(), TestCaseError> {
+    let different = played.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
+    if let Some(index) = different {
+        let (at, _) = played.events.iter().enumerate().filter(|(_, event)| event.verb == Verb::Take).nth(index).unwrap();
+        let (expected, found) = (&played.expected[index], &answers[index]);
+        let before = &played.events[at.saturating_sub(8)..=at];
+        return Err(TestCaseError::fail(format!(
+            "{engine}, decision {index}:\n expected {expected:?}\n found    {found:?}\n after {before:#?}"
+        )));
+    }
+    prop_assert_eq!(played.expected.len(), answers.len());
+    Ok(())
+}
+
+/// A key lives until its counter is as good as none, and not much longer. Only a quota for ever has none.
+fn lifetimes(played: &Played, redis: &mut Timed) -> Result<(), TestCaseError> {
+    let cells: Vec<Cell> = played.longest.values().map(|(cell, _)| cell.clone()).collect();
+    let lifetimes = redis.on_redis().lifetimes(&cells);
+    for ((cell, longest_us), gone_ms) in played.longest.values().zip(lifetimes) {
+        let for_ever = cell.program.name == "quota" && cell.numbers[2..] == [0; 4];
+        let wrong = match gone_ms {
+            -1 => !for_ever,
+            -2 => !played.edited && !played.model.is_forgotten(cell, played.now_us),
+            _ => {
+                let gone_us = gone_ms as u64 * 1_000;
+                // Once it is gone nothing of it may have been left; a calendar's periods have other names by then, and an edited limit another burst.
+                let judged = cell.program.name != "quota" && !played.edited;
+                for_ever || gone_us > *longest_us || judged && !played.model.is_forgotten(cell, gone_us)
+            }
+        };
+        prop_assert!(!wrong, "gone at {} ms, at {} us at the latest: {:?}", gone_ms, longest_us, cell);
+    }
+    Ok(())
+}
+
+fn decisions() -> u64 {
+    std::env::var("WEIR_DECISIONS").map_or(DECISIONS, |text| text.parse().expect("WEIR_DECISIONS is a number"))
+}
+
+fn config() -> Config {
+    Config {
+        cases: CASES,
+        max_shrink_iters: 2_000,
+        max_shrink_time: 20_000,
+        source_file: Some(file!()),
+        test_name: Some("both_engines_decide_as_the_model_does"),
+        // `proptest-regressions/engine/equality.txt`, which is committed.
+        failure_persistence: Some(Box::new(FileFailurePersistence::SourceParallel("proptest-regressions"))),
+        ..Config::default()
+    }
+}
+
+#[test]
+fn both_engines_decide_as_the_model_does() {
+    let server = Arc::new(Server::start(&[]));
+    let (redis, seen) = (RefCell::new(Timed::on(server)), RefCell::new(Seen::default()));
+    let wanted = decisions();
+    while seen.borrow().decisions < wanted {
+        let result = TestRunner::new(config()).run(&cases::cases(), |case: Case| {
+            let played = case.play();
+            same("embedded", &played, &Timed::embedded().replay(&played.events))?;
+            let mut redis = redis.borrow_mut();
+            redis.on_redis().start_again();
+            same("redis", &played, &redis.replay(&played.events))?;
+            lifetimes(&played, &mut redis)?;
+            seen.borrow_mut().played(&played);
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+    }
+    let seen = seen.into_inner();
+    println!("{seen:#?}");
+    assert!(seen.decisions >= wanted);
+    seen.check();
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::testing::{ALL, Cluster, FIXED_WINDOW, GCRA, SECOND_US, Server, cell, cost, one};
+use super::super::testing::{RATES, Cluster, FIXED_WINDOW, GCRA, SECOND_US, Server, cell, cost, one};
 use super::super::{Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret, Settings};
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
@@ -64,7 +64,7 @@ fn a_take_counts_by_redis_own_time_and_is_given_back_and_reset() {
     block_on(async {
         recovers(&engine, &slow(999)).await;
         let before = Clock::system().wall_us() as u64;
-        for program in ALL {
+        for program in RATES {
             let limit = cell(program, "counts", 10, 1_000 * SECOND_US, 10);
             let taken = engine.take(&one(&cost(&limit, 4))).await.unwrap();
             assert!(taken.admitted && taken.at_us >= before && taken.at_us < before + 60 * SECOND_US, "{taken:?}");
@@ -113,7 +113,7 @@ fn a_flushed_script_is_sent_again_as_text() {
 fn sixteen_cells_are_one_script() {
     let server = Server::start(&[]);
     let (engine, _) = single(&server);
-    let cells: Cells = (0..16).map(|index| cell(ALL[index % 3], &format!("many{index}"), 3, 1_000 * SECOND_US, 3)).collect();
+    let cells: Cells = (0..16).map(|index| cell(RATES[index % 7], &format!("many{index}"), 3, 1_000 * SECOND_US, 3)).collect();
     block_on(async {
         recovers(&engine, &slow(999)).await;
         for admitted in [true, true, true, false] {
@@ -129,7 +129,7 @@ fn sixteen_cells_are_one_script() {
 fn many_calls_of_many_workers_admit_the_quota_exactly() {
     let cluster = Cluster::start(0);
     let engine = Arc::new(engine(settings(cluster.addresses(), RedisMode::Cluster)).0);
-    for program in ALL {
+    for program in RATES {
         let mut limit = cell(program, "exact", 200, 1_000_000 * SECOND_US, 200);
         limit.unit_us = 1000;
         limit.numbers[1] /= 1000;

@@ -1,0 +1,438 @@
+//! Random cases: limits over the whole ranges of a plan, and what happens to their counters. A case is played on the model; what comes of it are events
+//! with absolute times, which any store can repeat.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::driver::Verb;
+use super::super::model::Model;
+use super::super::testing::{ALL, Event, START_US, cell};
+use super::super::{Cell, Cells, Taken};
+
+/// What a plan allows (design.md, section 4): amounts, bursts, costs; burst x period; a log's and a concurrency's members.
+const AMOUNT_MAX: u64 = 1 << 31;
+const PRODUCT_MAX: u64 = 1 << 52;
+const MEMBERS_MAX: u64 = 10_000;
+const HOUR_US: u64 = 3_600_000_000;
+const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
+/// The times of a case: after Redis' own, and so early that the largest debt ends before 2^53 microseconds.
+const TIMES_US: std::ops::RangeInclusive<i128> = 2_000_000_000_000_000..=3_000_000_000_000_000;
+/// Calls of one test case, at most.
+const STEPS_MAX: usize = 240;
+
+/// A limit: a cell of it, and how its calendar's periods are made where it has any.
+#[derive(Clone, Debug)]
+struct Limit {
+    cell: Cell,
+    calendar_ms: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Us(i64),
+    Units(i64),
+    /// To the last told retry time, and so many time units further.
+    Retry(i64),
+    /// To the last told reset time, and so many time units further.
+    Reset(i64),
+    /// To where the n-th next window begins, and so many time units further.
+    Border(i64, i64),
+    /// Eighths of the period, and so many time units further.
+    Part(i64, i64),
+}
+
+/// Shares of the capacity, or plain units.
+#[derive(Clone, Copy, Debug)]
+enum Cost {
+    Units(u64),
+    Eighths(u64),
+    Above,
+    Largest,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The limits of the case, or only some of them, for one of a few keys; the caller's clock is off by so many tenths of a calendar's period, and has
+    /// room for one that waits or not.
+    Take { key: u128, some: bool, costs: [Cost; 4], skew: i64, may_wait: bool },
+    /// Quarters of an earlier take.
+    GiveBack { which: usize, part: u64 },
+    Renew { which: usize },
+    /// Another amount and burst for a limit.
+    Edit { which: usize, amount: u64, burst: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    limits: Vec<Limit>,
+    /// Which limits a smaller plan has, by bits.
+    some: u8,
+    /// Whether limits are edited: in most cases they stay as they are.
+    edits: bool,
+    start_us: u64,
+    steps: Vec<(Move, usize, Step)>,
+}
+
+/// What came of a case.
+pub(super) struct Played {
+    pub(super) events: Vec<Event>,
+    pub(super) expected: Vec<Taken>,
+    pub(super) model: Model,
+    pub(super) now_us: u64,
+    pub(super) edited: bool,
+    /// Each counter that was written, with the instant at which it must be gone.
+    pub(super) longest: BTreeMap<u128, (Cell, u64)>,
+}
+
+/// A time unit in microseconds, and a period in it: edges, common ones, all.
+fn spans() -> impl Strategy<Value = (u32, u64)> {
+    prop_oneof![
+        2 => (any::<bool>(), 1_u64..50).prop_map(|(long, units)| (if long { 1_000 } else { 1 }, units)),
+        1 => Just((1, 1_000)),
+        3 => Just((1, 1_000_000)),
+        1 => Just((1, 1_000_003)),
+        1 => Just((1, 60_000_000)),
+        2 => (1_u64..=3_600_000).prop_map(|ms| (1, ms * 1_000)),
+        1 => Just((1, HOUR_US)),
+        1 => Just((1_000, 3_600_001)),
+        1 => Just((1_000, 86_400_000)),
+        2 => (3_600_001..=PERIOD_MS_MAX).prop_map(|ms| (1_000, ms)),
+        1 => Just((1_000, PERIOD_MS_MAX)),
+    ]
+}
+
+fn amounts() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 1_u64..20,
+        2 => 20_u64..2_000,
+        1 => 2_000..=AMOUNT_MAX,
+        1 => (0_u32..32).prop_map(|bits| 1 << bits),
+        1 => Just(AMOUNT_MAX),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let buckets = prop_oneof![Just(1_u64), 2_u64..20, Just(60), 1_u64..=1_000, Just(1_000)];
+    let rest = (buckets, 0_u64..6, any::<bool>(), any::<bool>(), 0_u64..5);
+    (0..ALL.len(), spans(), amounts(), amounts(), rest).prop_map(|(program, span, amount, burst, (buckets, delay, flag, other, shadow))| {
+        let (unit_us, period) = span;
+        let mut cell = Cell { unit_us, shadow: shadow == 0, ..cell(ALL[program], "any", amount, period, burst) };
+        let mut calendar_ms = None;
+        match ALL[program].name {
+            "fixed_window" => cell.numbers[3] = i64::from(flag),
+            "sliding_window_buckets" => {
+                let buckets = buckets.min(period);
+                cell.numbers[1..3].copy_from_slice(&[period.div_ceil(buckets) as i64, buckets as i64]);
+            }
+            "leaky_bucket" => cell.numbers[3] = delay as i64,
+            "concurrency" => cell.unit_us = 1_000,
+            "quota" => {
+                cell.unit_us = 1_000;
+                cell.numbers = [0, i64::from(flag), 0, 0, 0, 0];
+                calendar_ms = (other || delay > 2).then_some((period * u64::from(unit_us) / 1_000).max(40) as i64);
+            }
+            _ => {}
+        }
+        let mut limit = Limit { cell, calendar_ms };
+        limit.edit(amount, burst);
+        limit
+    })
+}
+
+impl Limit {
+    /// The period, a lease's length, or all sub-windows together, in time units.
+    fn period(&self) -> u64 {
+        let [_, second, third, ..] = self.cell.numbers.map(|number| number as u64);
+        match self.cell.program.name {
+            "quota" => self.calendar_ms.unwrap_or(86_400_000) as u64,
+            "sliding_window_buckets" => second * third,
+            _ => second,
+        }
+    }
+
+    /// What is never too much at once.
+    fn capacity(&self) -> u64 {
+        let [first, period, burst, delay, ..] = self.cell.numbers.map(|number| number as u64);
+        match self.cell.program.name {
+            "gcra" | "token_bucket" => burst,
+            "leaky_bucket" => burst + (u128::from(delay) * u128::from(first) / u128::from(period)) as u64,
+            _ => first,
+        }
+    }
+
+    /// Another amount and burst, as near to these as a plan may have them.
+    fn edit(&mut self, amount: u64, burst: u64) {
+        let period = self.period();
+        let whole = (PRODUCT_MAX / period).min(AMOUNT_MAX);
+        let numbers = &mut self.cell.numbers;
+        match self.cell.program.name {
+            "gcra" | "token_bucket" => (numbers[0], numbers[2]) = (amount.min(AMOUNT_MAX) as i64, burst.min(whole) as i64),
+            "leaky_bucket" => {
+                let (amount, burst) = (amount.min(AMOUNT_MAX), burst.min(whole));
+                let room = (PRODUCT_MAX - burst * period) / amount;
+                // None, some turns, half a period, as much as there may be.
+                let delay = match numbers[3] % 6 {
+                    0 => 0,
+                    1 => 1,
+                    2 => period.div_ceil(amount),
+                    3 => 3 * period / amount + 1,
+                    4 => period / 2,
+                    _ => room.min(PERIOD_MS_MAX * 1_000 / u64::from(self.cell.unit_us)),
+                };
+                (numbers[0], numbers[2], numbers[3]) = (amount as i64, burst as i64, delay.min(room) as i64);
+            }
+            "sliding_window_log" => numbers[0] = amount.min(whole).min(MEMBERS_MAX) as i64,
+            "concurrency" | "quota" => numbers[0] = amount.min(AMOUNT_MAX) as i64,
+            _ => numbers[0] = amount.min(whole) as i64,
+        }
+        if self.cell.program.name == "fixed_window" {
+            numbers[2] = numbers[0];
+        }
+    }
+
+    /// When the n-th period of its calendar begins: each third one is longer.
+    fn begins(length_ms: i64, n: i64) -> i64 {
+        1_000_000_000_000 + n * length_ms + n.rem_euclid(3) * (length_ms / 10)
+    }
+
+    /// Its numbers, with the periods that a caller names who thinks that it is `idea_us`.
+    fn numbers(&self, idea_us: i128, may_wait: bool) -> [i64; 6] {
+        let mut numbers = self.cell.numbers;
+        if let Some(length) = self.calendar_ms {
+            let idea_ms = (idea_us / 1_000) as i64;
+            let mut n = (idea_ms - 1_000_000_000_000) / length + 1;
+            while Self::begins(length, n) > idea_ms {
+                n -= 1;
+            }
+            numbers[2..].copy_from_slice(&[n - 1, n, n + 1, n + 2].map(|n| Self::begins(length, n)));
+        }
+        if self.cell.program.name == "leaky_bucket" {
+            numbers[4] = i64::from(may_wait);
+        }
+        numbers
+    }
+
+    /// When the next window after `now` begins, and then every so many time units.
+    fn border(&self, now: i128) -> (i128, i128) {
+        let length = match (self.cell.program.name, self.calendar_ms) {
+            ("sliding_window_buckets", _) => i128::from(self.cell.numbers[1]),
+            ("quota", Some(length)) => {
+                let begins = self.numbers(now * 1_000, true)[4];
+                return (i128::from(begins), i128::from(length));
+            }
+            _ => i128::from(self.period()),
+        };
+        ((now.div_euclid(length) + 1) * length, length)
+    }
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        6 => Just(Move::Us(0)),
+        2 => (-3_i64..4).prop_map(Move::Us),
+        2 => (-2_i64..3).prop_map(Move::Units),
+        4 => (-1_i64..2).prop_map(Move::Retry),
+        1 => (-1_i64..2).prop_map(Move::Reset),
+        2 => (0_i64..3, -1_i64..2).prop_map(|(nth, more)| Move::Border(nth, more)),
+        3 => (0_i64..20, -1_i64..2).prop_map(|(part, more)| Move::Part(part, more)),
+        1 => (-9_i64..0, -1_i64..2).prop_map(|(part, more)| Move::Part(part, more)),
+        1 => (-4_000_000_000_i64..4_000_000_000).prop_map(Move::Us),
+    ]
+}
+
+fn costs() -> impl Strategy<Value = Cost> {
+    prop_oneof![
+        2 => Just(Cost::Units(0)),
+        8 => Just(Cost::Units(1)),
+        4 => (2_u64..6).prop_map(Cost::Units),
+        6 => (1_u64..9).prop_map(Cost::Eighths),
+        1 => Just(Cost::Above),
+        1 => Just(Cost::Largest),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    // Mostly the clocks agree.
+    let skews = prop_oneof![8 => Just(0_i64), 1 => -25_i64..26];
+    let take = (0_u128..3, any::<bool>(), prop::array::uniform4(costs()), skews, 0_u8..8);
+    prop_oneof![
+        16 => take.prop_map(|(key, some, costs, skew, room)| Step::Take { key, some, costs, skew, may_wait: room > 0 }),
+        3 => (any::<usize>(), 0_u64..6).prop_map(|(which, part)| Step::GiveBack { which, part }),
+        1 => any::<usize>().prop_map(|which| Step::Renew { which }),
+        1 => (any::<usize>(), amounts(), amounts()).prop_map(|(which, amount, burst)| Step::Edit { which, amount, burst }),
+    ]
+}
+
+pub(super) fn cases() -> impl Strategy<Value = Case> {
+    // Also at very round times.
+    let starts = prop_oneof![3 => 0_u64..1_000_000_000_000, 1 => (0_u64..8).prop_map(|n| n * 100_000_000_000)];
+    let step = (moves(), any::<usize>(), steps());
+    (prop::collection::vec(limits(), 1..5), 1_u8..16, 0_u8..4, starts, prop::collection::vec(step, 1..STEPS_MAX)).prop_map(
+        |(mut limits, some, edits, start, steps)| {
+            for (index, limit) in limits.iter_mut().enumerate() {
+                let [first, _, third, ..] = limit.cell.numbers;
+                let name = format!("equal{index}");
+                let named = cell(limit.cell.program, &name, 1, 1, 1);
+                limit.cell.key = named.key;
+                debug_assert!(first >= 0 && third >= 0);
+            }
+            Case { limits, some, edits: edits == 0, start_us: START_US + start, steps }
+        },
+    )
+}
+
+impl Case {
+    /// Plays it on a new model.
+    pub(super) fn play(&self) -> Played {
+        let mut play = Play {
+            limits: self.limits.clone(),
+            taken: Vec::new(),
+            last: None,
+            played: Played {
+                events: Vec::new(),
+                expected: Vec::new(),
+                model: Model::default(),
+                now_us: self.start_us,
+                edited: self.edits,
+                longest: BTreeMap::new(),
+            },
+        };
+        for (to, focus, step) in &self.steps {
+            play.go(*to, *focus);
+            play.step(step, self.some);
+        }
+        play.played
+    }
+}
+
+struct Play {
+    limits: Vec<Limit>,
+    /// What was admitted, and when.
+    taken: Vec<(u64, Cells)>,
+    /// The last answer, and what it was about.
+    last: Option<(Taken, Cells)>,
+    played: Played,
+}
+
+impl Play {
+    fn go(&mut self, to: Move, focus: usize) {
+        let now_us = i128::from(self.played.now_us);
+        let limit = &self.limits[focus % self.limits.len()];
+        let unit = i128::from(limit.cell.unit_us);
+        let told = |tells: fn(&super::super::CellReply) -> Option<u64>, more: i64| {
+            let (taken, cells) = self.last.as_ref()?;
+            let (reply, cell) = (&taken.cells[focus % cells.len()], &cells[focus % cells.len()]);
+            let unit = i128::from(cell.unit_us);
+            // Counted from the whole time unit in which it was told.
+            Some(i128::from(taken.at_us) / unit * unit + (i128::from(tells(reply)?) + i128::from(more)) * unit)
+        };
+        let to_us = match to {
+            Move::Us(us) => now_us + i128::from(us),
+            Move::Units(units) => now_us + i128::from(units) * unit,
+            Move::Retry(more) => told(|reply| reply.retry_units, more).unwrap_or(now_us),
+            Move::Reset(more) => told(|reply| Some(reply.reset_units), more).unwrap_or(now_us),
+            Move::Border(nth, more) => {
+                let (border, length) = limit.border(now_us / unit);
+                (border + i128::from(nth) * length + i128::from(more)) * unit
+            }
+            Move::Part(part, more) => now_us + (i128::from(limit.period()) * i128::from(part) / 8 + i128::from(more)) * unit,
+        };
+        if TIMES_US.contains(&to_us) {
+            self.played.now_us = to_us as u64;
+        }
+    }
+
+    fn step(&mut self, step: &Step, some: u8) {
+        match step {
+            Step::Take { key, some: only_some, costs, skew, may_wait } => {
+                let cells = self.cells(*key, if *only_some { some } else { u8::MAX }, costs, *skew, *may_wait);
+                self.take(cells);
+            }
+            Step::GiveBack { which, part } if !self.taken.is_empty() => {
+                let (taken_at_us, cells) = &self.taken[which % self.taken.len()];
+                let cells: Cells = cells.iter().map(|cell| Cell { cost: cell.cost * part / 4, ..cell.clone() }).collect();
+                let taken_at_us = *taken_at_us;
+                self.played.model.give_back(&cells, self.played.now_us, taken_at_us);
+                for cell in &cells {
+                    // It is written with the numbers of the take: the limit may have been edited since.
+                    let reset_units = self.played.model.reset_units(cell, self.played.now_us);
+                    if self.played.longest.contains_key(&cell.key.id()) {
+                        self.lives(cell, reset_units);
+                    }
+                }
+                self.happens(Verb::GiveBack, cells, taken_at_us);
+            }
+            Step::Renew { which } if !self.taken.is_empty() => {
+                let (_, cells) = &self.taken[which % self.taken.len()];
+                let cells = cells.clone();
+                self.played.model.renew(&cells, self.played.now_us);
+                for cell in cells.iter().filter(|cell| cell.program.name == "concurrency") {
+                    self.lives(cell, 0);
+                }
+                self.happens(Verb::Renew, cells, 0);
+            }
+            Step::Edit { which, amount, burst } if self.played.edited => {
+                let count = self.limits.len();
+                self.limits[which % count].edit(*amount, *burst);
+            }
+            Step::GiveBack { .. } | Step::Renew { .. } | Step::Edit { .. } => {}
+        }
+    }
+
+    fn cells(&self, key: u128, some: u8, costs: &[Cost; 4], skew: i64, may_wait: bool) -> Cells {
+        let chosen = |index: &usize| some >> index & 1 == 1;
+        let indices: Vec<usize> = (0..self.limits.len()).filter(chosen).collect();
+        let indices = if indices.is_empty() { vec![0] } else { indices };
+        let member = 1 + self.played.events.len() as u128;
+        let cells = indices.into_iter().map(|index| {
+            let limit = &self.limits[index];
+            let cost = match costs[index] {
+                Cost::Units(units) => units,
+                Cost::Eighths(eighths) => limit.capacity() * eighths / 8,
+                Cost::Above => limit.capacity() + 1,
+                Cost::Largest => AMOUNT_MAX,
+            };
+            let named = matches!(limit.cell.program.name, "sliding_window_log" | "concurrency");
+            let cost = cost.min(if named { MEMBERS_MAX } else { AMOUNT_MAX });
+            let idea_us = i128::from(self.played.now_us) + i128::from(skew) * i128::from(limit.calendar_ms.unwrap_or(0)) * 100;
+            let mut cell = Cell { cost, member, numbers: limit.numbers(idea_us, may_wait), ..limit.cell.clone() };
+            cell.key.key = key;
+            cell
+        });
+        cells.collect()
+    }
+
+    fn take(&mut self, cells: Cells) {
+        let answer = self.played.model.take(&cells, self.played.now_us);
+        if answer.admitted {
+            self.taken.push((answer.at_us, cells.clone()));
+            for (cell, reply) in cells.iter().zip(&answer.cells) {
+                if reply.fits && cell.cost > 0 {
+                    self.lives(cell, reply.reset_units);
+                }
+            }
+        }
+        self.last = Some((answer.clone(), cells.clone()));
+        self.played.expected.push(answer);
+        self.happens(Verb::Take, cells, 0);
+    }
+
+    fn happens(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) {
+        self.played.events.push(Event { now_us: self.played.now_us, verb, cells, taken_at_us });
+    }
+
+    /// A counter lives until all is back, then for two periods at most (a calendar's may be longer), and a second.
+    fn lives(&mut self, cell: &Cell, reset_units: u64) {
+        let [_, second, third, ..] = cell.numbers.map(|number| number as u64);
+        let period = match cell.program.name {
+            "sliding_window_buckets" => second * third,
+            "quota" => cell.numbers[5].abs_diff(cell.numbers[4]) + cell.numbers[4].abs_diff(cell.numbers[3]),
+            _ => second,
+        };
+        let until_us = self.played.now_us + (reset_units + 2 * period) * u64::from(cell.unit_us) + 1_001_000;
+        let (known, longest_us) = self.played.longest.entry(cell.key.id()).or_insert_with(|| (cell.clone(), 0));
+        *known = cell.clone();
+        *longest_us = until_us.max(*longest_us);
+    }
+}

@@ -1,0 +1,265 @@
+//! What the engine's tests share: the programs, cells, a store whose time a test holds (in memory, or a real Redis), and real servers that
+//! stop when they are dropped.
+
+mod servers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub(super) use servers::{Cluster, Server, wait_until};
+
+use super::driver::{self, Script, Verb};
+use super::{Cell, Cells, Embedded, EmbeddedSettings, Key, Kind, Program, Space, Taken};
+use crate::clock::Clock;
+use crate::telemetry::Metrics;
+
+macro_rules! program {
+    ($constant:ident, $name:literal, $kind:ident, $state:literal, $numbers:literal) => {
+        pub(super) static $constant: Program =
+            Program { name: $name, text: include_str!(concat!("../../../lua/", $name, ".lua")), kind: Kind::$kind, state: $state, numbers: $numbers };
+    };
+}
+
+program!(FIXED_WINDOW, "fixed_window", Numbers, 2, 4);
+program!(SLIDING_WINDOW_COUNTER, "sliding_window_counter", Numbers, 3, 2);
+program!(SLIDING_WINDOW_LOG, "sliding_window_log", Log, 0, 2);
+program!(SLIDING_WINDOW_BUCKETS, "sliding_window_buckets", Buckets, 0, 3);
+program!(TOKEN_BUCKET, "token_bucket", Numbers, 3, 3);
+program!(GCRA, "gcra", Numbers, 2, 3);
+program!(LEAKY_BUCKET, "leaky_bucket", Numbers, 2, 5);
+program!(CONCURRENCY, "concurrency", Leases, 0, 2);
+program!(QUOTA, "quota", Numbers, 2, 6);
+
+/// All that ship.
+pub(super) static ALL: [&Program; 9] = [
+    &FIXED_WINDOW,
+    &SLIDING_WINDOW_COUNTER,
+    &SLIDING_WINDOW_LOG,
+    &SLIDING_WINDOW_BUCKETS,
+    &TOKEN_BUCKET,
+    &GCRA,
+    &LEAKY_BUCKET,
+    &CONCURRENCY,
+    &QUOTA,
+];
+/// Those with a rate: they tell when to come back.
+pub(super) static RATES: [&Program; 7] = [
+    &FIXED_WINDOW,
+    &SLIDING_WINDOW_COUNTER,
+    &SLIDING_WINDOW_LOG,
+    &SLIDING_WINDOW_BUCKETS,
+    &TOKEN_BUCKET,
+    &GCRA,
+    &LEAKY_BUCKET,
+];
+
+pub(super) const SECOND_US: u64 = 1_000_000;
+/// Tests with a held time begin here, in 2039: Redis' own clock must not expire what they write.
+pub(super) const START_US: u64 = 2_200_000_000_000_000;
+/// Sub-windows of [`cell`]'s.
+const BUCKETS: u64 = 10;
+
+/// A cell of cost 1 in microseconds, under tag 1 and a key of its own name. What a program has beside or instead of a quota, a period and a burst is
+/// filled in: a tenth of the period as a sub-window, no delay, the period as a lease's length, periods of a calendar around the start.
+pub(super) fn cell(program: &'static Program, name: &str, quota: u64, period_us: u64, burst: u64) -> Cell {
+    let digest = name.bytes().fold(7_u128, |digest, byte| digest.wrapping_mul(0x0100_0000_01b3).wrapping_add(byte.into()));
+    let space = Arc::new(Space { text: format!("test/{name}/{}", program.name), digest });
+    let key = Key { tag: 1, key: 2, space };
+    let [quota, period, burst] = [quota as i64, period_us as i64, burst as i64];
+    let numbers = match program.name {
+        "sliding_window_counter" | "sliding_window_log" | "concurrency" => [quota, period, 0, 0, 0, 0],
+        "sliding_window_buckets" => [quota, period_us.div_ceil(BUCKETS) as i64, BUCKETS as i64, 0, 0, 0],
+        "leaky_bucket" => [quota, period, burst, 0, 1, 0],
+        "quota" => {
+            let this = START_US as i64 / period * period;
+            [quota, 1, this - period, this, this + period, this + 2 * period]
+        }
+        _ => [quota, period, burst, 0, 0, 0],
+    };
+    Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers, member: 0 }
+}
+
+pub(super) fn cost(cell: &Cell, cost: u64) -> Cell {
+    Cell { cost, ..cell.clone() }
+}
+
+pub(super) fn one(cell: &Cell) -> Cells {
+    Cells::from_iter([cell.clone()])
+}
+
+/// What happens to a store at an instant.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) now_us: u64,
+    pub(super) verb: Verb,
+    pub(super) cells: Cells,
+    pub(super) taken_at_us: u64,
+}
+
+/// A store whose time a test holds.
+pub(super) enum Store {
+    Embedded(Box<Embedded>, Clock),
+    Redis(Box<OnRedis>),
+}
+
+/// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the time.
+pub(super) struct OnRedis {
+    conn: ::redis::Connection,
+    prefix: String,
+    /// The names of the scripts that it was given.
+    known: HashMap<(Verb, Vec<&'static str>), String>,
+    _server: Arc<Server>,
+}
+
+/// A store and its time.
+pub(super) struct Timed {
+    pub(super) store: Store,
+    pub(super) now_us: u64,
+    /// Takes so far: each has a name of its own where the test gave it none.
+    takes: u128,
+}
+
+impl Timed {
+    pub(super) fn embedded() -> Self {
+        let clock = Clock::virtual_at(START_US as i64);
+        let settings = EmbeddedSettings { keys_max: 1_000_000 };
+        let embedded = Embedded::new(&settings, clock.clone(), &Metrics::new(1)).remembering();
+        Self::of(Store::Embedded(Box::new(embedded), clock))
+    }
+
+    pub(super) fn redis() -> Self {
+        Self::on(Server::shared())
+    }
+
+    pub(super) fn on(server: Arc<Server>) -> Self {
+        let conn = server.client().get_connection().unwrap();
+        Self::of(Store::Redis(Box::new(OnRedis { conn, prefix: prefix(), known: HashMap::new(), _server: server })))
+    }
+
+    fn of(store: Store) -> Self {
+        Self { store, now_us: START_US, takes: 0 }
+    }
+
+    /// Both engines.
+    pub(super) fn engines() -> [(&'static str, Self); 2] {
+        [("embedded", Self::embedded()), ("redis", Self::redis())]
+    }
+
+    pub(super) fn step(&mut self, us: i64) {
+        self.now_us = self.now_us.checked_add_signed(us).unwrap();
+    }
+
+    pub(super) fn take(&mut self, cells: &Cells) -> Taken {
+        let mut cells = cells.clone();
+        self.takes += 1;
+        cells.iter_mut().filter(|cell| cell.member == 0).for_each(|cell| cell.member = self.takes);
+        self.does(Verb::Take, cells, 0).unwrap()
+    }
+
+    pub(super) fn give_back(&mut self, cells: &Cells, taken_at_us: u64) {
+        self.does(Verb::GiveBack, cells.clone(), taken_at_us);
+    }
+
+    pub(super) fn renew(&mut self, cells: &Cells) {
+        self.does(Verb::Renew, cells.clone(), 0);
+    }
+
+    fn does(&mut self, verb: Verb, cells: Cells, taken_at_us: u64) -> Option<Taken> {
+        self.replay(&[Event { now_us: self.now_us, verb, cells, taken_at_us }]).pop()
+    }
+
+    /// Lets all of it happen; the takes' answers. On Redis in one go.
+    pub(super) fn replay(&mut self, events: &[Event]) -> Vec<Taken> {
+        let (embedded, clock) = match &mut self.store {
+            Store::Redis(redis) => return redis.replay(events),
+            Store::Embedded(embedded, clock) => (embedded, clock),
+        };
+        let answers = events.iter().filter_map(|Event { now_us, verb, cells, taken_at_us }| {
+            clock.set(*now_us as i64);
+            match verb {
+                Verb::Take => return Some(embedded.take(cells).unwrap()),
+                Verb::GiveBack => embedded.give_back(cells, *taken_at_us).unwrap(),
+                Verb::Renew => embedded.renew(cells),
+            }
+            None
+        });
+        answers.collect()
+    }
+
+    pub(super) fn on_redis(&mut self) -> &mut OnRedis {
+        match &mut self.store {
+            Store::Redis(redis) => redis,
+            _ => panic!("this store is no Redis"),
+        }
+    }
+
+    /// Takes one cell; whether it was admitted.
+    pub(super) fn fits(&mut self, cell: &Cell) -> bool {
+        self.take(&one(cell)).admitted
+    }
+
+    /// Takes until it is refused; how many were admitted.
+    pub(super) fn drain(&mut self, cell: &Cell) -> u64 {
+        (0..).take_while(|_| self.fits(cell)).count() as u64
+    }
+
+    /// What a look (cost 0) says is left.
+    pub(super) fn left(&mut self, cell: &Cell) -> u64 {
+        self.take(&one(&cost(cell, 0))).cells[0].remaining
+    }
+}
+
+fn prefix() -> String {
+    format!("t{:x}", fastrand::u64(..))
+}
+
+impl OnRedis {
+    /// Scripts that a server is given before it forgets them all.
+    const KNOWN_MAX: usize = 500;
+
+    /// Another prefix, where nothing was counted yet. Of a server of one's own: it forgets everything now and then.
+    pub(super) fn start_again(&mut self) {
+        self.prefix = prefix();
+        if self.known.len() > Self::KNOWN_MAX {
+            ::redis::pipe().cmd("SCRIPT").arg("FLUSH").ignore().cmd("FLUSHALL").ignore().exec(&mut self.conn).unwrap();
+            self.known.clear();
+        }
+    }
+
+    fn replay(&mut self, events: &[Event]) -> Vec<Taken> {
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let mut pipe = ::redis::pipe();
+        for Event { now_us, verb, cells, taken_at_us } in events {
+            let programs = cells.iter().map(|cell| cell.program.name).collect();
+            let sha = self.known.entry((*verb, programs)).or_insert_with(|| {
+                let script = Script::with_time(*verb, cells, "local us = tonumber(ARGV[#ARGV])\n");
+                pipe.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
+                script.sha
+            });
+            let command = pipe.cmd("EVALSHA").arg(&*sha).arg(cells.len());
+            cells.iter().for_each(|cell| _ = command.arg(cell.key.text(&self.prefix)));
+            cells.iter().for_each(|cell| _ = command.arg(driver::argument(*verb, cell, *taken_at_us).as_slice()));
+            command.arg(now_us);
+        }
+        let answers: Vec<::redis::Value> = pipe.query(&mut self.conn).unwrap();
+        let takes = events.iter().zip(&answers).filter(|(event, _)| event.verb == Verb::Take);
+        takes.map(|(event, answer)| super::redis::taken(answer, event.cells.len()).unwrap()).collect()
+    }
+
+    /// When each counter's key is gone, in milliseconds since 1970: -1 never, -2 it is gone.
+    pub(super) fn lifetimes(&mut self, cells: &[Cell]) -> Vec<i64> {
+        if cells.is_empty() {
+            return Vec::new();
+        }
+        let mut pipe = ::redis::pipe();
+        cells.iter().for_each(|cell| _ = pipe.cmd("PEXPIRETIME").arg(cell.key.text(&self.prefix)));
+        pipe.query(&mut self.conn).unwrap()
+    }
+
+    /// How many keys it holds under its prefix.
+    pub(super) fn keys(&mut self) -> usize {
+        ::redis::cmd("KEYS").arg(format!("{}:*", self.prefix)).query::<Vec<String>>(&mut self.conn).unwrap().len()
+    }
+}
