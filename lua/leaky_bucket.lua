@@ -2,8 +2,9 @@
 -- turn.
 --
 -- Promises   Exact: what passes, each at the instant at which its wait is over, conforms to the bucket: in any span of length t at
---            most burst + t x quota / period units. Nobody waits longer than `max_delay`, so at most max_delay x quota / period units
---            wait.
+--            most burst + t x quota / period units, where a first request that costs more than the burst stands for the burst. Turns
+--            are told in whole time units, rounded up: where a unit does not last whole ones, t is one more. Nobody waits longer than
+--            `max_delay`, so at most max_delay x quota / period units wait.
 -- Numbers    quota (units), period (time units), burst (units), max_delay (time units), may_wait (1, or 0 where whoever asks has no
 --            room for one more that waits: then only what passes at once fits).
 -- State      s1 + s2 / quota = TAT, the theoretical arrival time, in time units since 1970 (s1 whole, s2 the remainder in 1 / quota

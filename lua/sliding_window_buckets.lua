@@ -1,7 +1,7 @@
 -- sliding_window_buckets: at most `quota` units in the last `buckets` sub-windows, the one that has begun counted as one of them.
 --
 -- Promises   Over by at most one sub-window: a span of one period holds at most `quota` units and what a sub-window held that it only
---            touches. Never fewer than `quota` in a period. Its memory does not grow with the traffic.
+--            touches. Never fewer than `quota` in so many whole sub-windows. Its memory does not grow with the traffic.
 -- Numbers    quota (units), a sub-window's length (time units: the period by the number of them, rounded up), buckets (1 to 1,000).
 -- State      The last sub-window's number since 1970, the units of all that count, and a ring of counts, packed. The store drops the
 --            sub-windows that have left. A number in the future proves that the clock stepped back: it starts again empty.

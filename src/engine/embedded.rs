@@ -101,7 +101,7 @@ impl Embedded {
 
     /// Keeps leases for another length of them. What does not fit any more is not kept, and counts as full.
     pub fn renew(&self, cells: &Cells) {
-        for cell in cells {
+        for cell in cells.iter().filter(|cell| cell.program.kind == Kind::Leases) {
             let Some(mut shard) = self.shard(cell.key.tag) else { continue };
             let now_us = self.now_us();
             let reserved = usize::from(shard.get(cell.key.id()).is_none());
@@ -162,6 +162,7 @@ impl Embedded {
         let mut reserved: usize = growth(shard, true);
         if !self.reserve(reserved) {
             self.release(shard.sweep(now_us, SWEEP_STEPS_WHEN_FULL));
+            self.purge(shard, cells, now_us);
             reserved = growth(shard, true);
             if !self.reserve(reserved) {
                 self.full.inc();
@@ -185,6 +186,16 @@ impl Embedded {
         // What was reserved and not used is free again, and what went when something was written.
         self.weighed(before, after);
         Ok(())
+    }
+
+    /// Forgets what is over in these cells' own logs and leases: otherwise a log that fills the engine could never be written to again.
+    fn purge(&self, shard: &mut Shard, cells: &Cells, now_us: u64) {
+        for cell in cells {
+            let Some(entry) = shard.get_mut(cell.key.id()) else { continue };
+            let before = entry.counter.weight();
+            entry.counter.purge(cell, whole_units(now_us, cell.unit_us));
+            self.weighed(before, entry.counter.weight());
+        }
     }
 
     fn try_give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
@@ -261,7 +272,10 @@ impl Embedded {
     fn weighed(&self, before: usize, after: usize) {
         self.release(before.saturating_sub(after));
         // Never more than was reserved: then it is counted all the same.
-        self.keys.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
+        let more = after.saturating_sub(before);
+        if more > 0 {
+            self.gauge.set((self.keys.fetch_add(more, Ordering::Relaxed) + more) as i64);
+        }
     }
 
     /// When a counter may be forgotten that has `stood` until then: 0 leaves it so, below zero means never.

@@ -97,6 +97,8 @@ fn same(engine: &str, played: &Played, answers: &[Taken]) -> Result<(), TestCase
 fn lifetimes(played: &Played, redis: &mut Timed) -> Result<(), TestCaseError> {
     let cells: Vec<Cell> = played.longest.values().map(|(cell, _)| cell.clone()).collect();
     let lifetimes = redis.on_redis().lifetimes(&cells);
+    let there = lifetimes.iter().filter(|gone_ms| **gone_ms != -2).count();
+    prop_assert_eq!(redis.on_redis().keys(), there, "no other key was written");
     for ((cell, longest_us), gone_ms) in played.longest.values().zip(lifetimes) {
         let for_ever = cell.program.name == "quota" && cell.numbers[2..] == [0; 4];
         let wrong = match gone_ms {

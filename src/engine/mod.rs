@@ -18,6 +18,8 @@ mod shard;
 #[cfg(test)]
 mod behaviours;
 #[cfg(test)]
+mod conformity;
+#[cfg(test)]
 mod equality;
 #[cfg(test)]
 mod model;

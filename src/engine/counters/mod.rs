@@ -72,7 +72,7 @@ impl Stored {
             Self::Log(members) => {
                 members.drop_after(now);
                 if purges {
-                    members.drop_until(now.saturating_sub(number(cell, 1)));
+                    members.drop_until(over(cell, now));
                 }
                 members.insert(now, cell.member, cell.cost);
             }
@@ -81,10 +81,18 @@ impl Stored {
                 let ends = now + number(cell, 1);
                 members.drop_after(ends);
                 if purges {
-                    members.drop_until(now);
+                    members.drop_until(over(cell, now));
                 }
                 members.insert(ends, cell.member, cell.cost);
             }
+        }
+    }
+
+    /// Forgets what is over, in `cell`'s unit.
+    pub(super) fn purge(&mut self, cell: &Cell, now: u64) {
+        match self {
+            Self::Numbers(_) | Self::Buckets(_) => {}
+            Self::Log(members) | Self::Leases(members) => members.drop_until(over(cell, now)),
         }
     }
 
@@ -143,6 +151,11 @@ pub(super) fn growth(counter: Option<&Stored>, cell: &Cell) -> usize {
 
 fn ring_weight(buckets: usize) -> usize {
     1 + buckets / BUCKETS_A_KEY
+}
+
+/// Up to which instant a member of `cell`'s counts no more.
+fn over(cell: &Cell, now: u64) -> u64 {
+    if cell.program.kind == Kind::Log { now.saturating_sub(number(cell, 1)) } else { now }
 }
 
 /// One of a cell's numbers that is never below zero.

@@ -14,6 +14,8 @@ use super::super::{Cell, Cells, Taken};
 const AMOUNT_MAX: u64 = 1 << 31;
 const PRODUCT_MAX: u64 = 1 << 52;
 const MEMBERS_MAX: u64 = 10_000;
+/// Members of most logs, and of most takes.
+const MEMBERS_FEW: u64 = 100;
 const HOUR_US: u64 = 3_600_000_000;
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
 /// The times of a case: after Redis' own, and so early that the largest debt ends before 2^53 microseconds.
@@ -26,6 +28,8 @@ const STEPS_MAX: usize = 240;
 struct Limit {
     cell: Cell,
     calendar_ms: Option<i64>,
+    /// Whether it may hold as many members as a plan allows: that takes Redis long.
+    large: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,12 +59,27 @@ enum Cost {
 enum Step {
     /// The limits of the case, or only some of them, for one of a few keys; the caller's clock is off by so many tenths of a calendar's period, and has
     /// room for one that waits or not.
-    Take { key: u128, some: bool, costs: [Cost; 4], skew: i64, may_wait: bool },
+    Take {
+        key: u128,
+        some: bool,
+        costs: [Cost; 4],
+        skew: i64,
+        may_wait: bool,
+    },
     /// Quarters of an earlier take.
-    GiveBack { which: usize, part: u64 },
-    Renew { which: usize },
+    GiveBack {
+        which: usize,
+        part: u64,
+    },
+    Renew {
+        which: usize,
+    },
     /// Another amount and burst for a limit.
-    Edit { which: usize, amount: u64, burst: u64 },
+    Edit {
+        which: usize,
+        amount: u64,
+        burst: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -134,7 +153,7 @@ fn limits() -> impl Strategy<Value = Limit> {
             }
             _ => {}
         }
-        let mut limit = Limit { cell, calendar_ms };
+        let mut limit = Limit { cell, calendar_ms, large: other && delay == 5 && shadow == 1 };
         limit.edit(amount, burst);
         limit
     })
@@ -182,7 +201,9 @@ impl Limit {
                 };
                 (numbers[0], numbers[2], numbers[3]) = (amount as i64, burst as i64, delay.min(room) as i64);
             }
-            "sliding_window_log" => numbers[0] = amount.min(whole).min(MEMBERS_MAX) as i64,
+            "sliding_window_log" => {
+                numbers[0] = amount.min(whole).min(if self.large { MEMBERS_MAX } else { MEMBERS_FEW }) as i64;
+            }
             "concurrency" | "quota" => numbers[0] = amount.min(AMOUNT_MAX) as i64,
             _ => numbers[0] = amount.min(whole) as i64,
         }
@@ -395,6 +416,7 @@ impl Play {
             };
             let named = matches!(limit.cell.program.name, "sliding_window_log" | "concurrency");
             let cost = cost.min(if named { MEMBERS_MAX } else { AMOUNT_MAX });
+            let cost = if named && !limit.large && cost <= limit.capacity() { cost.min(MEMBERS_FEW) } else { cost };
             let idea_us = i128::from(self.played.now_us) + i128::from(skew) * i128::from(limit.calendar_ms.unwrap_or(0)) * 100;
             let mut cell = Cell { cost, member, numbers: limit.numbers(idea_us, may_wait), ..limit.cell.clone() };
             cell.key.key = key;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::testing::{RATES, Cluster, FIXED_WINDOW, GCRA, SECOND_US, Server, cell, cost, one};
+use super::super::testing::{Cluster, FIXED_WINDOW, GCRA, RATES, SECOND_US, Server, cell, cost, one};
 use super::super::{Cause, Cell, Cells, Engine, EngineError, Ran, RedisMode, RedisSettings, Secret, Settings};
 use crate::clock::{self, Clock};
 use crate::telemetry::{Metrics, names};
@@ -70,7 +70,9 @@ fn a_take_counts_by_redis_own_time_and_is_given_back_and_reset() {
             assert!(taken.admitted && taken.at_us >= before && taken.at_us < before + 60 * SECOND_US, "{taken:?}");
             assert_eq!(taken.cells[0].remaining, 6);
             engine.give_back(&one(&cost(&limit, 3)), taken.at_us).await.unwrap();
-            assert_eq!(left(&engine, &limit).await, 9, "{}", program.name);
+            // A turn in a leaky bucket is not given back.
+            let left_then = if program.name == "leaky_bucket" { 6 } else { 9 };
+            assert_eq!(left(&engine, &limit).await, left_then, "{}", program.name);
             engine.reset(&limit.key).await.unwrap();
             assert_eq!(left(&engine, &limit).await, 10, "{}", program.name);
         }
@@ -113,10 +115,11 @@ fn a_flushed_script_is_sent_again_as_text() {
 fn sixteen_cells_are_one_script() {
     let server = Server::start(&[]);
     let (engine, _) = single(&server);
-    let cells: Cells = (0..16).map(|index| cell(RATES[index % 7], &format!("many{index}"), 3, 1_000 * SECOND_US, 3)).collect();
+    let mut cells: Cells = (0..16).map(|index| cell(RATES[index % 7], &format!("many{index}"), 3, 1_000 * SECOND_US, 3)).collect();
     block_on(async {
         recovers(&engine, &slow(999)).await;
         for admitted in [true, true, true, false] {
+            cells.iter_mut().for_each(|cell| cell.member += 1);
             assert_eq!(engine.take(&cells).await.unwrap().admitted, admitted);
         }
         let taken = engine.take(&cells).await.unwrap();
@@ -138,7 +141,7 @@ fn many_calls_of_many_workers_admit_the_quota_exactly() {
                 recovers(&engine, &slow(999)).await;
                 let calls: Vec<_> = (0..200)
                     .map(|_| {
-                        let (engine, cells) = (Arc::clone(&engine), one(&limit));
+                        let (engine, cells) = (Arc::clone(&engine), one(&Cell { member: fastrand::u128(..), ..limit.clone() }));
                         tokio::spawn(async move { engine.take(&cells).await.unwrap().admitted })
                     })
                     .collect();

@@ -1,0 +1,247 @@
+//! What counters do as time goes on: when to come back, at what rate, and when the clock steps.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::FakeRelativeClock;
+use governor::{Quota, RateLimiter};
+use proptest::prelude::*;
+
+use super::super::driver::Verb;
+use super::super::testing::{
+    CONCURRENCY, Event, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell, cost, one,
+};
+use super::super::{Cell, Cells};
+
+const HOUR_US: i64 = 3_600_000_000;
+
+#[test]
+fn nine_hundred_a_second_for_an_hour_is_nine_hundred_a_second() {
+    for program in [&TOKEN_BUCKET, &GCRA, &LEAKY_BUCKET] {
+        let mut store = Timed::embedded();
+        let limit = cell(program, "hour", 900, SECOND_US, 900);
+        let mut admitted = store.drain(&limit);
+        let begin_us = store.now_us;
+        // Asked as soon as one may fit, for a minute; then whatever is there in each tenth of a second, more or less, for an hour.
+        while store.now_us <= begin_us + 60 * SECOND_US {
+            let taken = store.take(&one(&limit));
+            admitted += u64::from(taken.admitted);
+            store.step(taken.cells[0].retry_units.unwrap_or(0) as i64);
+        }
+        while store.now_us < begin_us + HOUR_US as u64 {
+            store.step(99_999.min(begin_us as i64 + HOUR_US - store.now_us as i64));
+            let left = store.left(&limit);
+            assert!(left == 0 || store.fits(&cost(&limit, left)));
+            admitted += left;
+        }
+        assert_eq!(admitted, 900 + 900 * 3600, "{}", program.name);
+    }
+}
+
+#[test]
+fn five_thousand_in_a_second_are_all_in_the_log() {
+    for (engine, mut store) in Timed::engines() {
+        let limit = cell(&SLIDING_WINDOW_LOG, "log", 5_000, SECOND_US, 5_000);
+        // Seven in each microsecond, and one more when all have come.
+        let take = |index: u64| Event {
+            now_us: START_US + index / 7,
+            verb: Verb::Take,
+            cells: one(&Cell { member: 1 + u128::from(index), ..limit.clone() }),
+            taken_at_us: 0,
+        };
+        let events: Vec<Event> = (0..5_001).map(take).collect();
+        let admitted: Vec<bool> = store.replay(&events).iter().map(|taken| taken.admitted).collect();
+        assert!(admitted[..5_000].iter().all(|admitted| *admitted) && !admitted[5_000], "{engine}");
+        // The first seven leave first.
+        store.step(SECOND_US as i64 - 1);
+        assert_eq!(store.left(&limit), 0, "{engine}");
+        store.step(1);
+        assert_eq!(store.left(&limit), 7, "{engine}");
+    }
+}
+
+/// How often a period must pass until nothing of it counts any more.
+fn periods(limit: &Cell) -> u64 {
+    if limit.program.name == "sliding_window_counter" { 2 } else { 1 }
+}
+
+#[test]
+fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
+    for (engine, mut store) in Timed::engines() {
+        for (program, back_us) in RATES.iter().flat_map(|program| [1, 499_999, 1_000_000, 1_500_001, HOUR_US].map(|us| (*program, us))) {
+            let limit = cell(program, &format!("back{back_us}"), 10, SECOND_US, 10);
+            // In two parts, so that what is known of the past is more than one instant.
+            assert!(store.fits(&cost(&limit, 4)));
+            store.step(10_000);
+            store.drain(&limit);
+            store.step(-back_us);
+            let at = format!("{engine} {} {back_us} us back", program.name);
+            let admitted = store.drain(&limit);
+            assert!(admitted <= 10, "{at}: {admitted} at once");
+            let told = store.take(&one(&limit)).cells[0].retry_units.unwrap();
+            assert!(told <= periods(&limit) * SECOND_US, "{at}: told to wait {told} us");
+            // Whatever it was told: after a period (the weighted one needs two) all is back, and once.
+            store.step((periods(&limit) * SECOND_US) as i64);
+            if back_us <= SECOND_US as i64 {
+                // What was taken before the step can lie in this period still.
+                store.step(back_us);
+            }
+            assert_eq!(store.left(&limit), 10, "{at}");
+            assert_eq!(store.drain(&limit), 10, "{at}");
+            // And forward again: at most one burst more.
+            store.step(back_us);
+            let admitted = store.drain(&limit);
+            assert!(admitted <= 10, "{at}, then forward: {admitted}");
+        }
+    }
+}
+
+#[test]
+fn a_quota_counts_by_the_period_that_the_clock_shows() {
+    for (engine, mut store) in Timed::engines() {
+        let limit = cell(&QUOTA, "back", 10, 3600 * SECOND_US, 10);
+        assert_eq!(store.drain(&limit), 10, "{engine}");
+        // Into the period before: that one is another.
+        store.step(-HOUR_US);
+        assert_eq!(store.drain(&limit), 10, "{engine}");
+        let until_the_end = 3600 * SECOND_US - (store.now_us - limit.numbers[2] as u64);
+        assert_eq!(store.take(&one(&limit)).cells[0].retry_units, Some(until_the_end), "{engine}");
+        // What none of the periods named contains is not decided, whatever the limit.
+        store.step(-2 * HOUR_US);
+        for limit in [&limit, &Cell { shadow: true, ..limit.clone() }] {
+            let taken = store.take(&one(limit));
+            assert!(!taken.admitted && taken.cells[0].outside && taken.cells[0].retry_units.is_none(), "{engine} {taken:?}");
+        }
+    }
+}
+
+#[test]
+fn after_a_step_of_the_clock_leases_linger_for_one_length_at_most() {
+    for (engine, mut store) in Timed::engines() {
+        for back_us in [1, 500_000, 999_999, HOUR_US] {
+            let limit = Cell { member: 7, ..cell(&CONCURRENCY, &format!("back{back_us}"), 1, SECOND_US, 1) };
+            let other = Cell { member: 8, ..limit.clone() };
+            assert!(store.fits(&limit));
+            store.step(500_000);
+            assert!(!store.fits(&other), "{engine}");
+            store.renew(&one(&limit));
+            store.step(-back_us);
+            // Its holder is gone. Its lease may have ended with the step; else it lasts until the clock shows its end again.
+            store.step(SECOND_US as i64 + back_us.min(SECOND_US as i64));
+            assert!(store.fits(&other), "{engine} {back_us}");
+            store.give_back(&one(&other), 0);
+            // And whoever renews after a step has its place again.
+            store.renew(&one(&limit));
+            assert!(!store.fits(&other), "{engine} {back_us}");
+        }
+    }
+}
+
+/// Uses up a limit at several instants, so that its units don't all come back at one.
+fn spend(store: &mut Timed, limit: &Cell) {
+    for part in [3, 2, 1] {
+        let units = store.left(limit).div_ceil(part);
+        if units > 0 {
+            assert!(store.fits(&cost(limit, units)));
+        }
+        let period = limit.numbers[1] * i64::from(limit.unit_us);
+        store.step(if part > 1 { period / 97 } else { 0 });
+    }
+    let left = store.left(limit);
+    if left > 0 {
+        assert!(store.fits(&cost(limit, left)));
+    }
+}
+
+#[test]
+fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
+    let numbers =
+        [(7, SECOND_US, 3, 1), (3, 1_000_003, 20, 1), (900, SECOND_US, 900, 1), (10_000, SECOND_US, 5, 1), (1_000, 86_400_000, 50, 1_000)];
+    for (engine, mut store) in Timed::engines() {
+        for program in RATES {
+            for (quota, period, burst, unit_us) in numbers {
+                let limit = Cell { unit_us, ..cell(program, &format!("retry{quota}-{period}"), quota, period, burst) };
+                for amount in [1, 2, 3] {
+                    let limit = cost(&limit, amount);
+                    spend(&mut store, &limit);
+                    let told = store.take(&one(&limit)).cells[0].retry_units.unwrap() as i64;
+                    assert!(told > 0);
+                    store.step((told - 1) * i64::from(unit_us));
+                    assert!(!store.fits(&limit), "{engine} {}: one unit too early", program.name);
+                    store.step(i64::from(unit_us));
+                    assert!(store.fits(&limit), "{engine} {}: at the told time", program.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_quotas_told_time_is_the_next_periods_beginning() {
+    for (engine, mut store) in Timed::engines() {
+        let mut limit = cell(&QUOTA, "told", 10, SECOND_US, 10);
+        store.step(123_456);
+        assert!(store.fits(&cost(&limit, 10)));
+        let taken = store.take(&one(&limit));
+        assert_eq!((taken.cells[0].retry_units, taken.cells[0].reset_units), (Some(876_544), 876_544), "{engine}");
+        store.step(876_543);
+        assert!(!store.fits(&limit), "{engine}");
+        store.step(1);
+        assert!(store.fits(&limit), "{engine}");
+        // For ever there is no time to tell.
+        limit.numbers = [3, 1, 0, 0, 0, 0];
+        limit.key.key = 99;
+        assert_eq!(store.drain(&limit), 3, "{engine}");
+        assert_eq!(store.take(&one(&limit)).cells[0].retry_units, None, "{engine}");
+    }
+}
+
+#[test]
+fn a_leaky_bucket_lets_a_burst_pass_and_the_rest_in_its_turn() {
+    for (engine, mut store) in Timed::engines() {
+        // One each 100 ms, two at once, 250 ms of waiting.
+        let mut limit = cell(&LEAKY_BUCKET, "turns", 10, SECOND_US, 2);
+        limit.numbers[3] = 250_000;
+        let waits: Vec<_> = (0..5).map(|_| store.take(&one(&limit))).map(|taken| (taken.admitted, taken.cells[0].retry_units)).collect();
+        let turns = [(true, None), (true, None), (true, Some(100_000)), (true, Some(200_000)), (false, Some(50_000))];
+        assert_eq!(waits, turns, "{engine}");
+        store.step(49_999);
+        assert!(!store.fits(&limit), "{engine}");
+        store.step(1);
+        assert_eq!(store.take(&one(&limit)).cells[0].retry_units, Some(250_000), "{engine}");
+        // Whoever has no room for one that waits is refused until it would pass at once.
+        limit.numbers[4] = 0;
+        let refused = store.take(&one(&limit));
+        assert_eq!((refused.admitted, refused.cells[0].retry_units), (false, Some(350_000)), "{engine}");
+        store.step(350_000);
+        assert_eq!(store.take(&one(&limit)).cells[0].retry_units, None, "{engine}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn gcra_decides_as_governor_does_where_the_interval_is_whole(
+        interval_us in prop_oneof![1_u64..20, 1_000_u64..20_000, 1_000_000_u64..4_000_000_000],
+        quota in prop_oneof![1_u64..10, 100_u64..1_000],
+        burst in prop_oneof![1_u32..20, 1_000_u32..2_000],
+        steps in prop::collection::vec((0_usize..8, 0_u64..400, 1_u32..6), 1..400),
+    ) {
+        let clock = FakeRelativeClock::default();
+        let rate = Quota::with_period(Duration::from_micros(interval_us)).unwrap().allow_burst(NonZeroU32::new(burst).unwrap());
+        let oracle = RateLimiter::direct_with_clock(rate, clock.clone());
+        let mut store = Timed::embedded();
+        let limit = cell(&GCRA, "governor", quota, interval_us * quota, burst.into());
+        let mut told_us = 0_u64;
+        for (index, (how, percent, amount)) in steps.into_iter().enumerate() {
+            let us = [0, 0, 1, told_us, told_us.saturating_sub(1), interval_us, interval_us * percent / 100, interval_us * percent][how];
+            clock.advance(Duration::from_micros(us));
+            store.step(us as i64);
+            // Governor knows no cost above the burst: an error, and nothing to compare.
+            let amount = amount.min(burst);
+            let expected = oracle.check_n(NonZeroU32::new(amount).unwrap()).unwrap();
+            let taken = store.take(&Cells::from_iter([cost(&limit, amount.into())]));
+            prop_assert_eq!(taken.admitted, expected.is_ok(), "decision {}", index);
+            told_us = taken.cells[0].retry_units.unwrap_or(0);
+        }
+    }
+}
