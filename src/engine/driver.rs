@@ -374,8 +374,9 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         text.push_str("do\n");
         unpack(&mut text, i, program, "unit, taken, units");
         if named(program.kind) {
+            text.push_str("if units > 0 then\n");
             drop_members(&mut text, i);
-            text.push_str("end\n");
+            text.push_str("end\nend\n");
             continue;
         }
         line(&mut text, format_args!("local v = call('GET', KEYS[{i}])\nif v then\nlocal now = us"));
@@ -417,14 +418,14 @@ fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         text.push_str("do\n");
         unpack(&mut text, i, program, "unit, _, units");
         text.push_str("local now = us\nif unit == 1000 then now = (us - us % 1000) / 1000 end\nlocal e = now + n2 + n2\n");
-        text.push_str("local ends = fmt('%d', now + n2)\n");
+        text.push_str("if units > 0 then\nlocal ends = fmt('%d', now + n2)\n");
         add(&mut text, i, "ends", "units");
         expiry(&mut text, "e");
         line(
             &mut text,
             format_args!("e = fmt('%d', e)\nif call('PEXPIREAT', KEYS[{i}], e, 'GT') == 0 and call('PTTL', KEYS[{i}]) < 0 then"),
         );
-        line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], e)\nend\nend"));
+        line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], e)\nend\nend\nend"));
     }
     text.push_str("return { us }\n");
     text

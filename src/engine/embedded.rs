@@ -101,7 +101,7 @@ impl Embedded {
 
     /// Keeps leases for another length of them. What does not fit any more is not kept, and counts as full.
     pub fn renew(&self, cells: &Cells) {
-        for cell in cells.iter().filter(|cell| cell.program.kind == Kind::Leases) {
+        for cell in cells.iter().filter(|cell| cell.program.kind == Kind::Leases && cell.cost > 0) {
             let Some(mut shard) = self.shard(cell.key.tag) else { continue };
             let now_us = self.now_us();
             let reserved = usize::from(shard.get(cell.key.id()).is_none());

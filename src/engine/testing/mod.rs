@@ -15,8 +15,13 @@ use crate::telemetry::Metrics;
 
 macro_rules! program {
     ($constant:ident, $name:literal, $kind:ident, $state:literal, $numbers:literal) => {
-        pub(super) static $constant: Program =
-            Program { name: $name, text: include_str!(concat!("../../../lua/", $name, ".lua")), kind: Kind::$kind, state: $state, numbers: $numbers };
+        pub(super) static $constant: Program = Program {
+            name: $name,
+            text: include_str!(concat!("../../../lua/", $name, ".lua")),
+            kind: Kind::$kind,
+            state: $state,
+            numbers: $numbers,
+        };
     };
 }
 
