@@ -112,7 +112,7 @@ fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
 #[tokio::test]
 async fn renewals_that_fail_are_counted_and_the_next_one_holds_the_place() {
     let mut server = Server::start();
-    let settings = RedisSettings { deadline: Duration::from_millis(50), ..redis_settings(server.port) };
+    let settings = RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
     let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
     let limit = places(1);
     let grant = rig.grant(&limit).await;
@@ -156,7 +156,7 @@ async fn a_place_that_is_let_go_of_while_it_is_renewed_is_free_afterwards() {
 #[tokio::test]
 async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
     let mut server = Server::start();
-    let settings = RedisSettings { deadline: Duration::from_millis(100), ..redis_settings(server.port) };
+    let settings = RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
     let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
     let limit = places(1);
     // The connection and the script are there before Redis is held.
