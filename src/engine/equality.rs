@@ -1,4 +1,4 @@
-//! Decision by decision the same: the plain model, the embedded engine and a real Redis, under random plans, costs, times, give-backs, renewals and
+//! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster of one), under random plans, costs, times, give-backs, renewals and
 //! edits; and what Redis keeps lives as long as it means something, and not much longer.
 //!
 //! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use self::cases::{Case, Played};
 use super::driver::Verb;
-use super::testing::{ALL, Server, Timed};
+use super::testing::{ALL, Server, Timed, wait_until};
 use super::{Cell, Taken};
 
 /// Takes that are compared, at least.
@@ -120,6 +120,14 @@ fn decisions() -> u64 {
     std::env::var("WEIR_DECISIONS").map_or(DECISIONS, |text| text.parse().expect("WEIR_DECISIONS is a number"))
 }
 
+/// A cluster of one node: it refuses keys that were not declared or lie in several slots, as any cluster does.
+fn cluster() -> Server {
+    let server = Server::start(&["--cluster-enabled", "yes", "--cluster-port", "BUS_PORT"]);
+    let _: String = server.run("CLUSTER ADDSLOTSRANGE 0 16383").unwrap();
+    wait_until("the cluster's start", || server.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains("cluster_state:ok")));
+    server
+}
+
 fn config() -> Config {
     Config {
         cases: CASES,
@@ -135,7 +143,7 @@ fn config() -> Config {
 
 #[test]
 fn both_engines_decide_as_the_model_does() {
-    let server = Arc::new(Server::start(&[]));
+    let server = Arc::new(cluster());
     let (redis, seen) = (RefCell::new(Timed::on(server)), RefCell::new(Seen::default()));
     let wanted = decisions();
     while seen.borrow().decisions < wanted {
