@@ -1,5 +1,5 @@
-//! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster of one), under random plans, costs, times, give-backs, renewals and
-//! edits; and what Redis keeps lives as long as it means something, and not much longer.
+//! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster of one), under random plans, costs, times,
+//! give-backs, renewals and edits; and what Redis keeps lives as long as it means something, and not much longer.
 //!
 //! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
 //! decisions that are (`make test-long`).
