@@ -11,7 +11,7 @@
 --            until all is back (a whole period where any unit is in it), the instant at which the set may be forgotten. Cost 0 is
 --            decided as 1 and writes nothing. A cost above the quota never fits.
 -- give_back  The store removes the take's own members, by name; nothing is left to decide.
--- Memory     A unit is a member: about 90 bytes on Redis, 40 in memory for each take. Redis: ZCOUNT, and where it fits ZADD and
+-- Memory     A unit is a member: about 90 bytes on Redis, 48 in memory for each take. Redis: ZCOUNT, and where it fits ZADD and
 --            PEXPIREAT; once in eight takes a ZREMRANGEBYSCORE; where it does not fit one ZRANGEBYSCORE.
 -- Source     The sliding log of the literature, as Redis' sorted sets are used for it, with a unit as the member and not its time.
 --

@@ -265,10 +265,7 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
                 );
                 // A lifetime that would not grow has just been set, or was set by a clock that has stepped back since.
                 line(&mut text, format_args!("e{i} = fmt('%d', e{i})\nif call('PEXPIREAT', KEYS[{i}], e{i}, 'GT') == 0 then"));
-                line(
-                    &mut text,
-                    format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], '(' .. x{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], e{i})\nend"),
-                );
+                line(&mut text, format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], w{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], e{i})\nend"));
             }
         }
         text.push_str("end\n");
@@ -283,7 +280,7 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
 }
 
 /// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
-/// e the expiry, w whether it is to be written. Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
+/// e the expiry, w what is truthy if it is to be written (of a set: after which score it holds what a stepped clock has left). Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
 fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) {
     line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");
@@ -306,8 +303,7 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) 
             line(text, format_args!("s2 = ring_leaves({stored}, this, last, n3, lacking) * n2\nend"));
         }
         Kind::Leases => {
-            text.push_str("local ends = fmt('%d', now + n2)\n");
-            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], fmt('(%d', now), ends)"));
+            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], fmt('(%d', now), fmt('%d', now + n2 + n3))"));
         }
     }
     let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
@@ -316,9 +312,9 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) 
     line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
     match program.kind {
         Kind::Numbers => {}
-        Kind::Log => line(text, format_args!("x{i}, y{i}, z{i} = at, now - n2, cost")),
+        Kind::Log => line(text, format_args!("x{i}, y{i}, z{i}, w{i} = at, now - n2, cost, '(' .. at")),
         Kind::Buckets => line(text, format_args!("x{i}, y{i}, z{i} = this, n3, cost")),
-        Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i} = ends, now, cost")),
+        Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i}, w{i} = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)")),
     }
     expiry(text, &format!("e{i}"));
     text.push_str("end\nend\n");

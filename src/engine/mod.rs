@@ -68,7 +68,7 @@ pub enum Kind {
     /// Counts of sub-windows, packed. Read: the units of the last `buckets`, and the instant at which enough of them have left.
     /// Numbers: the capacity, a sub-window's length, how many there are.
     Buckets,
-    /// Leases, each with the instant at which it ends unless it is renewed. Read: how many there are. Numbers: the capacity, a lease's length.
+    /// Leases, each with the instant at which it ends unless it is renewed. Read: how many there are. Numbers: the capacity, a lease's length, how much later one may end and count.
     Leases,
 }
 

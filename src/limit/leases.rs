@@ -15,8 +15,8 @@ use crate::engine::{Cell, Cells, Engine};
 
 /// Renewals in a lease's length.
 const RENEWALS: u32 = 3;
-/// Renewing calls that one worker has under way at once, at most.
-const RENEWING_MAX: usize = 16;
+/// Renewing calls that one worker has under way at once, at most: so many that those to a node which does not answer hold up no others for long.
+const RENEWING_MAX: usize = 1_024;
 
 /// What one worker's requests hold.
 #[derive(Debug, Default)]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys;
-use super::shared::{LEASE_IN_MEMORY, Shared};
+use super::programs::LEASE_IN_MEMORY;
+use super::shared::Shared;
 use crate::engine::{Content, EngineError, Found, Key, Kind, Space};
 use crate::plan::{self, utc_text};
 
@@ -72,7 +73,7 @@ fn kind(space: &str) -> Option<Kind> {
         "sl1" => Kind::Log,
         "sb1" => Kind::Buckets,
         "cc1" => Kind::Leases,
-        "fw1" | "sc1" | "tb1" | "gcra1" | "lb1" | "q1" | "script" => Kind::Numbers,
+        "fw1" | "sc1" | "tb1" | "gcra2" | "lb1" | "q1" | "script" => Kind::Numbers,
         _ => return None,
     })
 }
@@ -129,8 +130,8 @@ fn words(shape: &str, content: &Content, at_us: u64) -> Option<(String, String)>
             let at = Time::of(period_ms()?, at_us).at(whole(*last));
             ("token_bucket", format!("{tokens} tokens at {at}, and what was refilled since"))
         }
-        ("gcra1", Content::Numbers([tat, ..])) => ("gcra", debt(Time::of(period_ms()?, at_us), whole(*tat), "the whole burst is there")),
-        ("lb1", Content::Numbers([tat, ..])) => ("leaky_bucket", debt(Time::of(period_ms()?, at_us), whole(*tat), "nobody waits")),
+        ("gcra2", Content::Numbers([empty, ..])) => ("gcra", flowing(Time::of(period_ms()?, at_us), whole(*empty))),
+        ("lb1", Content::Numbers([empty, ..])) => ("leaky_bucket", flowing(Time::of(period_ms()?, at_us), whole(*empty))),
         ("sl1", Content::Members(instants)) => ("sliding_window_log", log(Time::of(period_ms()?, at_us), period_ms()?, instants)),
         ("sb1", Content::Buckets { last, counts }) => {
             let period_ms = rest.split_once('x')?.0.parse().ok()?;
@@ -165,11 +166,11 @@ fn window(time: Time, period_ms: u64, start: i64, count: i64) -> String {
     format!("{count} units counted in the window from {} to {}, which ends in {}", time.at(start), time.at(ends), time.until(ends))
 }
 
-fn debt(time: Time, tat: u64, none: &str) -> String {
-    if tat <= time.now {
-        return format!("no debt since {}: {none}", time.at(tat));
+fn flowing(time: Time, empty: u64) -> String {
+    if empty > time.now {
+        return format!("a queue that is empty in {}, at {}", time.until(empty), time.at(empty));
     }
-    format!("a debt that is paid off in {}, at {} (its theoretical arrival time)", time.until(tat), time.at(tat))
+    format!("what has flowed in since {}, {} ago, a burst at most", time.at(empty), time.span(time.now - empty))
 }
 
 fn log(time: Time, period_ms: u64, instants: &[u64]) -> String {
@@ -228,13 +229,9 @@ mod tests {
                 numbers(960 * second, 7, 0),
                 "7 units counted in the window from 1970-01-01T00:16:00Z to 1970-01-01T00:16:10Z, which is over",
             ),
-            (
-                "gcra1-1000",
-                numbers(1_002_500_000, 3, 0),
-                "a debt that is paid off in 2.500 s, at 1970-01-01T00:16:42.5Z (its theoretical arrival time)",
-            ),
-            ("gcra1-86400000", numbers(1_000_000, 3, 0), "no debt since 1970-01-01T00:16:40Z: the whole burst is there"),
-            ("lb1-1000", numbers(1, 0, 0), "no debt since 1970-01-01T00:00:00Z: nobody waits"),
+            ("gcra2-1000", numbers(997_500_000, 3, 0), "what has flowed in since 1970-01-01T00:16:37.5Z, 2.500 s ago, a burst at most"),
+            ("gcra2-86400000", numbers(1_000_000, 3, 0), "what has flowed in since 1970-01-01T00:16:40Z, 0.000 s ago, a burst at most"),
+            ("lb1-1000", numbers(1_002_500_000, 3, 1_000_000_000), "a queue that is empty in 2.500 s, at 1970-01-01T00:16:42.5Z"),
             ("tb1-1000", numbers(5, 0, 990 * second), "5 tokens at 1970-01-01T00:16:30Z, and what was refilled since"),
             (
                 "sl1-10000",

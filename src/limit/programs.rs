@@ -25,8 +25,8 @@ static SLIDING_WINDOW_LOG: Program = program!("sliding_window_log", Log, 0, 2);
 static SLIDING_WINDOW_BUCKETS: Program = program!("sliding_window_buckets", Buckets, 0, 3);
 static TOKEN_BUCKET: Program = program!("token_bucket", Numbers, 3, 3);
 static GCRA: Program = program!("gcra", Numbers, 2, 3);
-static LEAKY_BUCKET: Program = program!("leaky_bucket", Numbers, 2, 5);
-static CONCURRENCY: Program = program!("concurrency", Leases, 0, 2);
+static LEAKY_BUCKET: Program = program!("leaky_bucket", Numbers, 3, 5);
+static CONCURRENCY: Program = program!("concurrency", Leases, 0, 3);
 static QUOTA: Program = program!("quota", Numbers, 2, 6);
 
 /// All of them.
@@ -87,7 +87,7 @@ pub(super) fn numbers(algorithm: &Algorithm, lease: Duration, now_us: i64) -> [i
             let delay = *max_delay_ms as i64 * (1000 / algorithm.unit_us() as i64);
             [rate, period, *burst as i64, delay, 1, 0]
         }
-        Algorithm::Concurrency { amount } => [*amount as i64, lease.as_millis() as i64, 0, 0, 0, 0],
+        Algorithm::Concurrency { amount } => [*amount as i64, lease.as_millis() as i64, slack_ms(lease), 0, 0, 0],
         Algorithm::Quota { amount, calendar, conditional } => {
             let [before, this, next, after] = calendar.starts(now_us.div_euclid(1000));
             [*amount as i64, i64::from(*conditional), before, this, next, after]
@@ -95,6 +95,15 @@ pub(super) fn numbers(algorithm: &Algorithm, lease: Duration, now_us: i64) -> [i
         Algorithm::Script { arguments, .. } => std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0)),
     }
 }
+
+/// How much later than a lease can end by now one may end and still count. In memory a place is held for as long as it is there, however far the clock has
+/// stepped back since; on Redis, where nobody may be left to give it back, not at all.
+fn slack_ms(lease: Duration) -> i64 {
+    if lease == LEASE_IN_MEMORY { lease.as_millis() as i64 } else { 0 }
+}
+
+/// In memory a lease ends with its request, or with the process: longer than any request.
+pub(super) const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// A sub-window's length: rounded up, so that all of them cover the period.
 fn length(period: i64, buckets: u32) -> i64 {
@@ -125,7 +134,7 @@ pub(super) fn shape(algorithm: &Algorithm, lease: Duration) -> String {
         Algorithm::SlidingWindowLog { .. } => format!("sl1-{per_ms}"),
         Algorithm::SlidingWindowBuckets { buckets, .. } => format!("sb1-{per_ms}x{buckets}"),
         Algorithm::TokenBucket { .. } => format!("tb1-{per_ms}"),
-        Algorithm::Gcra { .. } => format!("gcra1-{per_ms}"),
+        Algorithm::Gcra { .. } => format!("gcra2-{per_ms}"),
         Algorithm::LeakyBucket { .. } => format!("lb1-{per_ms}"),
         Algorithm::Concurrency { .. } => format!("cc1-{}", lease.as_millis()),
         Algorithm::Quota { calendar, .. } => format!("q1-{}", period(calendar)),
@@ -202,7 +211,7 @@ mod tests {
             (Algorithm::SlidingWindowLog { rate: MINUTE }, "sl1-60000"),
             (Algorithm::SlidingWindowBuckets { rate: MINUTE, buckets: 6 }, "sb1-60000x6"),
             (Algorithm::SlidingWindowBuckets { rate: MINUTE, buckets: 7 }, "sb1-60000x7"),
-            (Algorithm::Gcra { burst: 1, rate: MINUTE }, "gcra1-60000"),
+            (Algorithm::Gcra { burst: 1, rate: MINUTE }, "gcra2-60000"),
             (Algorithm::TokenBucket { burst: 1, rate: MINUTE }, "tb1-60000"),
             (Algorithm::LeakyBucket { burst: 1, rate: MINUTE, max_delay_ms: 5 }, "lb1-60000"),
             (Algorithm::Concurrency { amount: 5 }, "cc1-10000"),

@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
-use crate::plan::{Enforcement, Limit, LimitOutcome};
+use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome};
 
 /// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's order; `None` where it was not.
 pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
@@ -87,8 +87,10 @@ impl Round {
             self.groups.insert(at, fresh);
         }
         if let Some(group) = self.groups.get_mut(at) {
-            group.cells.push(cell);
-            group.places.push(place);
+            // Sorted by program: a script for each order would be too many for Redis' memory.
+            let among = group.cells.iter().position(|other| other.program.name > cell.program.name).unwrap_or(group.cells.len());
+            group.cells.insert(among, cell);
+            group.places.insert(among, place);
             group.denies |= denies;
         }
     }
@@ -196,8 +198,12 @@ impl Round {
         let reset_us = us(reply.reset_units);
         // A look was decided as a cost of 1. Where the real cost is more than what is there, how long one must wait for it is not known, but
         // when the whole allowance is back, it fits.
-        if group.looked && limit.cost > 1 && reply.remaining < limit.cost {
-            let retry_after_us = limit.algorithm.most().is_none_or(|most| limit.cost <= most).then_some(reset_us);
+        if group.looked
+            && limit.cost > 1
+            && reply.remaining < limit.cost
+            && let Some(most) = beyond_a_look(limit)
+        {
+            let retry_after_us = (limit.cost <= most).then_some(reset_us);
             return LimitOutcome { fits: false, remaining: reply.remaining, retry_after_us, reset_us, ..LimitOutcome::default() };
         }
         let not_kept = self.verdict != Verdict::Admitted && !group.looked && reply.fits;
@@ -205,13 +211,19 @@ impl Round {
         let waits = reply.fits && !group.looked && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
-            remaining: reply.remaining.saturating_add(if not_kept { limit.cost } else { 0 }),
+            remaining: reply.remaining.saturating_add(if not_kept && beyond_a_look(limit).is_some() { limit.cost } else { 0 }),
             retry_after_us: reply.retry_units.filter(|_| !reply.fits).map(us),
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             degraded: false,
         }
     }
+}
+
+/// The most that a limit can ever give at once, where what is left says whether more than one unit fits: not where nothing is refused (what is left ends at
+/// 0 there), nor where a request may wait for what is not there yet.
+fn beyond_a_look(limit: &Limit) -> Option<u64> {
+    limit.algorithm.most().filter(|_| !matches!(limit.algorithm, Algorithm::LeakyBucket { .. }))
 }
 
 /// Of a limit whose counter could not be reached.
@@ -253,7 +265,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Key, Kind, Program, Space};
-    use crate::plan::{Algorithm, Rate};
+    use crate::plan::Rate;
 
     static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, state: 3, numbers: 4 };
 

@@ -15,9 +15,6 @@ use crate::engine::{Engine, Program, Scripts, Space};
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
-/// In memory a lease ends with its request, or with the process: longer than any request.
-pub(super) const LEASE_IN_MEMORY: Duration = Duration::from_secs(400 * 24 * 3600);
-
 /// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that come later are not found.
 const SPACES_MAX: usize = 16_384;
 
@@ -73,7 +70,7 @@ impl Shared {
             failed_renewals: metrics.counter(names::SETTLES_FAILED, &["renewal"]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
         };
-        let lease = if matches!(*engine, Engine::Embedded(_)) { LEASE_IN_MEMORY } else { settings.lease };
+        let lease = if matches!(*engine, Engine::Embedded(_)) { programs::LEASE_IN_MEMORY } else { settings.lease };
         Self {
             engine,
             metrics,

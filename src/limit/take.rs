@@ -172,9 +172,10 @@ fn run_here(round: &mut Round, embedded: &Embedded, shared: &Shared, plan: &Plan
 }
 
 async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Worker>, plan: &Plan) {
-    // With one group the engine's own deadline, which is the same, is enough.
+    // With one call the engine's own deadline, which is the same, is enough.
     let mut began = None;
-    let several = round.groups() > 1;
+    // More than one group, or one that may have to be asked again.
+    let several = round.groups() > 1 || plan.limits().iter().any(|limit| matches!(limit.algorithm, Algorithm::Quota { .. }));
     loop {
         match round.next() {
             Step::Take(cells) => {

@@ -79,7 +79,7 @@ impl Stored {
             Self::Buckets(ring) => ring.add(window(cell, now), cell.cost),
             Self::Leases(members) => {
                 let ends = now + number(cell, 1);
-                members.drop_after(ends);
+                members.drop_after(ends + number(cell, 2));
                 if purges {
                     members.drop_until(over(cell, now));
                 }
@@ -126,7 +126,7 @@ pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
             let leaves = if lacking > 0 && lacking <= count { members.nth(from, lacking) } else { 0 };
             [count as f64, leaves as f64, 0.0]
         }
-        (Some(Stored::Leases(members)), Kind::Leases) => [members.between(now, now + number(cell, 1)) as f64, 0.0, 0.0],
+        (Some(Stored::Leases(members)), Kind::Leases) => [members.between(now, now + number(cell, 1) + number(cell, 2)) as f64, 0.0, 0.0],
         (counter, Kind::Buckets) => {
             let (length, this) = (number(cell, 1).max(1), window(cell, now));
             let begins = (this * length) as f64;
