@@ -1,8 +1,8 @@
 -- quota: at most `amount` units in each period of a calendar: an hour, a day, a week, a month, or for ever.
 --
--- Promises   Exact: a period admits `amount` units, never one more; unconditional, it counts and refuses nothing. The period is
---            chosen by the store's time among those that the caller names around its own: a caller whose clock is elsewhere is told
---            so and charges nothing.
+-- Promises   Exact while all callers know the calendar alike (one version of the time zone database): a period admits `amount`
+--            units, never one more; unconditional, it counts and refuses nothing. The period is chosen by the store's time among
+--            those that the caller names around its own: a caller whose clock is elsewhere is told so and charges nothing.
 -- Numbers    amount (units), conditional (1: it refuses; 0: it only counts), and four instants (time units since 1970), rising: when
 --            the period before, this one, the next and the one after begin. All four 0: one period for ever.
 -- State      s1 = the period's beginning, s2 = units counted in it, s3 = 0. No count is no period. A beginning that is not this

@@ -29,7 +29,7 @@ pub const AMOUNT_MAX: u64 = 1 << 31;
 pub const PERIOD_MS_MAX: u64 = 400 * 24 * 3600 * 1000;
 /// Periods up to this long are counted in microseconds, longer ones in milliseconds.
 pub const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3600 * 1000;
-/// Units that a `sliding_window_log` or a `concurrency` holds, at most, and that one request takes from it: each is a member of its own.
+/// Units that a `sliding_window_log` holds, at most, and that one request takes from a log or a `concurrency`: each is a member of its own.
 pub const MEMBERS_MAX: u64 = 10_000;
 /// Sub-windows of a `sliding_window_buckets`, at most.
 pub const BUCKETS_MAX: u32 = 1_000;

@@ -2,63 +2,73 @@
 
 use super::{Answer, Asked, Counter, first};
 
-/// A theoretical arrival time: `whole` time units since 1970 and `rest` parts of one in `quota`.
-#[derive(Clone, Copy, Default)]
-struct Arrival {
+/// The instant at which nothing was left: `whole` time units since 1970 and `rest` parts of one in `quota`.
+#[derive(Clone, Copy)]
+struct Empty {
     whole: i128,
     rest: i128,
 }
 
-impl Arrival {
-    /// How far it is ahead of `at`, in ticks. The limit may have been edited since it was written: a rest that is no part any more is rounded up, and
-    /// what the limit can't have written in a bucket of `most` ticks is no debt.
-    fn debt(self, at: i128, quota: i128, most: i128) -> i128 {
+impl Empty {
+    /// What has flowed in until `at`, in ticks, `full` at most; below zero is a queue. The limit may have been edited since it was written: a rest that is
+    /// no part any more is rounded up.
+    fn level(self, at: i128, quota: i128, full: i128) -> i128 {
         let ticks = if self.rest < quota { self.whole * quota + self.rest } else { (self.whole + 1) * quota };
-        let debt = ticks - at * quota;
-        if (0..=most).contains(&debt) { debt } else { 0 }
+        (at * quota - ticks).min(full)
     }
 
-    fn after(at: i128, debt: i128, quota: i128) -> Self {
-        Self { whole: at + debt.div_euclid(quota), rest: debt.rem_euclid(quota) }
+    fn of(at: i128, level: i128, quota: i128) -> Self {
+        let ticks = at * quota - level;
+        Self { whole: ticks.div_euclid(quota), rest: ticks.rem_euclid(quota) }
     }
 }
 
-/// A bucket as one instant.
+/// A bucket as one instant; without one it is full.
 #[derive(Default)]
-pub(super) struct Gcra(Arrival);
+pub(super) struct Gcra(Option<Empty>);
+
+impl Gcra {
+    fn level(&self, asked: &Asked) -> i128 {
+        let [quota, period, burst, ..] = asked.numbers;
+        let full = burst * period;
+        // An instant in the future: the clock has stepped back.
+        self.0.map(|empty| empty.level(asked.now, quota, full)).filter(|level| *level >= 0).unwrap_or(full)
+    }
+}
 
 impl Counter for Gcra {
     fn ask(&self, asked: &Asked) -> Answer {
-        let [quota, period, burst, ..] = asked.numbers;
-        let full = burst * period;
-        let written = self.0.debt(asked.now, quota, full);
-        // What was forgotten now stays forgotten: later instants go on from what is owed now.
-        let owed_at = |debt: i128, at: i128| (debt - (at - asked.now) * quota).max(0);
-        let fits_at = |at: i128| owed_at(written, at) + asked.ask * period <= full;
-        let fits = fits_at(asked.now);
-        let after = if fits { written + asked.cost * period } else { written };
-        Answer {
-            fits,
-            remaining: (full - after).div_euclid(period),
-            retry: (!fits && asked.ask <= burst).then(|| first(asked.now, fits_at) - asked.now),
-            reset: first(asked.now, |at| owed_at(after, at) == 0) - asked.now,
-            outside: false,
-        }
+        level_answer(asked, self.level(asked))
     }
 
     fn charge(&mut self, asked: &Asked) {
-        let [quota, period, burst, ..] = asked.numbers;
-        let debt = self.0.debt(asked.now, quota, burst * period) + asked.cost * period;
-        self.0 = Arrival::after(asked.now, debt, quota);
+        let [quota, period, ..] = asked.numbers;
+        self.0 = Some(Empty::of(asked.now, self.level(asked) - asked.cost * period, quota));
     }
 
     fn give_back(&mut self, asked: &Asked, taken_at: i128) {
         let [quota, period, burst, ..] = asked.numbers;
-        let debt = self.0.debt(asked.now, quota, burst * period);
-        let back = not_flowed_back(asked, taken_at);
-        if debt > 0 && back > 0 {
-            self.0 = Arrival::after(asked.now, (debt - back).max(0), quota);
+        let (full, level, back) = (burst * period, self.level(asked), not_flowed_back(asked, taken_at));
+        if level < full && back > 0 {
+            self.0 = Some(Empty::of(asked.now, (level + back).min(full), quota));
         }
+    }
+}
+
+/// What a bucket at `level` answers.
+fn level_answer(asked: &Asked, level: i128) -> Answer {
+    let [quota, period, burst, ..] = asked.numbers;
+    let full = burst * period;
+    let level_at = |level: i128, at: i128| (level + (at - asked.now) * quota).min(full);
+    let fits_at = |at: i128| asked.ask * period <= level_at(level, at);
+    let fits = fits_at(asked.now);
+    let after = if fits { level - asked.cost * period } else { level };
+    Answer {
+        fits,
+        remaining: after.div_euclid(period),
+        retry: (!fits && asked.ask <= burst).then(|| first(asked.now, fits_at) - asked.now),
+        reset: first(asked.now, |at| level_at(after, at) == full) - asked.now,
+        outside: false,
     }
 }
 
@@ -84,19 +94,7 @@ impl Tokens {
 impl Counter for Tokens {
     fn ask(&self, asked: &Asked) -> Answer {
         let [quota, period, burst, ..] = asked.numbers;
-        let full = burst * period;
-        let level = self.level(asked.now, quota, full);
-        let level_at = |level: i128, at: i128| (level + (at - asked.now) * quota).min(full);
-        let fits_at = |at: i128| asked.ask * period <= level_at(level, at);
-        let fits = fits_at(asked.now);
-        let after = if fits { level - asked.cost * period } else { level };
-        Answer {
-            fits,
-            remaining: after.div_euclid(period),
-            retry: (!fits && asked.ask <= burst).then(|| first(asked.now, fits_at) - asked.now),
-            reset: first(asked.now, |at| level_at(after, at) == full) - asked.now,
-            outside: false,
-        }
+        level_answer(asked, self.level(asked.now, quota, burst * period))
     }
 
     fn charge(&mut self, asked: &Asked) {
@@ -114,46 +112,46 @@ impl Counter for Tokens {
     }
 }
 
-/// A bucket whose debt may go beyond the burst: what is beyond it waits.
+/// A bucket whose level may go below zero: what is below it waits. And when it was written last.
 #[derive(Default)]
-pub(super) struct Leaky(Arrival);
+pub(super) struct Leaky(Option<(Empty, i128)>);
 
 impl Leaky {
-    fn debt(&self, asked: &Asked) -> i128 {
-        let [quota, period, burst, max_delay, ..] = asked.numbers;
-        self.0.debt(asked.now, quota, burst * period + max_delay * quota)
+    fn level(&self, asked: &Asked) -> i128 {
+        let [quota, period, burst, ..] = asked.numbers;
+        // Written in the future: the clock has stepped back, and no time has gone by since.
+        self.0.map_or(burst * period, |(empty, last)| empty.level(asked.now.max(last), quota, burst * period))
     }
 }
 
 impl Counter for Leaky {
     fn ask(&self, asked: &Asked) -> Answer {
         let [quota, period, burst, max_delay, may_wait, _] = asked.numbers;
-        let debt = self.debt(asked);
-        let owed_at = |debt: i128, at: i128| (debt - (at - asked.now) * quota).max(0);
-        let passes_at = |at: i128| owed_at(debt, at) + asked.ask * period <= burst * period;
-        // It fits when its turn comes within the delay that it may have. A turn can come while others still wait for theirs, so this asks for the debt
-        // with its own and not for the instant.
-        let most = burst * period + if may_wait == 1 { max_delay * quota } else { 0 };
-        let fits_at = |at: i128| owed_at(debt, at) + asked.ask * period <= most;
+        let (full, level) = (burst * period, self.level(asked));
+        let level_at = |level: i128, at: i128| (level + (at - asked.now) * quota).min(full);
+        // It fits when its turn comes within the delay that it may have.
+        let waiting = if may_wait == 1 { max_delay * quota } else { 0 };
+        let fits_at = |at: i128| asked.ask * period <= level_at(level, at) + waiting;
         let fits = fits_at(asked.now);
-        let after = if fits { debt + asked.cost * period } else { debt };
-        let turn_at = |at: i128| debt + asked.ask * period - (at - asked.now) * quota <= burst * period;
+        let after = if fits { level - asked.cost * period } else { level };
+        // A turn can come while others still wait for theirs, and what costs more than the burst has one, too.
+        let turn_at = |at: i128| asked.ask * period <= level + (at - asked.now) * quota;
         Answer {
             fits,
-            remaining: (burst * period - after).max(0).div_euclid(period),
+            remaining: after.max(0).div_euclid(period),
             retry: if fits {
-                (!passes_at(asked.now)).then(|| first(asked.now, turn_at) - asked.now)
+                (!turn_at(asked.now)).then(|| first(asked.now, turn_at) - asked.now)
             } else {
-                (asked.ask * period <= most).then(|| first(asked.now, fits_at) - asked.now)
+                (asked.ask * period <= full + waiting).then(|| first(asked.now, fits_at) - asked.now)
             },
-            reset: first(asked.now, |at| owed_at(after, at) == 0) - asked.now,
+            reset: first(asked.now, |at| level_at(after, at) == full) - asked.now,
             outside: false,
         }
     }
 
     fn charge(&mut self, asked: &Asked) {
-        let debt = self.debt(asked) + asked.cost * asked.numbers[1];
-        self.0 = Arrival::after(asked.now, debt, asked.numbers[0]);
+        let [quota, period, ..] = asked.numbers;
+        self.0 = Some((Empty::of(asked.now, self.level(asked) - asked.cost * period, quota), asked.now));
     }
 
     fn give_back(&mut self, _: &Asked, _: i128) {}

@@ -38,7 +38,7 @@ async fn a_counter_of_each_algorithm_is_found_told_and_forgotten() {
         for counter in &counters {
             let says = match counter.algorithm.as_str() {
                 "token_bucket" => "16 tokens at ",
-                "gcra" | "leaky_bucket" => "a debt that is paid off in ",
+                "gcra" | "leaky_bucket" => "what has flowed in since ",
                 "concurrency" => "4 places held",
                 _ => "4 units ",
             };
