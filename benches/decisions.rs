@@ -36,7 +36,7 @@ static VALUES: [(Program, [i64; 6]); 7] = [
     (program!("sliding_window_buckets", Buckets, 0, 3), [QUOTA as i64, SECOND / 60, 60, 0, 0, 0]),
     (program!("token_bucket", Numbers, 3, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),
     (program!("gcra", Numbers, 2, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),
-    (program!("leaky_bucket", Numbers, 2, 5), [QUOTA as i64, SECOND, QUOTA as i64, 0, 1, 0]),
+    (program!("leaky_bucket", Numbers, 3, 5), [QUOTA as i64, SECOND, QUOTA as i64, 0, 1, 0]),
     // One period for ever: no time zone is asked in the engine.
     (program!("quota", Numbers, 2, 6), [QUOTA as i64, 1, 0, 0, 0, 0]),
 ];

@@ -6,7 +6,8 @@
 -- Numbers    quota (units), period (time units), burst (units), fourth not used.
 -- State      s1 + s2 / quota = the instant at which nothing was left, or would have been (time units since 1970, s1 whole, s2 the
 --            remainder in 1 / quota units): the theoretical arrival time (TAT) less a whole burst. What has flowed in since, a burst
---            at most, is left. It does not depend on the burst, so that a limit may be edited. All 0 is full.
+--            at most, is left. It does not depend on the burst, so that a limit may be edited. Before 1970 it is below zero;
+--            all 0 is full, and the one instant that would be written so is moved by a time unit.
 --            An instant in the future can't have been written for this now: the clock stepped back. It starts again at full, from
 --            now. A remainder of quota or more (the quota was edited) is rounded up.
 -- Lifetime   One period beyond the instant at which all is back.
@@ -29,7 +30,7 @@ local function take(s1, s2, _, now, cost, quota, period, burst)
   local full = burst * period
   if s2 >= quota then s1, s2 = s1 + 1, 0 end
   local level = full
-  if s1 > 0 and (s1 < now or s1 == now and s2 == 0) then
+  if (s1 < now or s1 == now and s2 == 0) and (s1 ~= 0 or s2 ~= 0) then
     level = (now - s1) * quota - s2
     if level > full then level = full end
   end
@@ -49,7 +50,9 @@ local function take(s1, s2, _, now, cost, quota, period, burst)
   local missing = full - level
   local reset = (missing + (quota - missing % quota) % quota) / quota
   local rest = (quota - level % quota) % quota
-  return fits, now - (level + rest) / quota, rest, 0, (level - level % period) / period, retry, reset, now + reset + period
+  local whole = now - (level + rest) / quota
+  if whole == 0 and rest == 0 then whole = 1 end
+  return fits, whole, rest, 0, (level - level % period) / period, retry, reset, now + reset + period
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
@@ -60,14 +63,16 @@ local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
   if units > burst then units = burst end
   local back = units * period - (now - taken_at) * quota
   -- A take or an instant in the future: the clock stepped back, and what was taken is no longer in this state.
-  if s1 == 0 or level < 0 or level >= full or taken_at > now or back <= 0 then
+  if s1 == 0 and s2 == 0 or level < 0 or level >= full or taken_at > now or back <= 0 then
     return s1, s2, s3, 0, 0
   end
   level = level + back
   if level > full then level = full end
   local missing = full - level
   rest = (quota - level % quota) % quota
-  return now - (level + rest) / quota, rest, 0, 1, now + (missing + (quota - missing % quota) % quota) / quota + period
+  whole = now - (level + rest) / quota
+  if whole == 0 and rest == 0 then whole = 1 end
+  return whole, rest, 0, 1, now + (missing + (quota - missing % quota) % quota) / quota + period
 end
 
 return { take = take, give_back = give_back }

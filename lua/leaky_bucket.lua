@@ -9,8 +9,8 @@
 -- State      s1 + s2 / quota = the instant at which nothing was left, or will be when the last that waits has passed (time units since
 --            1970, s1 whole, s2 the remainder in 1 / quota units): the theoretical arrival time (TAT) less a whole burst. What has
 --            flowed in since, a burst at most, is left; an instant in the future is a queue. s3 = the instant of the last write; 0 is
---            absent: full. A last write in the future proves that the clock stepped back: then no time has gone by since, and
---            bucket and queue are as they were.
+--            absent: full. A last write in the future proves that the clock stepped back: it starts again at full, from now, beside
+--            those that still wait.
 -- Lifetime   One period beyond the instant at which all is back.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written (of the burst: those that would not
 --            wait), time units until it would fit (where it does not; -1: never) or that it waits (where it fits; -1: not at all), time
@@ -31,8 +31,8 @@ local function take(s1, s2, s3, now, cost, quota, period, burst, max_delay, may_
   if may_wait == 1 then waiting = max_delay * quota end
   if s2 >= quota then s1, s2 = s1 + 1, 0 end
   local level = full
-  if s3 > 0 then
-    if s3 > now then s1 = s1 - (s3 - now) end
+  local known = s3 > 0 and s3 <= now
+  if known then
     level = (now - s1) * quota - s2
     if level > full then level = full end
   end
@@ -47,7 +47,7 @@ local function take(s1, s2, s3, now, cost, quota, period, burst, max_delay, may_
     level = level - cost * period
     if early > 0 then wait = (early + (quota - early % quota) % quota) / quota end
   elseif ask * period <= full + waiting then
-    if s3 > 0 and s1 > now then
+    if known and s1 > now then
       -- The queue may be longer than these numbers could make it (they were edited): by instants, where nothing becomes too large.
       lacking = ask * period - waiting + s2
       wait = s1 - now
@@ -56,7 +56,7 @@ local function take(s1, s2, s3, now, cost, quota, period, burst, max_delay, may_
     end
     wait = wait + (lacking + (quota - lacking % quota) % quota) / quota
   end
-  if fits == 0 and s3 > 0 and s1 > now then
+  if fits == 0 and known and s1 > now then
     local missing = full + s2
     local reset = s1 - now + (missing + (quota - missing % quota) % quota) / quota
     return 0, s1, s2, s3, 0, wait, reset, now + reset + period

@@ -245,3 +245,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn callers_with_different_numbers_do_not_reset_each_other() {
+    // As while an edit reaches one proxy after another, or where a policy answers two bursts for one key.
+    for (engine, mut store) in Timed::engines() {
+        for program in [&TOKEN_BUCKET, &GCRA] {
+            let large = cell(program, "bursts apart", 100, 60 * SECOND_US, 100);
+            let mut small = large.clone();
+            small.numbers[2] = 99;
+            let admitted = (0..300).filter(|turn| store.fits([&large, &small][turn % 2])).count();
+            assert_eq!(admitted, 100, "{engine} {}: in one instant", program.name);
+            // A burst at another rate is another span of time: whoever changes it may lose some of it, and wins nothing.
+            let slow = cell(program, "rates apart", 100, 60 * SECOND_US, 100);
+            let fast = cell(program, "rates apart", 200, 60 * SECOND_US, 100);
+            let admitted = (0..300).filter(|turn| store.fits([&slow, &fast][turn % 2])).count();
+            assert!((50..=100).contains(&admitted), "{engine} {}: {admitted} in one instant", program.name);
+        }
+        let long =
+            Cell { numbers: [10, SECOND_US as i64, 1, 10 * SECOND_US as i64, 1, 0], ..cell(&LEAKY_BUCKET, "apart", 10, SECOND_US, 1) };
+        let mut short = long.clone();
+        short.numbers[3] = 5 * SECOND_US as i64;
+        let admitted = (0..500).filter(|turn| store.fits([&long, &short][turn % 2])).count();
+        assert_eq!(admitted, 101, "{engine}: what passes, and what waits for ten seconds at most");
+    }
+}
+
+#[test]
+fn a_place_with_slack_is_held_however_far_the_clock_steps_back() {
+    for (engine, mut store) in Timed::engines() {
+        let mut place = cell(&CONCURRENCY, "slack", 2, HOUR_US as u64, 0);
+        place.numbers[2] = 100 * HOUR_US;
+        for back_us in [0, 1, 1_000_000, 50 * HOUR_US] {
+            store.step(-back_us);
+            let held = store.take(&Cells::from_iter([Cell { member: back_us as u128 + 1, ..place.clone() }])).admitted;
+            assert_eq!(held, back_us <= 1, "{engine} {back_us}");
+        }
+    }
+}

@@ -119,8 +119,9 @@ pub(super) struct Leaky(Option<(Empty, i128)>);
 impl Leaky {
     fn level(&self, asked: &Asked) -> i128 {
         let [quota, period, burst, ..] = asked.numbers;
-        // Written in the future: the clock has stepped back, and no time has gone by since.
-        self.0.map_or(burst * period, |(empty, last)| empty.level(asked.now.max(last), quota, burst * period))
+        // Written in the future: the clock has stepped back.
+        let known = self.0.filter(|(_, last)| *last <= asked.now);
+        known.map_or(burst * period, |(empty, _)| empty.level(asked.now, quota, burst * period))
     }
 }
 

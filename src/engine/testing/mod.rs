@@ -31,8 +31,8 @@ program!(SLIDING_WINDOW_LOG, "sliding_window_log", Log, 0, 2);
 program!(SLIDING_WINDOW_BUCKETS, "sliding_window_buckets", Buckets, 0, 3);
 program!(TOKEN_BUCKET, "token_bucket", Numbers, 3, 3);
 program!(GCRA, "gcra", Numbers, 2, 3);
-program!(LEAKY_BUCKET, "leaky_bucket", Numbers, 2, 5);
-program!(CONCURRENCY, "concurrency", Leases, 0, 2);
+program!(LEAKY_BUCKET, "leaky_bucket", Numbers, 3, 5);
+program!(CONCURRENCY, "concurrency", Leases, 0, 3);
 program!(QUOTA, "quota", Numbers, 2, 6);
 
 /// All that ship.
