@@ -28,7 +28,8 @@ fn sliding() -> [Algorithm; 6] {
 
 /// What passes in each second from the last one of a window on, when somebody asks for all there is.
 async fn greedy(node: &Node, time: &HeldTime, algorithm: &Algorithm, seconds: i64) -> BTreeMap<i64, u64> {
-    let plan = one(&format!("greedy for {seconds} s"), algorithm.clone());
+    // Each has a counter of its own, also those of one shape.
+    let plan = one(&format!("greedy for {seconds} s of {algorithm:?}"), algorithm.clone());
     let mut passed = BTreeMap::new();
     for second in PERIOD_S - 1..PERIOD_S - 1 + seconds {
         time.set(BEGIN_S + second);
