@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::abi::types;
 use super::component;
-use super::error::{Cause, one_line};
+use super::error::{Cause, mistake_line, one_line};
 use super::fact;
 use super::instance::{Bounds, Instance, LOG_LINES_PER_SECOND_MAX, Unready};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
@@ -113,7 +113,7 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
     let whole = |mistake: &types::Mistake| {
         let path = one_line(&mistake.path);
         let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
-        let message = one_line(&mistake.message);
+        let message = mistake_line(&mistake.message);
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
         Mistake::new(format!("{config}{dot}{path}"), found, expected)

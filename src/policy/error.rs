@@ -3,7 +3,9 @@
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
 /// Characters of a message, at most: a guest writes some of them.
-const MESSAGE_CHARS_MAX: usize = 512;
+const MESSAGE_CHARS_MAX: usize = 300;
+/// The same of a mistake in a policy's configuration: it may list all keys that were expected, and the nearest one comes last.
+const MISTAKE_CHARS_MAX: usize = 512;
 
 /// Why a guest gave no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +103,11 @@ impl From<wasmtime::Error> for Failure {
 /// A foreign text for a log line: shortened, and without what would begin a line of its own or move a terminal's cursor.
 pub(super) fn one_line(text: &str) -> String {
     bounded(text, MESSAGE_CHARS_MAX)
+}
+
+/// The same for a mistake's text.
+pub(super) fn mistake_line(text: &str) -> String {
+    bounded(text, MISTAKE_CHARS_MAX)
 }
 
 /// The same with another bound.

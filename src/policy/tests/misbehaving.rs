@@ -39,7 +39,7 @@ fn each_breach_costs_one_call_and_has_its_cause() {
     for (how, cause, message) in breaches {
         let error = policy.decide(&[("query", how)]).unwrap_err();
         assert_eq!(error.cause, cause, "{how}: {error}");
-        assert!(error.message.contains(message) && error.message.len() < 600, "{how}: {error}");
+        assert!(error.message.contains(message) && error.message.len() < 400, "{how}: {error}");
         assert_eq!(error.policy, "public");
         let next = policy.decide(&[("query", "well")]).unwrap_or_else(|error| panic!("after {how}: {error}"));
         assert_eq!(plan(&next).limits()[0].key, "k");
