@@ -119,7 +119,12 @@ pub(super) fn unit_us(algorithm: &Algorithm) -> u32 {
 
 /// Whether nothing can ever pass: an amount of 0, or a burst of 0 where none may wait. Such a limit never reaches Lua.
 pub(super) fn never_passes(algorithm: &Algorithm) -> bool {
-    algorithm.amount() == Some(0) && algorithm.most().is_some() || algorithm.most() == Some(0)
+    match algorithm {
+        Algorithm::TokenBucket { burst, rate } | Algorithm::Gcra { burst, rate } => *burst == 0 || rate.amount == 0,
+        Algorithm::LeakyBucket { rate, .. } => rate.amount == 0 || algorithm.most() == Some(0),
+        Algorithm::Quota { amount, conditional, .. } => *conditional && *amount == 0,
+        _ => algorithm.amount() == Some(0),
+    }
 }
 
 /// What gives a counter's state its meaning, `fw1-60000c`: the algorithm with the version of its state's format, the period in milliseconds, and what else

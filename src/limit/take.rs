@@ -279,7 +279,8 @@ fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Ro
         return Take::Unavailable;
     }
     let limits = plan.limits();
-    let mut outcome = Outcome { admitted: verdict == Verdict::Admitted, limits: limits.iter().map(untouched).collect() };
+    // The round tells of each limit that was asked. The others never pass: nothing is left of them.
+    let mut outcome = Outcome { admitted: verdict == Verdict::Admitted, limits: vec![LimitOutcome::default(); limits.len()] };
     let mut charged: Charged = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
     count(shared, scope, limits, &outcome);
