@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Weak};
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::programs;
@@ -71,7 +72,8 @@ impl Hasher for AddressHasher {
 pub(super) struct KnownScope {
     scope: Weak<Scope>,
     degraded: OnceCell<Counter>,
-    names: HashMap<String, KnownLimit>,
+    /// Policies choose these names, and what is kept of them is bounded: a seed of our own is guard enough.
+    names: HashMap<String, KnownLimit, RandomState>,
 }
 
 /// What is known of a limit's name in a scope.
@@ -114,7 +116,7 @@ impl Local {
         if self.scopes.len() >= SCOPES_MAX {
             self.scopes.clear();
         }
-        let mut known = KnownScope { scope: Arc::downgrade(scope), degraded: OnceCell::new(), names: HashMap::new() };
+        let mut known = KnownScope { scope: Arc::downgrade(scope), degraded: OnceCell::new(), names: HashMap::default() };
         let answer = work(&mut known);
         self.scopes.insert(address, known);
         answer

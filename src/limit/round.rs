@@ -6,7 +6,7 @@
 //! one refuses, those behind it are still looked at (cost 0, nothing charged), because `Retry-After` is the longest of all; then what the
 //! groups before it took is given back, the last first.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome};
@@ -84,13 +84,13 @@ impl Round {
         if found.is_none() {
             let places = SmallVec::new();
             let fresh = Group { tag, last: false, cells: Cells::new(), places, denies: false, looked: false, retold: false, answer: None };
-            self.groups.insert(at, fresh);
+            put(&mut self.groups, at, fresh);
         }
         if let Some(group) = self.groups.get_mut(at) {
             // Sorted by program: a script for each order would be too many for Redis' memory.
             let among = group.cells.iter().position(|other| other.program.name > cell.program.name).unwrap_or(group.cells.len());
-            group.cells.insert(among, cell);
-            group.places.insert(among, place);
+            put(&mut group.cells, among, cell);
+            put(&mut group.places, among, place);
             group.denies |= denies;
         }
     }
@@ -253,6 +253,15 @@ impl Group {
     fn reply(&self, index: usize) -> Option<(&Taken, &CellReply)> {
         let Some(Ok(taken)) = &self.answer else { return None };
         taken.cells.get(index).map(|reply| (taken, reply))
+    }
+}
+
+/// Mostly the end is the place, where nothing must move.
+fn put<A: Array>(items: &mut SmallVec<A>, at: usize, item: A::Item) {
+    if at == items.len() {
+        items.push(item);
+    } else {
+        items.insert(at, item);
     }
 }
 

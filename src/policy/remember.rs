@@ -3,8 +3,10 @@
 //! Facts come from clients. A table without chains can't be made slow by chosen collisions, and full comparison means that none is ever mistaken
 //! for another.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+
+use foldhash::fast::RandomState;
 
 use super::{Decision, Verdict};
 

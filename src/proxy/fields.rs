@@ -61,9 +61,9 @@ fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
     for (limit, outcome) in told(limits, outcome) {
         let (quota, window_s) = quota(limit, outcome);
         member(&mut text, 0, &limit.name);
-        number(&mut text, ";q=", quota);
+        parameter(&mut text, ";q=", quota);
         if let Some(window_s) = window_s {
-            number(&mut text, ";w=", window_s);
+            parameter(&mut text, ";w=", window_s);
         }
         if let Some(unit) = unit(limit).filter(|unit| *unit != "requests" && is_printable(unit)) {
             text.extend_from_slice(b";qu=");
@@ -76,9 +76,9 @@ fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
     }
     for (limit, outcome) in told(limits, outcome) {
         member(&mut text, middle, &limit.name);
-        number(&mut text, ";r=", outcome.remaining);
+        parameter(&mut text, ";r=", outcome.remaining);
         if let Some(window_s) = effective_window_s(limit, outcome) {
-            number(&mut text, ";t=", window_s);
+            parameter(&mut text, ";t=", window_s);
         }
     }
     let text = Bytes::from(text);
@@ -138,9 +138,9 @@ fn legacy(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
         (outcome.fits, share, std::cmp::Reverse(effective_window_s(limit, outcome)))
     });
     let Some((limit, outcome)) = tightest else { return };
-    headers.insert(&LEGACY_LIMIT, quota(limit, outcome).0.into());
-    headers.insert(&LEGACY_REMAINING, outcome.remaining.into());
-    headers.insert(&LEGACY_RESET, effective_window_s(limit, outcome).unwrap_or(0).into());
+    headers.insert(&LEGACY_LIMIT, number(quota(limit, outcome).0));
+    headers.insert(&LEGACY_REMAINING, number(outcome.remaining));
+    headers.insert(&LEGACY_RESET, number(effective_window_s(limit, outcome).unwrap_or(0)));
 }
 
 /// Begins a member of the list that starts at `start`: a limit's name needs no escape.
@@ -153,7 +153,12 @@ fn member(text: &mut Vec<u8>, start: usize, name: &str) {
     text.push(b'"');
 }
 
-fn number(text: &mut Vec<u8>, parameter: &str, value: u64) {
+/// A field that is one number.
+pub(super) fn number(value: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(value)).unwrap_or_else(|_| value.into())
+}
+
+fn parameter(text: &mut Vec<u8>, parameter: &str, value: u64) {
     text.extend_from_slice(parameter.as_bytes());
     text.extend_from_slice(itoa::Buffer::new().format(value.min(INTEGER_MAX)).as_bytes());
 }

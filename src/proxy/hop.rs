@@ -19,11 +19,15 @@ use super::refusal::Refusal;
 /// # Errors
 /// 501 for a transfer coding other than `chunked`: its bytes would be forwarded as if they were the content.
 pub(super) fn strip_request(headers: &mut HeaderMap, trusted: bool) -> Result<Option<HeaderValue>, Refusal> {
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    if codings.any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
+    let (mut codings, mut known) = (0, true);
+    for coding in headers.get_all(TRANSFER_ENCODING) {
+        codings += 1;
+        known &= coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    }
+    if !known {
         return Err(Refusal::NotImplemented("only the transfer coding chunked is known"));
     }
-    if headers.get_all(TRANSFER_ENCODING).iter().nth(1).is_some() {
+    if codings > 1 {
         // RFC 9112, 6.1: never twice. A proxy before us may have read it as nested.
         return Err(Refusal::BadRequest("chunked stands twice"));
     }

@@ -1,5 +1,7 @@
 //! Everything that keeps a request from its upstream, and its answer: one short problem document each (RFC 9457). Knows no route.
 
+use std::borrow::Cow;
+
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
@@ -61,20 +63,20 @@ pub(super) const CLIENT_GONE: u16 = 499;
 
 impl Refusal {
     /// What the client is told, beside the status.
-    fn told(&self) -> (StatusCode, String) {
-        let limit = |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.");
+    fn told(&self) -> (StatusCode, Cow<'static, str>) {
+        let limit = |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
         match self {
-            Self::BadRequest(why) => (StatusCode::BAD_REQUEST, sentence(why)),
+            Self::BadRequest(why) => (StatusCode::BAD_REQUEST, sentence(why).into()),
             Self::Unreadable(status) => (*status, unreadable(*status).into()),
-            Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why)),
-            Self::ServerOptions => (StatusCode::NO_CONTENT, String::new()),
+            Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why).into()),
+            Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
             Self::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into()),
             Self::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "The request's body stood still for too long.".into()),
             Self::BodyTooLarge { limit_bytes } => (StatusCode::PAYLOAD_TOO_LARGE, limit("request's body", *limit_bytes)),
             Self::UriTooLong { limit_bytes } => (StatusCode::URI_TOO_LONG, limit("request's target", *limit_bytes as u64)),
             Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "The allowance is used up for now.".into()),
-            Self::Denied => (StatusCode::FORBIDDEN, String::new()),
+            Self::Denied => (StatusCode::FORBIDDEN, "".into()),
             Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Allowances can't be counted at the moment.".into()),
             Self::PolicyFailed => (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into()),
             Self::UpstreamFailed => (StatusCode::BAD_GATEWAY, "The upstream can't be reached, or its answer can't be read.".into()),
@@ -106,14 +108,14 @@ impl Refusal {
             Self::Denied => {
                 if let Some(denial) = visit.denial() {
                     status = denied(denial, &mut headers).unwrap_or(status);
-                    detail.clone_from(&denial.reason);
+                    detail = denial.reason.clone().into();
                     retry_after_s = denial.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
                 }
             }
             _ => {}
         }
         if let Some(seconds) = retry_after_s {
-            headers.insert(RETRY_AFTER, seconds.into());
+            headers.insert(RETRY_AFTER, fields::number(seconds));
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if visit.grpc {
@@ -158,19 +160,26 @@ impl Refusal {
     }
 
     /// The problem document.
-    fn document(&self, visit: &Visit, status: StatusCode, detail: &str) -> Vec<u8> {
+    #[allow(clippy::ptr_arg, reason = "whether the words are our own decides whether they are escaped")]
+    fn document(&self, visit: &Visit, status: StatusCode, detail: &Cow<'static, str>) -> Vec<u8> {
         let too_many = matches!(self, Self::TooMany);
         let mut out = Vec::with_capacity(256);
-        let mut member = |name: &[u8], text: &str| {
+        let member = |out: &mut Vec<u8>, name: &[u8], text: &str| {
             out.extend_from_slice(name);
-            json::string(&mut out, text);
+            out.extend_from_slice(text.as_bytes());
         };
-        member(b"{\"type\":", if too_many { QUOTA_EXCEEDED } else { ABOUT_BLANK });
-        member(b",\"title\":", status.canonical_reason().unwrap_or("Refused"));
+        // Words of our own need no escape.
+        member(&mut out, b"{\"type\":\"", if too_many { QUOTA_EXCEEDED } else { ABOUT_BLANK });
+        member(&mut out, b"\",\"title\":\"", status.canonical_reason().unwrap_or("Refused"));
         if !detail.is_empty() {
-            member(b",\"detail\":", detail);
+            out.extend_from_slice(b"\",\"detail\":\"");
+            match detail {
+                Cow::Borrowed(ours) => out.extend_from_slice(ours.as_bytes()),
+                Cow::Owned(theirs) => json::escaped(&mut out, theirs),
+            }
         }
-        member(b",\"request_id\":", visit.id.to_str().unwrap_or_default());
+        out.extend_from_slice(b"\",\"request_id\":");
+        json::string(&mut out, visit.id.to_str().unwrap_or_default());
         out.extend_from_slice(b",\"status\":");
         json::number(&mut out, u64::from(status.as_u16()));
         if too_many && let Some((limits, outcome)) = visit.limits() {

@@ -16,7 +16,7 @@ pub(super) fn whole(method: &Method, status: StatusCode, mut headers: HeaderMap,
     let body = body.into();
     // Neither has a length (RFC 9110, 8.6).
     if status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED {
-        headers.insert(CONTENT_LENGTH, body.len().into());
+        headers.insert(CONTENT_LENGTH, fields::number(body.len() as u64));
     }
     let mut reply = Response::new(if *method == Method::HEAD { Body::empty() } else { Body::full(body) });
     *reply.status_mut() = status;
