@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
-use crate::limit::Limiter;
+use crate::limit::{Limiter, Retired};
 use crate::listen::{ConnectionSettings, Drain, Listener, Security};
 use crate::plan::Fallback;
 use crate::reload::Watch;
@@ -55,6 +55,8 @@ struct Running {
     shutdown_grace: Duration,
     /// What serving needs of `current`, without that wait.
     serving: arc_swap::ArcSwap<Serving>,
+    /// Those that reloads have replaced, while requests still hold something of them.
+    retired: Mutex<Vec<Retired>>,
     live: Arc<crate::proxy::Live>,
     connections: Arc<Connections>,
     /// Of each listener.
@@ -67,6 +69,15 @@ struct Running {
     /// The operator's pages are served until everything else has ended.
     admin_drain: Drain,
     views: views::State,
+}
+
+impl Running {
+    /// A shutdown has to wait for what this limiter's requests settle, as for the others'.
+    fn retire(&self, limiter: &Limiter) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.retain(|limiter| !limiter.is_over());
+        retired.push(limiter.retire());
+    }
 }
 
 type Connections = arc_swap::ArcSwap<ConnectionSettings>;
@@ -153,6 +164,7 @@ impl App {
             views: views::State::new(&built, clock.wall_us()),
             shutdown_grace: built.shutdown_grace,
             serving: arc_swap::ArcSwap::from_pointee(Serving::of(&built)),
+            retired: Mutex::default(),
             admin_connections: Arc::new(Connections::from_pointee(admin_connections(&built.connections))),
             current: Mutex::new(built),
             live: crate::proxy::Live::new(house),
@@ -251,6 +263,9 @@ impl Reloader {
         running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
         running.connections.store(Arc::new(built.connections.clone()));
         running.admin_connections.store(Arc::new(admin_connections(&built.connections)));
+        if !Arc::ptr_eq(&current.limiter, &built.limiter) {
+            running.retire(&current.limiter);
+        }
         running.serving.store(Arc::new(Serving::of(&built)));
         running.live.swap(house);
         let watched = built.watched.clone();

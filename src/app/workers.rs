@@ -1,7 +1,7 @@
 //! The threads: one single-threaded runtime a worker, each with its own listening sockets, and one for the operator's pages.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -114,8 +114,15 @@ async fn serve(running: &Arc<Running>, sockets: Vec<Listener>) -> bool {
         running.drain.cut();
         let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;
     }
+    let ended = ended.max(clock::monotonic() + SETTLE_MIN);
+    let left = || ended.saturating_duration_since(clock::monotonic());
+    // Each worker waits for all: what a limiter settles runs on the worker that charged.
+    let retired = running.retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for limiter in &retired {
+        limiter.drain(left()).await;
+    }
     let limiter = Arc::clone(&running.serving.load().limiter);
-    limiter.drain(ended.saturating_duration_since(clock::monotonic()).max(SETTLE_MIN)).await;
+    limiter.drain(left()).await;
     finished
 }
 

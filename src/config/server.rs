@@ -24,8 +24,9 @@ const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
-/// The low end is what an HTTP/1 connection reads at a time.
-const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=1 << 20;
+/// The low end is what an HTTP/1 connection reads at a time. With the high end a head of HTTP/2, whose fields count 32 bytes more than they have, stays
+/// below the 24,576 fields that a `HeaderMap` can hold.
+const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=512 << 10;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
 /// Each holds its connection and, of a body, what the client has sent of it. With 0 none waits.
 const WAITING: RangeInclusive<u64> = 0..=1_000_000;

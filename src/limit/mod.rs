@@ -21,7 +21,7 @@ mod take;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::{Engine, EngineError, Scripts, Secret};
@@ -173,9 +173,38 @@ impl Limiter {
 
     /// Waits until every take and settling call so far is done, on all workers, at most `grace`. Their runtimes must still run.
     pub async fn drain(&self, grace: Duration) {
-        if tokio::time::timeout(grace, self.shared.drained()).await.is_err() {
-            tracing::warn!(calls = self.shared.pending(), "settling calls were not done within the grace period");
+        drain(&self.shared, grace).await;
+    }
+
+    /// What is left of this limiter once another has taken its place: requests under way settle where they were charged.
+    #[must_use]
+    pub fn retire(&self) -> Retired {
+        Retired(Arc::downgrade(&self.shared))
+    }
+}
+
+/// A limiter that new requests do not charge any more.
+#[derive(Clone, Debug)]
+pub struct Retired(Weak<shared::Shared>);
+
+impl Retired {
+    /// Whether nobody holds anything of it, and nothing of it is under way.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// As [`Limiter::drain`].
+    pub async fn drain(&self, grace: Duration) {
+        if let Some(shared) = self.0.upgrade() {
+            drain(&shared, grace).await;
         }
+    }
+}
+
+async fn drain(shared: &shared::Shared, grace: Duration) {
+    if tokio::time::timeout(grace, shared.drained()).await.is_err() {
+        tracing::warn!(calls = shared.pending(), "settling calls were not done within the grace period");
     }
 }
 

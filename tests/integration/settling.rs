@@ -84,6 +84,29 @@ async fn after_a_drain_no_lease_is_left() {
     }
 }
 
+#[tokio::test]
+async fn what_was_charged_before_a_reload_is_given_back_after_it_and_before_the_end() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let config = simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
+    let before = config.server("shutdown_grace = \"20s\"").redis("single", &[redis.address]).text();
+    let mut weir = Weir::start(&before);
+    upstream.hold();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status).ok() });
+    at_upstream(&upstream, 1).await;
+    // Another deadline is another limiter.
+    weir.reload(&before.replace("deadline = \"10s\"", "deadline = \"9s\""), "applied");
+    let mut connection = redis.connect();
+    assert_eq!(connection.ask(&["DBSIZE"]).number(), 1);
+    // The place is given back only when all else has ended. A client that leaves Redis meanwhile leaves nothing behind.
+    connection.ask(&["CLIENT", "PAUSE", "500"]);
+    weir.signal(Signal::TERM);
+    upstream.release();
+    assert_eq!(held.await.unwrap(), Some(200));
+    assert_eq!(weir.exit().code(), Some(0));
+    assert_eq!(connection.ask(&["DBSIZE"]).number(), 0);
+}
+
 /// One at once, then one each half a second.
 const TURNS: &str = "name = \"turns\", algorithm = \"leaky_bucket\", quota = 2, period = \"1s\", burst = 1, max_delay = \"20s\"";
 

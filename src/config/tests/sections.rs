@@ -24,7 +24,7 @@ fn each_number_has_its_range() {
     says("server.workers = 65", &["found 65"]);
     says("server.limits.connections = -1", &["server.limits.connections: found -1"]);
     says("server.limits.connections = 1.5", &["found 1.5"]);
-    says("server.limits.header_bytes = \"4KiB\"", &["\"8KiB\" to \"1MiB\""]);
+    says("server.limits.header_bytes = \"4KiB\"", &["\"8KiB\" to \"512KiB\""]);
     says("server.limits.header_bytes = 16384", &["help: a size has a unit: \"16384B\""]);
     says("server.timeouts.request_header = \"0s\"", &["\"1ms\" to \"1h\""]);
     says("store.deadline = \"1m\"", &["\"1ms\" to \"10s\""]);
