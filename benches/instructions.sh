@@ -15,6 +15,7 @@ PATHS=(admitted refused unlimited)
 WARM=200
 FEW=200
 MANY=600
+ROUNDS=3
 
 for tool in valgrind callgrind_control curl; do
     have "$tool" || die "$tool is missing" "Type: make setup"
@@ -125,13 +126,17 @@ counted() {
     [[ -n $instructions ]] || die "callgrind wrote no profile" "$(tail -n 5 "$folder/weir.log")"
 }
 
-# of PATH: sets `each`, instructions per request; the connection's own cost falls out of the difference.
+# of PATH: sets `each`, instructions per request; the connection's own cost falls out of the difference. The middle of ROUNDS counts, because how many
+# levels of the timer wheel are looked at depends on the moment.
 of() {
-    local few
-    counted "$1" "$FEW"
-    few=$instructions
-    counted "$1" "$MANY"
-    each=$(((instructions - few) / (MANY - FEW)))
+    local few counts=()
+    for _ in $(seq "$ROUNDS"); do
+        counted "$1" "$FEW"
+        few=$instructions
+        counted "$1" "$MANY"
+        counts+=($(((instructions - few) / (MANY - FEW))))
+    done
+    each=$(printf '%s\n' "${counts[@]}" | sort -n | sed -n "$((ROUNDS / 2 + 1))p")
 }
 
 callgrind_control --instr=on "$pid" > /dev/null 2>&1
