@@ -3,18 +3,19 @@
 //! All cells of a call share a tag, hence a shard, hence one lock: the time is read inside it, every cell is asked, and only when all enforced
 //! ones agreed anything is written. Must not know what an algorithm's numbers mean.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::counters::{self, Stored};
 use super::failures::Failures;
-use super::found::Found;
+use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
 use super::shard::Shard;
-use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Taken};
+use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken};
 use crate::clock::Clock;
 use crate::telemetry::{Counter, Gauge, Metrics, names};
 
@@ -24,6 +25,8 @@ const SHARDS: usize = 256;
 const SWEEP_STEPS: usize = 2;
 /// Counters that a call looks at when there is no room for a new one.
 const SWEEP_STEPS_WHEN_FULL: usize = 512;
+/// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that come later are not found.
+const SPACES_MAX: usize = 16_384;
 /// Kept beyond the end of a state's meaning: what a give-back may still ask for.
 const LINGER_US: u64 = 1_000_000;
 
@@ -44,6 +47,8 @@ pub struct Embedded {
     gauge: Gauge,
     full: Counter,
     failures: Failures,
+    /// By their text: counters have no names here, and a person who asks knows nothing else.
+    spaces: Mutex<HashMap<String, Arc<Space>>>,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -65,6 +70,7 @@ impl Embedded {
             gauge: metrics.gauge(names::EMBEDDED_KEYS),
             full: metrics.counter(names::EMBEDDED_FULL, &[]),
             failures: Failures::new(metrics),
+            spaces: Mutex::default(),
         }
     }
 
@@ -90,8 +96,23 @@ impl Embedded {
         self.release(freed);
     }
 
+    /// Remembers a space, for [`Embedded::find`].
+    pub(super) fn note_space(&self, space: &Arc<Space>) {
+        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if spaces.len() < SPACES_MAX {
+            spaces.entry(space.text.clone()).or_insert_with(|| Arc::clone(space));
+        }
+    }
+
+    /// The counters of `key` in the spaces that begin with `prefix`.
+    pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<Found> {
+        let known: Vec<Arc<Space>> = self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let known = known.into_iter().filter(|space| space.text.starts_with(prefix));
+        known.filter_map(|space| self.look(Key { space, ..key.clone() })).take(FOUND_MAX).collect()
+    }
+
     /// What a counter holds now; `None` where there is none.
-    pub(super) fn look(&self, key: Key) -> Option<Found> {
+    fn look(&self, key: Key) -> Option<Found> {
         let shard = self.shard(key.tag)?;
         let at_us = self.now_us();
         let entry = shard.entry_of(key.id())?;

@@ -331,23 +331,21 @@ impl Engine {
         }
     }
 
+    /// Remembers a space whose counters may be looked for. On Redis their names say it.
+    pub fn note_space(&self, space: &Arc<Space>) {
+        if let Self::Embedded(embedded) = self {
+            embedded.note_space(space);
+        }
+    }
+
     /// The counters of `key`, whatever its space, whose space begins with `prefix`: for a person who asks, not for requests. `kind` says of a space what its
-    /// counters are made of. Of a counter in memory no name is kept, so only the spaces in `known` are looked at.
+    /// counters are made of. Of a counter in memory no name is kept, so only the spaces that were noted are looked at.
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn find(
-        &self,
-        key: &Key,
-        prefix: &str,
-        known: &[Arc<Space>],
-        kind: fn(&str) -> Option<Kind>,
-    ) -> Result<Vec<Found>, EngineError> {
+    pub async fn find(&self, key: &Key, prefix: &str, kind: fn(&str) -> Option<Kind>) -> Result<Vec<Found>, EngineError> {
         match self {
-            Self::Embedded(embedded) => {
-                let known = known.iter().filter(|space| space.text.starts_with(prefix));
-                Ok(known.filter_map(|space| embedded.look(Key { space: Arc::clone(space), ..key.clone() })).collect())
-            }
+            Self::Embedded(embedded) => Ok(embedded.find(key, prefix)),
             Self::Redis(redis) => redis.find(key, prefix, kind).await,
         }
     }

@@ -134,7 +134,7 @@ impl KnownScope {
                 known.spaces.clear();
             }
             let space = Arc::new(keys::space(&scope.name, limit, &shared.shape(algorithm)));
-            shared.note_space(&space);
+            shared.engine.note_space(&space);
             known.spaces.push((algorithm.clone(), Arc::clone(&space)));
             space
         })

@@ -50,8 +50,11 @@ pub(super) async fn find(shared: &Shared, wanted: &Wanted) -> Result<Vec<Counter
     let digest = |text: &str| shared.digests.of(&[text.as_bytes()]);
     let any = Arc::new(Space { text: String::new(), digest: 0 });
     let key = Key { tag: digest(tag.as_ref().unwrap_or(key)), key: digest(key), space: any };
-    let found = shared.engine.find(&key, &prefix, &shared.known_spaces(), kind).await?;
-    Ok(found.into_iter().filter_map(|found| told(found, prefix.len())).collect())
+    let found = shared.engine.find(&key, &prefix, kind).await?;
+    let mut told: Vec<Counter> = found.into_iter().filter_map(|found| told(found, prefix.len())).collect();
+    // Neither store has an order of its own.
+    told.sort_by(|one, other| one.shape.cmp(&other.shape));
+    Ok(told)
 }
 
 pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), EngineError> {

@@ -155,7 +155,7 @@ impl Limiter {
     }
 
     /// The counters of one key, one for each shape that its limit has or had: for a person who asks. In memory, those of limits that were asked since
-    /// this limiter was made.
+    /// the engine was made.
     ///
     /// # Errors
     /// The store does not answer.

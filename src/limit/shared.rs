@@ -1,6 +1,5 @@
 //! What a limiter is made of: shared by its workers, its grants and the tasks that outlive a request.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -11,12 +10,9 @@ use super::keys::Digests;
 use super::queue::{ByKind, Worker};
 use super::{Settings, programs};
 use crate::clock::Clock;
-use crate::engine::{Engine, Program, Scripts, Space};
+use crate::engine::{Engine, Program, Scripts};
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
-
-/// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that come later are not found.
-const SPACES_MAX: usize = 16_384;
 
 /// The inside of a limiter.
 #[derive(Debug)]
@@ -35,8 +31,6 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     /// Of each thread that ever charged here and still lives. Locked only when a thread comes and when somebody drains.
     workers: Mutex<Vec<Weak<Worker>>>,
-    /// By their text, those of counters in memory, where no counter's name is kept: for a person who asks.
-    spaces: Mutex<HashMap<String, Arc<Space>>>,
     /// How many wait in [`Shared::drain`]: while nobody does, nobody is told.
     drainers: AtomicUsize,
     idle: Notify,
@@ -82,7 +76,6 @@ impl Shared {
             waiting_max: settings.waiting_max,
             counters,
             workers: Mutex::default(),
-            spaces: Mutex::default(),
             drainers: AtomicUsize::new(0),
             idle: Notify::new(),
         }
@@ -109,21 +102,6 @@ impl Shared {
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(&worker));
         worker
-    }
-
-    /// A worker has met a space for the first time.
-    pub(super) fn note_space(&self, space: &Arc<Space>) {
-        if matches!(*self.engine, Engine::Redis(_)) {
-            return;
-        }
-        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
-        if spaces.len() < SPACES_MAX {
-            spaces.entry(space.text.clone()).or_insert_with(|| Arc::clone(space));
-        }
-    }
-
-    pub(super) fn known_spaces(&self) -> Vec<Arc<Space>> {
-        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Takes and settling calls under way on all threads.

@@ -75,12 +75,19 @@ async fn after_an_edit_each_shape_is_told() {
         remaining(&weir).await;
         weir.reload(&config.text().replace("fixed_window", "sliding_window_log"), "applied");
         remaining(&weir).await;
-        let (_, out, _) = key(&weir, "show", "day", "127.0.0.1", &[]);
-        assert!(
-            out.contains(": fixed_window (fw1-86400000f)\n  1 units counted")
-                && out.contains(": sliding_window_log (sl1-86400000)\n  1 units within"),
-            "{out}"
-        );
+        let both = |weir: &Weir| {
+            let (_, out, _) = key(weir, "show", "day", "127.0.0.1", &[]);
+            let found = [": fixed_window (fw1-86400000f)\n  1 units counted", ": sliding_window_log (sl1-86400000)\n  1 units within"];
+            let places = found.map(|text| out.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{out}")));
+            assert!(places.is_sorted(), "{out}");
+        };
+        both(&weir);
+        // Another deadline: a new limiter on the same store, and nobody has asked it yet.
+        let mut later = config.clone();
+        later.store = if later.store.is_empty() { "[store]\n".into() } else { later.store.replace("deadline = \"10s\"\n", "") };
+        later.store = later.store.replacen("[store]\n", "[store]\ndeadline = \"9s\"\n", 1);
+        weir.reload(&later.text().replace("fixed_window", "sliding_window_log"), "applied");
+        both(&weir);
     }
 }
 
