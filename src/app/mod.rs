@@ -281,10 +281,11 @@ impl Reloader {
     }
 }
 
-/// For whoever forgot to renew. Shown from the first certificate on.
+/// For whoever forgot to renew. Shown while there is a certificate.
 fn show_expiry(metrics: &Metrics, built: &Built) {
-    if let Some(first) = built.tls.iter().flatten().map(|tls| tls.expires_s()).min() {
-        metrics.gauge(names::CERTIFICATES_EXPIRE).set(first);
+    match built.tls.iter().flatten().map(|tls| tls.expires_s()).min() {
+        Some(first) => metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
+        None => metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
     }
 }
 

@@ -156,6 +156,11 @@ impl Metrics {
         gauges.entry(name.name).or_insert_with(|| (name, Gauge::default())).1.clone()
     }
 
+    /// Shows the gauge of `name` no more: what it told of is gone.
+    pub fn forget_gauge(&self, name: Name) {
+        self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner).remove(name.name);
+    }
+
     /// Times of whole requests.
     #[must_use]
     pub fn request_seconds(&self) -> &Histogram {

@@ -166,6 +166,9 @@ async fn a_plain_listener_becomes_a_secured_one_by_a_reload() {
     assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("https"));
     assert_eq!(before.get("/", &[]).await.unwrap().status, 200);
     assert!(weir.metric("weir_certificates_expire_timestamp_seconds") > 60_000_000_000);
+    // And back: nobody is to be woken by a certificate that is not served any more.
+    weir.reload(&plain.text(), "applied");
+    assert!(!weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds"));
 }
 
 #[tokio::test]
