@@ -54,7 +54,9 @@ fn ask(
     let seen = Seen { head, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
     let facts = Facts::gather(&decider.questions, seen);
     let failed = |error: &dyn std::fmt::Display| {
-        tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), route = visit.tail.route, %error, "policy failed");
+        if let Some(held_back) = visit.tail.tally.failure_is_said() {
+            tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), route = visit.tail.route, %error, held_back, "policy failed");
+        }
     };
     let decision = decider.policy.decide_for(Some(visit.id.as_bytes()), &facts.pairs()).inspect_err(|error| failed(error)).ok()?;
     match fields(&decision) {

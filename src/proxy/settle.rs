@@ -64,7 +64,10 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
     match policy.settle_for(Some(visit.id.as_bytes()), memo, view) {
         Ok(wanted) => wanted,
         Err(error) => {
-            tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), %error, "settle failed: the declared refunds apply");
+            if let Some(held_back) = visit.tail.tally.failure_is_said() {
+                let request_id = visit.id.to_str().unwrap_or_default();
+                tracing::warn!(request_id, %error, held_back, "settle failed: the declared refunds apply");
+            }
             Vec::new()
         }
     }

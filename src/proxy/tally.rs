@@ -3,8 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::clock::Seldom;
 use crate::telemetry::{Counter, Metrics, names};
 
+/// Lines a second about a route's policy that fails, at most.
+const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
 /// The label of requests that no route took.
 pub(super) const NO_ROUTE: &str = "none";
 
@@ -55,6 +58,7 @@ struct Inner {
     /// By the status' first digit, then by the other two: a route sees few of the 500.
     classes: [OnceLock<Codes>; 5],
     decisions: Vec<Counter>,
+    failures: Seldom,
 }
 
 impl Tally {
@@ -66,6 +70,7 @@ impl Tally {
             metrics: metrics.clone(),
             classes: Default::default(),
             decisions: decisions.unwrap_or_default(),
+            failures: Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX),
         }))
     }
 
@@ -78,6 +83,12 @@ impl Tally {
         if let Some(code) = codes.get(usize::from(status % 100)) {
             code.get_or_init(|| counter(&status.to_string())).inc();
         }
+    }
+
+    /// Whether a failure of the route's policy is to be logged, and how many were not since the last one that was: a policy that fails at every request
+    /// must not hide what else is said. All of them are counted.
+    pub(super) fn failure_is_said(&self) -> Option<u64> {
+        self.0.failures.due()
     }
 
     /// Counts what a policy led to.

@@ -1,5 +1,7 @@
 //! Guests that misbehave: each costs one request or one reload, never the process, and never anybody else's request.
 
+use std::time::Instant;
+
 use crate::harness::client::{Client, get, storm};
 use crate::harness::guest;
 use crate::harness::toml::{Toml, simple};
@@ -72,7 +74,7 @@ fn errors_of(weir: &Weir, cause: &str) -> u64 {
 async fn while_some_requests_meet_a_failing_guest_the_others_are_served() {
     let upstream = Upstream::start();
     let weir = start(&upstream, "");
-    let address = weir.http;
+    let (address, began) = (weir.http, Instant::now());
     let bad = tokio::spawn(async move {
         let mut client = Client::connect(address).await.unwrap();
         for turn in 0..60 {
@@ -84,6 +86,14 @@ async fn while_some_requests_meet_a_failing_guest_the_others_are_served() {
     let tally = storm(&[weir.http], 16, 100, |_, _| Vec::new()).await;
     bad.await.unwrap();
     tally.only(&[200, 429]);
+    // Each is counted; the log is left to others, too.
+    let seconds = began.elapsed().as_secs() + 1;
+    let events = weir.output().events();
+    let said: Vec<u64> =
+        events.iter().filter(|event| event["message"] == "policy failed").filter_map(|event| event["held_back"].as_u64()).collect();
+    assert!((1..=4 * (seconds + 1)).contains(&(said.len() as u64)), "{} lines in {seconds} s", said.len());
+    assert!(said.len() as u64 + said.iter().sum::<u64>() <= 60, "{said:?}");
+    assert_eq!(weir.metric("weir_decisions_total{policy=\"guest\",decision=\"failed\"}"), 60);
 }
 
 #[tokio::test]
