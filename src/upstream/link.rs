@@ -1,20 +1,21 @@
 //! One connection to an upstream: made, used for one request at a time, and given back to its pool when a reply's body has ended. Knows nothing of
 //! which endpoint is chosen.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::AbortHandle;
 
 use super::connect::{Stream, connect};
+use super::drive::Drive;
 use super::framing;
 use super::host::Host;
 use super::outgoing::{Load, Outgoing, Watch};
@@ -23,7 +24,7 @@ use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, Ending, OnEnd};
+use crate::wire::{Alarm, End, Ending, OnEnd, Read};
 
 /// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -36,8 +37,7 @@ pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 /// A connection. Boxed once when it is made, so that handing it around moves a pointer.
 pub(super) struct Link {
     sender: SendRequest<Outgoing>,
-    /// The task that moves its bytes. It ends with the link: see its `Drop`.
-    task: AbortHandle,
+    pub(super) drive: Drive,
     /// The reply's deadline. It stays registered from request to request.
     alarm: Alarm,
     pub(super) host: Arc<Host>,
@@ -81,15 +81,15 @@ impl Sent {
 }
 
 impl Link {
-    /// Connects, within the upstream's time, and lets the connection run in a task of its own.
+    /// Connects, within the upstream's time.
     pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Box<Self>, Cause> {
-        let (sender, task) = match connect(upstream, host, Protocol::H1).await? {
+        let (sender, drive) = match connect(upstream, host, Protocol::H1).await? {
             Stream::Plain(stream) => begin(stream).await?,
             Stream::Tls(stream) => begin(stream).await?,
         };
         Ok(Box::new(Self {
             sender,
-            task,
+            drive,
             alarm: Alarm::default(),
             host: Arc::clone(host),
             slot: 0,
@@ -105,23 +105,30 @@ impl Link {
     }
 
     /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel, but the runtime may not have
-    /// looked: yielding makes it look, and lets the connection's task run before ours does.
-    pub(super) async fn is_still_open(&self, now: Instant) -> bool {
-        if now.saturating_duration_since(self.idle_since) >= IDLE_TRUSTED {
+    /// looked: yielding makes it look.
+    pub(super) async fn is_still_open(&mut self, now: Instant) -> bool {
+        if now >= self.idle_since + IDLE_TRUSTED {
             tokio::task::yield_now().await;
+            self.drive.look();
         }
         self.is_ready()
     }
 
+    /// Whether an idle connection can be kept.
+    pub(super) fn is_worth_keeping(&mut self, now: Instant) -> bool {
+        self.drive.look();
+        !self.upstream.is_closed() && self.is_ready() && now.saturating_duration_since(self.idle_since) < self.upstream.idle
+    }
+
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago; `upgrade`: a 101 was asked for.
     pub(super) async fn exchange(&mut self, request: &mut Load, watch: Option<&Watch>, now: Instant, upgrade: bool) -> Sent {
-        let Self { sender, alarm, upstream, .. } = self;
+        let Self { sender, drive, alarm, upstream, .. } = self;
         let Some(sent) = request.take() else { return Sent::Unsent(Cause::Connect) };
         let mut patience = Patience { alarm, upstream, watch, checked: now };
         let mut answer = pin!(sender.try_send_request(sent));
-        let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
+        let answer = poll_fn(|cx| match drive.poll(cx, |cx| answer.as_mut().poll(cx)) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => patience.poll(cx).map(|()| None),
+            Poll::Pending => patience.poll(&mut Context::from_waker(drive.waker(cx.waker()))).map(|()| None),
         });
         match answer.await {
             Some(Ok(reply)) => Sent::replied(reply, watch, upgrade),
@@ -144,8 +151,8 @@ impl Link {
     }
 }
 
-/// Begins to speak HTTP/1.1 on `stream`, in a task of its own.
-async fn begin<S>(stream: S) -> Result<(SendRequest<Outgoing>, AbortHandle), Cause>
+/// Begins to speak HTTP/1.1 on `stream`.
+async fn begin<S>(stream: S) -> Result<(SendRequest<Outgoing>, Drive), Cause>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -155,12 +162,7 @@ where
         .handshake(TokioIo::new(UpstreamStream::new(stream)))
         .await;
     let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
-    let moving = tokio::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "an upstream's connection failed");
-        }
-    });
-    Ok((sender, moving.abort_handle()))
+    Ok((sender, Drive::new(connection.with_upgrades())))
 }
 
 pub(super) fn cause_of(error: &hyper::Error) -> Cause {
@@ -183,6 +185,13 @@ impl OnEnd for Upgraded {
 }
 
 impl OnEnd for Link {
+    fn read(&mut self, incoming: &mut Incoming, cx: &mut Context<'_>) -> Option<Read> {
+        let mut incoming = Pin::new(incoming);
+        // What has come already comes without a turn of the connection.
+        let polled = incoming.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+        Some(if polled.is_ready() { polled } else { self.drive.poll(cx, |cx| incoming.as_mut().poll_frame(cx)) })
+    }
+
     /// The reply's body has ended.
     fn on_end(mut self: Box<Self>, end: &End) {
         if let Some(seat) = self.seat.take() {
@@ -192,13 +201,5 @@ impl OnEnd for Link {
         if end.ending == Ending::Complete {
             pool::put(self);
         }
-    }
-}
-
-impl Drop for Link {
-    /// Nothing more will come of the connection: its reply is whole or given up. A request's body may still be on its way, though, to an upstream that
-    /// answered early and takes no more of it; without an end that would hold both connections for ever.
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -1,7 +1,7 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
 //!
 //! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice between hosts), `host` and `hosts` (addresses, as all
-//! workers see them), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections), `endpoint`, `connect` and `tls` (from what is
+//! workers see them), `link` and `drive` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections), `endpoint`, `connect` and `tls` (from what is
 //! written to a stream), `outgoing` (a request's body), `patience` (how long to wait for an
 //! answer), `framing` (how long a body is).
 
@@ -15,6 +15,7 @@ use crate::telemetry::{Counter, Metrics, Mistake, names};
 use crate::wire::{End, Ending, Failure, Request, Response};
 
 mod connect;
+mod drive;
 mod endpoint;
 mod framing;
 mod head;

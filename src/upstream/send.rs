@@ -75,7 +75,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
             Protocol::H2 => errand.try_h2(&seat, &mut request).await,
         };
         let error = match outcome {
-            Tried::Reply(link, reply) => return Ok(bring_back(upstream, link, seat, reply)),
+            Tried::Reply(link, reply) => return Ok(bring_back(upstream, link, seat, errand.watch.is_some(), reply)),
             Tried::Shared(ticket, reply) => {
                 succeeded(upstream, &seat);
                 return Ok(bring_back_shared(upstream, Held::new(ticket, seat, errand.watch), reply));
@@ -173,8 +173,12 @@ impl Errand<'_> {
                 if attempt < REUSE_TRIES_MAX { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) };
             let fresh = reused.is_err();
             let mut link = match reused {
-                Ok(link) if link.is_still_open(now).await => link,
-                Ok(_) => continue,
+                Ok(mut link) => {
+                    if !link.is_still_open(now).await {
+                        continue;
+                    }
+                    link
+                }
                 Err(host) => {
                     let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
                     match Link::connect(self.upstream, &host).await {
@@ -217,13 +221,14 @@ impl Errand<'_> {
 }
 
 /// The reply as the proxy gets it. The connection goes back to the pool at once where all of the reply has come already, as small ones have; else
-/// with the body's end.
-fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, reply: http::Response<Incoming>) -> Response {
+/// with the body's end. `uploads`: the request has a body that streams.
+fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, uploads: bool, reply: http::Response<Incoming>) -> Response {
     succeeded(upstream, &seat);
     let (mut parts, incoming) = reply.into_parts();
     parts.version = http::Version::HTTP_11;
     let body = Body::incoming(incoming);
     if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+        link.drive.hand_over();
         link.seat = Some(seat);
         return http::Response::from_parts(parts, body.on_end(Upgraded(link)));
     }
@@ -231,6 +236,10 @@ fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, reply: http::Re
         drop(seat);
         pool::put(link);
         return http::Response::from_parts(parts, body);
+    }
+    if uploads {
+        // It goes on also while the client takes nothing of the reply.
+        link.drive.hand_over();
     }
     link.seat = Some(seat);
     http::Response::from_parts(parts, body.idle_timeout(upstream.idle).on_end_boxed(link))

@@ -136,9 +136,7 @@ impl Slots {
     pub(super) fn sweep(&mut self, now: Instant, old: &mut Old) {
         for slot in &mut self.all {
             let before = slot.idle.len();
-            old.links.extend(slot.idle.extract_if(.., |link| {
-                link.upstream.is_closed() || !link.is_ready() || now.saturating_duration_since(link.idle_since) >= link.upstream.idle
-            }));
+            old.links.extend(slot.idle.extract_if(.., |link| !link.is_worth_keeping(now)));
             self.idle_total -= before - slot.idle.len();
             slot.streams.sweep(now, &mut old.multis);
         }

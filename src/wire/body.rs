@@ -278,11 +278,15 @@ impl http_body::Body for Body {
             let limit_bytes = self.bytes_max;
             return self.fail(BodyError::TooLarge { limit_bytes });
         }
-        match &mut self.kind {
-            Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
-                Poll::Pending => self.poll_idle(cx),
-                Poll::Ready(item) => self.pass(item),
-            },
+        let this = &mut *self;
+        match &mut this.kind {
+            Kind::Stream(incoming) => {
+                let read = this.on_end.iter_mut().find_map(|hook| hook.read(incoming, cx));
+                match read.unwrap_or_else(|| Pin::new(incoming).poll_frame(cx)) {
+                    Poll::Pending => self.poll_idle(cx),
+                    Poll::Ready(item) => self.pass(item),
+                }
+            }
             Kind::Full(bytes) => {
                 let bytes = mem::take(bytes);
                 self.bytes = bytes.len() as u64;

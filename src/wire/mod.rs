@@ -15,7 +15,7 @@ mod tls;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError};
-pub use end::{End, Ending, Failure, OnEnd};
+pub use end::{End, Ending, Failure, OnEnd, Read};
 pub(crate) use stream::Gathering;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 

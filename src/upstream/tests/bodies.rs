@@ -188,6 +188,29 @@ async fn an_answer_that_comes_before_the_upload_is_over_is_passed_on() {
 }
 
 #[tokio::test]
+async fn an_upload_goes_on_while_nobody_reads_its_answer() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let scripted = Scripted::new(move |mut stream, _| {
+        let count = Arc::clone(&count);
+        async move {
+            stream.head().await;
+            stream.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe").await;
+            stream.read_to("\r\n0\r\n\r\n").await;
+            count.fetch_add(1, Ordering::SeqCst);
+            stream.send("llo").await;
+        }
+    })
+    .await;
+    let upstream = upstream(&scripted);
+    let (mut client, body) = incoming(CHUNKED).await;
+    let reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap();
+    client.write_all(b"3\r\nabc\r\n0\r\n\r\n").await.unwrap();
+    until(|| taken.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(text(reply).await, "hello");
+}
+
+#[tokio::test]
 async fn an_answer_to_a_body_that_broke_a_limit_does_not_hide_it() {
     let scripted = Scripted::new(|mut stream, _| async move {
         stream.head().await;

@@ -168,9 +168,9 @@ async fn a_request_of_which_nothing_was_sent_comes_back_whole() {
     let upstream = upstream(&scripted);
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
     let mut link = link::Link::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
-    until(|| link.is_ready()).await;
+    until_async(async || link.is_worth_keeping(clock::monotonic())).await;
     close.notify_one();
-    until(|| !link.is_ready()).await;
+    until_async(async || !link.is_worth_keeping(clock::monotonic())).await;
     let mut request = Some(post(Body::full(Bytes::from_static(b"payload"))).map(|body| outgoing::Outgoing::new(body).0));
     let link::Sent::Unsent(Cause::Cut) = link.exchange(&mut request, None, clock::monotonic(), false).await else { panic!("sent") };
     let request = request.expect("it is where it was");
