@@ -13,9 +13,13 @@ use http_body::{Frame, SizeHint};
 use crate::clock;
 use crate::wire::{Body, BodyError};
 
-/// A request's body as the connection sees it. Only one that streams is watched: the others can neither be late nor fail.
+/// A request's body as the connection sees it. Boxed where there is one: hyper moves it, with its request, from place to place a dozen times.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct Outgoing(Option<Box<Carried>>);
+
+/// Only one that streams is watched: the others can neither be late nor fail.
+#[derive(Debug)]
+struct Carried {
     body: Body,
     watch: Option<Arc<Watch>>,
 }
@@ -61,8 +65,11 @@ pub(super) enum Turn {
 
 impl Outgoing {
     pub(super) fn new(body: Body) -> (Self, Option<Arc<Watch>>) {
+        if body.is_nothing() {
+            return (Self(None), None);
+        }
         let watch = body.is_streaming().then(|| Arc::new(Watch::new()));
-        (Self { body, watch: watch.clone() }, watch)
+        (Self(Some(Box::new(Carried { body, watch: watch.clone() }))), watch)
     }
 }
 
@@ -122,7 +129,8 @@ impl http_body::Body for Outgoing {
     type Error = Broken;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let Self { body, watch } = &mut *self;
+        let Some(carried) = &mut self.0 else { return Poll::Ready(None) };
+        let Carried { body, watch } = &mut **carried;
         let Some(watch) = watch else { return Pin::new(body).poll_frame(cx).map_err(broken) };
         if watch.given_up.load(Ordering::Acquire) {
             // Tells the client's side that nobody reads any more.
@@ -146,11 +154,11 @@ impl http_body::Body for Outgoing {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.0.as_ref().is_none_or(|carried| carried.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |carried| carried.body.size_hint())
     }
 }
 

@@ -164,6 +164,12 @@ impl Body {
         matches!(self.kind, Kind::Stream(_))
     }
 
+    /// Whether there is none, and nobody waits for its end.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        matches!(self.kind, Kind::Empty) && self.on_end.is_empty()
+    }
+
     /// Whether the peer declared a length above the limit: it can be refused before anything of it is read.
     #[must_use]
     pub fn is_declared_too_large(&self) -> bool {
