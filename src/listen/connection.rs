@@ -18,7 +18,7 @@ use super::http1::{self, End};
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
-use crate::wire::Gathering;
+use crate::wire::{Gathering, Quiet};
 
 /// What all requests of a connection share: one count that only they move, where a clone of the handler's own would be contended between workers.
 pub(super) struct Served<H> {
@@ -47,7 +47,7 @@ impl<H: Handler> Connection<H> {
         let peer = Peer::plain(self.address, socket.local_addr()?);
         match tls {
             None => {
-                let stream = self.stream(Transport::Plain(Gathering(socket)));
+                let stream = self.stream(Transport::Plain(Gathering(Quiet::new(socket))));
                 self.http1(stream, peer).await
             }
             // Boxed, so that a plain connection does not pay for the room that the handshake takes.

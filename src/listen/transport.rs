@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::head_timer::Pulse;
-use crate::wire::Gathering;
+use crate::wire::{Gathering, Quiet};
 
 pub(super) enum Transport {
-    Plain(Gathering<TcpStream>),
+    Plain(Gathering<Quiet<TcpStream>>),
     /// Boxed: a TLS session is large, and most of the plain connections' memory would be its.
     Tls(Box<TlsStream<Noting<TcpStream>>>),
 }

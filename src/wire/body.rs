@@ -326,6 +326,9 @@ impl http_body::Body for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
+        if self.is_nothing() {
+            return;
+        }
         // hyper drops an empty body unread, and one whose declared length it has seen: both are whole, also where HTTP/2 has not said so yet.
         let whole = match &self.kind {
             Kind::Stream(incoming) => incoming.is_end_stream() || (self.bytes > 0 && incoming.size_hint().exact() == Some(0)),

@@ -1,5 +1,5 @@
-//! What both ends of the proxy share: the body that streams through it, how a body ends, TLS material, and a timer that is cheap to move. Knows no
-//! route, no limit and no upstream.
+//! What both ends of the proxy share: the body that streams through it, how a body ends, TLS material, byte streams that save calls, and a timer that
+//! is cheap to move. Knows no route, no limit and no upstream.
 
 use bytes::Bytes;
 
@@ -8,6 +8,7 @@ mod body;
 mod end;
 #[cfg(test)]
 pub(crate) mod pki;
+mod quiet;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,6 +17,7 @@ mod tls;
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError};
 pub use end::{End, Ending, Failure, OnEnd, Read};
+pub(crate) use quiet::Quiet;
 pub(crate) use stream::Gathering;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
