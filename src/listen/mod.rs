@@ -104,6 +104,8 @@ impl Default for ConnectionSettings {
 pub struct Peer {
     /// The socket's own far end. An IPv4 client of an IPv6 socket is shown as IPv4.
     pub address: SocketAddr,
+    /// That address without its port, as RFC 5952 writes it: written once for all requests of the connection.
+    pub ip: Box<str>,
     /// The near end.
     pub local: SocketAddr,
     /// Whether the connection is TLS.
@@ -119,7 +121,8 @@ impl Peer {
     #[must_use]
     pub fn plain(address: SocketAddr, local: SocketAddr) -> Self {
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        Self { address: canonical(address), local: canonical(local), tls: false, sni: None, client_subject: None }
+        let address = canonical(address);
+        Self { address, ip: address.ip().to_string().into(), local: canonical(local), tls: false, sni: None, client_subject: None }
     }
 }
 

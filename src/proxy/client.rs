@@ -33,7 +33,7 @@ impl Client {
     /// Looks at the connection and, where its far end is trusted, at what it forwarded.
     pub(super) fn of(headers: &HeaderMap, peer: &Peer, trusted_proxies: &[IpNet]) -> Self {
         let address = peer.address.ip().to_canonical();
-        let text = AddressText::address(address);
+        let text = AddressText::copied(&peer.ip);
         if !is_trusted(address, trusted_proxies) {
             return Self { text, peer: text, trusted: false, https: peer.tls };
         }

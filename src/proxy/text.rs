@@ -23,6 +23,14 @@ impl<const N: usize> Short<N> {
         text
     }
 
+    /// The same text; empty when it is longer than `N` bytes.
+    pub(super) fn copied(text: &str) -> Self {
+        let mut copy = Self { bytes: [0; N], len: 0 };
+        // Nothing of what does not fit was written.
+        let _ = copy.write_str(text);
+        copy
+    }
+
     /// The text.
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
@@ -80,5 +88,6 @@ mod tests {
     fn what_is_too_long_is_empty_and_not_cut() {
         assert_eq!(Short::<4>::of("12345").as_str(), "");
         assert_eq!(Short::<4>::of("1234").as_str(), "1234");
+        assert_eq!((Short::<4>::copied("12345").as_str(), Short::<4>::copied("1234").as_str()), ("", "1234"));
     }
 }
