@@ -31,7 +31,7 @@ macro_rules! program {
 
 /// Those that keep numbers or a ring, each with numbers that admit: a quota a second, in microseconds.
 static VALUES: [(Program, [i64; 6]); 7] = [
-    (program!("fixed_window", Numbers, 2, 4), [QUOTA as i64, SECOND, QUOTA as i64, 1, 0, 0]),
+    (program!("fixed_window", Numbers, 2, 3), [QUOTA as i64, SECOND, 1, 0, 0, 0]),
     (program!("sliding_window_counter", Numbers, 3, 2), [1 << 31, SECOND, 0, 0, 0, 0]),
     (program!("sliding_window_buckets", Buckets, 0, 3), [QUOTA as i64, SECOND / 60, 60, 0, 0, 0]),
     (program!("token_bucket", Numbers, 3, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),

@@ -2,8 +2,8 @@
 --
 -- Promises   Exact: a window admits `quota` units, never one more. Up to 2 x quota may pass around the border of two windows, as with
 --            every fixed window. A window is set once, by its first unit or by the clock; later hits never extend it.
--- Numbers    quota (units), period (time units), burst (not used), alignment (0: a window begins at the first request after the last
---            one's end; 1: at whole multiples of the period since 1970).
+-- Numbers    quota (units), period (time units), alignment (0: a window begins at the first request after the last one's end; 1: at
+--            whole multiples of the period since 1970).
 -- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0. No count is no window.
 --            The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock stepped
 --            back: the window starts again from now.
@@ -13,13 +13,14 @@
 --            Cost 0 is decided as 1 and counts nothing. A cost above the quota never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
 --            forgotten. Only into the window that was charged, never below zero.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SETRANGE (a SET with its lifetime
+--            for a window's first unit).
 -- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's id in the value.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
 -- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
 
-local function take(s1, s2, _, now, cost, quota, period, _, alignment)
+local function take(s1, s2, _, now, cost, quota, period, alignment)
   local start, count = now, 0
   if alignment == 1 then
     start = now - now % period

@@ -14,7 +14,8 @@
 --            never). Cost 0 is decided as 1 and counts nothing. A cost above the amount never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
 --            forgotten. Only into the period that was charged, never below zero.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SETRANGE (a SET with its lifetime
+--            for a period's first unit).
 -- Source     The quotas of API gateways and billing. Lua knows no time zones, so the starts are handed in: a period's beginning is
 --            its name.
 --

@@ -102,7 +102,7 @@ proptest! {
     #[test]
     fn a_fixed_window_holds_its_quota((quota, period, _) in numbers(), aligned in any::<bool>(), steps in steps()) {
         let mut limit = cell(&FIXED_WINDOW, "window", quota, period, quota);
-        limit.numbers[3] = i64::from(aligned);
+        limit.numbers[2] = i64::from(aligned);
         let (admitted, period) = (history(&limit, &steps), i128::from(period));
         let mut begins: Vec<i128> = Vec::new();
         for (index, this) in admitted.iter().enumerate() {

@@ -7,7 +7,8 @@
 //! KEYS: one a cell. ARGV: one a cell, little-endian doubles: unit (microseconds); shadow (0 or 1), or in a give-back the instant of the take
 //! (microseconds); cost or units; then the program's numbers. Behind them the sixteen bytes of a member's name, where the kind keeps names.
 //! What is stored: numbers as three packed doubles, a ring as two and a count of four bytes a sub-window, logs and leases as sorted sets by instant.
-//! Answer, all integers: take: the time (microseconds), admitted (0 or 1), then for each cell fits, remaining, retry, reset; give-back: the time.
+//! Answer of a take, as doubles again (a table of integers costs Redis more than twice that): the time (microseconds), admitted (0 or 1), then for each
+//! cell fits, remaining, retry, reset. The others answer the time, an integer.
 
 use std::fmt::Write as _;
 
@@ -21,6 +22,9 @@ pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back 
 
 /// Redis' time, asked once a call, and both units of it.
 const REDIS_TIME: &str = "local t = call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
+
+/// Values of an answer that one call packs.
+const VALUES_A_PACK: usize = 18;
 
 /// Which of a program's functions is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +116,7 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         line(text, format_args!("{} = {function}\nend", program.name));
     }
     let has = |wanted: fn(Kind) -> bool| programs.iter().any(|program| wanted(program.kind));
-    // A number that is handed to a command is written out as a double: a whole number costs a third of that.
+    // A number that is handed to a command is written out as a double: written here, as a whole number, it costs a third of that.
     text.push_str("local fmt = string.format\n");
     if has(named) {
         text.push_str("local spread, sub = unpack, string.sub\n");
@@ -270,13 +274,18 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         }
         text.push_str("end\n");
     }
-    text.push_str("end\nreturn { us, ok");
-    for i in 1..=programs.len() {
-        // Writing to a String can't fail.
-        let _ = write!(text, ", f{i}, l{i}, r{i}, b{i}");
-    }
-    text.push_str(" }\n");
+    text.push_str("end\n");
+    answer(&mut text, programs.len());
     text
+}
+
+/// Several packs for many cells: each value of one call takes a register of Lua's, beside all locals.
+fn answer(text: &mut String, cells: usize) {
+    let of_cells = (1..=cells).flat_map(|i| ["f", "l", "r", "b"].map(|name| format!("{name}{i}")));
+    let values: Vec<String> = ["us", "ok"].map(str::to_owned).into_iter().chain(of_cells).collect();
+    let packs: Vec<String> =
+        values.chunks(VALUES_A_PACK).map(|some| format!("pack('<{}', {})", "d".repeat(some.len()), some.join(", "))).collect();
+    line(text, format_args!("return {}", packs.join(" .. ")));
 }
 
 /// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
@@ -355,10 +364,11 @@ fn expiry(text: &mut String, e: &str) {
     line(text, format_args!("if {e} > 0 then\nif unit == 1000 then {e} = {e} + 1000 else {e} = {rounded} end\nend"));
 }
 
-/// Writes a string that lives until `e`; as long as it lived anyway; or for ever.
+/// Writes a string that lives until `e`; as long as it lived anyway (it is there, and as long as this one: then it is written over, the cheapest of
+/// these); or for ever.
 fn set(text: &mut String, i: usize, value: &str, e: &str) {
     line(text, format_args!("if {e} > 0 then call('SET', KEYS[{i}], {value}, 'PXAT', fmt('%d', {e}))"));
-    line(text, format_args!("elseif {e} == 0 then call('SET', KEYS[{i}], {value}, 'KEEPTTL')\nelse call('SET', KEYS[{i}], {value}) end"));
+    line(text, format_args!("elseif {e} == 0 then call('SETRANGE', KEYS[{i}], '0', {value})\nelse call('SET', KEYS[{i}], {value}) end"));
 }
 
 fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
@@ -379,7 +389,7 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         text.push_str("if unit == 1000 then now, taken = (us - us % 1000) / 1000, (taken - taken % 1000) / 1000 end\n");
         if program.kind == Kind::Buckets {
             text.push_str(RING_GIVE_BACK);
-            line(&mut text, format_args!("call('SET', KEYS[{i}], v, 'KEEPTTL')\nend\nend\nend"));
+            line(&mut text, format_args!("call('SETRANGE', KEYS[{i}], '0', v)\nend\nend\nend"));
             continue;
         }
         let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
@@ -390,7 +400,7 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         set(&mut text, i, &packed(program, &["x", "y", "z"].map(str::to_owned)), "e");
         text.push_str("end\nend\nend\n");
     }
-    text.push_str("return { us }\n");
+    text.push_str("return us\n");
     text
 }
 
@@ -423,7 +433,7 @@ fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         );
         line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], e)\nend\nend\nend"));
     }
-    text.push_str("return { us }\n");
+    text.push_str("return us\n");
     text
 }
 

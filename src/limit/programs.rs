@@ -19,7 +19,7 @@ macro_rules! program {
     };
 }
 
-static FIXED_WINDOW: Program = program!("fixed_window", Numbers, 2, 4);
+static FIXED_WINDOW: Program = program!("fixed_window", Numbers, 2, 3);
 static SLIDING_WINDOW_COUNTER: Program = program!("sliding_window_counter", Numbers, 3, 2);
 static SLIDING_WINDOW_LOG: Program = program!("sliding_window_log", Log, 0, 2);
 static SLIDING_WINDOW_BUCKETS: Program = program!("sliding_window_buckets", Buckets, 0, 3);
@@ -79,7 +79,7 @@ pub(super) fn numbers(algorithm: &Algorithm, lease: Duration, now_us: i64) -> [i
     // Every one of them is below 2^53: plan.
     let [rate, period] = algorithm.rate().map_or([0; 2], |rate| [rate.amount as i64, rate.period_units() as i64]);
     match algorithm {
-        Algorithm::FixedWindow { alignment, .. } => [rate, period, rate, i64::from(*alignment == Alignment::Clock), 0, 0],
+        Algorithm::FixedWindow { alignment, .. } => [rate, period, i64::from(*alignment == Alignment::Clock), 0, 0, 0],
         Algorithm::SlidingWindowCounter { .. } | Algorithm::SlidingWindowLog { .. } => [rate, period, 0, 0, 0, 0],
         Algorithm::SlidingWindowBuckets { buckets, .. } => [rate, length(period, *buckets), i64::from(*buckets), 0, 0, 0],
         Algorithm::TokenBucket { burst, .. } | Algorithm::Gcra { burst, .. } => [rate, period, *burst as i64, 0, 0, 0],
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn numbers_are_in_the_limits_own_unit() {
         let of = |algorithm: &Algorithm| numbers(algorithm, LEASE, 1_774_785_600_000_000);
-        assert_eq!(of(&window(MINUTE, Alignment::Clock)), [100, 60_000_000, 100, 1, 0, 0]);
-        assert_eq!(of(&window(MINUTE, Alignment::FirstRequest)), [100, 60_000_000, 100, 0, 0, 0]);
+        assert_eq!(of(&window(MINUTE, Alignment::Clock)), [100, 60_000_000, 1, 0, 0, 0]);
+        assert_eq!(of(&window(MINUTE, Alignment::FirstRequest)), [100, 60_000_000, 0, 0, 0, 0]);
         let day = Rate { amount: 5, per_ms: 86_400_000 };
         let gcra = Algorithm::Gcra { burst: 7, rate: day };
         assert_eq!((of(&gcra), unit_us(&gcra)), ([5, 86_400_000, 7, 0, 0, 0], 1000));

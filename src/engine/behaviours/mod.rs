@@ -61,7 +61,7 @@ fn a_fixed_window_takes_back_only_into_the_window_that_was_charged() {
     for (engine, mut store) in Timed::engines() {
         for alignment in [0, 1] {
             let mut limit = cell(&FIXED_WINDOW, &format!("window{alignment}"), 10, SECOND_US, 10);
-            limit.numbers[3] = alignment;
+            limit.numbers[2] = alignment;
             let taken_at = store.now_us;
             assert!(store.fits(&cost(&limit, 8)));
             store.give_back(&one(&cost(&limit, 3)), taken_at);
@@ -95,7 +95,7 @@ fn a_fixed_windows_end_is_not_moved_by_later_hits() {
 fn an_aligned_window_begins_at_whole_periods() {
     for (engine, mut store) in Timed::engines() {
         let mut limit = cell(&FIXED_WINDOW, "aligned", 3, SECOND_US, 3);
-        limit.numbers[3] = 1;
+        limit.numbers[2] = 1;
         store.step(999_999 - (START_US % SECOND_US) as i64);
         assert_eq!(store.drain(&limit), 3, "{engine}");
         store.step(1);

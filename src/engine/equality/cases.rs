@@ -139,7 +139,7 @@ fn limits() -> impl Strategy<Value = Limit> {
         let mut cell = Cell { unit_us, shadow: shadow == 0, ..cell(ALL[program], "any", amount, period, burst) };
         let mut calendar_ms = None;
         match ALL[program].name {
-            "fixed_window" => cell.numbers[3] = i64::from(flag),
+            "fixed_window" => cell.numbers[2] = i64::from(flag),
             "sliding_window_buckets" => {
                 let buckets = buckets.min(period);
                 cell.numbers[1..3].copy_from_slice(&[period.div_ceil(buckets) as i64, buckets as i64]);
@@ -206,9 +206,6 @@ impl Limit {
             }
             "concurrency" | "quota" => numbers[0] = amount.min(AMOUNT_MAX) as i64,
             _ => numbers[0] = amount.min(whole) as i64,
-        }
-        if self.cell.program.name == "fixed_window" {
-            numbers[2] = numbers[0];
         }
     }
 

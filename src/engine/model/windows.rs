@@ -14,7 +14,7 @@ pub(super) struct Fixed {
 impl Fixed {
     /// The window that contains `now`: its beginning and what it holds.
     fn seen(&self, asked: &Asked) -> (i128, i128) {
-        let [_, period, _, to_clock, ..] = asked.numbers;
+        let [_, period, to_clock, ..] = asked.numbers;
         let now = asked.now;
         if to_clock == 1 {
             let start = now.div_euclid(period) * period;

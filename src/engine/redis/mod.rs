@@ -262,9 +262,9 @@ async fn follow(link: &Arc<Link>, slot: u16, command: impl Fn(bool) -> Cmd, ran:
 pub(super) fn taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> {
     // The script ran, or else something answered that is no script of ours.
     let nonsense = EngineError { cause: Cause::Script, ran: Ran::Unknown };
-    let Value::Array(items) = answer else { return Err(nonsense) };
-    let mut numbers = items.iter().map(|item| if let Value::Int(number) = item { Some(*number) } else { None });
-    let mut next = || numbers.next().flatten().ok_or(nonsense);
+    let Value::BulkString(bytes) = answer else { return Err(nonsense) };
+    let mut numbers = bytes.chunks(8).map(|bytes| bytes.try_into().map(f64::from_le_bytes).ok().filter(|number| number.fract() == 0.0));
+    let mut next = || numbers.next().flatten().map(|number| number as i64).ok_or(nonsense);
     let at_us = next()? as u64;
     let admitted = next()? == 1;
     let mut replies = SmallVec::new();

@@ -25,7 +25,7 @@ macro_rules! program {
     };
 }
 
-program!(FIXED_WINDOW, "fixed_window", Numbers, 2, 4);
+program!(FIXED_WINDOW, "fixed_window", Numbers, 2, 3);
 program!(SLIDING_WINDOW_COUNTER, "sliding_window_counter", Numbers, 3, 2);
 program!(SLIDING_WINDOW_LOG, "sliding_window_log", Log, 0, 2);
 program!(SLIDING_WINDOW_BUCKETS, "sliding_window_buckets", Buckets, 0, 3);
@@ -68,7 +68,7 @@ pub(super) fn cell(program: &'static Program, name: &str, quota: u64, period_us:
     let key = Key { tag: 1, key: 2, space };
     let [quota, period, burst] = [quota as i64, period_us as i64, burst as i64];
     let numbers = match program.name {
-        "sliding_window_counter" | "sliding_window_log" | "concurrency" => [quota, period, 0, 0, 0, 0],
+        "fixed_window" | "sliding_window_counter" | "sliding_window_log" | "concurrency" => [quota, period, 0, 0, 0, 0],
         "sliding_window_buckets" => [quota, period_us.div_ceil(BUCKETS) as i64, BUCKETS as i64, 0, 0, 0],
         "leaky_bucket" => [quota, period, burst, 0, 1, 0],
         "quota" => {
