@@ -22,18 +22,19 @@
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
 -- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
 
--- The beginning and end of the period that contains `now`, and the instant one more period later; nothing where none does.
-local function period(now, before, this, next, after)
-  if after == 0 then return 0, -1, -1 end
-  if now < before or now >= after then return end
-  if now >= next then return next, after, after + after - next end
-  if now >= this then return this, next, after end
-  return before, this, next
-end
-
 local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after)
-  local start, ends, forget = period(now, before, this, next, after)
-  if not start then return 0, 0, 0, 0, 0, -2, 0, 0 end
+  -- The period that contains `now`, and the instant one more period after its end.
+  local start, ends, forget = this, next, after
+  if after == 0 then
+    start, ends, forget = 0, -1, -1
+  elseif now < before or now >= after then
+    return 0, 0, 0, 0, 0, -2, 0, 0
+  elseif now >= next then
+    start, ends, forget = next, after, after + after - next
+  elseif now < this then
+    start, ends, forget = before, this, next
+  end
+
   local count = 0
   if s1 == start then count = s2 end
   if count > 0 then forget = 0 end
@@ -54,8 +55,13 @@ local function take(s1, s2, _, now, cost, amount, conditional, before, this, nex
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, next, after)
-  local start = period(now, before, this, next, after)
-  local charged = period(taken_at, before, this, next, after)
+  -- Where the period that contains an instant begins; nothing where none does.
+  local function begins(at)
+    if after == 0 then return 0 end
+    if at < before or at >= after then return nil end
+    return at >= next and next or at >= this and this or before
+  end
+  local start, charged = begins(now), begins(taken_at)
   if not start or charged ~= start or s1 ~= start or s2 == 0 or units == 0 or taken_at > now then
     return s1, s2, s3, 0, 0
   end

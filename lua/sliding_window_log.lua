@@ -5,14 +5,16 @@
 -- Numbers    quota (units, at most 10,000), period (time units).
 -- State      A sorted set of units with their instants (a counter's log in memory). The store counts those within (now - period,
 --            now]; what is older, or in the future because the clock stepped back, is not seen, and goes when a unit is written.
--- Lifetime   Two periods beyond the last unit.
+-- Lifetime   At least one period beyond the last unit, at most two.
 -- take       (units within the period, the instant of the one that must leave before the cost fits, 0, now, cost, numbers) -> fits (0
 --            or 1), three zeros, units left if this is written, time units until it would fit (-1: it fits, or never can), time units
 --            until all is back (a whole period where any unit is in it), the instant at which the set may be forgotten. Cost 0 is
 --            decided as 1 and writes nothing. A cost above the quota never fits.
 -- give_back  The store removes the take's own members, by name; nothing is left to decide.
--- Memory     A unit is a member: about 90 bytes on Redis, 48 in memory for each take. Redis: ZCOUNT, and where it fits ZADD and
---            PEXPIREAT; once in eight takes a ZREMRANGEBYSCORE; where it does not fit one ZRANGEBYSCORE.
+-- Memory     A unit is a member: about 90 bytes on Redis, 48 in memory for each take. Redis: ZCARD and the oldest by ZRANGE, a ZCOUNT
+--            of what is over and one of what is in the future, each where there may be any; where it fits ZADD, and once a period
+--            or where some are over PEXPIREAT; once in eight takes with some that are over a ZREMRANGEBYSCORE. A unit's name
+--            begins with its instant, so that no score has to be printed.
 -- Source     The sliding log of the literature, as Redis' sorted sets are used for it, with a unit as the member and not its time.
 --
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.

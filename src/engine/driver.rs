@@ -10,6 +10,8 @@
 //! Answer of a take, as doubles again (a table of integers costs Redis more than twice that): the time (microseconds), admitted (0 or 1), then for each
 //! cell fits, remaining, retry, reset. The others answer the time, an integer.
 
+mod parts;
+
 use std::fmt::Write as _;
 
 use smallvec::SmallVec;
@@ -20,7 +22,7 @@ use super::{Cell, Cells, Kind, NUMBERS_MAX, OUTSIDE, Program, scripts};
 /// What each chunk in `lua/` ends with; here its two functions are taken up by the driver.
 pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back }";
 
-/// Redis' time, asked once a call, and both units of it.
+/// Redis' time, asked once a call: as text (seconds, and microseconds of one), and as a number.
 const REDIS_TIME: &str = "local t = call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
 
 /// Values of an answer that one call packs.
@@ -92,14 +94,15 @@ fn named(kind: Kind) -> bool {
 fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
     if function.is_some() && programs.iter().any(|program| scripts::is_one(program)) {
-        text.push_str(SOUND);
+        text.push_str(parts::SOUND);
     }
     for program in programs {
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
         if scripts::is_one(program) {
             let body = scripts::body(program);
-            line(text, format_args!("local {0}\ndo\nlocal error, {HIDDEN} = sound_error\n{body}\n{0} = {function}\nend", program.name));
+            let (name, hidden) = (program.name, parts::HIDDEN);
+            line(text, format_args!("local {name}\ndo\nlocal error, {hidden} = sound_error\n{body}\n{name} = {function}\nend"));
             continue;
         }
         line(text, format_args!("local {}\ndo", program.name));
@@ -126,45 +129,20 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
     }
     text.push_str("local unpack, pack, call = struct.unpack, struct.pack, redis.call\n");
     if has(|kind| kind == Kind::Buckets) {
-        text.push_str(RING);
+        text.push_str(parts::RING);
     }
 }
 
-/// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks, as far as it has a name here.
-const HIDDEN: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
-                      getmetatable, setmetatable, rawget, rawset, rawequal, getfenv, setfenv, newproxy, collectgarbage, unpack, print, KEYS, ARGV, _G";
+/// The name of a take's first unit. A log's begins with its instant, a double: to print a score costs Redis as much as a call.
+fn name_of(kind: Kind, i: usize, instant: &str) -> String {
+    let own = format!("sub(ARGV[{i}], -16)");
+    if kind == Kind::Log { format!("pack('<d', {instant}) .. {own}") } else { own }
+}
 
-/// Judges what a script answered, as `lua/sandbox.rs` does: before anything is written. And raises errors for it: an error that is a table ends a Redis 7.0.
-const SOUND: &str = "\
-local raise = error
-local function sound_error(message) raise(tostring(message)) end
-local function whole(n, ...)
-  if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
-  for k = 1, n do
-    local v = select(k, ...)
-    if type(v) ~= 'number' or v % 1 ~= 0 or v > 9007199254740992 or v < -9007199254740992 then
-      error('a script answered what is no whole number')
-    end
-  end
-end
-local function sound_take(...)
-  whole(8, ...)
-  local f, _, _, _, l, r, b, e = ...
-  if (f ~= 0 and f ~= 1) or l < 0 or r < -1 or (f == 1 and (r ~= -1 or e == 0)) or b < 0 or e < -1 then error('a script answered out of range') end
-  return ...
-end
-local function sound_give_back(...)
-  whole(5, ...)
-  local _, _, _, c, e = ...
-  if (c ~= 0 and c ~= 1) or e < -1 then error('a script answered out of range') end
-  return ...
-end
-";
-
-/// Adds `z` units with score `x`, or a lease's: the first bears the take's own name, the others a number behind it. At most so many go into one call, for
-/// Lua's stack. Written out, because a function is made anew by each call of the script, and mostly there is one unit.
-fn add(text: &mut String, i: usize, score: &str, units: &str) {
-    line(text, format_args!("local name = sub(ARGV[{i}], -16)"));
+/// Adds `units` units with one score: the first bears the name, the others a number behind it. At most so many go into one call, for Lua's stack. Written
+/// out, because a function is made anew by each call of the script, and mostly there is one unit.
+fn add(text: &mut String, i: usize, score: &str, units: &str, name: &str) {
+    line(text, format_args!("local name = {name}"));
     line(text, format_args!("if {units} == 1 then call('ZADD', KEYS[{i}], {score}, name) else\nlocal batch, n = {{ {score}, name }}, 2"));
     line(text, format_args!("for k = 1, {units} - 1 do\nbatch[n + 1], batch[n + 2], n = {score}, name .. pack('<I4', k), n + 2"));
     line(text, format_args!("if n == 1000 then call('ZADD', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
@@ -172,61 +150,12 @@ fn add(text: &mut String, i: usize, score: &str, units: &str) {
 }
 
 /// Removes `units` units by name.
-fn drop_members(text: &mut String, i: usize) {
-    line(text, format_args!("local name = sub(ARGV[{i}], -16)\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"));
+fn drop_members(text: &mut String, i: usize, name: &str) {
+    line(text, format_args!("local name = {name}\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"));
     line(text, format_args!("n = n + 1\nbatch[n] = name .. pack('<I4', k)"));
     line(text, format_args!("if n == 1000 then call('ZREM', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
     line(text, format_args!("if n > 0 then call('ZREM', KEYS[{i}], spread(batch, 1, n)) end"));
 }
-
-/// A ring of sub-windows: its last one's number, all units that count, then a count of four bytes for each place.
-const RING: &str = "\
-local function ring_count(v, this, buckets)
-  local last, total = unpack('<dd', v)
-  if last > this or this - last >= buckets then return 0 end
-  for w = last + 1, this do total = total - unpack('<I4', v, 17 + 4 * (w % buckets)) end
-  return total, last
-end
-local function ring_leaves(v, this, last, buckets, units)
-  local w = this + 1 - buckets
-  local place = w % buckets
-  -- The oldest first, with room to read eight at the end. What is empty is passed over by sixteen.
-  local ring = sub(v, 17 + 4 * place) .. sub(v, 17, 16 + 4 * place) .. rep('\\0', 28)
-  local zeros, left, at = rep('\\0', 64), 0, 0
-  while at <= last - w do
-    if at % 16 == 0 and sub(ring, 4 * at + 1, 4 * at + 64) == zeros then
-      at = at + 16
-    else
-      local a, b, c, d, e, f, g, h = unpack('<I4I4I4I4I4I4I4I4', ring, 4 * at + 1)
-      local eight = a + b + c + d + e + f + g + h
-      if left + eight >= units then
-        for _, count in ipairs({ a, b, c, d, e, f, g, h }) do
-          left = left + count
-          if left >= units then return w + at + buckets end
-          at = at + 1
-        end
-      end
-      left, at = left + eight, at + 8
-    end
-  end
-  return this + buckets
-end
-local function ring_add(v, this, buckets, units)
-  local count, last
-  if v then count, last = ring_count(v, this, buckets) end
-  local to = this % buckets
-  if not last then return pack('<dd', this, units) .. rep('\\0', 4 * to) .. pack('<I4', units) .. rep('\\0', 4 * (buckets - to - 1)) end
-  local head = pack('<dd', this, count + units)
-  if last == this then
-    return head .. sub(v, 17, 16 + 4 * to) .. pack('<I4', unpack('<I4', v, 17 + 4 * to) + units) .. sub(v, 21 + 4 * to)
-  end
-  local from = (last + 1) % buckets
-  if from <= to then
-    return head .. sub(v, 17, 16 + 4 * from) .. rep('\\0', 4 * (to - from)) .. pack('<I4', units) .. sub(v, 21 + 4 * to)
-  end
-  return head .. rep('\\0', 4 * to) .. pack('<I4', units) .. sub(v, 21 + 4 * to, 16 + 4 * from) .. rep('\\0', 4 * (buckets - from))
-end
-";
 
 /// Reads all strings at once; where each cell's is found.
 fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2]> {
@@ -259,17 +188,27 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         match program.kind {
             Kind::Numbers => set(&mut text, i, &packed(program, &["x", "y", "z"].map(|name| format!("{name}{i}"))), &format!("e{i}")),
             Kind::Buckets => set(&mut text, i, &format!("ring_add({stored}, x{i}, y{i}, z{i})"), &format!("e{i}")),
-            Kind::Log | Kind::Leases => {
-                add(&mut text, i, &format!("x{i}"), &format!("z{i}"));
+            Kind::Log => {
+                add(&mut text, i, &format!("x{i}"), &format!("z{i}"), &format!("y{i}"));
+                line(&mut text, format_args!("if p{i} then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', p{i}) end"));
+                line(&mut text, format_args!("if w{i} > 0 then call('ZREMRANGEBYSCORE', KEYS[{i}], '(' .. x{i}, '+inf') end"));
+                line(&mut text, format_args!("if e{i} > 0 then call('PEXPIREAT', KEYS[{i}], fmt('%d', e{i})) end"));
+            }
+            Kind::Leases => {
+                add(&mut text, i, &format!("x{i}"), &format!("z{i}"), &name_of(program.kind, i, ""));
                 line(
                     &mut text,
                     format_args!(
                         "if us % {PURGE_EACH} == 0 or z{i} > 1 then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', fmt('%d', y{i})) end"
                     ),
                 );
-                // A lifetime that would not grow has just been set, or was set by a clock that has stepped back since.
-                line(&mut text, format_args!("e{i} = fmt('%d', e{i})\nif call('PEXPIREAT', KEYS[{i}], e{i}, 'GT') == 0 then"));
-                line(&mut text, format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], w{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], e{i})\nend"));
+                // A lifetime that would not grow was set in this very millisecond, or never, or by a clock that has stepped back since.
+                line(&mut text, format_args!("local lives = fmt('%d', e{i})\nif call('PEXPIREAT', KEYS[{i}], lives, 'GT') == 0"));
+                line(&mut text, format_args!("and call('PEXPIRETIME', KEYS[{i}]) ~= e{i} then"));
+                line(
+                    &mut text,
+                    format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], w{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], lives)\nend"),
+                );
             }
         }
         text.push_str("end\n");
@@ -289,21 +228,19 @@ fn answer(text: &mut String, cells: usize) {
 }
 
 /// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
-/// e the expiry, w what is truthy if it is to be written (of a set: after which score it holds what a stepped clock has left). Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
+/// e the expiry, w what is truthy if it is to be written (of leases: after which score they hold what a stepped clock has left; of a log: how many units of
+/// it are such), p up to which score a log is purged. Nine locals a cell, a log's ten, so that sixteen cells stay below Lua's two hundred.
 fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) {
-    line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
+    let tenth = if program.kind == Kind::Log { format!(", p{i}") } else { String::new() };
+    line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}{tenth}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = (us - us % 1000) / 1000 end\n");
     match program.kind {
         Kind::Numbers => line(text, format_args!("if {stored} then {} end", unpacked(program, stored))),
         Kind::Log => {
-            text.push_str("local from, at = fmt('(%d', now - n2), fmt('%d', now)\n");
-            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], from, at)"));
+            text.push_str(&parts::log(parts::LOG_COUNT, i));
             lacking(text);
-            line(
-                text,
-                format_args!("s2 = tonumber(call('ZRANGEBYSCORE', KEYS[{i}], from, at, 'WITHSCORES', 'LIMIT', lacking - 1, 1)[2])\nend"),
-            );
+            text.push_str(&parts::log(parts::LOG_LEAVES, i));
         }
         Kind::Buckets => {
             text.push_str("local this, last = (now - now % n2) / n2\ns3 = this * n2\n");
@@ -321,7 +258,12 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) 
     line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
     match program.kind {
         Kind::Numbers => {}
-        Kind::Log => line(text, format_args!("x{i}, y{i}, z{i}, w{i} = at, now - n2, cost, '(' .. at")),
+        Kind::Log => {
+            line(text, format_args!("x{i}, y{i}, z{i}, w{i} = at or {}, {}, cost, new", parts::NOW, name_of(program.kind, i, "now")));
+            line(text, format_args!("if old > 0 and (us % {PURGE_EACH} == 0 or cost > 1) then p{i} = fmt('%d', now - n2) end"));
+            // Its lifetime reaches two periods beyond its oldest unit: while that one counts, one period beyond now.
+            line(text, format_args!("if card > 0 and old + new == 0 then e{i} = 0 end"));
+        }
         Kind::Buckets => line(text, format_args!("x{i}, y{i}, z{i} = this, n3, cost")),
         Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i}, w{i} = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)")),
     }
@@ -380,15 +322,20 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         text.push_str("do\n");
         unpack(&mut text, i, program, "unit, taken, units");
         if named(program.kind) {
-            text.push_str("if units > 0 then\n");
-            drop_members(&mut text, i);
+            text.push_str("if units > 0 then\nif unit == 1000 then taken = (taken - taken % 1000) / 1000 end\n");
+            drop_members(&mut text, i, &name_of(program.kind, i, "taken"));
+            if program.kind == Kind::Log {
+                text.push_str(&parts::log(parts::LOG_LIFETIME, i));
+                expiry(&mut text, "e");
+                line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], fmt('%d', e), 'GT')\nend"));
+            }
             text.push_str("end\nend\n");
             continue;
         }
         line(&mut text, format_args!("local v = call('GET', KEYS[{i}])\nif v then\nlocal now = us"));
         text.push_str("if unit == 1000 then now, taken = (us - us % 1000) / 1000, (taken - taken % 1000) / 1000 end\n");
         if program.kind == Kind::Buckets {
-            text.push_str(RING_GIVE_BACK);
+            text.push_str(parts::RING_GIVE_BACK);
             line(&mut text, format_args!("call('SETRANGE', KEYS[{i}], '0', v)\nend\nend\nend"));
             continue;
         }
@@ -404,16 +351,6 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
     text
 }
 
-const RING_GIVE_BACK: &str = "\
-local this, charged = (now - now % n2) / n2, (taken - taken % n2) / n2
-local last, total = unpack('<dd', v)
-if last <= this and this - last < n3 and charged <= last and charged + n3 > this then
-local at = 16 + 4 * (charged % n3)
-local count = unpack('<I4', v, at + 1)
-if units > count then units = count end
-v = pack('<dd', last, total - units) .. sub(v, 17, at) .. pack('<I4', count - units) .. sub(v, at + 5)
-";
-
 /// Leases only: what is anything else is left alone.
 fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     // With allow-oom: what is in flight is in flight.
@@ -425,7 +362,7 @@ fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         unpack(&mut text, i, program, "unit, _, units");
         text.push_str("local now = us\nif unit == 1000 then now = (us - us % 1000) / 1000 end\nlocal e = now + n2 + n2\n");
         text.push_str("if units > 0 then\nlocal ends = fmt('%d', now + n2)\n");
-        add(&mut text, i, "ends", "units");
+        add(&mut text, i, "ends", "units", &name_of(program.kind, i, ""));
         expiry(&mut text, "e");
         line(
             &mut text,

@@ -73,7 +73,7 @@ fn kind(space: &str) -> Option<Kind> {
     let shape = space.rsplit('/').next()?;
     let (code, _) = shape.split_once('-')?;
     Some(match code {
-        "sl1" => Kind::Log,
+        "sl2" => Kind::Log,
         "sb1" => Kind::Buckets,
         "cc1" => Kind::Leases,
         "fw1" | "sc1" | "tb1" | "gcra2" | "lb1" | "q1" | "script" => Kind::Numbers,
@@ -135,7 +135,7 @@ fn words(shape: &str, content: &Content, at_us: u64) -> Option<(String, String)>
         }
         ("gcra2", Content::Numbers([empty, ..])) => ("gcra", flowing(Time::of(period_ms()?, at_us), whole(*empty))),
         ("lb1", Content::Numbers([empty, ..])) => ("leaky_bucket", flowing(Time::of(period_ms()?, at_us), whole(*empty))),
-        ("sl1", Content::Members(instants)) => ("sliding_window_log", log(Time::of(period_ms()?, at_us), period_ms()?, instants)),
+        ("sl2", Content::Members(instants)) => ("sliding_window_log", log(Time::of(period_ms()?, at_us), period_ms()?, instants)),
         ("sb1", Content::Buckets { last, counts }) => {
             let period_ms = rest.split_once('x')?.0.parse().ok()?;
             ("sliding_window_buckets", ring(Time::of(period_ms, at_us), period_ms, *last, counts))
@@ -237,11 +237,11 @@ mod tests {
             ("lb1-1000", numbers(1_002_500_000, 3, 1_000_000_000), "a queue that is empty in 2.500 s, at 1970-01-01T00:16:42.5Z"),
             ("tb1-1000", numbers(5, 0, 990 * second), "5 tokens at 1970-01-01T00:16:30Z, and what was refilled since"),
             (
-                "sl1-10000",
+                "sl2-10000",
                 Content::Members(vec![1, 990_000_000, 990_000_001, 999_000_000, 1_000_000_001]),
                 "2 units within the last 10.000 s, from 1970-01-01T00:16:30Z to 1970-01-01T00:16:39Z",
             ),
-            ("sl1-10000", Content::Members(vec![1]), "no units within the last 10.000 s"),
+            ("sl2-10000", Content::Members(vec![1]), "no units within the last 10.000 s"),
             ("sb1-4000x4", Content::Buckets { last: 999, counts: vec![1, 2, 4, 8] }, "14 units in the last 4 sub-windows of 1.000 s"),
             ("sb1-4000x4", Content::Buckets { last: 1_001, counts: vec![1, 2, 4, 8] }, "0 units in the last 4 sub-windows of 1.000 s"),
             (

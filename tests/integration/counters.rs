@@ -77,7 +77,7 @@ async fn after_an_edit_each_shape_is_told() {
         remaining(&weir).await;
         let both = |weir: &Weir| {
             let (_, out, _) = key(weir, "show", "day", "127.0.0.1", &[]);
-            let found = [": fixed_window (fw1-86400000f)\n  1 units counted", ": sliding_window_log (sl1-86400000)\n  1 units within"];
+            let found = [": fixed_window (fw1-86400000f)\n  1 units counted", ": sliding_window_log (sl2-86400000)\n  1 units within"];
             let places = found.map(|text| out.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{out}")));
             assert!(places.is_sorted(), "{out}");
         };

@@ -1,0 +1,134 @@
+//! What stands alike in every text that needs it: around an operator's script, for a ring of sub-windows, for a log.
+//!
+//! `KEY` is a cell's key, `NOW` its time as text. The rest of a text's locals are told where they are made, in `driver`.
+
+/// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks, as far as it has a name here.
+pub(super) const HIDDEN: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
+                      getmetatable, setmetatable, rawget, rawset, rawequal, getfenv, setfenv, newproxy, collectgarbage, unpack, print, KEYS, ARGV, _G";
+
+/// Judges what a script answered, as `lua/sandbox.rs` does: before anything is written. And raises errors for it: an error that is a table ends a Redis 7.0.
+pub(super) const SOUND: &str = "\
+local raise = error
+local function sound_error(message) raise(tostring(message)) end
+local function whole(n, ...)
+  if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
+  for k = 1, n do
+    local v = select(k, ...)
+    if type(v) ~= 'number' or v % 1 ~= 0 or v > 9007199254740992 or v < -9007199254740992 then
+      error('a script answered what is no whole number')
+    end
+  end
+end
+local function sound_take(...)
+  whole(8, ...)
+  local f, _, _, _, l, r, b, e = ...
+  if (f ~= 0 and f ~= 1) or l < 0 or r < -1 or (f == 1 and (r ~= -1 or e == 0)) or b < 0 or e < -1 then error('a script answered out of range') end
+  return ...
+end
+local function sound_give_back(...)
+  whole(5, ...)
+  local _, _, _, c, e = ...
+  if (c ~= 0 and c ~= 1) or e < -1 then error('a script answered out of range') end
+  return ...
+end
+";
+
+/// A ring of sub-windows: its last one's number, all units that count, then a count of four bytes for each place.
+pub(super) const RING: &str = "\
+local function ring_count(v, this, buckets)
+  local last, total = unpack('<dd', v)
+  if last > this or this - last >= buckets then return 0 end
+  for w = last + 1, this do total = total - unpack('<I4', v, 17 + 4 * (w % buckets)) end
+  return total, last
+end
+local function ring_leaves(v, this, last, buckets, units)
+  local w = this + 1 - buckets
+  local place = w % buckets
+  -- The oldest first, with room to read eight at the end. What is empty is passed over by sixteen.
+  local ring = sub(v, 17 + 4 * place) .. sub(v, 17, 16 + 4 * place) .. rep('\\0', 28)
+  local zeros, left, at = rep('\\0', 64), 0, 0
+  while at <= last - w do
+    if at % 16 == 0 and sub(ring, 4 * at + 1, 4 * at + 64) == zeros then
+      at = at + 16
+    else
+      local a, b, c, d, e, f, g, h = unpack('<I4I4I4I4I4I4I4I4', ring, 4 * at + 1)
+      local eight = a + b + c + d + e + f + g + h
+      if left + eight >= units then
+        for _, count in ipairs({ a, b, c, d, e, f, g, h }) do
+          left = left + count
+          if left >= units then return w + at + buckets end
+          at = at + 1
+        end
+      end
+      left, at = left + eight, at + 8
+    end
+  end
+  return this + buckets
+end
+local function ring_add(v, this, buckets, units)
+  local count, last
+  if v then count, last = ring_count(v, this, buckets) end
+  local to = this % buckets
+  if not last then return pack('<dd', this, units) .. rep('\\0', 4 * to) .. pack('<I4', units) .. rep('\\0', 4 * (buckets - to - 1)) end
+  local head = pack('<dd', this, count + units)
+  if last == this then
+    return head .. sub(v, 17, 16 + 4 * to) .. pack('<I4', unpack('<I4', v, 17 + 4 * to) + units) .. sub(v, 21 + 4 * to)
+  end
+  local from = (last + 1) % buckets
+  if from <= to then
+    return head .. sub(v, 17, 16 + 4 * from) .. rep('\\0', 4 * (to - from)) .. pack('<I4', units) .. sub(v, 21 + 4 * to)
+  end
+  return head .. rep('\\0', 4 * to) .. pack('<I4', units) .. sub(v, 21 + 4 * to, 16 + 4 * from) .. rep('\\0', 4 * (buckets - from))
+end
+";
+
+/// Opens a block for where the ring still has what was charged.
+pub(super) const RING_GIVE_BACK: &str = "\
+local this, charged = (now - now % n2) / n2, (taken - taken % n2) / n2
+local last, total = unpack('<dd', v)
+if last <= this and this - last < n3 and charged <= last and charged + n3 > this then
+local at = 16 + 4 * (charged % n3)
+local count = unpack('<I4', v, at + 1)
+if units > count then units = count end
+v = pack('<dd', last, total - units) .. sub(v, 17, at) .. pack('<I4', count - units) .. sub(v, at + 5)
+";
+
+/// A log's text for the cell `i`.
+pub(super) fn log(text: &str, i: usize) -> String {
+    text.replace("KEY", &format!("KEYS[{i}]")).replace("NOW", NOW)
+}
+
+/// The time as a score. Redis' own text of it costs less than a number's, where it has all its digits.
+pub(super) const NOW: &str = "(unit == 1 and #t[2] == 6 and t[1] .. t[2] or fmt('%d', now))";
+
+/// Counts what is within the period by what is not: a sorted set is counted and its ends are told at once, while a count between two scores goes through
+/// all of a small one. `new` are those in the future, `old` those that are over.
+pub(super) const LOG_COUNT: &str = "\
+local card, old, new, oldest, at = call('ZCARD', KEY), 0, 0
+if card > 0 then
+oldest = unpack('<d', call('ZRANGE', KEY, '0', '0')[1])
+if oldest <= now - n2 then old = call('ZCOUNT', KEY, '-inf', fmt('%d', now - n2)) end
+if oldest > now then new = card elseif card > 1 then
+at = NOW
+new = call('ZCOUNT', KEY, '(' .. at, '+inf')
+end
+s1 = card - old - new
+end
+";
+
+/// When the one leaves that must: mostly the oldest.
+pub(super) const LOG_LEAVES: &str = "\
+if old + lacking > 1 then
+local rank = fmt('%d', old + lacking - 1)
+oldest = unpack('<d', call('ZRANGE', KEY, rank, rank)[1])
+end
+s2 = oldest
+end
+";
+
+/// What is left after a give-back lives as if its newest unit had just come: the one that set its lifetime may be gone.
+pub(super) const LOG_LIFETIME: &str = "\
+local newest = call('ZRANGE', KEY, '-1', '-1')[1]
+if newest then
+local e = unpack('<d', newest) + n2 + n2
+";
