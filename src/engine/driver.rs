@@ -6,7 +6,7 @@
 //!
 //! KEYS: one a cell. ARGV: one a cell, little-endian doubles: unit (microseconds); shadow (0 or 1), or in a give-back the instant of the take
 //! (microseconds); cost or units; then the program's numbers. Behind them the sixteen bytes of a member's name, where the kind keeps names.
-//! What is stored: numbers as three packed doubles, a ring as two and a count of four bytes a sub-window, logs and leases as sorted sets by instant.
+//! What is stored: numbers as three packed doubles, a ring as two and a count of four bytes a sub-window, a log as a list, leases as a sorted set by instant.
 //! Answer of a take, as doubles again (a table of integers costs Redis more than twice that): the time (microseconds), admitted (0 or 1), then for each
 //! cell fits, remaining, retry, reset. The others answer the time, an integer.
 
@@ -22,7 +22,7 @@ use super::{Cell, Cells, Kind, NUMBERS_MAX, OUTSIDE, Program, scripts};
 /// What each chunk in `lua/` ends with; here its two functions are taken up by the driver.
 pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back }";
 
-/// Redis' time, asked once a call: as text (seconds, and microseconds of one), and as a number.
+/// Redis' time, asked once a call, and both units of it.
 const REDIS_TIME: &str = "local t = call('TIME')\nlocal us = t[1] * 1000000 + t[2]\n";
 
 /// Values of an answer that one call packs.
@@ -85,7 +85,7 @@ pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     bytes
 }
 
-/// Whether what is taken is kept by name, in a sorted set. The others are strings.
+/// Whether what is taken is kept by name. The others are strings.
 fn named(kind: Kind) -> bool {
     matches!(kind, Kind::Log | Kind::Leases)
 }
@@ -133,16 +133,23 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
     }
 }
 
-/// The name of a take's first unit. A log's begins with its instant, a double: to print a score costs Redis as much as a call.
-fn name_of(kind: Kind, i: usize, instant: &str) -> String {
-    let own = format!("sub(ARGV[{i}], -16)");
-    if kind == Kind::Log { format!("pack('<d', {instant}) .. {own}") } else { own }
+/// The name of a take's first unit in a log: its instant, a double, and the take's own.
+fn logged(i: usize, instant: &str) -> String {
+    format!("pack('<d', {instant}) .. sub(ARGV[{i}], -16)")
 }
 
-/// Adds `units` units with one score: the first bears the name, the others a number behind it. At most so many go into one call, for Lua's stack. Written
+/// Adds `z` units behind all others: the first bears the name `x`, the others a number behind it. At most so many go into one call, for Lua's stack. Written
 /// out, because a function is made anew by each call of the script, and mostly there is one unit.
-fn add(text: &mut String, i: usize, score: &str, units: &str, name: &str) {
-    line(text, format_args!("local name = {name}"));
+fn push(text: &mut String, i: usize) {
+    line(text, format_args!("if z{i} == 1 then call('RPUSH', KEYS[{i}], x{i}) else\nlocal batch, n = {{ x{i} }}, 1"));
+    line(text, format_args!("for k = 1, z{i} - 1 do\nn = n + 1\nbatch[n] = x{i} .. pack('<I4', k)"));
+    line(text, format_args!("if n == 1000 then call('RPUSH', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
+    line(text, format_args!("if n > 0 then call('RPUSH', KEYS[{i}], spread(batch, 1, n)) end\nend"));
+}
+
+/// Adds `units` leases with one score, named as in a log, but for the instant.
+fn add(text: &mut String, i: usize, score: &str, units: &str) {
+    line(text, format_args!("local name = sub(ARGV[{i}], -16)"));
     line(text, format_args!("if {units} == 1 then call('ZADD', KEYS[{i}], {score}, name) else\nlocal batch, n = {{ {score}, name }}, 2"));
     line(text, format_args!("for k = 1, {units} - 1 do\nbatch[n + 1], batch[n + 2], n = {score}, name .. pack('<I4', k), n + 2"));
     line(text, format_args!("if n == 1000 then call('ZADD', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
@@ -150,8 +157,8 @@ fn add(text: &mut String, i: usize, score: &str, units: &str, name: &str) {
 }
 
 /// Removes `units` units by name.
-fn drop_members(text: &mut String, i: usize, name: &str) {
-    line(text, format_args!("local name = {name}\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"));
+fn drop_members(text: &mut String, i: usize) {
+    line(text, format_args!("local name = sub(ARGV[{i}], -16)\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"));
     line(text, format_args!("n = n + 1\nbatch[n] = name .. pack('<I4', k)"));
     line(text, format_args!("if n == 1000 then call('ZREM', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
     line(text, format_args!("if n > 0 then call('ZREM', KEYS[{i}], spread(batch, 1, n)) end"));
@@ -189,13 +196,18 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
             Kind::Numbers => set(&mut text, i, &packed(program, &["x", "y", "z"].map(|name| format!("{name}{i}"))), &format!("e{i}")),
             Kind::Buckets => set(&mut text, i, &format!("ring_add({stored}, x{i}, y{i}, z{i})"), &format!("e{i}")),
             Kind::Log => {
-                add(&mut text, i, &format!("x{i}"), &format!("z{i}"), &format!("y{i}"));
-                line(&mut text, format_args!("if p{i} then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', p{i}) end"));
-                line(&mut text, format_args!("if w{i} > 0 then call('ZREMRANGEBYSCORE', KEYS[{i}], '(' .. x{i}, '+inf') end"));
+                line(
+                    &mut text,
+                    format_args!("if w{i} > 0 then\ncall('LTRIM', KEYS[{i}], fmt('%d', y{i}), fmt('%d', -1 - w{i}))\ny{i} = 0\nend"),
+                );
+                push(&mut text, i);
+                // After the push: the key stays, and its lifetime with it.
+                line(&mut text, format_args!("if y{i} == 1 then call('LPOP', KEYS[{i}])"));
+                line(&mut text, format_args!("elseif y{i} > 1 then call('LTRIM', KEYS[{i}], fmt('%d', y{i}), '-1') end"));
                 line(&mut text, format_args!("if e{i} > 0 then call('PEXPIREAT', KEYS[{i}], fmt('%d', e{i})) end"));
             }
             Kind::Leases => {
-                add(&mut text, i, &format!("x{i}"), &format!("z{i}"), &name_of(program.kind, i, ""));
+                add(&mut text, i, &format!("x{i}"), &format!("z{i}"));
                 line(
                     &mut text,
                     format_args!(
@@ -229,10 +241,9 @@ fn answer(text: &mut String, cells: usize) {
 
 /// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
 /// e the expiry, w what is truthy if it is to be written (of leases: after which score they hold what a stepped clock has left; of a log: how many units of
-/// it are such), p up to which score a log is purged. Nine locals a cell, a log's ten, so that sixteen cells stay below Lua's two hundred.
+/// it are such). Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
 fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) {
-    let tenth = if program.kind == Kind::Log { format!(", p{i}") } else { String::new() };
-    line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}{tenth}\ndo"));
+    line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = (us - us % 1000) / 1000 end\n");
     match program.kind {
@@ -259,15 +270,18 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) 
     match program.kind {
         Kind::Numbers => {}
         Kind::Log => {
-            line(text, format_args!("x{i}, y{i}, z{i}, w{i} = at or {}, {}, cost, new", parts::NOW, name_of(program.kind, i, "now")));
-            line(text, format_args!("if old > 0 and (us % {PURGE_EACH} == 0 or cost > 1) then p{i} = fmt('%d', now - n2) end"));
-            // Its lifetime reaches two periods beyond its oldest unit: while that one counts, one period beyond now.
-            line(text, format_args!("if card > 0 and old + new == 0 then e{i} = 0 end"));
+            line(text, format_args!("x{i}, y{i}, z{i}, w{i} = {}, old, cost, new", logged(i, "now")));
         }
         Kind::Buckets => line(text, format_args!("x{i}, y{i}, z{i} = this, n3, cost")),
         Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i}, w{i} = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)")),
     }
     expiry(text, &format!("e{i}"));
+    if program.kind == Kind::Log {
+        // A log lives until two periods after its oldest unit, or longer: as long as that one counts, until a period from now, or longer. Where the oldest
+        // is over, what stands is looked at; what is set reaches a quarter of a period further, so that it is seldom set.
+        line(text, format_args!("if new == 0 and card > 0 and (old == 0 or call('PEXPIRETIME', KEYS[{i}]) >= e{i}) then e{i} = 0"));
+        line(text, format_args!("else e{i} = e{i} + (n2 * unit - n2 * unit % 4000) / 4000 end"));
+    }
     text.push_str("end\nend\n");
 }
 
@@ -322,12 +336,15 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         text.push_str("do\n");
         unpack(&mut text, i, program, "unit, taken, units");
         if named(program.kind) {
-            text.push_str("if units > 0 then\nif unit == 1000 then taken = (taken - taken % 1000) / 1000 end\n");
-            drop_members(&mut text, i, &name_of(program.kind, i, "taken"));
+            text.push_str("if units > 0 then\n");
             if program.kind == Kind::Log {
-                text.push_str(&parts::log(parts::LOG_LIFETIME, i));
+                text.push_str("if unit == 1000 then taken = (taken - taken % 1000) / 1000 end\n");
+                line(&mut text, format_args!("local name = {}", logged(i, "taken")));
+                text.push_str(&parts::log(parts::LOG_GIVE_BACK, i));
                 expiry(&mut text, "e");
                 line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], fmt('%d', e), 'GT')\nend"));
+            } else {
+                drop_members(&mut text, i);
             }
             text.push_str("end\nend\n");
             continue;
@@ -362,7 +379,7 @@ fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         unpack(&mut text, i, program, "unit, _, units");
         text.push_str("local now = us\nif unit == 1000 then now = (us - us % 1000) / 1000 end\nlocal e = now + n2 + n2\n");
         text.push_str("if units > 0 then\nlocal ends = fmt('%d', now + n2)\n");
-        add(&mut text, i, "ends", "units", &name_of(program.kind, i, ""));
+        add(&mut text, i, "ends", "units");
         expiry(&mut text, "e");
         line(
             &mut text,

@@ -168,7 +168,7 @@ fn a_full_log_makes_room_of_what_is_over() {
         assert!(engine.take(&named(&limit, member)).unwrap().admitted);
     }
     assert_eq!(engine.take(&named(&limit, 4)), Err(FULL));
-    // One microsecond after a period, at a time at which no take purges by itself.
+    // One microsecond after a period.
     clock.step(SECOND_US as i64 + 1);
     assert!(engine.take(&named(&limit, 5)).unwrap().admitted);
     assert_eq!(engine.keys(), 1);

@@ -8,7 +8,7 @@ struct Record {
     member: u128,
     from: u32,
     to: u32,
-    /// Units of this record and of all before it.
+    /// Units of this record and of all before it, gone or not.
     sum: u64,
 }
 
@@ -16,6 +16,8 @@ struct Record {
 #[derive(Default)]
 pub(in crate::engine) struct Members {
     records: VecDeque<Record>,
+    /// Units of the records that went at the beginning: all sums have them.
+    gone: u64,
 }
 
 impl Members {
@@ -23,9 +25,9 @@ impl Members {
         self.records.len()
     }
 
-    /// Units of the first `records` of them.
+    /// Units of the first `records` of them, and of those that are gone.
     fn sum(&self, records: usize) -> u64 {
-        records.checked_sub(1).and_then(|last| self.records.get(last)).map_or(0, |record| record.sum)
+        records.checked_sub(1).and_then(|last| self.records.get(last)).map_or(self.gone, |record| record.sum)
     }
 
     fn until(&self, at: u64) -> usize {
@@ -73,10 +75,8 @@ impl Members {
     /// Forgets what has an instant up to `at`.
     pub(super) fn drop_until(&mut self, at: u64) {
         let gone = self.until(at);
-        if gone > 0 {
-            self.records.drain(..gone);
-            self.count_from(0);
-        }
+        self.gone = self.sum(gone);
+        self.records.drain(..gone);
     }
 
     /// Forgets what has an instant after `at`.

@@ -1,7 +1,7 @@
 //! What the embedded engine keeps for each kind of program: three numbers, a log, a ring of sub-windows, leases.
 //!
-//! Each kind is read into the three numbers that programs see, and written to when all agreed, exactly as the Redis driver does it with a string or a
-//! sorted set. Must not know what a program computes.
+//! Each kind is read into the three numbers that programs see, and written to when all agreed, exactly as the Redis driver does it with a string, a
+//! list or a sorted set. Must not know what a program computes.
 
 mod members;
 mod ring;
@@ -13,7 +13,7 @@ use super::found::MEMBERS_READ_MAX;
 use super::lua::State;
 use super::{Cell, Content, Kind};
 
-/// Of takes that add one member, every so many purge what is over: by the last digits of the time, so that both engines do it alike. A purge is only for
+/// Of takes that add one lease, every so many purge what is over: by the last digits of the time, so that both engines do it alike. A purge is only for
 /// memory, and costs a Redis call.
 pub(super) const PURGE_EACH: u64 = 8;
 /// Sub-windows that weigh as much as one counter.
@@ -71,9 +71,7 @@ impl Stored {
             Self::Numbers(numbers) => *numbers = state,
             Self::Log(members) => {
                 members.drop_after(now);
-                if purges {
-                    members.drop_until(over(cell, now));
-                }
+                members.drop_until(over(cell, now));
                 members.insert(now, cell.member, cell.cost);
             }
             Self::Buckets(ring) => ring.add(window(cell, now), cell.cost),

@@ -1,6 +1,6 @@
 //! What stands alike in every text that needs it: around an operator's script, for a ring of sub-windows, for a log.
 //!
-//! `KEY` is a cell's key, `NOW` its time as text. The rest of a text's locals are told where they are made, in `driver`.
+//! The locals that they use are told where they are made, in `driver`.
 
 /// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks, as far as it has a name here.
 pub(super) const HIDDEN: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
@@ -95,22 +95,42 @@ v = pack('<dd', last, total - units) .. sub(v, 17, at) .. pack('<I4', count - un
 
 /// A log's text for the cell `i`.
 pub(super) fn log(text: &str, i: usize) -> String {
-    text.replace("KEY", &format!("KEYS[{i}]")).replace("NOW", NOW)
+    text.replace("OLD", &search("now - n2", "1")).replace("NEW", &search("now", "card")).replace("KEY", &format!("KEYS[{i}]"))
 }
 
-/// The time as a score. Redis' own text of it costs less than a number's, where it has all its digits.
-pub(super) const NOW: &str = "(unit == 1 and #t[2] == 6 and t[1] .. t[2] or fmt('%d', now))";
+/// `high` becomes the number of units up to `bound`, of which the first is one and the last is not: steps that double, then halves.
+fn search(bound: &str, step: &str) -> String {
+    format!(
+        "\
+local low, high, step = 0, card - 1, {step}
+while high - low > 1 do
+local at = low + step
+if at >= high then at = low + (high - low - (high - low) % 2) / 2 end
+if unpack('<d', call('LINDEX', KEY, at == 1 and '1' or fmt('%d', at))) <= {bound} then low, step = at, step * 2 else high = at end
+end
+"
+    )
+}
 
-/// Counts what is within the period by what is not: a sorted set is counted and its ends are told at once, while a count between two scores goes through
-/// all of a small one. `new` are those in the future, `old` those that are over.
+/// A log is a list in the order of instants, each unit's name behind its instant: what is over and what is in the future goes when anything is added.
+/// Counted by what does not count: `new` are those in the future, `old` those that are over.
 pub(super) const LOG_COUNT: &str = "\
-local card, old, new, oldest, at = call('ZCARD', KEY), 0, 0
+local card, old, new, oldest = call('LLEN', KEY), 0, 0
 if card > 0 then
-oldest = unpack('<d', call('ZRANGE', KEY, '0', '0')[1])
-if oldest <= now - n2 then old = call('ZCOUNT', KEY, '-inf', fmt('%d', now - n2)) end
-if oldest > now then new = card elseif card > 1 then
-at = NOW
-new = call('ZCOUNT', KEY, '(' .. at, '+inf')
+oldest = unpack('<d', call('LINDEX', KEY, '0'))
+local newest = oldest
+if card > 1 then newest = unpack('<d', call('LINDEX', KEY, '-1')) end
+if newest <= now - n2 then
+old = card
+elseif oldest > now then
+new = card
+else
+if oldest <= now - n2 then
+OLDold = high
+end
+if newest > now then
+NEWnew = card - high
+end
 end
 s1 = card - old - new
 end
@@ -118,17 +138,30 @@ end
 
 /// When the one leaves that must: mostly the oldest.
 pub(super) const LOG_LEAVES: &str = "\
-if old + lacking > 1 then
-local rank = fmt('%d', old + lacking - 1)
-oldest = unpack('<d', call('ZRANGE', KEY, rank, rank)[1])
-end
+if old + lacking > 1 then oldest = unpack('<d', call('LINDEX', KEY, fmt('%d', old + lacking - 1))) end
 s2 = oldest
 end
 ";
 
-/// What is left after a give-back lives as if its newest unit had just come: the one that set its lifetime may be gone.
-pub(super) const LOG_LIFETIME: &str = "\
-local newest = call('ZRANGE', KEY, '-1', '-1')[1]
+/// Removes the first `units` of a take. They stand side by side, so the last of them shows where; where it is not there, all are looked through. A list has
+/// no way to remove places but by what stands there.
+pub(super) const LOG_GIVE_BACK: &str = "\
+if units == 1 then
+call('LREM', KEY, '-1', name)
+else
+local last = call('LPOS', KEY, name .. pack('<I4', units - 1), 'RANK', '-1')
+local from, n = 0, 0
+if last and last >= units then from = last + 1 - units end
+for k, member in ipairs(call('LRANGE', KEY, fmt('%d', from), fmt('%d', last or -1))) do
+if sub(member, 1, 24) == name and (#member == 24 or unpack('<I4', member, 25) < units) then
+call('LSET', KEY, fmt('%d', from + k - 1), '')
+n = n + 1
+end
+end
+if n > 0 then call('LREM', KEY, fmt('%d', n), '') end
+end
+local newest = call('LINDEX', KEY, '-1')
 if newest then
+-- What is left lives as if its newest unit had just come: the one that set its lifetime may be gone.
 local e = unpack('<d', newest) + n2 + n2
 ";

@@ -50,9 +50,8 @@ impl Counter for Log {
     }
 
     fn charge(&mut self, asked: &Asked) {
-        let oldest = asked.now - asked.numbers[1];
-        let purges = purges(asked);
-        self.0.retain(|unit| unit.at <= asked.now && !(purges && unit.at <= oldest));
+        let over = asked.now - asked.numbers[1];
+        self.0.retain(|unit| over < unit.at && unit.at <= asked.now);
         add(&mut self.0, asked.now, asked);
     }
 

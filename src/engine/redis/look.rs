@@ -103,7 +103,17 @@ impl Search {
                 let Some(bytes) = bytes else { return Ok(None) };
                 Content::unpack(kind, &bytes).ok_or(NONSENSE)?
             }
-            Kind::Log | Kind::Leases => {
+            Kind::Log => {
+                let mut range = of("LRANGE");
+                range.arg(0).arg(MEMBERS_READ_MAX - 1);
+                let members: Vec<Vec<u8>> = self.ask(range).await?;
+                if members.is_empty() {
+                    return Ok(None);
+                }
+                let instant = |member: Vec<u8>| member.first_chunk().map(|bytes| f64::from_le_bytes(*bytes) as u64).ok_or(NONSENSE);
+                Content::Members(members.into_iter().map(instant).collect::<Result<_, _>>()?)
+            }
+            Kind::Leases => {
                 let mut range = of("ZRANGE");
                 range.arg(0).arg(MEMBERS_READ_MAX - 1).arg("WITHSCORES");
                 let members: Vec<(Vec<u8>, f64)> = self.ask(range).await?;

@@ -214,10 +214,6 @@ fn prefix() -> String {
     format!("t{:x}", fastrand::u64(..))
 }
 
-/// The last argument, as Redis' TIME would tell it.
-const HELD_TIME: &str = "local t = { string.sub(ARGV[#ARGV], 1, -7), string.format('%d', string.sub(ARGV[#ARGV], -6)) }\n\
-                         local us = t[1] * 1000000 + t[2]\n";
-
 impl OnRedis {
     /// Scripts that a server is given before it forgets them all.
     const KNOWN_MAX: usize = 500;
@@ -239,7 +235,7 @@ impl OnRedis {
         for Event { now_us, verb, cells, taken_at_us } in events {
             let programs = cells.iter().map(|cell| cell.program.name).collect();
             let sha = self.known.entry((*verb, programs)).or_insert_with(|| {
-                let script = Script::with_time(*verb, cells, HELD_TIME);
+                let script = Script::with_time(*verb, cells, "local us = tonumber(ARGV[#ARGV])\n");
                 pipe.cmd("SCRIPT").arg("LOAD").arg(&script.text).ignore();
                 script.sha
             });
