@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, coop};
 
 /// What a connection does until it ends.
 pub(super) type Moving = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
@@ -64,6 +64,10 @@ impl Drive {
             if let Poll::Ready(told) = told(&mut Context::from_waker(Waker::noop())) {
                 return Poll::Ready(told);
             }
+            // The turn has used up what the runtime allows a task at once, and what it told was not even looked at.
+            if !coop::has_budget_remaining() {
+                return told(cx);
+            }
             if self.relay.sleep(cx.waker()) {
                 return Poll::Pending;
             }
@@ -86,6 +90,10 @@ impl Drive {
 
     /// Lets it move in a task of its own from now on.
     pub(super) fn hand_over(&mut self) {
+        // One that has its task keeps it, and what ends it.
+        if !matches!(self.by, By::Callers(_)) {
+            return;
+        }
         let By::Callers(moving) = std::mem::replace(&mut self.by, By::Nobody) else { return };
         let task = tokio::spawn(async move { ended(&moving.await) });
         self.by = By::Task(task.abort_handle());
@@ -94,7 +102,7 @@ impl Drive {
     /// Says whether it is moved here, and still goes on.
     fn turn(&mut self) -> bool {
         let By::Callers(moving) = &mut self.by else { return false };
-        self.relay.state.store(QUIET, Ordering::Relaxed);
+        self.relay.state.swap(QUIET, Ordering::AcqRel);
         if let Poll::Ready(end) = moving.as_mut().poll(&mut Context::from_waker(&self.waker)) {
             ended(&end);
             // Whoever still waits for something of it is told with its end.

@@ -197,6 +197,14 @@ async fn only_failures_count_and_a_success_forgets_them() {
             .await;
             let reply = get(weir.http, "/", &[]).await;
             assert_eq!((reply.status, reply.remaining("failures")), (status, left), "step {step}");
+            if step == 0 && config.contains("engine = \"redis\"") {
+                // Redis does not know the script that gives back and asks for its text, which the next take would overtake.
+                eventually_async("both scripts known to Redis", async || match redis.connect().calls("eval") {
+                    2 => Ok(()),
+                    calls => Err(format!("{calls} texts")),
+                })
+                .await;
+            }
         }
     }
 }

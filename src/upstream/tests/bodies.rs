@@ -259,7 +259,41 @@ async fn an_upload_that_the_upstream_takes_no_more_of_after_its_answer_ends() {
         drop(stream);
     })
     .await;
+    an_endless_upload_ends(&upstream(&scripted)).await;
+}
+
+#[tokio::test]
+async fn nor_does_it_go_on_over_a_connection_that_was_used_before() {
+    let whole = Arc::new(tokio::sync::Notify::new());
+    let rest = Arc::clone(&whole);
+    let scripted = Scripted::new(move |mut stream, _| {
+        let rest = Arc::clone(&rest);
+        async move {
+            stream.head().await;
+            stream.read_to("0\r\n\r\n").await;
+            stream.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no").await;
+            rest.notified().await;
+            stream.send("k").await;
+            stream.head().await;
+            stream.send(OK).await;
+            tokio::time::sleep(2 * PATIENCE).await;
+            drop(stream);
+        }
+    })
+    .await;
     let upstream = upstream(&scripted);
+    let (mut client, body) = incoming(CHUNKED).await;
+    client.write_all(b"3\r\nabc\r\n0\r\n\r\n").await.unwrap();
+    // Its reply's head comes alone, so that its connection is given a task.
+    let reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap();
+    whole.notify_one();
+    assert_eq!(text(reply).await, "ok");
+    an_endless_upload_ends(&upstream).await;
+    assert_eq!(scripted.accepted(), 1);
+}
+
+/// What is sent ends soon after the reply, whatever the upstream still takes.
+async fn an_endless_upload_ends(upstream: &Upstream) {
     let (mut client, body) = incoming(CHUNKED).await;
     let endless = tokio::spawn(async move {
         let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
