@@ -64,9 +64,9 @@ impl Drive {
             if let Poll::Ready(told) = told(&mut Context::from_waker(Waker::noop())) {
                 return Poll::Ready(told);
             }
-            // The turn has used up what the runtime allows a task at once, and what it told was not even looked at.
+            // The turn has used up what the runtime allows a task at once: what it told may not even have been looked at.
             if !coop::has_budget_remaining() {
-                return told(cx);
+                break;
             }
             if self.relay.sleep(cx.waker()) {
                 return Poll::Pending;
