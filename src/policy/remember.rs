@@ -1,60 +1,151 @@
-//! The decisions of a pure policy, by the facts they were made from: a table of fixed size, in which a newcomer replaces whoever had its place.
+//! The decisions of a pure policy, by the facts they were made from: a set-associative table that grows with the facts in use, up to a bound.
 //!
-//! Facts come from clients. A table without chains can't be made slow by chosen collisions, and full comparison means that none is ever mistaken
-//! for another.
+//! Facts come from clients. Each list of facts has its places in two sets of [`WAYS`], chosen by a keyed hash, so a look-up compares a fixed number
+//! of hashes whatever the clients send, and full comparison means that no list is mistaken for another. A newcomer replaces an entry that was not used
+//! for a long time; where there is none, it is not remembered. A flood of facts that come once therefore displaces only each other.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 
 use super::{Decision, Verdict};
+use crate::plan::Limit;
 
-/// Decisions that one thread remembers of one policy.
-const ENTRIES: usize = 2_048;
-/// Bytes of facts, and of a decision, that are worth remembering: with [`ENTRIES`] they bound the table.
+/// Places in a set.
+const WAYS: usize = 8;
+/// Sets of a table that holds its first decision, and the most that it grows to. Powers of two. With two sets to choose from, the table is four fifths
+/// full before both are: the largest one holds more than 12,000 decisions.
+const SETS_MIN: usize = 8;
+const SETS_MAX: usize = 2_048;
+/// Bytes of facts, and of a decision, that are worth remembering.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
+/// Bytes that all tables of one thread hold, at most; each has an equal share.
+pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
+/// Counted for what is prepared of each limit and kept with the decision.
+const PREPARED_LIMIT_BYTES: usize = 384;
+/// After so many look-ups one set, and each in turn, is aged: in a full table, an entry that is used once in `SETS_MAX` times as many look-ups stays.
+const ASKED_FOR_EACH_AGED: usize = 32;
+/// Sets that one newcomer looks through for bytes to free, at most.
+const SETS_FREED_MAX: usize = 32;
 
 #[derive(Default)]
 pub(super) struct Remembered {
-    entries: Vec<Option<Entry>>,
+    /// None until the first decision is remembered.
+    sets: Vec<Set>,
+    /// Of all entries, about.
+    bytes: usize,
+    /// The set that was aged last, or looked through for bytes.
+    hand: usize,
+    /// Look-ups so far.
+    asked: usize,
     hasher: RandomState,
 }
 
+/// Hashes apart from entries: a look-up reads one cache line of a set, and then the entry that it wants.
+#[derive(Default)]
+#[repr(align(64))]
+struct Set {
+    hashes: [u64; WAYS],
+    entries: [Option<Entry>; WAYS],
+    /// A bit for each entry that was found since the set was last aged, and one for each that was found between the last two times.
+    used: u8,
+    used_before: u8,
+}
+
 struct Entry {
-    hash: u64,
+    /// As [`packed`] writes them.
     facts: Box<[u8]>,
     decision: Arc<Decision>,
 }
 
 impl Remembered {
-    pub(super) fn get(&self, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
-        if self.entries.is_empty() {
+    pub(super) fn get(&mut self, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
+        if self.sets.is_empty() {
             return None;
         }
+        self.asked = self.asked.wrapping_add(1);
+        if self.asked.is_multiple_of(ASKED_FOR_EACH_AGED) {
+            self.next_set()?.age();
+        }
         let hash = self.hash(facts);
-        let entry = self.entries.get(place(hash))?.as_ref()?;
-        (entry.hash == hash && same(facts, &entry.facts)).then(|| entry.decision.clone())
+        places(hash, self.sets.len()).into_iter().find_map(|place| self.sets.get_mut(place)?.find(hash, facts))
     }
 
-    pub(super) fn put(&mut self, facts: &[(&str, &str)], decision: &Arc<Decision>) {
-        let bytes: usize = facts.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-        if bytes > FACTS_BYTES_MAX || weight(decision) > DECISION_BYTES_MAX {
+    /// Remembers a decision on facts that [`Remembered::get`] has not found, unless it is too large or everything in its places is in use. The
+    /// table holds at most `bytes_max` bytes.
+    pub(super) fn put(&mut self, facts: &[(&str, &str)], decision: &Arc<Decision>, bytes_max: usize) {
+        let (facts_bytes, decision_bytes) = (packed_bytes(facts), weight(decision));
+        if facts_bytes > FACTS_BYTES_MAX || decision_bytes > DECISION_BYTES_MAX {
             return;
         }
-        if self.entries.is_empty() {
-            self.entries.resize_with(ENTRIES, || None);
-        }
         let hash = self.hash(facts);
-        let mut packed = Vec::with_capacity(bytes);
-        for text in facts.iter().flat_map(|(name, value)| [name, value]) {
-            packed.extend_from_slice(&length(text));
-            packed.extend_from_slice(text.as_bytes());
+        let bytes = entry_bytes(facts_bytes, decision);
+        if !self.has_room(bytes, bytes_max) {
+            return;
         }
-        if let Some(entry) = self.entries.get_mut(place(hash)) {
-            *entry = Some(Entry { hash, facts: packed.into(), decision: decision.clone() });
+        if let Some((place, way)) = self.place_for(hash)
+            && let Some(set) = self.sets.get_mut(place)
+        {
+            let entry = Entry { facts: packed(facts, facts_bytes), decision: Arc::clone(decision) };
+            let replaced = set.put(way, hash, entry);
+            self.bytes = self.bytes + bytes - replaced.map_or(0, |replaced| replaced.bytes());
         }
+    }
+
+    /// Forgets unused entries until there is room for `bytes` more; `false` where a bounded search does not find enough.
+    fn has_room(&mut self, bytes: usize, bytes_max: usize) -> bool {
+        for _ in 0..SETS_FREED_MAX {
+            if self.bytes + bytes <= bytes_max {
+                return true;
+            }
+            let freed = self.next_set().map_or(0, Set::forget_unused);
+            self.bytes -= freed;
+        }
+        self.bytes + bytes <= bytes_max
+    }
+
+    fn next_set(&mut self) -> Option<&mut Set> {
+        self.hand = if self.hand + 1 < self.sets.len() { self.hand + 1 } else { 0 };
+        self.sets.get_mut(self.hand)
+    }
+
+    /// The set and the way that a newcomer takes: a free one, in a larger table if need be, or that of an unused entry.
+    fn place_for(&mut self, hash: u64) -> Option<(usize, usize)> {
+        loop {
+            let places = places(hash, self.sets.len());
+            let free = places.into_iter().filter_map(|place| Some((self.sets.get(place)?.free()?, place)));
+            // The emptier set of the two keeps both from being full for longest.
+            if let Some(((_, way), place)) = free.max_by_key(|((free, _), _)| *free) {
+                return Some((place, way));
+            }
+            if self.sets.len() >= SETS_MAX {
+                return places.into_iter().find_map(|place| Some((place, self.sets.get(place)?.unused()?)));
+            }
+            self.grow();
+        }
+    }
+
+    /// Twice as many sets, with the same entries. One whose sets are full in the larger table, which is next to impossible, is forgotten.
+    fn grow(&mut self) {
+        let sets = (2 * self.sets.len()).clamp(SETS_MIN, SETS_MAX);
+        let mut grown = Self { hasher: self.hasher.clone(), ..Self::default() };
+        grown.sets.resize_with(sets, Set::default);
+        for mut set in std::mem::take(&mut self.sets) {
+            for (way, (hash, entry)) in set.hashes.into_iter().zip(&mut set.entries).enumerate() {
+                let Some(entry) = entry.take() else { continue };
+                let free = places(hash, sets).into_iter().filter_map(|place| Some((grown.sets.get(place)?.free()?, place)));
+                let Some(((_, free), place)) = free.max_by_key(|((free, _), _)| *free) else { continue };
+                if let Some(other) = grown.sets.get_mut(place) {
+                    grown.bytes += entry.bytes();
+                    other.put(free, hash, entry);
+                    other.used |= (set.used >> way & 1) << free;
+                    other.used_before |= (set.used_before >> way & 1) << free;
+                }
+            }
+        }
+        *self = grown;
     }
 
     fn hash(&self, facts: &[(&str, &str)]) -> u64 {
@@ -67,8 +158,96 @@ impl Remembered {
     }
 }
 
-fn place(hash: u64) -> usize {
-    usize::try_from(hash % ENTRIES as u64).unwrap_or(0)
+/// The sets in which an entry may be, of so many: a power of two.
+fn places(hash: u64, sets: usize) -> [usize; 2] {
+    let mask = (sets as u64).wrapping_sub(1);
+    [hash & mask, hash >> 32 & mask].map(|place| usize::try_from(place).unwrap_or(0))
+}
+
+impl Set {
+    fn find(&mut self, hash: u64, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
+        for (way, (known, entry)) in self.hashes.iter().zip(&self.entries).enumerate() {
+            if *known == hash
+                && let Some(entry) = entry
+                && same(facts, &entry.facts)
+            {
+                self.used |= 1 << way;
+                return Some(Arc::clone(&entry.decision));
+            }
+        }
+        None
+    }
+
+    /// How many places are free, and the first of them.
+    fn free(&self) -> Option<(usize, usize)> {
+        let first = self.entries.iter().position(Option::is_none)?;
+        Some((self.entries.iter().filter(|entry| entry.is_none()).count(), first))
+    }
+
+    /// The place of an unused entry, if any: a random one. Facts that come round and round would replace each other for ever in any fixed order.
+    fn unused(&self) -> Option<usize> {
+        let start = fastrand::usize(..WAYS);
+        (start..start + WAYS).map(|way| way % WAYS).find(|way| !self.is_used(*way))
+    }
+
+    fn is_used(&self, way: usize) -> bool {
+        (self.used | self.used_before) >> way & 1 != 0
+    }
+
+    /// What is not found until the next time counts as unused then.
+    fn age(&mut self) {
+        self.used_before = std::mem::take(&mut self.used);
+    }
+
+    /// Puts `entry` there, as one that was not used yet.
+    fn put(&mut self, way: usize, hash: u64, entry: Entry) -> Option<Entry> {
+        self.used &= !(1 << way);
+        self.used_before &= !(1 << way);
+        *self.hashes.get_mut(way)? = hash;
+        self.entries.get_mut(way)?.replace(entry)
+    }
+
+    /// Forgets what is not used, and ages the rest; how many bytes that frees.
+    fn forget_unused(&mut self) -> usize {
+        let mut freed = 0;
+        for way in 0..WAYS {
+            if !self.is_used(way)
+                && let Some(entry) = self.entries.get_mut(way).and_then(Option::take)
+            {
+                freed += entry.bytes();
+            }
+        }
+        self.age();
+        freed
+    }
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        entry_bytes(self.facts.len(), &self.decision)
+    }
+}
+
+fn entry_bytes(facts_bytes: usize, decision: &Decision) -> usize {
+    let limits = match &decision.verdict {
+        Verdict::Check(plan) => plan.limits().len(),
+        Verdict::Bypass | Verdict::Deny(_) => 0,
+    };
+    facts_bytes + size_of::<Decision>() + weight(decision) + limits * PREPARED_LIMIT_BYTES
+}
+
+fn packed_bytes(facts: &[(&str, &str)]) -> usize {
+    facts.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
+}
+
+/// All names and values, each after its length, in so many bytes.
+fn packed(facts: &[(&str, &str)], bytes: usize) -> Box<[u8]> {
+    let mut packed = Vec::with_capacity(bytes);
+    for text in facts.iter().flat_map(|(name, value)| [name, value]) {
+        packed.extend_from_slice(&length(text));
+        packed.extend_from_slice(text.as_bytes());
+    }
+    packed.into()
 }
 
 /// Lengths first, so that no two lists of facts have the same bytes. Only short facts are packed: the length fits.
@@ -94,7 +273,7 @@ fn weight(decision: &Decision) -> usize {
         Verdict::Bypass => 0,
         Verdict::Check(plan) => {
             let limits = plan.limits().iter();
-            limits.map(|limit| limit.name.len() + limit.key.len() + limit.tag.as_ref().map_or(0, String::len) + 192).sum()
+            limits.map(|limit| limit.name.len() + limit.key.len() + limit.tag.as_ref().map_or(0, String::len) + size_of::<Limit>()).sum()
         }
         Verdict::Deny(denial) => denial.reason.len() + pairs(&denial.headers),
     };
@@ -106,9 +285,29 @@ fn weight(decision: &Decision) -> usize {
 mod tests {
     use super::*;
 
+    const UNBOUNDED: usize = THREAD_BYTES_MAX;
+
     fn decision(label: &str) -> Arc<Decision> {
         let labels = vec![("l".to_owned(), label.to_owned())];
         Arc::new(Decision { verdict: Verdict::Bypass, upstream_headers: vec![], response_headers: vec![], labels, settle_with: None })
+    }
+
+    impl Remembered {
+        /// Asks for the decision on one client, and remembers it where it was not known. Whether it was.
+        fn asked(&mut self, client: &str) -> bool {
+            let facts = [("client-ip", client)];
+            let known = self.get(&facts);
+            if known.is_none() {
+                self.put(&facts, &decision(client), UNBOUNDED);
+            }
+            known.is_some_and(|known| known == decision(client))
+        }
+
+        fn assert_bounded(&self, bytes_max: usize) {
+            let entries = self.sets.iter().flat_map(|set| &set.entries).flatten();
+            assert_eq!(self.bytes, entries.map(Entry::bytes).sum::<usize>());
+            assert!(self.bytes <= bytes_max && self.sets.len() <= SETS_MAX, "{} bytes, {} sets", self.bytes, self.sets.len());
+        }
     }
 
     #[test]
@@ -116,7 +315,7 @@ mod tests {
         let mut remembered = Remembered::default();
         let facts = [("client-ip", "192.0.2.1"), ("path", "/")];
         assert!(remembered.get(&facts).is_none());
-        remembered.put(&facts, &decision("a"));
+        remembered.put(&facts, &decision("a"), UNBOUNDED);
         assert_eq!(remembered.get(&facts), Some(decision("a")));
         assert!(remembered.get(&[("client-ip", "192.0.2.1")]).is_none());
         assert!(same(&[("a", "bc")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
@@ -124,17 +323,111 @@ mod tests {
         assert!(!same(&[("a", "b")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
     }
 
+    /// Facts with one hash are still told apart, and those that find no place are asked about again.
+    #[test]
+    fn chosen_collisions_are_harmless() {
+        let mut set = Set::default();
+        let clients: Vec<String> = (0..WAYS).map(|client| client.to_string()).collect();
+        for (way, client) in clients.iter().enumerate() {
+            let facts = [("client-ip", client.as_str())];
+            set.put(way, 7, Entry { facts: packed(&facts, packed_bytes(&facts)), decision: decision(client) });
+        }
+        for client in &clients {
+            assert_eq!(set.find(7, &[("client-ip", client)]), Some(decision(client)));
+        }
+        assert!(set.find(7, &[("client-ip", "x")]).is_none());
+        assert!(set.unused().is_none());
+        set.age();
+        assert!(set.unused().is_none(), "all were used a short time ago");
+        set.age();
+        assert!(set.unused().is_some());
+    }
+
     #[test]
     fn it_stays_within_its_bounds() {
         let mut remembered = Remembered::default();
-        for client in 0..3 * ENTRIES {
-            remembered.put(&[("client-ip", &client.to_string())], &decision("a"));
+        for client in 0..3 * SETS_MAX * WAYS {
+            remembered.put(&[("client-ip", &client.to_string())], &decision("a"), UNBOUNDED);
         }
-        assert_eq!(remembered.entries.len(), ENTRIES);
+        assert_eq!(remembered.sets.len(), SETS_MAX);
+        remembered.assert_bounded(UNBOUNDED);
         let long = "x".repeat(FACTS_BYTES_MAX);
-        remembered.put(&[("path", &long)], &decision("a"));
+        remembered.put(&[("path", &long)], &decision("a"), UNBOUNDED);
         assert!(remembered.get(&[("path", &long)]).is_none());
-        remembered.put(&[("path", "/heavy")], &decision(&"x".repeat(DECISION_BYTES_MAX)));
+        remembered.put(&[("path", "/heavy")], &decision(&"x".repeat(DECISION_BYTES_MAX)), UNBOUNDED);
         assert!(remembered.get(&[("path", "/heavy")]).is_none());
+    }
+
+    #[test]
+    fn heavy_decisions_stay_within_the_bytes_and_a_smaller_share_is_kept_to() {
+        let mut remembered = Remembered::default();
+        let heavy = decision(&"x".repeat(DECISION_BYTES_MAX / 2));
+        let put = |remembered: &mut Remembered, clients: std::ops::Range<usize>, bytes_max| {
+            for client in clients {
+                remembered.put(&[("client-ip", &client.to_string())], &heavy, bytes_max);
+                // All of them are in use, so that only a second look frees any.
+                remembered.get(&[("client-ip", &client.to_string())]);
+            }
+        };
+        put(&mut remembered, 0..5_000, 1 << 20);
+        remembered.assert_bounded(1 << 20);
+        assert!(remembered.bytes > 1 << 19, "{} bytes", remembered.bytes);
+        put(&mut remembered, 5_000..10_000, 1 << 18);
+        remembered.assert_bounded(1 << 18);
+        assert!(remembered.bytes > 1 << 17, "{} bytes", remembered.bytes);
+    }
+
+    #[test]
+    fn facts_in_use_are_all_remembered_from_their_second_round_on() {
+        for count in [1_usize, 1_000, 10_000] {
+            let mut remembered = Remembered::default();
+            let clients: Vec<String> = (0..count).map(|client| format!("10.0.{}.{}", client / 256, client % 256)).collect();
+            assert!(clients.iter().all(|client| !remembered.asked(client)));
+            assert!(clients.iter().all(|client| remembered.asked(client)), "{count} clients");
+            assert!(
+                remembered.sets.len() * WAYS <= (2 * count).next_power_of_two().max(SETS_MIN * WAYS),
+                "{count} clients, {} sets",
+                remembered.sets.len()
+            );
+        }
+    }
+
+    #[test]
+    fn facts_that_come_once_displace_only_each_other() {
+        let mut remembered = Remembered::default();
+        let clients: Vec<String> = (0..10_000).map(|client| client.to_string()).collect();
+        for _ in 0..2 {
+            for client in &clients {
+                remembered.asked(client);
+            }
+        }
+        for (round, client) in clients.iter().cycle().take(5 * clients.len()).enumerate() {
+            for stranger in 0..5 {
+                remembered.asked(&format!("stranger {round} {stranger}"));
+            }
+            assert!(remembered.asked(client), "after {round} rounds");
+        }
+    }
+
+    /// More than there is room for, over and over: least recently used would miss each time.
+    #[test]
+    fn too_many_facts_in_use_are_remembered_in_part() {
+        let mut remembered = Remembered::default();
+        let clients: Vec<String> = (0..2 * SETS_MAX * WAYS).map(|client| client.to_string()).collect();
+        let found = |remembered: &mut Remembered| clients.iter().filter(|client| remembered.asked(client)).count();
+        let found = (0..4).map(|_| found(&mut remembered)).last().unwrap();
+        assert!(found > clients.len() / 8, "{found}");
+    }
+
+    /// Others come into use: those of before give way.
+    #[test]
+    fn what_is_in_use_no_more_gives_way() {
+        let mut remembered = Remembered::default();
+        for day in ["monday", "tuesday"] {
+            let clients: Vec<String> = (0..10_000).map(|client| format!("{day} {client}")).collect();
+            let found = |remembered: &mut Remembered| clients.iter().filter(|client| remembered.asked(client)).count();
+            let found = (0..30).map(|_| found(&mut remembered)).last().unwrap();
+            assert!(found > clients.len() * 9 / 10, "{day}: {found}");
+        }
     }
 }

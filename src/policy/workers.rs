@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::Decision;
 use super::instance::Instance;
-use super::remember::Remembered;
+use super::remember::{Remembered, THREAD_BYTES_MAX};
 
 /// Policies that one thread keeps an instance of; the one that came first gives way.
 const POLICIES_PER_THREAD_MAX: usize = 64;
@@ -101,7 +101,8 @@ pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<D
 /// Remembers a pure policy's decision.
 pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
     with(|worker| {
-        worker.slot(token)?.remembered.put(facts, decision);
+        let share = THREAD_BYTES_MAX / worker.slots.len().max(1);
+        worker.slot(token)?.remembered.put(facts, decision, share);
         Some(())
     });
 }
