@@ -1,4 +1,5 @@
-//! Counters that cost an uncontended add: each worker has its own slot on its own cache line, and a scrape sums them.
+//! Counters that cost a load and a store: each worker alone writes its own slot, on its own cache line, and a scrape sums them. Other threads share one
+//! more slot, to which they add atomically.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use prometheus_client::registry::Registry;
 use super::histogram::Histogram;
 use super::names::{self, Name};
 
-/// Workers with a slot of their own; further threads share slots, which costs speed and no counts.
+/// Workers with a slot of their own; further threads share one, which costs speed and no counts.
 pub const WORKERS_MAX: usize = 64;
 /// Label sets of one metric, at most; what comes after is counted under `other`.
 const SERIES_MAX: usize = 2_000;
@@ -25,16 +26,35 @@ const SERIES_MAX: usize = 2_000;
 const SERIES_OF_ONE_MAX: usize = 512;
 
 thread_local! {
-    static WORKER: Cell<usize> = const { Cell::new(0) };
+    static WORKER: Cell<usize> = const { Cell::new(NO_WORKER) };
 }
 
-/// Gives the calling thread the slots of worker `index`, counted from 0.
+const NO_WORKER: usize = usize::MAX;
+
+/// Makes the calling thread the worker `index`, counted from 0, of the metrics that it counts in. No two threads may be the same worker of the same metrics
+/// at a time: their counts would overwrite each other.
 pub fn enter_worker(index: usize) {
-    WORKER.with(|worker| worker.set(index % WORKERS_MAX));
+    WORKER.with(|worker| worker.set(index));
 }
 
-pub(super) fn worker() -> usize {
-    WORKER.with(Cell::get)
+/// The calling thread's slot, and whether nobody else writes to it. The last slot is everybody's.
+pub(super) fn slot<T>(slots: &[T]) -> Option<(&T, bool)> {
+    let (shared, own) = slots.split_last()?;
+    own.get(WORKER.with(Cell::get)).map_or(Some((shared, false)), |slot| Some((slot, true)))
+}
+
+/// Slots of so many workers, and that of everybody else.
+pub(super) fn slots<T: Default>(workers: usize) -> Arc<[T]> {
+    (0..=workers.clamp(1, WORKERS_MAX)).map(|_| T::default()).collect()
+}
+
+/// Adds to a number that only this thread writes, if `alone`.
+pub(super) fn add(number: &AtomicU64, n: u64, alone: bool) {
+    if alone {
+        number.store(number.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    } else {
+        number.fetch_add(n, Ordering::Relaxed);
+    }
 }
 
 #[repr(align(64))]
@@ -46,10 +66,6 @@ struct Slot(AtomicU64);
 pub struct Counter(Arc<[Slot]>);
 
 impl Counter {
-    fn new(workers: usize) -> Self {
-        Self((0..workers.clamp(1, WORKERS_MAX)).map(|_| Slot::default()).collect())
-    }
-
     /// Adds one.
     pub fn inc(&self) {
         self.add(1);
@@ -57,8 +73,8 @@ impl Counter {
 
     /// Adds `n`.
     pub fn add(&self, n: u64) {
-        if let Some(slot) = self.0.get(worker()).or_else(|| self.0.first()) {
-            slot.0.fetch_add(n, Ordering::Relaxed);
+        if let Some((slot, alone)) = slot(&self.0) {
+            add(&slot.0, n, alone);
         }
     }
 
@@ -141,7 +157,7 @@ impl Metrics {
                 labels.iter_mut().skip(kept).for_each(|label| "other".clone_into(label));
             }
         }
-        series.entry(labels).or_insert_with(|| Counter::new(self.0.workers)).clone()
+        series.entry(labels).or_insert_with(|| Counter(slots(self.0.workers))).clone()
     }
 
     /// Adds one to a series; for places that are not hot.
@@ -236,6 +252,22 @@ mod tests {
         counter.inc();
         thread.join().unwrap();
         assert!(metrics.encode().contains("weir_requests_total{route=\"api\",code=\"200\"} 3"), "{}", metrics.encode());
+    }
+
+    #[test]
+    fn threads_that_are_no_workers_of_these_metrics_lose_no_counts() {
+        let metrics = Metrics::new(1);
+        let counter = metrics.counter(names::REQUESTS, &["api", "200"]);
+        std::thread::scope(|scope| {
+            for index in [None, None, Some(0), Some(1), Some(1)] {
+                let counter = counter.clone();
+                scope.spawn(move || {
+                    index.into_iter().for_each(enter_worker);
+                    (0..100_000).for_each(|_| counter.inc());
+                });
+            }
+        });
+        assert_eq!(counter.get(), 500_000);
     }
 
     #[test]
