@@ -121,7 +121,7 @@ pub struct Cell {
 }
 
 /// Cells under one tag, to be taken all or none.
-pub type Cells = SmallVec<[Cell; 2]>;
+pub type Cells = SmallVec<[Cell; 1]>;
 
 /// What a take answered.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
 /// Scopes that a worker remembers for one limiter, at most.
-const SCOPES_MAX: usize = 1_024;
+pub(super) const SCOPES_MAX: usize = 1_024;
 /// Limit names that a worker remembers for one scope, at most.
 const NAMES_MAX: usize = 1_024;
 /// Shapes that a worker remembers for one limit's name, at most.
@@ -71,6 +71,8 @@ impl Hasher for AddressHasher {
 /// What is known of a scope.
 pub(super) struct KnownScope {
     scope: Weak<Scope>,
+    /// [`Shared::owner`] of its name.
+    owner: OnceCell<u64>,
     degraded: OnceCell<Counter>,
     /// Policies choose these names, and what is kept of them is bounded: a seed of our own is guard enough.
     names: HashMap<String, KnownLimit, RandomState>,
@@ -116,7 +118,8 @@ impl Local {
         if self.scopes.len() >= SCOPES_MAX {
             self.scopes.clear();
         }
-        let mut known = KnownScope { scope: Arc::downgrade(scope), degraded: OnceCell::new(), names: HashMap::default() };
+        let mut known =
+            KnownScope { scope: Arc::downgrade(scope), owner: OnceCell::new(), degraded: OnceCell::new(), names: HashMap::default() };
         let answer = work(&mut known);
         self.scopes.insert(address, known);
         answer
@@ -124,6 +127,11 @@ impl Local {
 }
 
 impl KnownScope {
+    /// Tells this limiter, and this scope's name, from all others.
+    pub(super) fn owner(&self, scope: &Scope, shared: &Shared) -> u64 {
+        *self.owner.get_or_init(|| shared.owner(&scope.name))
+    }
+
     /// The space of `limit` in this scope, made when it is met for the first time.
     pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm, shared: &Shared) -> Arc<Space> {
         self.limit(limit, |known| {

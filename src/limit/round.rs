@@ -6,7 +6,7 @@
 //! one refuses, those behind it are still looked at (cost 0, nothing charged), because `Retry-After` is the longest of all; then what the
 //! groups before it took is given back, the last first.
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome};
@@ -14,15 +14,27 @@ use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome};
 /// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's order; `None` where it was not.
 pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
 
-/// The limits of a plan that share a tag: one call.
-#[derive(Debug)]
-struct Group {
+/// The limits of a plan that share a tag: one call to the engine. The same for every take of the plan.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
     tag: u128,
     /// Asked after all others: what it takes is not given back.
     last: bool,
     cells: Cells,
     /// Each cell's place in the plan.
-    places: SmallVec<[u8; 2]>,
+    places: SmallVec<[u8; 8]>,
+}
+
+/// A plan's calls, in the order in which they are made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls(SmallVec<[Call; 1]>);
+
+/// What came of a call so far.
+#[derive(Debug)]
+struct Group<'p> {
+    call: &'p Call,
+    /// Where they are not the call's: they depend on the moment, are only looked at, or not all of them are given back.
+    cells: Option<Box<Cells>>,
     /// When the store fails here, the request is denied.
     denies: bool,
     /// It was only looked at, because an earlier group had refused.
@@ -65,43 +77,58 @@ enum Phase {
 
 /// A plan on its way.
 #[derive(Debug)]
-pub(super) struct Round {
-    groups: SmallVec<[Group; 1]>,
+pub(super) struct Round<'p> {
+    groups: SmallVec<[Group<'p>; 1]>,
     phase: Phase,
     verdict: Verdict,
 }
 
-impl Round {
-    pub(super) fn new() -> Self {
-        Self { groups: SmallVec::new(), phase: Phase::Taking(0), verdict: Verdict::Admitted }
-    }
-
-    /// Adds the plan's limit at `place`; `denies` says what a failed store means for it.
-    pub(super) fn add(&mut self, cell: Cell, place: u8, denies: bool) {
+impl Calls {
+    /// Adds the plan's limit at `place`; `last` has its tag asked after all others.
+    pub(super) fn add(&mut self, cell: Cell, place: u8, last: bool) {
         let tag = cell.key.tag;
-        let found = self.groups.iter().position(|group| group.tag == tag);
-        let at = found.unwrap_or_else(|| self.groups.iter().position(|group| group.last || group.tag > tag).unwrap_or(self.groups.len()));
-        if found.is_none() {
-            let places = SmallVec::new();
-            let fresh = Group { tag, last: false, cells: Cells::new(), places, denies: false, looked: false, retold: false, answer: None };
-            put(&mut self.groups, at, fresh);
-        }
-        if let Some(group) = self.groups.get_mut(at) {
-            // Sorted by program: a script for each order would be too many for Redis' memory.
-            let among = group.cells.iter().position(|other| other.program.name > cell.program.name).unwrap_or(group.cells.len());
-            put(&mut group.cells, among, cell);
-            put(&mut group.places, among, place);
-            group.denies |= denies;
-        }
+        let mut call = match self.0.iter().position(|call| call.tag == tag) {
+            Some(at) => self.0.remove(at),
+            None => Call { tag, last: false, cells: Cells::new(), places: SmallVec::new() },
+        };
+        call.last |= last;
+        // Sorted by program: a script for each order would be too many for Redis' memory.
+        let among = call.cells.iter().position(|other| other.program.name > cell.program.name).unwrap_or(call.cells.len());
+        call.cells.insert(among, cell);
+        call.places.insert(among, place);
+        let at = self.0.iter().position(|other| (other.last, other.tag) > (call.last, tag)).unwrap_or(self.0.len());
+        self.0.insert(at, call);
     }
 
-    /// Has the group with that tag asked last, because what it takes can't be given back.
-    pub(super) fn ask_last(&mut self, tag: u128) {
-        if let Some(at) = self.groups.iter().position(|group| group.tag == tag) {
-            let mut group = self.groups.remove(at);
-            group.last = true;
-            self.groups.push(group);
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The cell of the limit at `place`.
+    pub(super) fn cell(&self, place: usize) -> Option<&Cell> {
+        self.0.iter().find_map(|call| call.cells.iter().zip(&call.places).find(|(_, at)| usize::from(**at) == place)).map(|(cell, _)| cell)
+    }
+}
+
+impl Call {
+    /// Its cells as `adjust` leaves each, which is told the cell's place in the plan.
+    pub(super) fn adjusted(&self, adjust: impl Fn(&mut Cell, usize)) -> Box<Cells> {
+        let mut cells = Box::new(self.cells.clone());
+        cells.iter_mut().zip(&self.places).for_each(|(cell, place)| adjust(cell, usize::from(*place)));
+        cells
+    }
+}
+
+impl<'p> Round<'p> {
+    /// A round of these calls, with the cells that `adjust` gives where they are not those of every take; `denies` says of a limit's place whether a failed store
+    /// denies the request because of it.
+    pub(super) fn new(calls: &'p Calls, adjust: impl Fn(&Call) -> Option<Box<Cells>>, denies: impl Fn(usize) -> bool) -> Self {
+        let mut groups = SmallVec::new();
+        for call in &calls.0 {
+            let denies = call.places.iter().any(|place| denies(usize::from(*place)));
+            groups.push(Group { call, cells: adjust(call), denies, looked: false, retold: false, answer: None });
         }
+        Self { groups, phase: Phase::Taking(0), verdict: Verdict::Admitted }
     }
 
     /// How many tags there are.
@@ -128,7 +155,7 @@ impl Round {
             };
             self.phase = Phase::RollingBack(at);
             if let Some(at_us) = self.groups.get_mut(at).and_then(Group::release) {
-                return self.groups.get(at).map_or(Step::Done, |group| Step::GiveBack(&group.cells, at_us));
+                return self.groups.get(at).map_or(Step::Done, |group| Step::GiveBack(group.cells(), at_us));
             }
         }
         Step::Done
@@ -144,7 +171,8 @@ impl Round {
         {
             if !std::mem::replace(&mut group.retold, true) {
                 // Only theirs: the others' may say what was decided before, as that nobody may wait.
-                let cells = group.cells.iter_mut().zip(&group.places).zip(&taken.cells).filter(|(_, reply)| reply.outside);
+                let call = group.call;
+                let cells = group.cells_mut().iter_mut().zip(&call.places).zip(&taken.cells).filter(|(_, reply)| reply.outside);
                 for ((cell, place), _) in cells {
                     cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
                 }
@@ -174,7 +202,7 @@ impl Round {
     /// Writes what each asked limit answered to its place, and when it was charged.
     pub(super) fn report(&self, limits: &[Limit], outcomes: &mut [LimitOutcome], charged: &mut Charged) {
         for group in &self.groups {
-            for (index, place) in group.places.iter().map(|place| usize::from(*place)).enumerate() {
+            for (index, place) in group.call.places.iter().map(|place| usize::from(*place)).enumerate() {
                 let (Some(limit), Some(outcome)) = (limits.get(place), outcomes.get_mut(place)) else { continue };
                 let Some((taken, reply)) = group.reply(index) else {
                     *outcome = DEGRADED;
@@ -192,7 +220,7 @@ impl Round {
         }
     }
 
-    fn read(&self, group: &Group, limit: &Limit, reply: &CellReply) -> LimitOutcome {
+    fn read(&self, group: &Group<'_>, limit: &Limit, reply: &CellReply) -> LimitOutcome {
         let unit_us = limit.algorithm.unit_us();
         let us = |units: u64| units.saturating_mul(unit_us);
         let reset_us = us(reply.reset_units);
@@ -229,13 +257,21 @@ fn beyond_a_look(limit: &Limit) -> Option<u64> {
 /// Of a limit whose counter could not be reached.
 const DEGRADED: LimitOutcome = LimitOutcome { fits: true, remaining: 0, retry_after_us: None, reset_us: 0, delay_us: 0, degraded: true };
 
-impl Group {
+impl Group<'_> {
+    fn cells(&self) -> &Cells {
+        self.cells.as_deref().unwrap_or(&self.call.cells)
+    }
+
+    fn cells_mut(&mut self) -> &mut Cells {
+        self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()))
+    }
+
     fn ask(&mut self, verdict: Verdict) -> Step<'_> {
         if verdict == Verdict::Refused {
             self.looked = true;
-            self.cells.iter_mut().for_each(|cell| cell.cost = 0);
+            self.cells_mut().iter_mut().for_each(|cell| cell.cost = 0);
         }
-        Step::Take(&self.cells)
+        Step::Take(self.cells())
     }
 
     /// Leaves in `cells` what was charged, and says when; `None` where nothing was. A take whose outcome is unknown stands.
@@ -244,24 +280,16 @@ impl Group {
         if !taken.admitted || self.looked {
             return None;
         }
+        let cells = self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()));
         // `retain` visits in order, and there is one reply for each cell.
         let mut replies = taken.cells.iter();
-        self.cells.retain(|cell| replies.next().is_some_and(|reply| reply.fits) && cell.cost > 0);
-        (!self.cells.is_empty()).then_some(taken.at_us)
+        cells.retain(|cell| replies.next().is_some_and(|reply| reply.fits) && cell.cost > 0);
+        (!cells.is_empty()).then_some(taken.at_us)
     }
 
     fn reply(&self, index: usize) -> Option<(&Taken, &CellReply)> {
         let Some(Ok(taken)) = &self.answer else { return None };
         taken.cells.get(index).map(|reply| (taken, reply))
-    }
-}
-
-/// Mostly the end is the place, where nothing must move.
-fn put<A: Array>(items: &mut SmallVec<A>, at: usize, item: A::Item) {
-    if at == items.len() {
-        items.push(item);
-    } else {
-        items.insert(at, item);
     }
 }
 
@@ -316,10 +344,11 @@ mod tests {
             limits in proptest::collection::vec((0_u128..5, any::<bool>(), any::<bool>(), 1_u64..4), 0..8),
             stores in proptest::array::uniform5(store()),
         ) {
-            let mut round = Round::new();
-            for ((tag, shadow, denies, cost), place) in limits.iter().zip(0..) {
-                round.add(cell(*tag, *shadow, *cost), place, *denies && !shadow);
+            let mut calls = Calls::default();
+            for ((tag, shadow, _, cost), place) in limits.iter().zip(0..) {
+                calls.add(cell(*tag, *shadow, *cost), place, false);
             }
+            let mut round = Round::new(&calls, |_| None, |place| limits[place].2 && !limits[place].1);
             let (mut asked, mut held) = (Vec::new(), BTreeMap::new());
             let (mut refused, mut unavailable) = (false, false);
             loop {
@@ -373,10 +402,11 @@ mod tests {
 
     #[test]
     fn what_is_given_back_goes_the_way_it_came() {
-        let mut round = Round::new();
+        let mut calls = Calls::default();
         for (tag, place) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
-            round.add(cell(tag, false, 1), place, true);
+            calls.add(cell(tag, false, 1), place, false);
         }
+        let mut round = Round::new(&calls, |_| None, |_| true);
         let mut steps = Vec::new();
         loop {
             match round.next() {
@@ -393,6 +423,18 @@ mod tests {
         assert_eq!(steps, [("take", 1, 2), ("take", 2, 1), ("take", 3, 1), ("give back", 2, 1), ("give back", 1, 2)]);
     }
 
+    #[test]
+    fn a_tag_that_is_asked_last_comes_after_all_others() {
+        let mut calls = Calls::default();
+        for (tag, last, place) in [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)] {
+            calls.add(cell(tag, false, 1), place, last);
+        }
+        let order: Vec<(u128, &[u8])> = calls.0.iter().map(|call| (call.tag, &call.places[..])).collect();
+        assert_eq!(order, [(2, &[3][..]), (3, &[2][..]), (1, &[0, 1, 4][..])]);
+        assert_eq!(calls.cell(3).map(|cell| cell.key.tag), Some(2));
+        assert!(calls.cell(5).is_none());
+    }
+
     /// What is outside is asked once more with the numbers of that instant, and only that; outside twice is the store's failure.
     #[test]
     fn what_lies_outside_is_told_again_once() {
@@ -403,9 +445,10 @@ mod tests {
         };
         // The one that is outside may be a shadow: it refuses nobody, and is asked again all the same.
         for (shadow, denies) in [(false, true), (true, false)] {
-            let mut round = Round::new();
-            round.add(cell(1, false, 1), 0, false);
-            round.add(cell(1, shadow, 1), 1, denies);
+            let mut calls = Calls::default();
+            calls.add(cell(1, false, 1), 0, false);
+            calls.add(cell(1, shadow, 1), 1, false);
+            let mut round = Round::new(&calls, |_| None, |place| place == 1 && denies);
             let mut numbers = Vec::new();
             while let Step::Take(cells) = round.next() {
                 numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::keys::PlanDigests;
 use super::local;
+use super::prepared::{self, Asked};
 use super::queue::{Job, Worker};
 use super::shared::Shared;
-use super::take::Asked;
-use super::{Ending, Grant, programs, take};
+use super::{Ending, Grant, programs};
 use crate::engine::{Cell, Cells, Embedded, Engine, EngineError, Taken};
 use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Limit, Refund};
 use crate::telemetry::{Counter, names};
@@ -149,51 +148,44 @@ fn apply(wanted: Change, limit: Option<(&Limit, &Option<u64>, &mut Due)>) -> Res
 /// not fit holds back no other.
 fn jobs(grant: &Grant, changes: &[Due]) -> (Arc<Worker>, Vec<Job>) {
     let Grant { shared, scope, plan, charged, member, .. } = grant;
-    let now_us = take::now_us(shared, plan);
-    let mut digests = PlanDigests::new(&shared.digests);
-    local::with(shared, |local| {
-        let worker = Arc::clone(local.worker());
-        let jobs = local.scope(scope, |known| {
-            let mut jobs = Vec::new();
-            for ((limit, change), charged) in plan.limits().iter().zip(changes).zip(charged) {
-                if let (1.., Some(taken_at_us)) = (change.back, charged) {
-                    let cell = take::cell(
-                        &mut digests,
-                        shared,
-                        scope,
-                        known,
-                        limit,
-                        Asked { cost: change.back, member: *member, now_us: *taken_at_us as i64 },
-                    );
-                    let same = |job: &&mut Job| {
-                        matches!(job, Job::GiveBack { cells, taken_at_us: at }
-                        if at == taken_at_us && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
-                    };
-                    match jobs.iter_mut().find(same) {
-                        Some(Job::GiveBack { cells, .. }) => cells.push(cell),
-                        _ => jobs.push(Job::GiveBack { cells: Cells::from_iter([cell]), taken_at_us: *taken_at_us }),
-                    }
-                }
+    let worker = local::with(shared, |local| Arc::clone(local.worker()));
+    let jobs = prepared::with(shared, scope, plan, |prepared| {
+        let mut jobs = Vec::new();
+        let due = plan.limits().iter().enumerate().zip(changes).map(|((place, limit), change)| (place, limit, change));
+        let cell = |limit, place, cost, member, now_us| prepared.cell(shared, scope, (limit, place), Asked { cost, member, now_us });
+        for ((place, limit, change), charged) in due.clone().zip(charged) {
+            if let (1.., Some(taken_at_us)) = (change.back, charged) {
+                give_back(&mut jobs, cell(limit, place, change.back, *member, *taken_at_us as i64), *taken_at_us);
             }
-            for (limit, change) in plan.limits().iter().zip(changes).filter(|(_, change)| change.more > 0) {
-                if programs::never_passes(&limit.algorithm) {
-                    shared.counters.charge_refused.inc();
-                    continue;
-                }
-                // Enforced, so that `admitted` says whether it fitted.
-                let asked = Asked { cost: change.more, member: take::member(plan), now_us };
-                let cell = take::cell(&mut digests, shared, scope, known, limit, asked);
-                let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
-                jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone() });
+        }
+        for (place, limit, change) in due.clone().filter(|(_, _, change)| change.more > 0) {
+            if programs::never_passes(&limit.algorithm) {
+                shared.counters.charge_refused.inc();
+                continue;
             }
-            for (limit, _) in plan.limits().iter().zip(changes).filter(|(_, change)| change.reset) {
-                let asked = Asked { cost: 0, member: 0, now_us: 0 };
-                jobs.push(Job::Reset(take::cell(&mut digests, shared, scope, known, limit, asked).key));
-            }
-            jobs
-        });
-        (worker, jobs)
-    })
+            let cell = cell(limit, place, change.more, prepared.new_member(), prepared.now_us(shared));
+            // Enforced, so that `admitted` says whether it fitted.
+            let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
+            jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone() });
+        }
+        for (place, limit, _) in due.filter(|(_, _, change)| change.reset) {
+            jobs.push(Job::Reset(cell(limit, place, 0, 0, 0).key));
+        }
+        jobs
+    });
+    (worker, jobs)
+}
+
+/// Adds a give-back, to the call for what was taken with it where there is one.
+fn give_back(jobs: &mut Vec<Job>, cell: Cell, taken_at_us: u64) {
+    let same = |job: &&mut Job| {
+        matches!(job, Job::GiveBack { cells, taken_at_us: at }
+        if *at == taken_at_us && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
+    };
+    match jobs.iter_mut().find(same) {
+        Some(Job::GiveBack { cells, .. }) => cells.push(cell),
+        _ => jobs.push(Job::GiveBack { cells: Cells::from_iter([cell]), taken_at_us }),
+    }
 }
 
 /// Queues `job` and sees to it that a task will do it.

@@ -1,12 +1,14 @@
 //! What a limiter is made of: shared by its workers, its grants and the tasks that outlive a request.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::keys::Digests;
+use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
 use super::{Settings, programs};
 use crate::clock::Clock;
@@ -34,7 +36,12 @@ pub(super) struct Shared {
     /// How many wait in [`Shared::drain`]: while nobody does, nobody is told.
     drainers: AtomicUsize,
     idle: Notify,
+    /// A number for the name of each scope that charges here. Locked only when a thread meets a scope.
+    owners: Mutex<HashMap<String, u64>>,
 }
+
+/// The next number of an owner: unique in the process, so that it tells limiters apart as well.
+static OWNERS: AtomicU64 = AtomicU64::new(1);
 
 /// Counters that are looked up once.
 #[derive(Debug)]
@@ -78,7 +85,23 @@ impl Shared {
             workers: Mutex::default(),
             drainers: AtomicUsize::new(0),
             idle: Notify::new(),
+            owners: Mutex::default(),
         }
+    }
+
+    /// A number for this limiter and the scopes of one name, as what is prepared of a plan is known by.
+    pub(super) fn owner(&self, scope: &str) -> u64 {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(owner) = owners.get(scope) {
+            return *owner;
+        }
+        // Names come with reloads. What is prepared under a number that is forgotten is prepared once more.
+        if owners.len() >= SCOPES_MAX {
+            owners.clear();
+        }
+        let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
+        owners.insert(scope.to_owned(), owner);
+        owner
     }
 
     /// The Lua that decides `algorithm`.

@@ -1,4 +1,4 @@
-//! From a plan to what came of it: builds the round, runs it, reads its outcome. Knows both engines, and no algorithm.
+//! From a plan to what came of it: runs its round and reads its outcome. Knows both engines, and no algorithm.
 //!
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On Redis the round runs in a task of its own:
 //! once something is sent, the outcome belongs to the limiter. hyper drops a handler in mid-take when its client goes; the task then runs to
@@ -10,15 +10,15 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::keys::PlanDigests;
 use super::leases::Held;
-use super::local::{self, KnownScope};
+use super::local;
+use super::prepared::{self, Asked, Moment, Prepared};
 use super::queue::{Job, Waits, Worker};
 use super::round::{Charged, Round, Step, Verdict};
 use super::shared::Shared;
-use super::{Ending, Grant, Scope, Take, failure, programs, settle};
+use super::{Ending, Grant, Scope, Take, programs, settle};
 use crate::clock::monotonic;
-use crate::engine::{Cause, Cell, Embedded, Engine, EngineError, Key, NUMBERS_MAX, Ran};
+use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
 /// Too many takes are under way here: nothing was sent.
@@ -28,15 +28,17 @@ const CUT_OFF: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::Unkn
 
 /// Charges all limits of `plan`, or none.
 pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
-    if plan.limits().iter().any(|limit| limit.enforcement == Enforcement::Enforce && programs::never_passes(&limit.algorithm)) {
-        return refused_unasked(shared, scope, plan);
-    }
     let (receiver, place) = match &*shared.engine {
         Engine::Embedded(embedded) => {
-            let member = member(plan);
-            let (mut round, place) = begin(shared, scope, plan, member);
-            run_here(&mut round, embedded, shared, plan);
-            let answer = finish(shared, scope, plan, &round, member);
+            let (answer, place) = prepared::with(shared, scope, plan, |prepared| {
+                if prepared.refuses {
+                    return (refused_unasked(shared, scope, plan), None);
+                }
+                let (moment, place) = begin(shared, prepared);
+                let mut round = prepared.round(shared, scope, plan.limits(), moment);
+                run_here(&mut round, embedded, shared, plan);
+                (finish(shared, scope, plan, prepared, &round, moment.member), place)
+            });
             // Mostly nobody may wait, and an answer is large to hand on.
             return if place.is_none() { answer } else { wait(Delivery(Some(answer)), place).await };
         }
@@ -48,7 +50,7 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
     match receiver.await {
         Ok(delivery) => wait(delivery, place).await,
         // Whether it charged is unknown, and it stands.
-        Err(_) => finish(shared, scope, plan, &failed(begin(shared, scope, plan, 0).0, CUT_OFF), 0),
+        Err(_) => prepared::with(shared, scope, plan, |prepared| failed(shared, scope, plan, prepared, CUT_OFF)),
     }
 }
 
@@ -64,89 +66,15 @@ async fn wait(delivery: Delivery, place: Option<Waits>) -> Take {
     delivery.accept()
 }
 
-/// A name for what a plan takes, where that is kept by name.
-pub(super) fn member(plan: &Plan) -> u128 {
-    let kept = |limit: &Limit| matches!(limit.algorithm, Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. });
-    // As good as unique: 128 random bits, and only among the members of one key.
-    if plan.limits().iter().any(kept) { fastrand::u128(..) } else { 0 }
-}
-
-/// The proxy's idea of now, in microseconds since 1970, for those that name periods of a calendar; the store's time decides among them.
-pub(super) fn now_us(shared: &Shared, plan: &Plan) -> i64 {
-    let counts_in_periods = |limit: &Limit| matches!(limit.algorithm, Algorithm::Quota { .. });
-    if plan.limits().iter().any(counts_in_periods) { shared.clock.wall_us() } else { 0 }
-}
-
-/// The round of `plan`, with each limit's cell under its tag, and a place to wait where it may have to. Limits that never pass (here only shadows) are
-/// not in it.
-fn begin(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, member: u128) -> (Round, Option<Waits>) {
-    let mut round = Round::new();
-    let mut last = None;
-    let mut waiting = None;
-    let now_us = now_us(shared, plan);
-    let mut digests = PlanDigests::new(&shared.digests);
-    local::with(shared, |local| {
-        if plan.limits().iter().any(may_wait) {
-            // Taken before it is known whether it is needed: many takes may be under way on Redis.
-            waiting = local.worker().place(shared.waiting_max);
-        }
-        local.scope(scope, |known| {
-            for (limit, place) in plan.limits().iter().zip(0_u8..) {
-                if programs::never_passes(&limit.algorithm) {
-                    continue;
-                }
-                let mut cell = cell(&mut digests, shared, scope, known, limit, Asked { cost: limit.cost, member, now_us });
-                let tag = cell.key.tag;
-                if matches!(limit.algorithm, Algorithm::LeakyBucket { .. }) {
-                    last = Some(tag);
-                }
-                if waiting.is_none() && may_wait(limit) {
-                    cell.numbers[programs::MAY_WAIT] = 0;
-                }
-                round.add(cell, place, failure::denies(scope, limit));
-            }
-        });
+/// The moment of a take, and a place to wait where it may have to.
+fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (Moment, Option<Waits>) {
+    let mut place = None;
+    let moment = prepared.moment(shared, || {
+        // Taken before it is known whether it is needed: many takes may be under way on Redis.
+        place = local::with(shared, |local| local.worker().place(shared.waiting_max));
+        place.is_some()
     });
-    last.into_iter().for_each(|tag| round.ask_last(tag));
-    (round, waiting)
-}
-
-/// Whether a request may have to wait for this limit's turn. A shadow has nobody wait.
-fn may_wait(limit: &Limit) -> bool {
-    matches!(limit.algorithm, Algorithm::LeakyBucket { .. }) && limit.enforcement == Enforcement::Enforce
-}
-
-/// What is asked of a counter.
-#[derive(Clone, Copy)]
-pub(super) struct Asked {
-    /// Units to take, or to give back.
-    pub(super) cost: u64,
-    /// What they are called.
-    pub(super) member: u128,
-    /// Around which instant a calendar's periods are named.
-    pub(super) now_us: i64,
-}
-
-/// `limit`'s counter, and what is asked of it.
-pub(super) fn cell<'a>(
-    digests: &mut PlanDigests<'a>,
-    shared: &Shared,
-    scope: &Scope,
-    known: &mut KnownScope,
-    limit: &'a Limit,
-    Asked { cost, member, now_us }: Asked,
-) -> Cell {
-    let tag = digests.of(limit.tag_or_key());
-    let key = digests.of(&limit.key);
-    Cell {
-        program: shared.program(&limit.algorithm),
-        key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm, shared) },
-        unit_us: programs::unit_us(&limit.algorithm),
-        shadow: limit.enforcement == Enforcement::Shadow,
-        cost,
-        numbers: programs::numbers(&limit.algorithm, shared.lease, now_us),
-        member,
-    }
+    (moment, place)
 }
 
 /// The numbers of a plan's limit at the store's time.
@@ -154,7 +82,7 @@ fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i6
     |place, at_us| plan.limits().get(place).map(|limit| programs::numbers(&limit.algorithm, shared.lease, at_us as i64))
 }
 
-fn run_here(round: &mut Round, embedded: &Embedded, shared: &Shared, plan: &Plan) {
+fn run_here(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
     loop {
         match round.next() {
             Step::Take(cells) => {
@@ -171,7 +99,7 @@ fn run_here(round: &mut Round, embedded: &Embedded, shared: &Shared, plan: &Plan
     }
 }
 
-async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Worker>, plan: &Plan) {
+async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<Worker>, plan: &Plan) {
     // With one call the engine's own deadline, which is the same, is enough.
     let mut began = None;
     // More than one group, or one that may have to be asked again.
@@ -200,30 +128,37 @@ async fn run_on_redis(round: &mut Round, shared: &Arc<Shared>, worker: &Arc<Work
     }
 }
 
-/// The round as it ends when no group can be asked.
-fn failed(mut round: Round, error: EngineError) -> Round {
+/// What a take comes to when no group can be asked.
+fn failed(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, prepared: &Prepared, error: EngineError) -> Take {
+    let mut round = prepared.round(shared, scope, plan.limits(), Moment::default());
     while let Step::Take(_) = round.next() {
         round.took(Err(error), |_, _| None);
     }
-    round
+    finish(shared, scope, plan, prepared, &round, 0)
 }
 
 /// Starts the round's task, or answers at once where nothing may be or need be asked.
 fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<Sent, Box<Take>> {
-    let member = member(plan);
-    let (mut round, place) = begin(shared, scope, plan, member);
-    if round.groups() == 0 {
-        return Err(Box::new(finish(shared, scope, plan, &round, member)));
+    // The task's own: another take of the plan may come before it ends.
+    let prepared = prepared::with(shared, scope, plan, Prepared::clone);
+    if prepared.refuses {
+        return Err(Box::new(refused_unasked(shared, scope, plan)));
+    }
+    let (moment, place) = begin(shared, &prepared);
+    if prepared.calls.is_empty() {
+        let round = prepared.round(shared, scope, plan.limits(), moment);
+        return Err(Box::new(finish(shared, scope, plan, &prepared, &round, moment.member)));
     }
     let Some(under_way) = UnderWay::begin(shared) else {
         shared.counters.overload.inc();
-        return Err(Box::new(finish(shared, scope, plan, &failed(round, OVERLOADED), member)));
+        return Err(Box::new(failed(shared, scope, plan, &prepared, OVERLOADED)));
     };
     let (sender, receiver) = oneshot::channel();
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     tokio::spawn(async move {
+        let mut round = prepared.round(&under_way.shared, &scope, plan.limits(), moment);
         run_on_redis(&mut round, &under_way.shared, &under_way.worker, &plan).await;
-        let answer = finish(&under_way.shared, &scope, &plan, &round, member);
+        let answer = finish(&under_way.shared, &scope, &plan, &prepared, &round, moment.member);
         // When the request is gone the answer comes back and is dropped here, before `under_way`: a drain sees it through.
         drop(sender.send(Delivery(Some(answer))));
         drop(under_way);
@@ -273,7 +208,7 @@ impl Drop for Delivery {
 }
 
 /// What came of a round that is done.
-fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Round, member: u128) -> Take {
+fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, prepared: &Prepared, round: &Round<'_>, member: u128) -> Take {
     let verdict = round.verdict();
     if verdict == Verdict::Unavailable {
         return Take::Unavailable;
@@ -285,7 +220,7 @@ fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Ro
     round.report(limits, &mut outcome.limits, &mut charged);
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
-        let held = hold(shared, scope, plan, &charged, member);
+        let held = hold(shared, scope, plan, prepared, &charged, member);
         let grant = Grant { shared: Arc::clone(shared), scope: Arc::clone(scope), plan: Arc::clone(plan), charged, member, _held: held };
         Take::Granted(outcome, grant)
     } else {
@@ -294,23 +229,18 @@ fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, round: &Ro
 }
 
 /// The places that an admitted plan has in its concurrency limits.
-fn hold(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, charged: &Charged, member: u128) -> Vec<Held> {
-    let in_flight = |limit: &Limit| matches!(limit.algorithm, Algorithm::Concurrency { .. });
-    if !plan.limits().iter().any(in_flight) {
+fn hold(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, prepared: &Prepared, charged: &Charged, member: u128) -> Vec<Held> {
+    if !prepared.named {
         return Vec::new();
     }
-    let mut digests = PlanDigests::new(&shared.digests);
-    local::with(shared, |local| {
-        let worker = Arc::clone(local.worker());
-        local.scope(scope, |known| {
-            let limits = plan.limits().iter().zip(charged).filter(|(limit, _)| in_flight(limit));
-            let held = limits.filter_map(|(limit, charged)| {
-                let asked = Asked { cost: limit.cost, member, now_us: 0 };
-                Some(Held::new(shared, &worker, cell(&mut digests, shared, scope, known, limit, asked), (*charged)?))
-            });
-            held.collect()
-        })
-    })
+    let worker = local::with(shared, |local| Arc::clone(local.worker()));
+    let limits = plan.limits().iter().enumerate().zip(charged);
+    let held = limits.filter_map(|((place, limit), charged)| {
+        let Algorithm::Concurrency { .. } = limit.algorithm else { return None };
+        let asked = Asked { cost: limit.cost, member, now_us: 0 };
+        Some(Held::new(shared, &worker, prepared.cell(shared, scope, (limit, place), asked), (*charged)?))
+    });
+    held.collect()
 }
 
 /// An enforced limit of amount or burst 0 refuses whatever the counters say, so none is asked: to be blocked costs the store nothing. The

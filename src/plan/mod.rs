@@ -7,11 +7,13 @@ mod adjustment;
 mod calendar;
 mod check;
 mod outcome;
+mod slot;
 
 pub use adjustment::{Adjustment, Change};
 pub use calendar::{Calendar, TimeZone, utc_text};
 pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};
+pub use slot::Slot;
 
 use std::sync::Arc;
 
@@ -44,6 +46,7 @@ pub const BURST_PERIOD_MAX: u64 = 1 << 52;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     limits: Vec<Limit>,
+    slot: Slot,
 }
 
 /// One counter and what this request takes from it.
@@ -200,13 +203,19 @@ impl Plan {
     /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, or a number, name or key outside its range.
     pub fn new(limits: Vec<Limit>) -> Result<Self, Invalid> {
         check::limits(&limits)?;
-        Ok(Self { limits })
+        Ok(Self { limits, slot: Slot::default() })
     }
 
     /// The limits, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+
+    /// Where whoever charges the plan keeps what it has derived from it.
+    #[must_use]
+    pub fn slot(&self) -> &Slot {
+        &self.slot
     }
 }
 

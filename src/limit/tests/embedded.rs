@@ -311,3 +311,39 @@ fn names_of_scopes_do_not_meet() {
     assert_ne!(Scope::name_of("p@q", Some("r")), Scope::name_of("p", Some("q@r")));
     assert_ne!(Scope::name_of("p%40r", None), Scope::name_of("p@r", None));
 }
+
+/// What is prepared of a plan holds for one limiter and for the scopes of one name, and is prepared anew where there are more of them than are kept.
+#[tokio::test]
+async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_each() {
+    let rigs = [Rig::embedded(), Rig::new(&in_memory(), Some("secret"))];
+    let plan = plan(&[daily("one", "k", 1), shadow(daily("none", "k", 0))]);
+    for admits in [true, false] {
+        for rig in &rigs {
+            for name in 0..6 {
+                // Two of each name, as the routes have that share a policy's counters.
+                for admits in [admits, false] {
+                    let scope = scope(&format!("s{name}"), Fallback::Deny);
+                    let admitted = matches!(rig.limiter.take(&scope, &plan).await, Take::Granted(..));
+                    assert_eq!(admitted, admits, "s{name}");
+                }
+            }
+        }
+    }
+}
+
+/// Threads that share a plan do not wait for each other, and each takes the counters that all take.
+#[test]
+fn threads_that_share_a_plan_share_its_counters() {
+    let rig = Rig::embedded();
+    let plan = plan(&[daily("one", "k", 1_000), daily("two", "k", 100_000)]);
+    let admitted = std::thread::scope(|threads| {
+        let take = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let admitted = |_: &u32| matches!(runtime.block_on(rig.limiter.take(&rig.scope, &plan)), Take::Granted(..));
+            (0..1_000).filter(admitted).count()
+        };
+        let threads: Vec<_> = (0..4).map(|_| threads.spawn(take)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(admitted, 1_000);
+}
