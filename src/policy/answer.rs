@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::abi::types;
 use super::fact::is_token;
 use super::{Decision, Denial, Verdict};
-use crate::plan::{self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Limit, Plan, Rate, TimeZone};
+use crate::plan::{self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Limit, Plan, Rate, Slot, TimeZone};
 
 /// Header fields that a decision may set on a message.
 const HEADERS_MAX: usize = 32;
@@ -54,6 +54,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         response_headers: headers("response-headers", answer.response_headers)?,
         labels: labels(answer.labels)?,
         settle_with: answer.settle_with,
+        slot: Slot::default(),
     })
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use wasmtime::component::InstancePre;
 
-use crate::plan::{Adjustment, Plan};
+use crate::plan::{Adjustment, Plan, Slot};
 use crate::telemetry::{Counter, Metrics, Mistake};
 use error::Failure;
 use instance::{Bounds, Instance, State, Unready};
@@ -106,6 +106,8 @@ pub struct Decision {
     pub labels: Vec<(String, String)>,
     /// When present, `settle` is called at the response's end and is given this back.
     pub settle_with: Option<String>,
+    /// Where whoever carries it out keeps what it has derived from it.
+    pub slot: Slot,
 }
 
 /// What becomes of a request.

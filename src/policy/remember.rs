@@ -23,8 +23,8 @@ const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
 /// Bytes that all tables of one thread hold, at most; each has an equal share.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
-/// Counted for what is prepared of each limit and kept with the decision.
-const PREPARED_LIMIT_BYTES: usize = 384;
+/// Counted for what a consumer derives from each limit and keeps in the plan's slot; fields that it derives weigh as much as those of the decision.
+const DERIVED_LIMIT_BYTES: usize = 384;
 /// After so many look-ups one set, and each in turn, is aged: in a full table, an entry that is used once in `SETS_MAX` times as many look-ups stays.
 const ASKED_FOR_EACH_AGED: usize = 32;
 /// Sets that one newcomer looks through for bytes to free, at most.
@@ -150,9 +150,9 @@ impl Remembered {
 
     fn hash(&self, facts: &[(&str, &str)]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        for text in facts.iter().flat_map(|(name, value)| [name, value]) {
-            hasher.write_usize(text.len());
-            hasher.write(text.as_bytes());
+        for (name, value) in facts {
+            hasher.write(name.as_bytes());
+            hasher.write(value.as_bytes());
         }
         hasher.finish()
     }
@@ -233,7 +233,8 @@ fn entry_bytes(facts_bytes: usize, decision: &Decision) -> usize {
         Verdict::Check(plan) => plan.limits().len(),
         Verdict::Bypass | Verdict::Deny(_) => 0,
     };
-    facts_bytes + size_of::<Decision>() + weight(decision) + limits * PREPARED_LIMIT_BYTES
+    let derived = limits * DERIVED_LIMIT_BYTES + pairs(&decision.upstream_headers) + pairs(&decision.response_headers);
+    facts_bytes + size_of::<Decision>() + weight(decision) + derived
 }
 
 fn packed_bytes(facts: &[(&str, &str)]) -> usize {
@@ -266,9 +267,12 @@ fn same(facts: &[(&str, &str)], mut packed: &[u8]) -> bool {
     packed.is_empty()
 }
 
+fn pairs(pairs: &[(String, String)]) -> usize {
+    pairs.iter().map(|(name, value)| name.len() + value.len() + 48).sum()
+}
+
 /// The bytes that a decision holds, about.
 fn weight(decision: &Decision) -> usize {
-    let pairs = |pairs: &[(String, String)]| pairs.iter().map(|(name, value)| name.len() + value.len() + 48).sum::<usize>();
     let verdict = match &decision.verdict {
         Verdict::Bypass => 0,
         Verdict::Check(plan) => {
@@ -284,12 +288,20 @@ fn weight(decision: &Decision) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Slot;
 
     const UNBOUNDED: usize = THREAD_BYTES_MAX;
 
     fn decision(label: &str) -> Arc<Decision> {
         let labels = vec![("l".to_owned(), label.to_owned())];
-        Arc::new(Decision { verdict: Verdict::Bypass, upstream_headers: vec![], response_headers: vec![], labels, settle_with: None })
+        Arc::new(Decision {
+            verdict: Verdict::Bypass,
+            upstream_headers: vec![],
+            response_headers: vec![],
+            labels,
+            settle_with: None,
+            slot: Slot::default(),
+        })
     }
 
     impl Remembered {

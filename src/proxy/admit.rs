@@ -74,11 +74,20 @@ fn ask(
 }
 
 /// The fields that a decision wants set, on the request and on the reply. An error names the one that can't be.
-fn fields(decision: &Decision) -> Result<(PolicyFields, PolicyFields), &str> {
-    if let Verdict::Deny(denial) = &decision.verdict {
-        forward::policy_fields(&denial.headers)?;
+type Fields = Result<(PolicyFields, PolicyFields), String>;
+
+/// The fields of a decision, which are parsed once and kept with it.
+fn fields(decision: &Decision) -> Fields {
+    let denied: &[_] = if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
+    let (upstream, response) = (&decision.upstream_headers, &decision.response_headers);
+    if denied.is_empty() && upstream.is_empty() && response.is_empty() {
+        return Ok((PolicyFields::new(), PolicyFields::new()));
     }
-    Ok((forward::policy_fields(&decision.upstream_headers)?, forward::policy_fields(&decision.response_headers)?))
+    let parse = || -> Result<_, &str> {
+        forward::policy_fields(denied)?;
+        Ok((forward::policy_fields(upstream)?, forward::policy_fields(response)?))
+    };
+    decision.slot.with(|| -> Fields { parse().map_err(str::to_owned) }, |fields| fields.clone())
 }
 
 /// `on_policy_error`.
@@ -106,8 +115,8 @@ pub(super) async fn charge(limiter: &Limiter, decision: Arc<Decision>, visit: &m
             return Err(Refusal::Denied);
         }
     };
-    let Some(scope) = visit.tail.charge.as_ref().map(|charge| Arc::clone(&charge.scope)) else { return Ok(()) };
-    match limiter.take(&scope, plan).await {
+    let Some(scope) = visit.tail.charge.as_ref().map(|charge| &charge.scope) else { return Ok(()) };
+    match limiter.take(scope, plan).await {
         Take::Granted(outcome, grant) => {
             let degraded = is_degraded(plan.limits(), &outcome);
             visit.degraded = degraded.then_some("store");

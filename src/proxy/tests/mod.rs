@@ -19,7 +19,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Limiter, Scope};
-use crate::plan::{Algorithm, Alignment, Fallback, Limit, Plan, Rate};
+use crate::plan::{Algorithm, Alignment, Fallback, Limit, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
 use crate::telemetry::{Access, Metrics};
 
@@ -163,7 +163,14 @@ impl Answered {
 
 /// A decision without wishes.
 fn decision(verdict: Verdict) -> Decision {
-    Decision { verdict, upstream_headers: Vec::new(), response_headers: Vec::new(), labels: Vec::new(), settle_with: None }
+    Decision {
+        verdict,
+        upstream_headers: Vec::new(),
+        response_headers: Vec::new(),
+        labels: Vec::new(),
+        settle_with: None,
+        slot: Slot::default(),
+    }
 }
 
 fn window(name: &str, amount: u64) -> Limit {
