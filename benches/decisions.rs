@@ -18,8 +18,10 @@ use weir::plan::Fallback;
 use weir::policy::{self, Module, Policy, Runtime, Verdict};
 use weir::telemetry::Metrics;
 
-/// More clients than a worker remembers decisions of: each is a stranger again when its turn comes.
-const STRANGERS: usize = 65_536;
+/// So many clients that a worker has forgotten each when its turn comes again.
+const STRANGERS: usize = 1 << 18;
+/// As many as a worker remembers all of.
+const REGULARS: usize = 10_000;
 /// Never reached: a decision that refuses writes nothing, and would look cheap.
 const QUOTA: u64 = 1 << 31;
 
@@ -59,7 +61,7 @@ fn client_ip(limits: usize) -> Policy {
 }
 
 fn addresses() -> Vec<String> {
-    (0..STRANGERS).map(|client| format!("10.7.{}.{}", client >> 8, client & 255)).collect()
+    (0..STRANGERS).map(|client| format!("10.{}.{}.{}", client >> 16, client >> 8 & 255, client & 255)).collect()
 }
 
 fn in_memory() -> Engine {
@@ -87,6 +89,11 @@ fn wasm(bench: &mut Criterion) {
         });
     });
     group.bench_function("remembered", |bencher| bencher.iter(|| policy.decide(black_box(&[("client-ip", "192.0.2.1")])).unwrap()));
+    let policy = client_ip(1);
+    let mut regulars = addresses.iter().take(REGULARS).cycle();
+    group.bench_function("remembered, 10,000 in use", |bencher| {
+        bencher.iter(|| policy.decide(black_box(&[("client-ip", regulars.next().unwrap())])).unwrap());
+    });
     group.finish();
 }
 
