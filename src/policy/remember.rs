@@ -21,7 +21,7 @@ const SETS_MAX: usize = 2_048;
 /// Bytes of facts, and of a decision, that are worth remembering.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
-/// Bytes that all tables of one thread hold, at most; each has an equal share.
+/// Bytes that the tables of one thread share equally. When there is one more table, the others come down to their share with their next newcomers.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
 /// Counted for what a consumer derives from each limit and keeps in the plan's slot; fields that it derives weigh as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 384;
