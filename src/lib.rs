@@ -21,8 +21,10 @@ pub mod policy;
 pub mod admin;
 pub mod upstream;
 
+pub(crate) mod http1;
+pub mod wire;
+
 pub mod clock;
 pub mod telemetry;
-pub mod wire;
 
 pub use app::App;

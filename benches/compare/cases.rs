@@ -44,6 +44,17 @@ impl Wire {
     }
 }
 
+/// Whose requests they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// One address.
+    One,
+    /// A thousand addresses, told apart by X-Forwarded-For.
+    Addresses,
+    /// A thousand keys in a header, and a policy (`keyed`) that limits by it.
+    Keys,
+}
+
 /// What a request moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -61,8 +72,7 @@ pub struct Situation {
     pub title: &'static str,
     pub wire: Wire,
     pub work: Work,
-    /// Requests come from a thousand addresses, told apart by X-Forwarded-For, and not from one.
-    pub many_clients: bool,
+    pub callers: Callers,
     pub connections: u32,
     /// Requests at once on each connection.
     pub streams: u32,
@@ -91,7 +101,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/1.1, a small reply, one client's address",
         wire: Wire::H1,
         work: Work::Small,
-        many_clients: false,
+        callers: Callers::One,
         connections: 64,
         streams: 1,
         pace: None,
@@ -114,7 +124,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/1.1, a small reply, a thousand clients' addresses",
         wire: Wire::H1,
         work: Work::Small,
-        many_clients: true,
+        callers: Callers::Addresses,
         connections: 64,
         streams: 1,
         pace: None,
@@ -132,11 +142,22 @@ pub const SITUATIONS: &[Situation] = &[
         ],
     },
     Situation {
+        name: "keys",
+        title: "HTTP/1.1, a small reply, a thousand keys in a header",
+        wire: Wire::H1,
+        work: Work::Small,
+        callers: Callers::Keys,
+        connections: 64,
+        streams: 1,
+        pace: None,
+        cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (Nginx, Refused), (Haproxy, Refused), (Weir, Refused)],
+    },
+    Situation {
         name: "paced",
         title: "HTTP/1.1, a small reply, 8,000 requests a second and no more",
         wire: Wire::H1,
         work: Work::Small,
-        many_clients: false,
+        callers: Callers::One,
         connections: 64,
         streams: 1,
         pace: Some(125),
@@ -147,7 +168,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/2 without TLS, a small reply, 8 connections of 8 streams",
         wire: Wire::H2,
         work: Work::Small,
-        many_clients: false,
+        callers: Callers::One,
         connections: 8,
         streams: 8,
         pace: None,
@@ -158,7 +179,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/1.1 over TLS 1.3, a small reply, kept connections",
         wire: Wire::H1Tls,
         work: Work::Small,
-        many_clients: false,
+        callers: Callers::One,
         connections: 64,
         streams: 1,
         pace: None,
@@ -169,7 +190,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/2 over TLS 1.3, a small reply, 8 connections of 8 streams",
         wire: Wire::H2Tls,
         work: Work::Small,
-        many_clients: false,
+        callers: Callers::One,
         connections: 8,
         streams: 8,
         pace: None,
@@ -180,7 +201,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/1.1, 1 MiB down",
         wire: Wire::H1,
         work: Work::Download,
-        many_clients: false,
+        callers: Callers::One,
         connections: 16,
         streams: 1,
         pace: None,
@@ -191,7 +212,7 @@ pub const SITUATIONS: &[Situation] = &[
         title: "HTTP/1.1, 1 MiB up",
         wire: Wire::H1,
         work: Work::Upload,
-        many_clients: false,
+        callers: Callers::One,
         connections: 16,
         streams: 1,
         pace: None,
@@ -227,10 +248,18 @@ const fn cpu(what: &'static str, ours: &'static str, theirs: &'static str, must:
 
 /// The design's targets, of those whom this machine's packages hold.
 pub const TARGETS: &[Target] = &[
-    cpu("admitted, beside nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.15, 1.0),
-    cpu("refused, beside nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.05, 0.9),
-    cpu("admitted, beside HAProxy's stick-table", "h1/weir/admitted", "h1/haproxy/admitted", 1.15, 1.0),
-    cpu("refused, beside HAProxy's stick-table", "h1/weir/refused", "h1/haproxy/refused", 1.05, 0.9),
+    cpu("admitted, beside nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.05, 1.0),
+    cpu("the same, a thousand keys in a header", "keys/weir/admitted", "keys/nginx/admitted", 1.1, 1.05),
+    cpu("no limit, beside nginx", "h1/weir/plain", "h1/nginx/plain", 0.95, 0.9),
+    cpu("refused, beside nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.0, 0.9),
+    cpu("HTTP/2, admitted", "h2/weir/admitted", "h2/nginx/admitted", 1.0, 0.9),
+    cpu("TLS 1.3, HTTP/1.1", "tls/weir/admitted", "tls/nginx/admitted", 1.05, 1.0),
+    cpu("TLS 1.3, HTTP/2", "tls-h2/weir/admitted", "tls-h2/nginx/admitted", 1.05, 1.0),
+    cpu("1 MiB down, beside nginx", "download/weir/admitted", "download/nginx/admitted", 1.0, 0.9),
+    cpu("1 MiB down, beside HAProxy", "download/weir/admitted", "download/haproxy/admitted", 1.0, 0.9),
+    cpu("1 MiB up, beside nginx", "upload/weir/admitted", "upload/nginx/admitted", 1.0, 0.9),
+    cpu("1 MiB up, beside HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
+    cpu("8,000 requests a second", "paced/weir/admitted", "paced/nginx/admitted", 1.1, 1.0),
     Target {
         what: "Redis Cluster, beside nginx + Lua + Redis, admitted",
         measure: Measure::Cpu,

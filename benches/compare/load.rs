@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::cases::{Case, Limit, Work};
+use super::cases::{Callers, Case, Limit, Work};
 use super::reading::{self, Load};
 
 /// Bytes of the large bodies.
@@ -32,6 +32,7 @@ pub struct Target<'a> {
 pub fn prepare(folder: &Path) -> Result<(), String> {
     let write = |name: &str, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(|error| format!("{name}: {error}"));
     write("clients.lua", include_bytes!("conf/clients.lua"))?;
+    write("keys.lua", include_bytes!("conf/keys.lua"))?;
     write("upload.lua", include_bytes!("conf/upload.lua"))?;
     write("mebibyte", &vec![b'x'; MEBIBYTE])
 }
@@ -64,10 +65,14 @@ impl Target<'_> {
         }
         let mut command = Command::new("wrk");
         command.args(["--latency", "-t", "1", "-c", &connections, "-d", &format!("{seconds}s"), "--timeout", "10s"]);
-        if situation.many_clients {
-            command.arg("-s").arg(self.folder.join("clients.lua"));
-        } else if situation.work == Work::Upload {
-            command.arg("-s").arg(self.folder.join("upload.lua"));
+        let script = match (situation.callers, situation.work) {
+            (Callers::Addresses, _) => Some("clients.lua"),
+            (Callers::Keys, _) => Some("keys.lua"),
+            (Callers::One, Work::Upload) => Some("upload.lua"),
+            (Callers::One, Work::Small | Work::Download) => None,
+        };
+        if let Some(script) = script {
+            command.arg("-s").arg(self.folder.join(script));
         }
         command.arg(self.url());
         command
@@ -119,9 +124,11 @@ impl Target<'_> {
             (true, true) => "--http2",
             (true, false) => "--http2-prior-knowledge",
         });
-        if self.case.situation.many_clients {
-            // The last one of clients.lua: when its allowance is used up, all are.
-            command.args(["--header", "X-Forwarded-For: 10.1.4.1"]);
+        // The last one of the script: when its allowance is used up, all are.
+        match self.case.situation.callers {
+            Callers::Addresses => drop(command.args(["--header", "X-Forwarded-For: 10.1.4.1"])),
+            Callers::Keys => drop(command.args(["--header", "X-Api-Key: key-1000"])),
+            Callers::One => {}
         }
         if work == Work::Upload {
             command.args(["--header", "Expect:", "--data-binary"]).arg(format!("@{}", self.folder.join("mebibyte").display()));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::cases::{Case, Limit, Subject};
+use super::cases::{Callers, Case, Limit, Subject};
 use super::load::MEBIBYTE;
 
 /// Where Debian puts nginx' modules.
@@ -73,9 +73,8 @@ fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comman
         limit = "access_by_lua_block { require(\"access\").check() }".into();
     } else if case.limit != Limit::Plain {
         let rate = if case.limit == Limit::Refused { "1r/m".into() } else { format!("{RATE_WIDE}r/s") };
-        zone = format!(
-            "limit_req_status 429;\n    limit_req_log_level info;\n    limit_req_zone $binary_remote_addr zone=limited:10m rate={rate};"
-        );
+        let key = if case.situation.callers == Callers::Keys { "$http_x_api_key" } else { "$binary_remote_addr" };
+        zone = format!("limit_req_status 429;\n    limit_req_log_level info;\n    limit_req_zone {key} zone=limited:10m rate={rate};");
         limit = match case.limit {
             Limit::Refused => "limit_req zone=limited;".into(),
             Limit::Plain | Limit::Admitted => format!("limit_req zone=limited burst={RATE_WIDE} nodelay;"),
@@ -90,7 +89,11 @@ fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comman
         ("@LOAD_MODULES@", load_modules),
         (
             "@CLIENTS@",
-            if case.situation.many_clients { "set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For;".into() } else { String::new() },
+            if case.situation.callers == Callers::Addresses {
+                "set_real_ip_from 127.0.0.1; real_ip_header X-Forwarded-For;".into()
+            } else {
+                String::new()
+            },
         ),
         ("@ZONE@", zone),
         ("@LIMIT@", limit),
@@ -112,8 +115,12 @@ fn haproxy(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comm
     let (mut table, mut track, mut deny) = (String::new(), String::new(), String::new());
     if case.limit != Limit::Plain {
         let (period, most) = if case.limit == Limit::Refused { ("1h", 1) } else { ("1s", RATE_WIDE) };
-        table = format!("stick-table type ip size 100k expire 1h store http_req_rate({period})");
-        let client = if case.situation.many_clients { "hdr_ip(x-forwarded-for)" } else { "src" };
+        let (kind, client) = match case.situation.callers {
+            Callers::One => ("ip", "src"),
+            Callers::Addresses => ("ip", "hdr_ip(x-forwarded-for)"),
+            Callers::Keys => ("string", "hdr(x-api-key)"),
+        };
+        table = format!("stick-table type {kind} size 100k expire 1h store http_req_rate({period})");
         track = format!("http-request track-sc0 {client}");
         deny = format!("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}");
     }
@@ -150,11 +157,17 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
         Limit::Refused => "quota = 1, period = \"1h\"".into(),
         Limit::Plain | Limit::Admitted => format!("quota = {RATE_WIDE}, period = \"1s\""),
     };
+    let by_key = case.situation.callers == Callers::Keys;
     let names = [
         ("@ADDRESS@", address.to_string()),
         ("@UPSTREAM@", around.upstream.to_string()),
         ("@CERTIFICATES@", if case.situation.wire.is_tls() { certificates } else { String::new() }),
-        ("@CLIENTS@", if case.situation.many_clients { "trusted_proxies = [\"127.0.0.1\"]".into() } else { String::new() }),
+        (
+            "@CLIENTS@",
+            if case.situation.callers == Callers::Addresses { "trusted_proxies = [\"127.0.0.1\"]".into() } else { String::new() },
+        ),
+        ("@USE@", if by_key { "keyed" } else { "client-ip" }.into()),
+        ("@KEY@", if by_key { "key = \"{header.x-api-key}\", " } else { "" }.into()),
         ("@STORE@", store),
         ("@RATE@", rate),
         ("@POLICY@", if case.limit == Limit::Plain { String::new() } else { "policy = \"limited\"".into() }),

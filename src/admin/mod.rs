@@ -5,12 +5,11 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 
 use crate::listen::{Handler, Peer};
 use crate::telemetry::Metrics;
-use crate::wire::{self, Response};
+use crate::wire::{self, Known, Request, Response};
 
 mod counters;
 #[cfg(test)]
@@ -89,18 +88,19 @@ impl<V: Views> Admin<V> {
 }
 
 impl<V: Views> Handler for Admin<V> {
-    async fn call(&self, request: http::Request<hyper::body::Incoming>, _peer: &Arc<Peer>) -> Response {
-        if request.uri().path() == "/counters" {
-            let query = request.uri().query().unwrap_or_default();
-            return match *request.method() {
+    async fn call(&self, request: Request, _peer: &Arc<Peer>) -> Response {
+        let target = request.target();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        if path == "/counters" {
+            return match request.method {
                 Method::GET | Method::HEAD => self.counters(query, false).await,
                 Method::DELETE => self.counters(query, true).await,
                 _ => not_allowed("GET, HEAD, DELETE"),
             };
         }
-        let page = self.page(request.uri().path()).await;
-        // hyper leaves out the body of a reply to HEAD.
-        if page.status() == StatusCode::NOT_FOUND || matches!(*request.method(), Method::GET | Method::HEAD) {
+        let page = self.page(path).await;
+        // The body of a reply to HEAD is left out where it is sent.
+        if page.status == StatusCode::NOT_FOUND || matches!(request.method, Method::GET | Method::HEAD) {
             return page;
         }
         not_allowed("GET, HEAD")
@@ -109,14 +109,13 @@ impl<V: Views> Handler for Admin<V> {
 
 fn not_allowed(methods: &'static str) -> Response {
     let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("Only {methods}.\n"));
-    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    refused.fields.set(Known::Allow, methods);
     refused
 }
 
 fn reply(status: StatusCode, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response {
-    let mut reply = http::Response::new(wire::full(body));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let mut reply = Response::new(status, wire::full(body));
+    reply.fields.append(Known::ContentType, content_type);
+    reply.fields.append(Known::CacheControl, "no-store");
     reply
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crate::listen::{ConnectionSettings, Drain, Handler, Listener, Peer, Settings};
 use crate::telemetry::Metrics;
-use crate::wire::{self, Response};
+use crate::wire::{self, Known, Request, Response};
 
 /// A running demo upstream; ends when it is dropped.
 #[derive(Debug)]
@@ -20,19 +20,19 @@ pub struct DemoUpstream {
 struct Echo;
 
 impl Handler for Echo {
-    async fn call(&self, request: http::Request<hyper::body::Incoming>, _peer: &Arc<Peer>) -> Response {
-        let seen = |name: &str| request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    async fn call(&self, request: Request, _peer: &Arc<Peer>) -> Response {
+        let seen = |name: &str| request.fields.get(name).map(|value| String::from_utf8_lossy(value).into_owned());
         let body = serde_json::json!({
             "hello": "from the demo upstream",
-            "method": request.method().as_str(),
-            "path": request.uri().path(),
+            "method": request.method.as_str(),
+            "path": request.target().split('?').next(),
             "host": seen("host"),
             "x-forwarded-for": seen("x-forwarded-for"),
             "x-request-id": seen("x-request-id"),
         });
-        let mut response = Response::new(wire::full(format!("{body}\n")));
-        response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-        response
+        let mut reply = Response::new(http::StatusCode::OK, wire::full(format!("{body}\n")));
+        reply.fields.append(Known::ContentType, "application/json");
+        reply
     }
 }
 

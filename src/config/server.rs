@@ -134,6 +134,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let request_header = timeouts.duration("request_header", TIMEOUT, default.request_header);
     let body_idle = timeouts.duration("body_idle", TIMEOUT, BODY_IDLE_DEFAULT);
     let send_idle = timeouts.duration("send_idle", TIMEOUT, default.send_idle);
+    let half_close = timeouts.duration("half_close", TIMEOUT, default.half_close);
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
     table.finish();
@@ -149,6 +150,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
             request_header,
             keep_alive,
             send_idle,
+            half_close,
         },
         uri_bytes_max,
         body_bytes_max,

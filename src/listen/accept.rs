@@ -13,7 +13,7 @@ use super::bind::BACKLOG_MAX;
 use super::connection::Connection;
 use super::drain::Connections;
 use super::failure::Failures;
-use super::head_timer::Pulse;
+use super::pulse::Pulse;
 use super::{ConnectionSettings, Drain, Handler, Listener, Security};
 use crate::telemetry::{Counter, Metrics, names};
 
@@ -141,7 +141,7 @@ impl<H: Handler> Acceptor<H> {
     fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
         let settings = self.settings.load_full();
-        let pulse = Arc::new(Pulse::new());
+        let pulse = Arc::<Pulse>::default();
         let Some(place) = self.connections.enter(&pulse, settings.connections_max) else {
             self.refused_limit.inc();
             return;

@@ -1,8 +1,7 @@
 //! Serves one connection from its first byte to its close: TLS where the listener says so, then the version of HTTP that the client speaks. Knows
 //! neither how it was accepted nor what the handler does.
 //!
-//! Over TLS the version is agreed on (ALPN). Over plain TCP a client that knows beforehand just begins with HTTP/2 (RFC 9113, 3.3): hyper's HTTP/1
-//! recognises that when it can't parse the head, so that finding out costs an HTTP/1 connection nothing.
+//! Over TLS the version is agreed on (ALPN). Over plain TCP a client that knows beforehand just begins with HTTP/2's preface (RFC 9113, 3.3).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,12 +12,11 @@ use tokio::net::TcpStream;
 
 use super::drain::Place;
 use super::failure::Failure;
-use super::head_timer::Pulse;
 use super::http1::{self, End};
+use super::pulse::Pulse;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
-use crate::wire::{Gathering, Quiet};
 
 /// What all requests of a connection share: one count that only they move, where a clone of the handler's own would be contended between workers.
 pub(super) struct Served<H> {
@@ -46,10 +44,7 @@ impl<H: Handler> Connection<H> {
         socket.set_nodelay(true)?;
         let peer = Peer::plain(self.address, socket.local_addr()?);
         match tls {
-            None => {
-                let stream = self.stream(Transport::Plain(Gathering(Quiet::new(socket))));
-                self.http1(stream, peer).await
-            }
+            None => self.http1(Transport::Plain(socket), peer).await,
             // Boxed, so that a plain connection does not pay for the room that the handshake takes.
             Some(config) => Box::pin(self.secured(socket, config, peer)).await,
         }
@@ -58,28 +53,35 @@ impl<H: Handler> Connection<H> {
     async fn secured(self, socket: TcpStream, config: Arc<ServerConfig>, mut peer: Peer) -> Result<(), Failure> {
         let stream = handshake::shake(socket, config, self.settings.tls_handshake, &self.pulse, &mut peer).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
-        let stream = self.stream(Transport::Tls(stream));
+        let stream = Transport::Tls(stream);
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
-    }
-
-    fn stream(&self, transport: Transport) -> ClientStream<Transport> {
-        ClientStream::new(transport, Arc::clone(&self.pulse), self.settings.send_idle).holding(Arc::clone(&self.place))
     }
 
     fn served(self, peer: Peer) -> (Arc<Served<H>>, Arc<Place>, Arc<ConnectionSettings>) {
         (Arc::new(Served { handler: self.handler, peer: Arc::new(peer), pulse: self.pulse }), self.place, self.settings)
     }
 
-    async fn http1(self, stream: ClientStream<Transport>, peer: Peer) -> Result<(), Failure> {
+    async fn http1(self, transport: Transport, peer: Peer) -> Result<(), Failure> {
         let (served, place, settings) = self.served(peer);
-        match http1::serve(stream, &served, &settings).await? {
+        match http1::serve(transport, &served, Arc::clone(&place), &settings).await? {
             End::Closed => Ok(()),
-            End::Http2(stream, begun) => Box::pin(http2::serve(stream, begun, served, place, &settings)).await,
+            End::Http2(transport, begun) => Box::pin(serve_http2(transport, begun, served, place, &settings)).await,
         }
     }
 
-    async fn http2(self, stream: ClientStream<Transport>, peer: Peer) -> Result<(), Failure> {
+    async fn http2(self, transport: Transport, peer: Peer) -> Result<(), Failure> {
         let (served, place, settings) = self.served(peer);
-        http2::serve(stream, Bytes::new(), served, place, &settings).await
+        serve_http2(transport, Bytes::new(), served, place, &settings).await
     }
+}
+
+async fn serve_http2<H: Handler>(
+    transport: Transport,
+    begun: Bytes,
+    served: Arc<Served<H>>,
+    place: Arc<Place>,
+    settings: &ConnectionSettings,
+) -> Result<(), Failure> {
+    let stream = ClientStream::new(transport, Arc::clone(&served.pulse), settings.send_idle).holding(Arc::clone(&place));
+    http2::serve(stream, begun, served, place, settings).await
 }

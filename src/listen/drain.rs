@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 
 use super::ConnectionSettings;
-use super::head_timer::Pulse;
+use super::pulse::Pulse;
 use crate::telemetry::Gauge;
 
 /// Stops the accepting and waits for what is under way.

@@ -11,10 +11,17 @@ use crate::telemetry::{Counter, Metrics, names};
 pub(super) enum Failure {
     /// The handshake.
     Tls(TlsCause, io::Error),
-    /// HTTP, or the stream below it.
-    Http(hyper::Error),
+    /// HTTP/2, or the stream below it.
+    Http2(hyper::Error),
+    /// A head that is not HTTP.
+    Malformed(&'static str),
+    HeadTooLarge,
     /// A connection on which no request came in time.
     Silent,
+    /// A client that takes nothing of its reply.
+    SendTimeout,
+    /// A reply that ended before its end.
+    ReplyCut,
     /// A client that speaks TLS where nobody does.
     TlsHello,
     /// The socket itself.
@@ -121,13 +128,17 @@ impl Failures {
     }
 
     pub(super) fn count(&self, failure: &Failure) {
-        let http = |cause| self.http.iter().zip(HttpCause::ALL).find(|(_, (known, _))| *known == cause);
+        let http = |cause| self.http.iter().zip(HttpCause::ALL).find(|(_, (known, _))| *known == cause).map(|(counter, _)| counter);
         let counter = match failure {
             Failure::Tls(cause, _) => self.tls.iter().zip(TlsCause::ALL).find(|(_, (known, _))| known == cause).map(|(counter, _)| counter),
-            Failure::Http(error) => http(HttpCause::of(error)).map(|(counter, _)| counter),
-            Failure::Silent => http(HttpCause::HeadTimeout).map(|(counter, _)| counter),
-            Failure::TlsHello => http(HttpCause::TlsHello).map(|(counter, _)| counter),
-            Failure::Socket(_) => http(HttpCause::Closed).map(|(counter, _)| counter),
+            Failure::Http2(error) => http(HttpCause::of(error)),
+            Failure::Malformed(_) => http(HttpCause::Malformed),
+            Failure::HeadTooLarge => http(HttpCause::HeadTooLarge),
+            Failure::Silent => http(HttpCause::HeadTimeout),
+            Failure::SendTimeout => http(HttpCause::SendTimeout),
+            Failure::ReplyCut => http(HttpCause::ReplyCut),
+            Failure::TlsHello => http(HttpCause::TlsHello),
+            Failure::Socket(_) => http(HttpCause::Closed),
         };
         if let Some(counter) = counter {
             counter.inc();
@@ -137,7 +148,7 @@ impl Failures {
 
 impl From<hyper::Error> for Failure {
     fn from(error: hyper::Error) -> Self {
-        Self::Http(error)
+        Self::Http2(error)
     }
 }
 
@@ -153,9 +164,13 @@ impl fmt::Display for Failure {
             Self::Tls(TlsCause::PlainText, _) => write!(out, "TLS handshake: the client speaks plain HTTP"),
             Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
-            Self::Http(error) => with_sources(error, out),
+            Self::Http2(error) => with_sources(error, out),
             Self::TlsHello => write!(out, "the client speaks TLS, and this listener has no certificates"),
             Self::Silent => write!(out, "no request came in time"),
+            Self::Malformed(why) => write!(out, "{why}"),
+            Self::HeadTooLarge => write!(out, "the head is too large"),
+            Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
+            Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),
         }
     }

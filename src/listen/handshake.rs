@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::failure::{Failure, TlsCause};
-use super::head_timer::Pulse;
+use super::pulse::Pulse;
 use super::transport::Noting;
 use super::{Peer, subject};
 

@@ -24,11 +24,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connection::Served;
 use super::drain::Place;
 use super::failure::Failure;
-use super::head_timer::Pulse;
 use super::http2_reply::{self, Sent};
+use super::pulse::Pulse;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::Alarm;
+use crate::wire::{Alarm, Body, Request};
 
 /// What a client may send of one request's body before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -64,8 +64,6 @@ where
     H: Handler,
 {
     let pulse = Arc::clone(&served.pulse);
-    // A client always has something to say still, when we close: that it has read, that its window is wider.
-    pulse.request(true);
     let streams = Streams { pulse: Arc::clone(&pulse), place, send_idle: settings.send_idle };
     let mut builder = http2::Builder::new(streams);
     builder
@@ -79,7 +77,12 @@ where
         .max_local_error_reset_streams(ERROR_RESETS_MAX);
     let service = service_fn(move |request: http::Request<Incoming>| {
         let served = Arc::clone(&served);
-        async move { Ok::<_, Infallible>(served.handler.call(request, &served.peer).await.map(http2_reply::Reply)) }
+        async move {
+            let (head, body) = request.into_parts();
+            let request = Request::of_parts(&head, Body::incoming(body).lingering());
+            drop(head);
+            Ok::<_, Infallible>(served.handler.call(request, &served.peer).await.into_http().map(http2_reply::Reply))
+        }
     });
     let tasks_max = TASKS_PER_STREAM_MAX.saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
     let stream = Guarded { stream, begun, pulse: Arc::clone(&pulse), tasks_max };
@@ -97,7 +100,7 @@ where
         }
         loop {
             if let Poll::Ready(done) = connection.as_mut().poll(cx) {
-                return Poll::Ready(done.map_err(Failure::Http));
+                return Poll::Ready(done.map_err(Failure::Http2));
             }
             match idle.poll(&pulse, told, cx) {
                 Poll::Pending => return Poll::Pending,

@@ -1,7 +1,8 @@
 //! Accepts connections and serves requests on them, until told to drain. Knows no route and no limit: its handler is handed in.
 //!
 //! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its close), `tls` (certificates, and which of them a
-//! client sees), `handshake`, `http1` with `head_timer` (its two waits), `http2`, `stream` (what hyper reads and writes).
+//! client sees), `handshake`, `http1` with `client`, `upload` and `close` (its socket, a request's body, the last words), `http2` with `stream` (what hyper
+//! reads and writes), `pulse` (what a worker tells its connections).
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -12,25 +13,27 @@ use arc_swap::ArcSwap;
 use http::StatusCode;
 
 use crate::telemetry::Metrics;
-use crate::wire::{self, Identity, Pem, Response};
+use crate::wire::{Body, Identity, Pem, Request, Response};
 
 mod accept;
 mod bind;
+mod client;
 mod connection;
 mod drain;
 mod failure;
 mod handshake;
-mod head_timer;
 mod http1;
 mod http2;
 mod http2_reply;
+mod pulse;
 mod stream;
 mod subject;
 #[cfg(test)]
 mod tests;
 mod tls;
 mod transport;
-mod unreadable;
+mod tunnel;
+mod upload;
 
 pub use drain::Drain;
 pub use tls::{Security, Tls};
@@ -82,6 +85,8 @@ pub struct ConnectionSettings {
     pub keep_alive: Duration,
     /// Time for which a client may take nothing of a reply that waits for it.
     pub send_idle: Duration,
+    /// Time for which a client that has closed its sending side is still worked for (HTTP/1).
+    pub half_close: Duration,
 }
 
 impl Default for ConnectionSettings {
@@ -95,6 +100,7 @@ impl Default for ConnectionSettings {
             request_header: Duration::from_secs(10),
             keep_alive: Duration::from_secs(75),
             send_idle: Duration::from_secs(60),
+            half_close: Duration::from_secs(1),
         }
     }
 }
@@ -129,12 +135,11 @@ impl Peer {
 /// Answers requests. Cloned for each connection.
 pub trait Handler: Clone + Send + Sync + 'static {
     /// Answers one request. Dropped when the client goes away.
-    fn call(&self, request: http::Request<hyper::body::Incoming>, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
+    fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
-    /// Answers what is no request: its head can't be read (400), or is too large (431). The status is the caller's; the body has to be whole.
-    fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {
-        let _ = (status, peer);
-        Response::new(wire::Body::empty())
+    /// Answers what is no request: its head can't be read (400, 501), or is too large (431). The status is the caller's; the body has to be whole.
+    fn unreadable(&self, status: StatusCode, _peer: &Arc<Peer>) -> Response {
+        Response::new(status, Body::empty())
     }
 }
 

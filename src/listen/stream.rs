@@ -1,5 +1,5 @@
-//! A client's byte stream as hyper sees it, with three things that hyper leaves to us: it notes when bytes come (for the timers), it gives up on a
-//! client that takes nothing, and it closes so that the client can still read the last reply. Knows neither TLS nor the version of HTTP.
+//! A client's byte stream as hyper's HTTP/2 and a tunnel see it, with two things that both leave to us: it gives up on a client that takes nothing, and
+//! it closes so that the client can still read the last reply. Knows neither TLS nor HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::drain::Place;
-use super::head_timer::Pulse;
+use super::pulse::Pulse;
 use crate::clock;
 use crate::wire::Alarm;
 
@@ -104,9 +104,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
                 }
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => {
-                    if self.lingered_bytes == 0 && !self.pulse.expects_more() {
-                        break;
-                    }
                     if !self.alarm.is_armed() {
                         let now = clock::monotonic();
                         let end = *self.lingers_until.get_or_insert(now + LINGER_ALL);
@@ -132,11 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if let Poll::Ready(Ok(())) = read {
-            if buf.filled().len() > before {
-                self.pulse.read();
-            } else if buf.remaining() > 0 {
-                self.ended = true;
-            }
+            self.ended |= buf.filled().len() == before && buf.remaining() > 0;
         }
         read
     }

@@ -1,4 +1,4 @@
-//! The two streams that HTTP comes over: TCP, or TLS on TCP. One type, so that everything above is compiled once.
+//! The two streams that HTTP comes over: TCP, or TLS on TCP. One type, so that everything above is compiled once. Knows no HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,13 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::head_timer::Pulse;
-use crate::wire::{Gathering, Quiet};
+use super::pulse::Pulse;
 
 pub(super) enum Transport {
-    Plain(Gathering<Quiet<TcpStream>>),
+    Plain(TcpStream),
     /// Boxed: a TLS session is large, and most of the plain connections' memory would be its.
     Tls(Box<TlsStream<Noting<TcpStream>>>),
+    /// It was taken, for another protocol.
+    Gone,
 }
 
 /// Notes each write that went out. TLS takes what it is given into a buffer of its own, so that above it nobody sees whether the client takes
@@ -25,11 +26,16 @@ pub(super) struct Noting<S> {
     pub(super) pulse: Arc<Pulse>,
 }
 
+fn gone<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+}
+
 impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Gone => gone(),
         }
     }
 }
@@ -39,6 +45,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Gone => gone(),
         }
     }
 
@@ -46,6 +53,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Gone => gone(),
         }
     }
 
@@ -53,6 +61,7 @@ impl AsyncWrite for Transport {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Gone => false,
         }
     }
 
@@ -60,6 +69,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Gone => gone(),
         }
     }
 
@@ -67,6 +77,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Gone => gone(),
         }
     }
 }

@@ -32,10 +32,10 @@ pub(super) fn log(visit: &Visit, bytes: u64, took: Duration) {
 pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_json: bool) -> Vec<u8> {
     let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json };
     line.open(wall_us);
-    line.text("request_id", visit.id.to_str().unwrap_or_default());
+    line.text("request_id", visit.id.as_str());
     line.text("client", visit.client.text.as_str());
     line.text("method", visit.method.as_str());
-    line.text("path", cut(visit.asked.as_ref().map_or("", |asked| asked.path())));
+    line.text("path", std::str::from_utf8(&visit.path).unwrap_or_default());
     line.text("route", &visit.tail.route);
     line.number("status", u64::from(visit.status));
     line.number("bytes", bytes);
@@ -68,8 +68,8 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
     line.close()
 }
 
-/// At most [`PATH_BYTES_MAX`] of a path.
-fn cut(path: &str) -> &str {
+/// What a line shows of a path: at most [`PATH_BYTES_MAX`].
+pub(super) fn cut(path: &str) -> &str {
     path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default()
 }
 

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use http::request::Parts;
-
 use super::facts::{Facts, Seen};
 use super::forward::{self, PolicyFields};
 use super::house::{Decider, Route};
@@ -16,46 +14,50 @@ use crate::limit::{Limiter, Take};
 use crate::listen::Peer;
 use crate::plan::{Enforcement, Limit, Outcome};
 use crate::policy::{Decision, Verdict};
+use crate::wire::Request;
 
-/// What a decision wants set on the request to the upstream; nothing on a route without a policy.
+/// What a decision wants set on the request to the upstream; nothing on a route without a policy. The policy is asked at once, the limits in the future:
+/// a request can't be lent across threads, since its body can't.
 ///
 /// # Errors
 /// The policy denied, a limit refused, or one of the two could not answer and the route says deny.
-pub(super) async fn admit(
+pub(super) fn admit(
     limiter: &Limiter,
     route: &Route,
-    head: &Parts,
-    target: &Target,
+    request: &Request,
+    target: Target<'_>,
     peer: &Peer,
     parameters: &[&str],
     visit: &mut Visit,
-) -> Result<PolicyFields, Refusal> {
-    let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
-    let began = clock::monotonic();
-    let admitted = match ask(decider, head, target, peer, parameters, visit) {
-        Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
-        None => unasked(decider, visit),
-    };
-    // A turn that was waited for is no time of deciding.
-    let decided = clock::monotonic().saturating_duration_since(began).saturating_sub(visit.delayed());
-    visit.tail.tally.metrics().decision_seconds().observe(decided);
-    admitted
+) -> impl Future<Output = Result<PolicyFields, Refusal>> {
+    let asked = route.decider.as_ref().map(|decider| (decider, ask(decider, request, target, peer, parameters, visit)));
+    async move {
+        let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
+        let admitted = match asked {
+            Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
+            None => unasked(decider, visit),
+        };
+        // A turn that was waited for is no time of deciding. Routing is counted too: it is short, and a look at the clock is saved.
+        let decided = clock::monotonic().saturating_duration_since(visit.started).saturating_sub(visit.delayed());
+        visit.tail.tally.metrics().decision_seconds().observe(decided);
+        admitted
+    }
 }
 
 /// Asks the policy; `None` when it failed, which is logged here.
 fn ask(
     decider: &Decider,
-    head: &Parts,
-    target: &Target,
+    request: &Request,
+    target: Target<'_>,
     peer: &Peer,
     parameters: &[&str],
     visit: &mut Visit,
 ) -> Option<(Arc<Decision>, PolicyFields)> {
-    let seen = Seen { head, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
+    let seen = Seen { request, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
     let facts = Facts::gather(&decider.questions, seen);
     let failed = |error: &dyn std::fmt::Display| {
         if let Some(held_back) = visit.tail.tally.failure_is_said() {
-            tracing::warn!(request_id = visit.id.to_str().unwrap_or_default(), route = visit.tail.route, %error, held_back, "policy failed");
+            tracing::warn!(request_id = visit.id.as_str(), route = visit.tail.route, %error, held_back, "policy failed");
         }
     };
     let decision = decider.policy.decide_for(Some(visit.id.as_bytes()), &facts.pairs()).inspect_err(|error| failed(error)).ok()?;

@@ -5,24 +5,17 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
 use super::text::AddressText;
 use crate::listen::Peer;
-
-/// `X-Forwarded-For`.
-pub(super) static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// `X-Forwarded-Proto`.
-pub(super) static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+use crate::wire::{Fields, Known};
 
 /// Who asks.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The address that limits count by, as text.
     pub(super) text: AddressText,
-    /// The connection's own far end, as text.
-    pub(super) peer: AddressText,
     /// The peer is a trusted proxy: what it forwarded is kept.
     pub(super) trusted: bool,
     /// The client's own connection was TLS.
@@ -31,14 +24,18 @@ pub(super) struct Client {
 
 impl Client {
     /// Looks at the connection and, where its far end is trusted, at what it forwarded.
-    pub(super) fn of(headers: &HeaderMap, peer: &Peer, trusted_proxies: &[IpNet]) -> Self {
+    pub(super) fn of(fields: &Fields, peer: &Peer, trusted_proxies: &[IpNet]) -> Self {
         let address = peer.address.ip().to_canonical();
-        let text = AddressText::copied(&peer.ip);
         if !is_trusted(address, trusted_proxies) {
-            return Self { text, peer: text, trusted: false, https: peer.tls };
+            return Self::untrusted(peer);
         }
-        let client = AddressText::address(walk(address, headers, trusted_proxies));
-        Self { text: client, peer: text, trusted: true, https: forwarded_https(headers).unwrap_or(peer.tls) }
+        let text = AddressText::address(walk(address, fields, trusted_proxies));
+        Self { text, trusted: true, https: forwarded_https(fields).unwrap_or(peer.tls) }
+    }
+
+    /// The connection's own far end.
+    pub(super) fn untrusted(peer: &Peer) -> Self {
+        Self { text: AddressText::copied(&peer.ip), trusted: false, https: peer.tls }
     }
 
     /// `http` or `https`.
@@ -53,10 +50,10 @@ fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
 
 /// From the right, through the trusted ones: each address was written by the one after it. Something that is no address ends the walk, and the
 /// last trusted proxy stands for the client: what stands further left may be anyone's invention.
-fn walk(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> IpAddr {
+fn walk(peer: IpAddr, fields: &Fields, trusted_proxies: &[IpNet]) -> IpAddr {
     let mut client = peer;
-    let values = headers.get_all(&FORWARDED_FOR).iter().rev();
-    for entry in values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b',')) {
+    let values = fields.get_all(Known::ForwardedFor).rev();
+    for entry in values.flat_map(|value| value.rsplit(|byte| *byte == b',')) {
         let Some(address) = entry_address(entry) else { break };
         client = address;
         if !is_trusted(address, trusted_proxies) {
@@ -87,9 +84,8 @@ fn is_port(text: &str) -> bool {
 }
 
 /// What the nearest proxy says; anything else than one of the two schemes says nothing.
-fn forwarded_https(headers: &HeaderMap) -> Option<bool> {
-    let last = headers.get_all(&FORWARDED_PROTO).iter().next_back()?;
-    match last.as_bytes() {
+fn forwarded_https(fields: &Fields) -> Option<bool> {
+    match fields.get_all(Known::ForwardedProto).next_back()? {
         scheme if scheme.eq_ignore_ascii_case(b"https") => Some(true),
         scheme if scheme.eq_ignore_ascii_case(b"http") => Some(false),
         _ => None,
@@ -101,13 +97,13 @@ mod tests {
     use super::*;
 
     fn client(peer: &str, forwarded: &[&str]) -> Client {
-        let mut headers = HeaderMap::new();
+        let mut fields = Fields::new();
         for value in forwarded {
-            headers.append(&FORWARDED_FOR, value.parse().unwrap());
+            fields.append(Known::ForwardedFor, value);
         }
         let address = peer.parse().unwrap();
         let trusted = ["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
-        Client::of(&headers, &Peer::plain(address, address), &trusted)
+        Client::of(&fields, &Peer::plain(address, address), &trusted)
     }
 
     #[track_caller]
@@ -151,11 +147,11 @@ mod tests {
 
     #[test]
     fn the_scheme_is_the_trusted_proxys_word() {
-        let mut headers = HeaderMap::new();
-        headers.insert(&FORWARDED_PROTO, "https".parse().unwrap());
+        let mut fields = Fields::new();
+        fields.append(Known::ForwardedProto, "https");
         let address = "10.0.0.1:1".parse().unwrap();
         let peer = Peer::plain(address, address);
-        assert_eq!(Client::of(&headers, &peer, &["10.0.0.0/8".parse().unwrap()]).scheme(), "https");
-        assert_eq!(Client::of(&headers, &peer, &[]).scheme(), "http");
+        assert_eq!(Client::of(&fields, &peer, &["10.0.0.0/8".parse().unwrap()]).scheme(), "https");
+        assert_eq!(Client::of(&fields, &peer, &[]).scheme(), "http");
     }
 }

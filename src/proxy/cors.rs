@@ -4,14 +4,11 @@
 //! allowed an origin, Weir's fields are added to those that the script may see. A preflight charges nothing by default: a browser shows its refusal to
 //! nobody, and sends it where its user did not ask for it.
 
-use http::header::{
-    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
-    VARY,
-};
-use http::{HeaderMap, HeaderValue, Method};
+use http::Method;
 
 use super::settings::{self, FieldStyle, Preflight};
 use crate::telemetry::Mistake;
+use crate::wire::{Fields, Known};
 
 /// A route's rules, checked.
 #[derive(Debug)]
@@ -19,7 +16,7 @@ pub(super) struct Cors {
     origins: Origins,
     credentials: bool,
     preflight: Preflight,
-    exposed: HeaderValue,
+    exposed: &'static str,
 }
 
 #[derive(Debug)]
@@ -77,62 +74,62 @@ impl Cors {
     }
 
     /// Opens an answer of Weir's own to `origin`.
-    pub(super) fn allow(&self, headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
+    pub(super) fn allow(&self, fields: &mut Fields, origin: Option<&[u8]>) {
         let allowed = match &self.origins {
-            Origins::Any => HeaderValue::from_static("*"),
+            Origins::Any => b"*".as_slice(),
             Origins::Of(_) => {
                 // Also where there is none or another: a cache must not give this answer to the next origin.
-                headers.append(VARY, HeaderValue::from_static("origin"));
+                fields.append(Known::Vary, "origin");
                 let Some(origin) = origin.filter(|origin| self.knows(origin)) else { return };
-                origin.clone()
+                origin
             }
         };
-        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
+        fields.set(Known::AllowOrigin, allowed);
         if self.credentials {
-            headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+            fields.set(Known::AllowCredentials, "true");
         }
-        headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, self.exposed.clone());
+        fields.append(Known::ExposeHeaders, self.exposed);
     }
 
     /// Shows Weir's fields to whom the upstream has allowed to read its reply.
-    pub(super) fn expose(&self, headers: &mut HeaderMap) {
-        let said = headers.get_all(ACCESS_CONTROL_EXPOSE_HEADERS).iter().any(|value| *value == self.exposed);
-        if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) && !said {
-            headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, self.exposed.clone());
+    pub(super) fn expose(&self, fields: &mut Fields) {
+        let said = fields.get_all(Known::ExposeHeaders).any(|value| value == self.exposed.as_bytes());
+        if fields.has(Known::AllowOrigin) && !said {
+            fields.append(Known::ExposeHeaders, self.exposed);
         }
     }
 
     /// Whether policy and limits are left aside for the preflights of `origin`.
-    pub(super) fn bypasses(&self, origin: &HeaderValue) -> bool {
+    pub(super) fn bypasses(&self, origin: &[u8]) -> bool {
         self.preflight == Preflight::Bypass && self.knows(origin)
     }
 
-    fn knows(&self, origin: &HeaderValue) -> bool {
+    fn knows(&self, origin: &[u8]) -> bool {
         match &self.origins {
             Origins::Any => true,
-            Origins::Of(known) => origin.to_str().is_ok_and(|text| known.iter().any(|origin| origin.is(text))),
+            Origins::Of(known) => std::str::from_utf8(origin).is_ok_and(|text| known.iter().any(|origin| origin.is(text))),
         }
     }
 }
 
 /// The method that a preflight asks for; `None` for any other request.
-pub(super) fn preflight(method: &Method, headers: &HeaderMap) -> Option<Method> {
-    if *method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
+pub(super) fn preflight(method: &Method, fields: &Fields) -> Option<Method> {
+    if *method != Method::OPTIONS || !fields.has(Known::Origin) {
         return None;
     }
-    Method::from_bytes(headers.get(ACCESS_CONTROL_REQUEST_METHOD)?.as_bytes()).ok()
+    Method::from_bytes(fields.get(Known::RequestMethod)?).ok()
 }
 
 /// The fields that tell of limits, by the names under which a script asks for them.
-fn exposed(style: FieldStyle) -> HeaderValue {
-    HeaderValue::from_static(match style {
+fn exposed(style: FieldStyle) -> &'static str {
+    match style {
         FieldStyle::Draft => "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Weir-Degraded",
         FieldStyle::Legacy => "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Weir-Degraded",
         FieldStyle::Both => {
             "RateLimit, RateLimit-Policy, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Weir-Degraded"
         }
         FieldStyle::Off => "Retry-After, X-Request-Id, Weir-Degraded",
-    })
+    }
 }
 
 impl Origin {
@@ -173,11 +170,11 @@ mod tests {
         }
     }
 
-    fn allowed(origins: &[&str], credentials: bool, origin: Option<&'static str>) -> HeaderMap {
+    fn allowed(origins: &[&str], credentials: bool, origin: Option<&str>) -> Fields {
         let cors = Cors::build(&settings::Cors { credentials, ..written(origins) }, FieldStyle::Draft, "cors", &mut Vec::new()).unwrap();
-        let mut headers = HeaderMap::new();
-        cors.allow(&mut headers, origin.map(HeaderValue::from_static).as_ref());
-        headers
+        let mut fields = Fields::new();
+        cors.allow(&mut fields, origin.map(str::as_bytes));
+        fields
     }
 
     #[test]
@@ -195,17 +192,14 @@ mod tests {
             ("http://app.example", false),
             ("null", false),
         ] {
-            let headers = allowed(&known, true, Some(origin));
-            assert_eq!(headers.get(ACCESS_CONTROL_ALLOW_ORIGIN).map(HeaderValue::as_bytes), is.then_some(origin.as_bytes()));
-            assert_eq!(
-                (headers.contains_key(ACCESS_CONTROL_ALLOW_CREDENTIALS), headers.contains_key(ACCESS_CONTROL_EXPOSE_HEADERS)),
-                (is, is)
-            );
-            assert_eq!(headers.get(VARY).unwrap(), "origin");
+            let fields = allowed(&known, true, Some(origin));
+            assert_eq!(fields.get(Known::AllowOrigin), is.then_some(origin.as_bytes()));
+            assert_eq!((fields.has(Known::AllowCredentials), fields.has(Known::ExposeHeaders)), (is, is));
+            assert_eq!(fields.get(Known::Vary), Some(b"origin".as_slice()));
         }
-        assert_eq!(allowed(&known, false, None).len(), 1);
+        assert_eq!(allowed(&known, false, None).iter().count(), 1);
         let any = allowed(&["*"], false, Some("https://a"));
-        assert_eq!((any.get(ACCESS_CONTROL_ALLOW_ORIGIN).unwrap(), any.contains_key(VARY)), (&HeaderValue::from_static("*"), false));
+        assert_eq!((any.get(Known::AllowOrigin), any.has(Known::Vary)), (Some(b"*".as_slice()), false));
     }
 
     #[test]

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use http::header::HOST;
-use http::request::Parts;
-use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::uri::Authority;
+use http::{HeaderValue, StatusCode};
 
 use super::cors::Cors;
 use super::page::Page;
@@ -16,6 +14,7 @@ use super::settings::{Extras, FieldStyle, HeaderRules, RefusalPage};
 use super::target::Target;
 use super::trie::Pattern;
 use crate::telemetry::Mistake;
+use crate::wire::{Fields, Known, Request};
 
 /// What is done to a request before the upstream gets it.
 #[derive(Debug)]
@@ -49,20 +48,20 @@ impl RequestExtras {
     ///
     /// # Errors
     /// 414 where it would be too long.
-    pub(super) fn path_and_query(&self, target: &Target, parameters: &[&str]) -> Result<Option<PathAndQuery>, Refusal> {
-        self.rewriting.as_ref().map(|rewriting| rewriting.apply(&target.path_and_query, parameters)).transpose()
+    pub(super) fn path_and_query(&self, target: Target<'_>, parameters: &[&str]) -> Result<Option<String>, Refusal> {
+        self.rewriting.as_ref().map(|rewriting| rewriting.apply(target.path, target.query, parameters)).transpose()
     }
 
     /// After what Weir itself says of the client, which a route may change too, and before the policy's fields.
-    pub(super) fn apply(&self, head: &mut Parts, path_and_query: Option<PathAndQuery>) {
+    pub(super) fn apply(&self, request: &mut Request, path_and_query: Option<&str>) {
         if let Some(path_and_query) = path_and_query {
-            head.uri = Uri::from(path_and_query);
+            request.set_target(path_and_query);
         }
         if let Some(host) = &self.host {
-            head.headers.insert(HOST, host.clone());
+            request.fields.set(Known::Host, host);
         }
         if let Some(headers) = &self.headers {
-            headers.apply(&mut head.headers);
+            headers.apply(&mut request.fields);
         }
     }
 }
@@ -83,12 +82,12 @@ impl ReplyExtras {
     }
 
     /// To a reply's own fields, before Weir adds its own.
-    pub(super) fn apply(&self, headers: &mut HeaderMap) {
+    pub(super) fn apply(&self, fields: &mut Fields) {
         if let Some(rules) = &self.headers {
-            rules.apply(headers);
+            rules.apply(fields);
         }
         if let Some(cors) = &self.cors {
-            cors.expose(headers);
+            cors.expose(fields);
         }
     }
 

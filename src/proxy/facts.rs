@@ -7,9 +7,7 @@
 
 use std::borrow::Cow;
 
-use http::header::{CONTENT_LENGTH, COOKIE};
-use http::request::Parts;
-use http::{HeaderName, HeaderValue, Version};
+use http::{HeaderName, Version};
 use smallvec::SmallVec;
 
 use super::client::Client;
@@ -17,6 +15,7 @@ use super::path;
 use super::target::Target;
 use crate::listen::Peer;
 use crate::policy::{FactKind, FactName};
+use crate::wire::{Known, Request};
 
 /// Something that a policy asks to see, ready to be looked up.
 #[derive(Debug)]
@@ -49,8 +48,8 @@ enum Ask {
 /// What there is to see.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
-    pub(super) head: &'a Parts,
-    pub(super) target: &'a Target,
+    pub(super) request: &'a Request,
+    pub(super) target: Target<'a>,
     pub(super) client: &'a Client,
     pub(super) peer: &'a Peer,
     pub(super) route: &'a str,
@@ -102,19 +101,19 @@ impl<'a> Facts<'a> {
 
     fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
         let one = match &question.ask {
-            Ask::Method => Some(Cow::Borrowed(seen.head.method.as_str())),
+            Ask::Method => Some(Cow::Borrowed(seen.request.method.as_str())),
             Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
             Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|authority| !authority.is_empty()),
-            Ask::Path => Some(Cow::Borrowed(seen.target.path_and_query.path())),
-            Ask::Query => seen.target.path_and_query.query().map(|query| latin1(query.as_bytes())),
+            Ask::Path => Some(Cow::Borrowed(seen.target.path)),
+            Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
             Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
             Ask::Route => Some(Cow::Borrowed(seen.route)),
-            Ask::Header(name) => return self.extend(question, seen.head.headers.get_all(name).iter().map(shown)),
-            Ask::Cookie(name) => return self.extend(question, cookies(seen.head, name)),
+            Ask::Header(name) => return self.extend(question, seen.request.fields.get_all(name).map(latin1)),
+            Ask::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
             Ask::QueryParameter(name) => return self.extend(question, query_parameters(seen.target, name)),
             Ask::PathParameter(place) => seen.parameters.get(*place).map(|value| decoded(value)),
-            Ask::RequestLength => seen.head.headers.get(CONTENT_LENGTH).map(shown),
-            Ask::HttpVersion => Some(Cow::Borrowed(version(seen.head.version))),
+            Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
+            Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
             // What TLS has proved of this very connection: a field that says so is somebody's word.
             Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
             Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
@@ -127,12 +126,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// A field's value: borrowed where it is ASCII.
-pub(super) fn shown(value: &HeaderValue) -> Cow<'_, str> {
-    value.to_str().map_or_else(|_| latin1(value.as_bytes()), Cow::Borrowed)
-}
-
-fn latin1(bytes: &[u8]) -> Cow<'_, str> {
+/// Bytes as text: borrowed where they are ASCII.
+pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if text.is_ascii() => Cow::Borrowed(text),
         _ => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
@@ -140,8 +135,8 @@ fn latin1(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 /// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them back as they are).
-fn cookies<'a>(head: &'a Parts, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs = head.headers.get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
+fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+    let pairs = request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
     pairs.filter_map(move |pair| {
         let mut halves = pair.splitn(2, |byte| *byte == b'=');
         let named = halves.next()?.trim_ascii() == name.as_bytes();
@@ -150,8 +145,8 @@ fn cookies<'a>(head: &'a Parts, name: &'a str) -> impl Iterator<Item = Cow<'a, s
     })
 }
 
-fn query_parameters<'a>(target: &'a Target, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs = target.path_and_query.query().into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
+fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+    let pairs = target.query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
     pairs.filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         (form(key) == name).then(|| form(value))
@@ -180,20 +175,20 @@ fn version(version: Version) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
-
     use super::*;
+    use crate::wire::{Body, Fields};
 
     fn facts(uri: &str, fields: &[(&str, &[u8])], parameters: &[&str], asked: &[(&str, FactKind)]) -> Vec<(String, String)> {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        let mut request = Request::from(request.body(Body::empty()).unwrap());
         let address = "192.0.2.1:5".parse().unwrap();
         let peer = Peer { sni: Some("api.example".into()), client_subject: Some("CN=alice".into()), ..Peer::plain(address, address) };
-        let client = Client::of(&HeaderMap::new(), &peer, &[]);
-        let target = super::super::target::read(&mut head, false, &peer, 1_000).unwrap();
+        let client = Client::of(&Fields::new(), &peer, &[]);
+        let authority = super::super::target::normalize(&mut request, false, &peer, 1_000).unwrap();
+        let target = Target::of(&request, &authority);
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let questions: Vec<Question> = asked
             .iter()
@@ -201,7 +196,7 @@ mod tests {
                 Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>())
             })
             .collect();
-        let seen = Seen { head: &head, target: &target, client: &client, peer: &peer, route: "api", parameters };
+        let seen = Seen { request: &request, target, client: &client, peer: &peer, route: "api", parameters };
         let facts = Facts::gather(&questions, seen);
         facts.pairs().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }

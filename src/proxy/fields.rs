@@ -8,35 +8,23 @@
 //! A limit that refused gives as `t` the time after which the request would fit: until then, and no longer, there is too little. Shadow
 //! limits and limits that were not measured (`degraded`) are in no field. An upstream's own members stay beside ours.
 
-use std::ops::Range;
-
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
-
+use super::json;
 use super::settings::FieldStyle;
 use crate::plan::{Algorithm, Calendar, Enforcement, Limit, LimitOutcome, Outcome};
-
-static RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-static RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-static LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-static LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-static LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+use crate::wire::{Fields, Known, Name};
 
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// What one limit or two take of both fields together.
-const TEXT_BYTES: usize = 192;
-
 /// Adds what `style` wants said of these limits.
-pub(super) fn add(headers: &mut HeaderMap, style: FieldStyle, limits: &[Limit], outcome: &Outcome) {
+pub(super) fn add(fields: &mut Fields, style: FieldStyle, limits: &[Limit], outcome: &Outcome) {
     match style {
         FieldStyle::Off => {}
-        FieldStyle::Draft => draft(headers, limits, outcome),
-        FieldStyle::Legacy => legacy(headers, limits, outcome),
+        FieldStyle::Draft => draft(fields, limits, outcome),
+        FieldStyle::Legacy => legacy(fields, limits, outcome),
         FieldStyle::Both => {
-            draft(headers, limits, outcome);
-            legacy(headers, limits, outcome);
+            draft(fields, limits, outcome);
+            legacy(fields, limits, outcome);
         }
     }
 }
@@ -56,41 +44,33 @@ fn told<'a>(limits: &'a [Limit], outcome: &'a Outcome) -> impl Iterator<Item = (
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
 }
 
-fn draft(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
-    let mut text = Vec::with_capacity(TEXT_BYTES);
-    for (limit, outcome) in told(limits, outcome) {
-        let (quota, window_s) = quota(limit, outcome);
-        member(&mut text, 0, &limit.name);
-        parameter(&mut text, ";q=", quota);
-        if let Some(window_s) = window_s {
-            parameter(&mut text, ";w=", window_s);
-        }
-        if let Some(unit) = unit(limit).filter(|unit| *unit != "requests" && is_printable(unit)) {
-            text.extend_from_slice(b";qu=");
-            string(&mut text, unit);
-        }
-    }
-    let middle = text.len();
-    if middle == 0 {
+fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
+    if told(limits, outcome).next().is_none() {
         return;
     }
-    for (limit, outcome) in told(limits, outcome) {
-        member(&mut text, middle, &limit.name);
-        parameter(&mut text, ";r=", outcome.remaining);
-        if let Some(window_s) = effective_window_s(limit, outcome) {
-            parameter(&mut text, ";t=", window_s);
+    fields.append_with(Known::RateLimitPolicy, |text| {
+        for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+            let (quota, window_s) = quota(limit, outcome);
+            member(text, place, &limit.name);
+            parameter(text, ";q=", quota);
+            if let Some(window_s) = window_s {
+                parameter(text, ";w=", window_s);
+            }
+            if let Some(unit) = unit(limit).filter(|unit| *unit != "requests" && is_printable(unit)) {
+                text.extend_from_slice(b";qu=");
+                string(text, unit);
+            }
         }
-    }
-    let text = Bytes::from(text);
-    append(headers, &RATE_LIMIT_POLICY, &text, 0..middle);
-    append(headers, &RATE_LIMIT, &text, middle..text.len());
-}
-
-fn append(headers: &mut HeaderMap, name: &HeaderName, text: &Bytes, range: Range<usize>) {
-    // Only printable ASCII was written.
-    if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(range)) {
-        headers.append(name, value);
-    }
+    });
+    fields.append_with(Known::RateLimit, |text| {
+        for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+            member(text, place, &limit.name);
+            parameter(text, ";r=", outcome.remaining);
+            if let Some(window_s) = effective_window_s(limit, outcome) {
+                parameter(text, ";t=", window_s);
+            }
+        }
+    });
 }
 
 /// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what it says is left: only it knows more.
@@ -131,21 +111,21 @@ fn unit(limit: &Limit) -> Option<&str> {
 }
 
 /// The limits in one: that which refused and has the longest to wait, else that with the smallest share left.
-fn legacy(headers: &mut HeaderMap, limits: &[Limit], outcome: &Outcome) {
+fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
     let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
         let (quota, _) = quota(limit, outcome);
         let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
         (outcome.fits, share, std::cmp::Reverse(effective_window_s(limit, outcome)))
     });
     let Some((limit, outcome)) = tightest else { return };
-    headers.insert(&LEGACY_LIMIT, number(quota(limit, outcome).0));
-    headers.insert(&LEGACY_REMAINING, number(outcome.remaining));
-    headers.insert(&LEGACY_RESET, number(effective_window_s(limit, outcome).unwrap_or(0)));
+    set_number(fields, "x-ratelimit-limit", quota(limit, outcome).0);
+    set_number(fields, "x-ratelimit-remaining", outcome.remaining);
+    set_number(fields, "x-ratelimit-reset", effective_window_s(limit, outcome).unwrap_or(0));
 }
 
-/// Begins a member of the list that starts at `start`: a limit's name needs no escape.
-fn member(text: &mut Vec<u8>, start: usize, name: &str) {
-    if text.len() > start {
+/// Begins the list's member number `place`: a limit's name needs no escape.
+fn member(text: &mut Vec<u8>, place: usize, name: &str) {
+    if place > 0 {
         text.push(b',');
     }
     text.push(b'"');
@@ -153,14 +133,16 @@ fn member(text: &mut Vec<u8>, start: usize, name: &str) {
     text.push(b'"');
 }
 
-/// A field that is one number.
-pub(super) fn number(value: u64) -> HeaderValue {
-    HeaderValue::from_str(itoa::Buffer::new().format(value)).unwrap_or_else(|_| value.into())
+/// Sets a field that is one number.
+pub(super) fn set_number<'n>(fields: &mut Fields, name: impl Into<Name<'n>>, value: u64) {
+    let name = name.into();
+    fields.remove(name);
+    fields.append_with(name, |text| json::number(text, value));
 }
 
 fn parameter(text: &mut Vec<u8>, parameter: &str, value: u64) {
     text.extend_from_slice(parameter.as_bytes());
-    text.extend_from_slice(itoa::Buffer::new().format(value.min(INTEGER_MAX)).as_bytes());
+    json::number(text, value.min(INTEGER_MAX));
 }
 
 fn is_printable(text: &str) -> bool {
@@ -180,6 +162,7 @@ fn string(text: &mut Vec<u8>, value: &str) {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderMap, HeaderValue};
     use sfv::{BareItem, List, ListEntry, Parser};
 
     use super::*;
@@ -202,9 +185,9 @@ mod tests {
     }
 
     fn fields(style: FieldStyle, limits: &[Limit], outcomes: &[LimitOutcome]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        add(&mut headers, style, limits, &Outcome { admitted: true, limits: outcomes.to_vec() });
-        headers
+        let mut fields = Fields::new();
+        add(&mut fields, style, limits, &Outcome { admitted: true, limits: outcomes.to_vec() });
+        fields.to_map()
     }
 
     /// Names with their parameters, as a client's parser reads them.
@@ -290,10 +273,10 @@ mod tests {
 
     #[test]
     fn an_upstreams_own_members_stay() {
-        let mut headers = HeaderMap::new();
-        headers.insert(&RATE_LIMIT, HeaderValue::from_static("\"upstream\";r=1;t=2"));
-        add(&mut headers, FieldStyle::Draft, &[window("ours", 9, 1_000)], &Outcome { admitted: true, limits: vec![fits(8, 0)] });
-        let names: Vec<String> = read(&headers, "ratelimit").into_iter().map(|(name, _)| name).collect();
+        let mut fields = Fields::new();
+        fields.append(Known::RateLimit, "\"upstream\";r=1;t=2");
+        add(&mut fields, FieldStyle::Draft, &[window("ours", 9, 1_000)], &Outcome { admitted: true, limits: vec![fits(8, 0)] });
+        let names: Vec<String> = read(&fields.to_map(), "ratelimit").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["upstream", "ours"]);
     }
 

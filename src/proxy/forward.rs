@@ -2,71 +2,69 @@
 //!
 //! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are continued when a trusted proxy brought them and begun anew
 //! otherwise, so that an upstream may believe them. `Via` is not added: gateways leave it off (nginx, Envoy), since upstreams compress less when they see it.
-//! `Expect` has been met by whoever polls the body, which is when hyper sends `100 Continue`: a refused request never gets one.
+//! `Expect` is met when the body is first read, which is when `listen` sends `100 Continue`: a refused request never gets one.
 
-use http::header::{EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, SET_COOKIE, VARY};
-use http::request::Parts;
-use http::{Uri, Version};
+use http::header::{HeaderName, HeaderValue, SET_COOKIE, VARY};
 use smallvec::SmallVec;
 
-use super::client::{Client, FORWARDED_FOR, FORWARDED_PROTO};
+use super::client::Client;
 use super::hop;
-use super::id::REQUEST_ID;
-use super::target::Target;
+use super::id::Id;
+use super::target::Authority;
 use crate::listen::Peer;
-
-static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// What `X-Forwarded-For` and `Forwarded` take as a rule.
-const FORWARDED_BYTES: usize = 192;
+use crate::wire::{Fields, Known, Request};
 
 /// Fields that a policy sets, checked.
 pub(super) type PolicyFields = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
-/// Turns a client's request, its hop-by-hop fields gone already, into the upstream's. `more` fields will follow.
-pub(super) fn prepare(head: &mut Parts, target: Target, client: &Client, peer: &Peer, id: &HeaderValue, more: usize) {
-    let headers = &mut head.headers;
-    headers.reserve(5 + more);
-    let (forwarded_for, forwarded) = forwarded(headers, &target, client, peer);
-    headers.insert(&FORWARDED_FOR, forwarded_for);
-    headers.insert(FORWARDED, forwarded);
-    if !client.trusted || !headers.contains_key(&FORWARDED_PROTO) {
-        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
+/// Turns a client's request, its target normal and its hop-by-hop fields gone already, into the upstream's.
+pub(super) fn prepare(request: &mut Request, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
+    let fields = &mut request.fields;
+    let so_far = self::so_far(fields, Known::ForwardedFor, client.trusted);
+    fields.append_with(Known::ForwardedFor, |out| {
+        out.extend_from_slice(&so_far);
+        out.extend_from_slice(peer.ip.as_bytes());
+    });
+    let so_far = self::so_far(fields, Known::Forwarded, client.trusted);
+    fields.append_with(Known::Forwarded, |out| {
+        out.extend_from_slice(&so_far);
+        push_forwarded(out, peer, authority.as_bytes());
+    });
+    if !client.trusted || !fields.has(Known::ForwardedProto) {
+        fields.set(Known::ForwardedProto, client.scheme());
     }
-    if (!client.trusted || !headers.contains_key(&FORWARDED_HOST))
-        && let Some(host) = headers.get(HOST).cloned()
+    if (!client.trusted || !fields.has(Known::ForwardedHost))
+        && let Some(host) = fields.get(Known::Host)
     {
-        headers.insert(&FORWARDED_HOST, host);
+        let host: SmallVec<[u8; 64]> = SmallVec::from_slice(host);
+        fields.set(Known::ForwardedHost, host);
     }
-    headers.insert(&REQUEST_ID, id.clone());
-    headers.remove(EXPECT);
-    head.uri = Uri::from(target.path_and_query);
-    head.version = Version::HTTP_11;
+    fields.set(Known::RequestId, id.as_bytes());
+    fields.remove(Known::Expect);
 }
 
-/// `X-Forwarded-For` and `Forwarded`, which share their memory.
-fn forwarded(headers: &HeaderMap, target: &Target, client: &Client, peer: &Peer) -> (HeaderValue, HeaderValue) {
-    let mut text: Vec<u8> = Vec::with_capacity(FORWARDED_BYTES);
-    if client.trusted {
-        continue_list(&mut text, headers, &FORWARDED_FOR);
+/// Takes a list off: all its lines as one, with a comma after it, where it is to be continued.
+fn so_far(fields: &mut Fields, name: Known, trusted: bool) -> SmallVec<[u8; 64]> {
+    let mut list = SmallVec::new();
+    if trusted {
+        for value in fields.get_all(name).map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
+            list.extend_from_slice(value);
+            list.extend_from_slice(b", ");
+        }
     }
-    let address = client.peer.as_bytes();
-    text.extend_from_slice(address);
-    let middle = text.len();
-    if client.trusted {
-        continue_list(&mut text, headers, &FORWARDED);
-    }
-    text.extend_from_slice(b"for=");
-    push_node(&mut text, address);
-    let authority = target.authority.as_bytes();
+    fields.remove(name);
+    list
+}
+
+/// One element of `Forwarded` (RFC 7239).
+fn push_forwarded(out: &mut Vec<u8>, peer: &Peer, authority: &[u8]) {
+    out.extend_from_slice(b"for=");
+    push_node(out, peer.ip.as_bytes());
     if !authority.is_empty() {
-        text.extend_from_slice(b";host=");
-        push_quoted(&mut text, authority, authority.iter().any(|byte| matches!(byte, b':' | b'[')));
+        out.extend_from_slice(b";host=");
+        push_quoted(out, authority, authority.iter().any(|byte| matches!(byte, b':' | b'[')));
     }
-    text.extend_from_slice(if peer.tls { b";proto=https" } else { b";proto=http" });
-    let text = bytes::Bytes::from(text);
-    let value = |bytes| HeaderValue::from_maybe_shared(bytes).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
-    (value(text.slice(..middle)), value(text.slice(middle..)))
+    out.extend_from_slice(if peer.tls { b";proto=https" } else { b";proto=http" });
 }
 
 /// A node's IPv6 address stands in brackets and quotes (RFC 7239, 6).
@@ -83,17 +81,6 @@ fn push_quoted(text: &mut Vec<u8>, value: &[u8], quotes: bool) {
     text.extend_from_slice(mark);
     text.extend_from_slice(value);
     text.extend_from_slice(mark);
-}
-
-/// All lines of a list as one, with a comma after it for what follows.
-fn continue_list(text: &mut Vec<u8>, headers: &HeaderMap, name: &HeaderName) {
-    for value in headers.get_all(name) {
-        let value = value.as_bytes().trim_ascii();
-        if !value.is_empty() {
-            text.extend_from_slice(value);
-            text.extend_from_slice(b", ");
-        }
-    }
 }
 
 /// Checks fields that a policy wants set: Latin-1 as it was shown, no hop-by-hop field, no framing, no Host.
@@ -114,13 +101,13 @@ pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields,
 }
 
 /// Sets a policy's fields: the first of a name replaces what was there, further ones are added to it. Cookies and `Vary` only ever grow.
-pub(super) fn set(headers: &mut HeaderMap, fields: &PolicyFields) {
-    for (place, (name, value)) in fields.iter().enumerate() {
-        let grows = *name == SET_COOKIE || *name == VARY || fields.iter().take(place).any(|(earlier, _)| earlier == name);
+pub(super) fn set(fields: &mut Fields, wanted: &PolicyFields) {
+    for (place, (name, value)) in wanted.iter().enumerate() {
+        let grows = *name == SET_COOKIE || *name == VARY || wanted.iter().take(place).any(|(earlier, _)| earlier == name);
         if grows {
-            headers.append(name, value.clone());
+            fields.append(name, value);
         } else {
-            headers.insert(name, value.clone());
+            fields.set(name, value);
         }
     }
 }
@@ -128,27 +115,28 @@ pub(super) fn set(headers: &mut HeaderMap, fields: &PolicyFields) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Body;
 
-    fn prepared(from: &str, fields: &[(&str, &str)], wanted: &[(&str, &str)]) -> Parts {
-        let mut request = http::Request::builder().uri("/%61?q").version(Version::HTTP_10).header("host", "Api.example:8080");
+    fn prepared(from: &str, fields: &[(&str, &str)], wanted: &[(&str, &str)]) -> Request {
+        let mut request = http::Request::builder().uri("/%61?q").header("host", "Api.example:8080");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        let mut request = Request::from(request.body(Body::empty()).unwrap());
         let address = from.parse().unwrap();
         let peer = Peer::plain(address, address);
-        let client = Client::of(&head.headers, &peer, &["10.0.0.0/8".parse().unwrap()]);
-        let target = super::super::target::read(&mut head, false, &peer, 100).unwrap();
+        let client = Client::of(&request.fields, &peer, &["10.0.0.0/8".parse().unwrap()]);
+        let authority = super::super::target::normalize(&mut request, false, &peer, 100).unwrap();
         let wanted: Vec<_> = wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let fields = policy_fields(&wanted).unwrap();
-        prepare(&mut head, target, &client, &peer, &HeaderValue::from_static("id-1"), fields.len());
-        set(&mut head.headers, &fields);
-        head
+        let wanted = policy_fields(&wanted).unwrap();
+        prepare(&mut request, &authority, &client, &peer, &Id::fresh());
+        set(&mut request.fields, &wanted);
+        request
     }
 
     #[track_caller]
-    fn has(head: &Parts, name: &str, expected: &[&str]) {
-        let found: Vec<&str> = head.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
+    fn has(request: &Request, name: &str, expected: &[&str]) {
+        let found: Vec<&str> = request.fields.get_all(name).map(|value| std::str::from_utf8(value).unwrap()).collect();
         assert_eq!(found, expected, "{name}");
     }
 
@@ -166,14 +154,14 @@ mod tests {
             ],
             &[],
         );
-        assert_eq!(head.uri, "/a?q");
-        assert_eq!(head.version, Version::HTTP_11);
+        assert_eq!(head.target(), "/a?q");
         has(&head, "host", &["Api.example:8080"]);
         has(&head, "x-forwarded-for", &["192.0.2.1"]);
         has(&head, "x-forwarded-proto", &["http"]);
         has(&head, "x-forwarded-host", &["Api.example:8080"]);
         has(&head, "forwarded", &["for=192.0.2.1;host=\"api.example:8080\";proto=http"]);
-        has(&head, "x-request-id", &["id-1"]);
+        let ids: Vec<&[u8]> = head.fields.get_all(Known::RequestId).collect();
+        assert!(ids.len() == 1 && ids[0].len() == 32, "{ids:?}");
         has(&head, "expect", &[]);
     }
 
@@ -206,7 +194,7 @@ mod tests {
     #[test]
     fn a_policys_fields_are_set_byte_for_byte() {
         let head = prepared("192.0.2.1:5", &[("x-plan", "forged")], &[("X-Plan", "gold"), ("x-plan", "caf\u{e9}")]);
-        let found: Vec<&[u8]> = head.headers.get_all("x-plan").iter().map(HeaderValue::as_bytes).collect();
+        let found: Vec<&[u8]> = head.fields.get_all("x-plan").collect();
         assert_eq!(found, [b"gold".as_slice(), b"caf\xE9"]);
     }
 
@@ -220,9 +208,9 @@ mod tests {
 
     #[test]
     fn cookies_only_grow() {
-        let mut headers = HeaderMap::new();
-        headers.insert(SET_COOKIE, HeaderValue::from_static("a=1"));
-        set(&mut headers, &policy_fields(&[("set-cookie".into(), "b=2".into())]).unwrap());
-        assert_eq!(headers.get_all(SET_COOKIE).iter().count(), 2);
+        let mut fields = Fields::new();
+        fields.append(Known::SetCookie, "a=1");
+        set(&mut fields, &policy_fields(&[("set-cookie".into(), "b=2".into())]).unwrap());
+        assert_eq!(fields.get_all(Known::SetCookie).count(), 2);
     }
 }

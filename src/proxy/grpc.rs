@@ -6,23 +6,18 @@
 
 use std::fmt::Write as _;
 
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::request::Parts;
 use http::{Method, StatusCode, Version};
 
-use crate::wire::{Body, Response};
-
-static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+use super::fields;
+use crate::wire::{Body, Fields, Known, Request, Response};
 
 const GRPC: &[u8] = b"application/grpc";
 
 /// Whether who asks speaks gRPC, which is POST over HTTP/2 only; gRPC-Web is not gRPC.
-pub(super) fn is_spoken(head: &Parts) -> bool {
-    head.version == Version::HTTP_2
-        && head.method == Method::POST
-        && head.headers.get(CONTENT_TYPE).is_some_and(|value| is_content_type(value.as_bytes()))
+pub(super) fn is_spoken(request: &Request) -> bool {
+    request.version == Version::HTTP_2
+        && request.method == Method::POST
+        && request.fields.get(Known::ContentType).is_some_and(is_content_type)
 }
 
 fn is_content_type(value: &[u8]) -> bool {
@@ -41,21 +36,17 @@ pub(super) enum Pushback {
     After(u64),
 }
 
-/// The whole answer in a head: `headers` are fields that it has anyhow.
-pub(super) fn trailers_only(status: StatusCode, message: &str, pushback: Pushback, mut headers: HeaderMap) -> Response {
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(&GRPC_STATUS, code(status).into());
-    if let Ok(message) = HeaderValue::from_str(&percent_encoded(message)) {
-        headers.insert(&GRPC_MESSAGE, message);
-    }
+/// The whole answer in a head: `fields` are those that it has anyhow.
+pub(super) fn trailers_only(status: StatusCode, message: &str, pushback: Pushback, mut fields: Fields) -> Response {
+    fields.set(Known::ContentType, "application/grpc");
+    fields::set_number(&mut fields, "grpc-status", code(status).into());
+    fields.set("grpc-message", percent_encoded(message));
     match pushback {
         Pushback::Unsaid => {}
-        Pushback::Never => drop(headers.insert(&GRPC_RETRY_PUSHBACK_MS, HeaderValue::from_static("-1"))),
-        Pushback::After(ms) => drop(headers.insert(&GRPC_RETRY_PUSHBACK_MS, ms.into())),
+        Pushback::Never => fields.set("grpc-retry-pushback-ms", "-1"),
+        Pushback::After(ms) => fields::set_number(&mut fields, "grpc-retry-pushback-ms", ms),
     }
-    let mut reply = Response::new(Body::empty());
-    *reply.headers_mut() = headers;
-    reply
+    Response { fields, ..Response::new(StatusCode::OK, Body::empty()) }
 }
 
 fn code(status: StatusCode) -> u16 {

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::Question;
@@ -21,6 +19,7 @@ use crate::limit::{Limiter, Scope};
 use crate::policy::Policy;
 use crate::telemetry::{Access, Metrics, Mistake};
 use crate::upstream::Upstream;
+use crate::wire::{Fields, Known, Request};
 
 use super::{cors, rules};
 
@@ -57,7 +56,7 @@ pub(super) enum Answer {
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
     pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+    pub(super) fields: Fields,
     pub(super) body: Bytes,
 }
 
@@ -117,10 +116,10 @@ impl House {
     }
 
     /// The route for a request. A preflight that has none of its own takes that of the request which it asks for, where that one knows of CORS.
-    pub(super) fn find<'t>(&self, target: &'t Target, head: &Parts) -> Result<Match<'t>, Unrouted> {
-        let (host, path) = (target.authority.host(), target.path_and_query.path());
-        self.routes.find(host, path, &head.method).or_else(|unrouted| {
-            let asked = cors::preflight(&head.method, &head.headers).and_then(|method| self.routes.find(host, path, &method).ok());
+    pub(super) fn find<'r>(&self, target: Target<'r>, request: &Request) -> Result<Match<'r>, Unrouted> {
+        let (host, path) = (target.authority.host(), target.path);
+        self.routes.find(host, path, &request.method).or_else(|unrouted| {
+            let asked = cors::preflight(&request.method, &request.fields).and_then(|method| self.routes.find(host, path, &method).ok());
             let knows = |found: &Match<'_>| {
                 self.route(found.route).and_then(|route| route.tail.extras.as_ref()).is_some_and(|extras| extras.cors.is_some())
             };
@@ -178,7 +177,7 @@ impl Route {
 
 impl OwnAnswer {
     fn build(written: Respond, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
-        let Respond { status, body, content_type, headers: fields } = written;
+        let Respond { status, body, content_type, headers } = written;
         let known = StatusCode::from_u16(status).ok().filter(|_| (200..600).contains(&status));
         if known.is_none() {
             mistakes.push(Mistake::new(format!("{at}.status"), status.to_string(), "200 to 599"));
@@ -187,16 +186,18 @@ impl OwnAnswer {
         if matches!(status.as_u16(), 204 | 205 | 304) && !body.is_empty() {
             mistakes.push(Mistake::new(format!("{at}.status"), status.as_str(), "a status whose answer may have a body, or no body"));
         }
-        let mut headers = HeaderMap::new();
+        let mut fields = Fields::new();
         let content_type = match content_type {
             Some(written) => rules::content_type(&written, at, mistakes),
             None => (!body.is_empty()).then(|| HeaderValue::from_static("text/plain; charset=utf-8")),
         };
         if let Some(content_type) = content_type {
-            headers.insert(CONTENT_TYPE, content_type);
+            fields.set(Known::ContentType, content_type);
         }
-        headers.extend(rules::fields(&fields, &format!("{at}.headers"), false, mistakes));
-        Self { status, headers, body }
+        for (name, value) in rules::fields(&headers, &format!("{at}.headers"), false, mistakes) {
+            fields.append(&name, value);
+        }
+        Self { status, fields, body }
     }
 }
 

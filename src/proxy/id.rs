@@ -1,55 +1,93 @@
 //! Request ids: one on every request that is forwarded, every reply and every log line. Knows nothing else of a request.
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::fmt;
 
-/// `X-Request-Id`.
-pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use smallvec::SmallVec;
+
+use crate::wire::{Fields, Known};
+
 /// Bytes of an id that is taken over, at most.
 const ID_BYTES_MAX: usize = 128;
+/// Bytes of one that is made here.
+const FRESH_BYTES: usize = 32;
 
-/// The id that a trusted proxy gave, where it is visible ASCII and not long; else a new one of 128 random bits. They tell requests
-/// apart and are no secret: a fast generator will do.
-pub(super) fn of(headers: &HeaderMap, trusted: bool) -> HeaderValue {
-    let given = if trusted { headers.get(&REQUEST_ID) } else { None };
-    given.filter(|id| is_sane(id.as_bytes())).cloned().unwrap_or_else(fresh)
+/// A request's id: visible ASCII. One that was made here lies in place.
+pub(super) struct Id(SmallVec<[u8; FRESH_BYTES]>);
+
+impl Id {
+    /// The id that a trusted proxy gave, where it is visible ASCII and not long; else a new one of 128 random bits. They tell requests
+    /// apart and are no secret: a fast generator will do.
+    pub(super) fn of(fields: &Fields, trusted: bool) -> Self {
+        let given = if trusted { fields.get(Known::RequestId) } else { None };
+        given.filter(|id| is_sane(id)).map_or_else(Self::fresh, |id| Self(SmallVec::from_slice(id)))
+    }
+
+    pub(super) fn fresh() -> Self {
+        // Each byte of a random number gives two digits.
+        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        let [first, second] = [fastrand::u64(..), fastrand::u64(..)];
+        let mut text = [0; FRESH_BYTES];
+        for (digits, nibbles) in text.chunks_exact_mut(8).zip([first & LOW, first >> 4 & LOW, second & LOW, second >> 4 & LOW]) {
+            digits.copy_from_slice(&digits_of(nibbles));
+        }
+        Self(SmallVec::from_buf(text))
+    }
+
+    /// The text.
+    pub(super) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// The text's bytes.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(out)
+    }
 }
 
 fn is_sane(id: &[u8]) -> bool {
     (1..=ID_BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-fn fresh() -> HeaderValue {
-    let random = (u128::from(fastrand::u64(..)) << 64) | u128::from(fastrand::u64(..));
-    let mut text = [0; 32];
-    for (digits, byte) in text.chunks_exact_mut(2).zip(random.to_le_bytes()) {
-        digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
-    // An owner carries its count with it: clones into fields cost no allocation.
-    HeaderValue::from_maybe_shared(Bytes::from_owner(text)).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
-}
-
-fn digit(value: u8) -> u8 {
-    if value < 10 { b'0' + value } else { b'a' + value - 10 }
+/// The hexadecimal digits of eight numbers below 16, one in each byte, all at once.
+fn digits_of(nibbles: u64) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // 1 in each byte that is 10 or more: there adding 6 carries into the upper half.
+    let letters = (nibbles + 6 * ONES) >> 4 & ONES;
+    (nibbles + u64::from(b'0') * ONES + u64::from(b'a' - b'0' - 10) * letters).to_le_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn given(id: &str, trusted: bool) -> HeaderValue {
-        let mut headers = HeaderMap::new();
-        headers.insert(&REQUEST_ID, id.parse().unwrap());
-        of(&headers, trusted)
+    fn given(id: &str, trusted: bool) -> Id {
+        let mut fields = Fields::new();
+        fields.append(Known::RequestId, id);
+        Id::of(&fields, trusted)
     }
 
     #[test]
     fn a_trusted_sane_id_is_kept_and_any_other_is_made_new() {
-        assert_eq!(given("abc-123", true), "abc-123");
+        assert_eq!(given("abc-123", true).as_str(), "abc-123");
+        let long = "x".repeat(128);
+        assert_eq!(given(&long, true).as_str(), long);
         for (id, trusted) in [("abc-123", false), ("a b", true), ("", true), ("\u{e9}", true), (&*"x".repeat(129), true)] {
             let id = given(id, trusted);
-            assert!(id.len() == 32 && id.as_bytes().iter().all(u8::is_ascii_hexdigit), "{id:?}");
+            let id = id.as_str();
+            assert!(id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id:?}");
         }
-        assert_ne!(fresh(), fresh());
+        assert_ne!(Id::fresh().as_str(), Id::fresh().as_str());
+    }
+
+    #[test]
+    fn each_number_has_its_digit() {
+        assert_eq!(digits_of(0x0706_0504_0302_0100), *b"01234567");
+        assert_eq!(digits_of(0x0f0e_0d0c_0b0a_0908), *b"89abcdef");
     }
 }

@@ -49,15 +49,13 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::request::Parts;
 use http::{StatusCode, Version};
-use hyper::body::Incoming;
 
 use crate::listen::{Handler, Peer};
 use crate::wire::{Body, Request, Response};
 
 use forward::PolicyFields;
-use house::Answer;
+use house::{Answer, Route};
 use live::Local;
 use refusal::Refusal;
 use trie::Match;
@@ -82,11 +80,10 @@ impl Proxy {
 }
 
 impl Handler for Proxy {
-    async fn call(&self, request: http::Request<Incoming>, peer: &Arc<Peer>) -> Response {
+    async fn call(&self, request: Request, peer: &Arc<Peer>) -> Response {
         // One snapshot until the headers are out.
         let local = self.0.load();
-        let http2 = request.version() == Version::HTTP_2;
-        handle(&local, request.map(|body| if http2 { Body::incoming(body).lingering() } else { Body::incoming(body) }), peer).await
+        handle(&local, request, peer).await
     }
 
     fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {
@@ -96,70 +93,79 @@ impl Handler for Proxy {
 
 /// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte, or when the client goes away.
 async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
-    let (mut head, body) = request.into_parts();
-    let mut visit = Visit::begin(local, &head, peer);
-    match serve(local, &mut head, body, peer, &mut visit).await {
+    let mut visit = Visit::begin(local, &request, peer);
+    match serve(local, request, peer, &mut visit).await {
         Ok(reply) => visit.stream(reply),
         Err(refusal) => visit.refuse(&refusal),
     }
 }
 
 /// A request's way to its reply's head, or to why there is none.
-async fn serve(local: &Local, head: &mut Parts, body: Body, peer: &Peer, visit: &mut Visit) -> Result<Response, Refusal> {
+async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Visit) -> Result<Response, Refusal> {
     let house = local.house();
 
     // One authority and one path, in the one form that is matched, shown to the policy and forwarded.
-    let target = target::read(head, visit.client.https, peer, house.settings.uri_bytes_max)?;
-    visit.asked = Some(target.path_and_query.clone());
+    let authority = target::normalize(&mut request, visit.client.https, peer, house.settings.uri_bytes_max)
+        .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
     // Before the policy looks: it sees what the upstream will see.
-    let upgrade = hop::strip_request(&mut head.headers, visit.client.trusted)?.filter(|_| head.version == Version::HTTP_11);
-    if head.version == Version::HTTP_2 {
-        hop::join_cookies(&mut head.headers);
+    let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted).filter(|_| request.version == Version::HTTP_11);
+    if request.version == Version::HTTP_2 {
+        hop::join_cookies(&mut request.fields);
     }
+    let body = std::mem::take(&mut request.body);
+    let target = target::Target::of(&request, &authority);
+    visit.note_path(target.path);
 
-    let Match { route, parameters } = house.find(&target, head)?;
+    let Match { route, parameters } = house.find(target, &request)?;
     let route = visit.enter(local, house, route)?;
-    visit.note_origin(&head.headers);
+    visit.note_origin(&request.fields);
 
-    let body = body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).sift_trailers(hop::sift_trailers);
+    let body = bounded(body, house, route, visit);
     // Before anything is charged for it.
     if body.is_declared_too_large() {
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
     }
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let upstream_fields = match visit.bypasses(head, &body) {
+    let upstream_fields = match visit.bypasses(&request, &body) {
         true => PolicyFields::new(),
-        false => admit::admit(&house.limiter, route, head, &target, peer, &parameters, visit).await?,
+        false => admit::admit(&house.limiter, route, &request, target, peer, &parameters, visit).await?,
     };
 
     match &route.answer {
         Answer::Upstream(upstream) => {
-            let rewritten = route.extras.as_ref().map_or(Ok(None), |extras| extras.path_and_query(&target, &parameters))?;
+            let rewritten = route.extras.as_ref().map_or(Ok(None), |extras| extras.path_and_query(target, &parameters))?;
             drop(parameters);
-            forward::prepare(head, target, &visit.client, peer, &visit.id, upstream_fields.len());
+            forward::prepare(&mut request, &authority, &visit.client, peer, &visit.id);
             if let Some(extras) = &route.extras {
-                extras.apply(head, rewritten);
+                extras.apply(&mut request, rewritten.as_deref());
             }
-            forward::set(&mut head.headers, &upstream_fields);
+            forward::set(&mut request.fields, &upstream_fields);
             if let Some(protocol) = upgrade {
-                tunnel::ask(&route.upgrades, head, &body, protocol, visit);
+                tunnel::ask(&route.upgrades, &mut request, &body, protocol, visit);
             }
-            let head = std::mem::replace(head, Request::default().into_parts().0);
-            let request = Request::from_parts(head, visit.sending(body));
+            request.body = visit.sending(body);
             let reply = upstream.send(request).await.map_err(|error| visit.not_replied(&error))?;
             if visit.understands(&reply) { Ok(reply) } else { Err(visit.not_replied(&upstream.misunderstood())) }
         }
         Answer::Respond(own) => {
-            let mut headers = own.headers.clone();
-            visit.open(&mut headers);
-            Ok(reply::whole(&head.method, own.status, headers, own.body.clone()))
+            let mut fields = own.fields.clone();
+            visit.open(&mut fields);
+            Ok(reply::whole(&request.method, own.status, fields, own.body.clone()))
         }
     }
 }
 
+/// A request's body within the route's bounds. One that has come whole needs none.
+fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
+    if !body.is_streaming() {
+        return body;
+    }
+    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).sift_trailers(hop::sift_trailers)
+}
+
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.
-fn body_idle(house: &House, route: &house::Route, visit: &Visit) -> Duration {
+fn body_idle(house: &House, route: &Route, visit: &Visit) -> Duration {
     match &route.answer {
         Answer::Upstream(upstream) if visit.grpc => upstream.idle(),
         _ => house.settings.body_idle,

@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
 use super::grpc::{self, Pushback};
 use super::page::{Page, Told};
@@ -12,7 +11,7 @@ use super::visit::Visit;
 use super::{fields, forward, json, reply};
 use crate::policy::{Denial, Verdict};
 use crate::upstream::{Cause, UpstreamError};
-use crate::wire::{BodyError, Response};
+use crate::wire::{BodyError, Fields, Known, Response};
 
 /// The draft's problem type for a used-up allowance.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -24,9 +23,9 @@ const ABOUT_BLANK: &str = "about:blank";
 pub(super) enum Refusal {
     /// 400: it can be read in two ways, or in none.
     BadRequest(&'static str),
-    /// 400, 414 or 431: its head could not be read at all.
+    /// 400, 414, 431 or 501: its head could not be read at all.
     Unreadable(StatusCode),
-    /// 501: a method or coding that nobody here forwards.
+    /// 501: a method that is not forwarded here.
     NotImplemented(&'static str),
     /// 204: `OPTIONS *` asks nothing of any route.
     ServerOptions,
@@ -91,23 +90,20 @@ impl Refusal {
     /// The answer, with everything that `visit` knows of limits and of the policy's wishes; and its status, which a gRPC client is told in its own way.
     pub(super) fn answer(&self, visit: &Visit) -> (StatusCode, Response) {
         let (mut status, mut detail) = self.told();
-        let mut headers = HeaderMap::with_capacity(8);
+        let mut fields = Fields::new();
         // What a refusal itself says stands over a route's own fields.
         if let Some(extras) = &visit.tail.extras {
-            extras.apply(&mut headers);
-            visit.open(&mut headers);
+            extras.apply(&mut fields);
+            visit.open(&mut fields);
         }
         let mut retry_after_s = None;
         match self {
-            Self::ServerOptions => return (status, reply::whole(&visit.method, status, headers, Vec::new())),
-            Self::MethodNotAllowed(methods) => {
-                let allow = HeaderValue::from_str(methods).unwrap_or_else(|_| HeaderValue::from_static("GET, HEAD"));
-                headers.insert(ALLOW, allow);
-            }
+            Self::ServerOptions => return (status, reply::whole(&visit.method, status, fields, Vec::new())),
+            Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
             Self::TooMany => retry_after_s = visit.limits().and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome)),
             Self::Denied => {
                 if let Some(denial) = visit.denial() {
-                    status = denied(denial, &mut headers).unwrap_or(status);
+                    status = denied(denial, &mut fields).unwrap_or(status);
                     detail = denial.reason.clone().into();
                     retry_after_s = denial.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
                 }
@@ -115,19 +111,19 @@ impl Refusal {
             _ => {}
         }
         if let Some(seconds) = retry_after_s {
-            headers.insert(RETRY_AFTER, fields::number(seconds));
+            fields::set_number(&mut fields, Known::RetryAfter, seconds);
         }
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        fields.set(Known::CacheControl, "no-store");
         if visit.grpc {
-            return (status, grpc::trailers_only(status, &detail, self.pushback(visit), headers));
+            return (status, grpc::trailers_only(status, &detail, self.pushback(visit), fields));
         }
         let page = visit.tail.extras.as_ref().and_then(|extras| extras.page(status));
         let (content_type, body) = match page {
-            Some(page) => (page.content_type.clone(), self.page(page, visit, (status, &detail, retry_after_s))),
-            None => (HeaderValue::from_static("application/problem+json"), self.document(visit, status, &detail)),
+            Some(page) => (page.content_type.as_bytes(), self.page(page, visit, (status, &detail, retry_after_s))),
+            None => (b"application/problem+json".as_slice(), self.document(visit, status, &detail)),
         };
-        headers.insert(CONTENT_TYPE, content_type);
-        (status, reply::whole(&visit.method, status, headers, body))
+        fields.set(Known::ContentType, content_type);
+        (status, reply::whole(&visit.method, status, fields, body))
     }
 
     /// The operator's own body.
@@ -140,7 +136,7 @@ impl Refusal {
             status,
             title: status.canonical_reason().unwrap_or("Refused"),
             detail,
-            request_id: visit.id.to_str().unwrap_or_default(),
+            request_id: visit.id.as_str(),
             retry_after_s,
             limits: &limits.join(", "),
             route: &visit.tail.route,
@@ -179,7 +175,7 @@ impl Refusal {
             }
         }
         out.extend_from_slice(b"\",\"request_id\":");
-        json::string(&mut out, visit.id.to_str().unwrap_or_default());
+        json::string(&mut out, visit.id.as_str());
         out.extend_from_slice(b",\"status\":");
         json::number(&mut out, u64::from(status.as_u16()));
         if too_many && let Some((limits, outcome)) = visit.limits() {
@@ -192,9 +188,9 @@ impl Refusal {
 }
 
 /// A policy's own status and fields. Its fields were checked when it decided.
-fn denied(denial: &Denial, headers: &mut HeaderMap) -> Option<StatusCode> {
-    if let Ok(fields) = forward::policy_fields(&denial.headers) {
-        forward::set(headers, &fields);
+fn denied(denial: &Denial, fields: &mut Fields) -> Option<StatusCode> {
+    if let Ok(wanted) = forward::policy_fields(&denial.headers) {
+        forward::set(fields, &wanted);
     }
     StatusCode::from_u16(denial.status).ok()
 }
@@ -203,6 +199,7 @@ fn unreadable(status: StatusCode) -> &'static str {
     match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request's head is too large.",
         StatusCode::URI_TOO_LONG => "The request's target is too long.",
+        StatusCode::NOT_IMPLEMENTED => "Only the transfer coding chunked is known.",
         _ => "The request's head is not HTTP.",
     }
 }

@@ -1,10 +1,11 @@
 //! A route's own changes to header fields: take off, set, add. Knows neither requests nor replies.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 
 use super::hop;
 use super::settings::HeaderRules;
 use crate::telemetry::Mistake;
+use crate::wire::Fields;
 
 /// Bytes of a value, at most.
 const VALUE_BYTES_MAX: usize = 4 << 10;
@@ -43,15 +44,15 @@ impl Rules {
     }
 
     /// Does them.
-    pub(super) fn apply(&self, headers: &mut HeaderMap) {
+    pub(super) fn apply(&self, fields: &mut Fields) {
         for name in &self.remove {
-            headers.remove(name);
+            fields.remove(name);
         }
         for (name, value) in &self.set {
-            headers.insert(name, value.clone());
+            fields.set(name, value);
         }
         for (name, value) in &self.add {
-            headers.append(name, value.clone());
+            fields.append(name, value);
         }
     }
 }
@@ -124,14 +125,15 @@ mod tests {
             add: pairs(&[("x-both", "2"), ("x-both", "3")]),
             remove: vec!["X-Gone".into(), "x-both".into()],
         };
-        let mut headers = HeaderMap::new();
-        for (name, value) in [("x-set", "old"), ("x-set", "older"), ("x-gone", "1"), ("x-kept", "1"), ("x-both", "0")] {
-            headers.append(name, HeaderValue::from_static(value));
+        let mut fields = Fields::new();
+        for (name, value) in [("X-Set", "old"), ("x-set", "older"), ("x-gone", "1"), ("x-kept", "1"), ("x-both", "0")] {
+            fields.append(name, value);
         }
-        Rules::build(&written, "r").unwrap().unwrap().apply(&mut headers);
-        let all = |name| headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
-        assert_eq!((all("x-set"), all("x-kept"), all("x-both")), (vec!["new"], vec!["1"], vec!["1", "2", "3"]));
-        assert!(!headers.contains_key("x-gone"));
+        Rules::build(&written, "r").unwrap().unwrap().apply(&mut fields);
+        let all = |name: &str| fields.get_all(name).map(|value| String::from_utf8(value.to_vec()).unwrap()).collect::<Vec<_>>();
+        assert_eq!((all("x-set"), all("x-kept")), (vec!["new".to_owned()], vec!["1".to_owned()]));
+        assert_eq!(all("x-both"), ["1", "2", "3"]);
+        assert!(!fields.has("x-gone"));
         assert!(Rules::build(&HeaderRules::default(), "r").unwrap().is_none());
     }
 

@@ -14,6 +14,7 @@ use super::visit::{BYTES_UNKNOWN, Visit};
 use crate::limit::Ending;
 use crate::plan::Adjustment;
 use crate::policy::{Policy, ResponseOutcome, ResponseView};
+use crate::wire::Fields;
 
 /// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
 pub(super) fn wants(visit: &Visit, name: &str) -> bool {
@@ -21,22 +22,22 @@ pub(super) fn wants(visit: &Visit, name: &str) -> bool {
 }
 
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
-pub(super) fn note_reply(visit: &mut Visit, headers: &HeaderMap) {
+pub(super) fn note_reply(visit: &mut Visit, fields: &Fields) {
     let Some((policy, _)) = memo(visit) else { return };
-    visit.reply_facts = of_fields(policy.response_facts(), "header.", headers);
+    visit.reply_facts = of_fields(policy.response_facts(), "header.", fields);
 }
 
 /// The same of its trailers.
 pub(super) fn note_trailers(visit: &mut Visit, trailers: &HeaderMap) {
     let Some((policy, _)) = memo(visit) else { return };
-    let facts = of_fields(policy.response_facts(), "trailer.", trailers);
+    let facts = of_fields(policy.response_facts(), "trailer.", &Fields::from(trailers));
     visit.reply_facts.extend(facts);
 }
 
 /// The facts of a head or of trailers, repeated fields repeated.
-pub(super) fn of_fields(names: &[String], prefix: &str, headers: &HeaderMap) -> Vec<(String, String)> {
+pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<(String, String)> {
     let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(prefix)?)));
-    let values = names.flat_map(|(fact, name)| headers.get_all(name).iter().map(|value| (fact.clone(), facts::shown(value).into_owned())));
+    let values = names.flat_map(|(fact, name)| fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned())));
     values.collect()
 }
 
@@ -65,7 +66,7 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
         Ok(wanted) => wanted,
         Err(error) => {
             if let Some(held_back) = visit.tail.tally.failure_is_said() {
-                let request_id = visit.id.to_str().unwrap_or_default();
+                let request_id = visit.id.as_str();
                 tracing::warn!(request_id, %error, held_back, "settle failed: the declared refunds apply");
             }
             Vec::new()

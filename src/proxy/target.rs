@@ -2,26 +2,31 @@
 //!
 //! One authority and one path, or nothing: a request that names two hosts, or none, is refused here, before anyone could read it otherwise.
 
-use http::header::HOST;
-use http::request::Parts;
-use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Version};
+use std::borrow::Cow;
+
+use http::{Method, Version};
 use smallvec::SmallVec;
 
 use super::path;
 use super::refusal::Refusal;
+use super::text::Short;
 use crate::listen::Peer;
+use crate::wire::{Fields, Known, Request};
 
 /// Bytes of a `Host` field or an authority, at most: a name of RFC 1035 and a port.
 const AUTHORITY_BYTES_MAX: usize = 260;
+/// Bytes of path and query, at most: what the `http` crate holds, which writes them for HTTP/2.
+pub(super) const PATH_AND_QUERY_BYTES_MAX: usize = 65_534;
 
-/// A request's target.
-#[derive(Debug)]
-pub(super) struct Target {
-    /// The normal path, and the query as it came.
-    pub(super) path_and_query: PathAndQuery,
+/// A request's target in its normal form, once it was [read](normalize).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'r> {
+    /// The normal path.
+    pub(super) path: &'r str,
+    /// As it came.
+    pub(super) query: Option<&'r str>,
     /// Whom the client wants to talk to.
-    pub(super) authority: Authority,
+    pub(super) authority: &'r Authority,
 }
 
 /// A host and perhaps a port: in lower case, without the scheme's own port and a final dot. Empty where an HTTP/1.0 client named none.
@@ -29,6 +34,19 @@ pub(super) struct Target {
 pub(super) struct Authority {
     text: SmallVec<[u8; 64]>,
     host_bytes: usize,
+}
+
+impl<'r> Target<'r> {
+    /// Of a request whose target is in its normal form.
+    pub(super) fn of(request: &'r Request, authority: &'r Authority) -> Self {
+        let (path, query) = split(request.target());
+        Self { path, query, authority }
+    }
+}
+
+/// Path and query.
+pub(super) fn split(path_and_query: &str) -> (&str, Option<&str>) {
+    path_and_query.split_once('?').map_or((path_and_query, None), |(path, query)| (path, Some(query)))
 }
 
 /// Methods that no route takes: a tunnel is not what Weir is, and an echo would show what is set for the upstream only.
@@ -44,70 +62,74 @@ fn is_misspelt(method: &Method) -> bool {
     text.bytes().any(|byte| byte.is_ascii_lowercase()) && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(text))
 }
 
-/// Reads the target and leaves one `Host` that agrees with it.
+/// Brings the target into its normal form, leaves one `Host` that agrees with it, and says whom the client wants to talk to.
 ///
 /// # Errors
 /// 400, 414 and 501.
-pub(super) fn read(head: &mut Parts, https: bool, peer: &Peer, uri_bytes_max: usize) -> Result<Target, Refusal> {
-    if unsupported(&head.method) {
+pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, uri_bytes_max: usize) -> Result<Authority, Refusal> {
+    if unsupported(&request.method) {
         return Err(Refusal::NotImplemented("this method is not forwarded"));
     }
-    if is_misspelt(&head.method) {
+    if is_misspelt(&request.method) {
         return Err(Refusal::NotImplemented("methods are written in capitals"));
     }
-    let Some(asked) = head.uri.path_and_query() else { return Err(Refusal::BadRequest("the target is no path")) };
-    if asked.as_str().len() + head.uri.authority().map_or(0, |authority| authority.as_str().len()) > uri_bytes_max {
+    let asked = request.target();
+    if asked.len() + request.authority().map_or(0, str::len) > uri_bytes_max {
         return Err(Refusal::UriTooLong { limit_bytes: uri_bytes_max });
     }
-    let path_and_query = if asked.as_str() == "*" { star(&head.method)? } else { normal(asked)? };
-    let authority = authority(head, https, peer)?;
-    Ok(Target { path_and_query, authority })
+    if asked == "*" {
+        return Err(star(&request.method));
+    }
+    if let Some(changed) = normal(asked, request.authority().is_some())? {
+        request.set_target(&changed);
+    }
+    authority(request, https, peer)
 }
 
 /// `OPTIONS *` asks about the server as a whole, which is no route.
-fn star(method: &Method) -> Result<PathAndQuery, Refusal> {
-    if *method == Method::OPTIONS { Err(Refusal::ServerOptions) } else { Err(Refusal::BadRequest("only OPTIONS may ask for `*`")) }
+fn star(method: &Method) -> Refusal {
+    if *method == Method::OPTIONS { Refusal::ServerOptions } else { Refusal::BadRequest("only OPTIONS may ask for `*`") }
 }
 
-fn normal(asked: &PathAndQuery) -> Result<PathAndQuery, Refusal> {
-    let normal = match path::normal(asked.path()).map_err(Refusal::BadRequest)? {
-        // `http://host#x` has an empty path that says `/` when it is asked and is written as nothing.
-        std::borrow::Cow::Borrowed("/") if asked.query().is_none() => return Ok(PathAndQuery::from_static("/")),
-        std::borrow::Cow::Borrowed(_) if asked.as_str().starts_with('/') => return Ok(asked.clone()),
-        normal => normal.into_owned(),
+/// The normal form of path and query, where it is another than the one that came. After an authority the path may be left off: it is `/` then.
+fn normal(asked: &str, after_authority: bool) -> Result<Option<String>, Refusal> {
+    let (path, query) = split(asked);
+    let path = match path::normal(if path.is_empty() && after_authority { "/" } else { path }).map_err(Refusal::BadRequest)? {
+        Cow::Borrowed(_) if !path.is_empty() => return Ok(None),
+        normal => normal,
     };
-    let text = match asked.query() {
-        None => normal,
-        Some(query) => [&normal, "?", query].concat(),
+    let text = match query {
+        None => path.into_owned(),
+        Some(query) => [&*path, "?", query].concat(),
     };
-    // Escaping can make a path three times as long, and longer than the crate holds.
-    PathAndQuery::from_maybe_shared(bytes::Bytes::from(text)).map_err(|_| Refusal::BadRequest("the path is too long when it is escaped"))
+    // Escaping can make a path three times as long.
+    if text.len() > PATH_AND_QUERY_BYTES_MAX {
+        return Err(Refusal::BadRequest("the path is too long when it is escaped"));
+    }
+    Ok(Some(text))
 }
 
 /// The target's own authority counts more than `Host` (RFC 9112, 3.2.2), which is then made to agree.
-fn authority(head: &mut Parts, https: bool, peer: &Peer) -> Result<Authority, Refusal> {
-    if let Some(authority) = head.uri.authority() {
-        let value = HeaderValue::from_str(authority.as_str()).map_err(|_| Refusal::BadRequest("the authority is no host"))?;
-        let authority = Authority::read(value.as_bytes(), https)?;
-        head.headers.insert(HOST, value);
+fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authority, Refusal> {
+    if let Some(named) = request.authority() {
+        let authority = Authority::read(named.as_bytes(), https)?;
+        let named: SmallVec<[u8; 64]> = SmallVec::from_slice(named.as_bytes());
+        request.fields.set(Known::Host, named);
         return Ok(authority);
     }
-    if let Some(host) = only_host(&head.headers)? {
-        return Authority::read(host.as_bytes(), https);
+    if let Some(host) = only_host(&request.fields)? {
+        return Authority::read(host, https);
     }
-    if head.version != Version::HTTP_10 {
+    if request.version != Version::HTTP_10 {
         return Err(Refusal::BadRequest("there is no Host field"));
     }
     // The upstream is asked in HTTP/1.1, where there must be one: the address that the client reached.
-    let local = super::text::Short::<64>::of(peer.local);
-    if let Ok(value) = HeaderValue::from_str(local.as_str()) {
-        head.headers.insert(HOST, value);
-    }
+    request.fields.append(Known::Host, Short::<64>::of(peer.local).as_bytes());
     Ok(Authority::default())
 }
 
-fn only_host(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Refusal> {
-    let mut hosts = headers.get_all(HOST).iter();
+fn only_host(fields: &Fields) -> Result<Option<&[u8]>, Refusal> {
+    let mut hosts = fields.get_all(Known::Host);
     let first = hosts.next();
     if hosts.next().is_some() { Err(Refusal::BadRequest("there is more than one Host field")) } else { Ok(first) }
 }
@@ -168,23 +190,33 @@ impl Authority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Body;
 
     fn peer() -> Peer {
         let address = "192.0.2.1:5".parse().unwrap();
         Peer::plain(address, "192.0.2.9:8080".parse().unwrap())
     }
 
-    fn ask(method: &str, uri: &str, hosts: &[&str], version: Version) -> (Result<Target, Refusal>, HeaderMap) {
+    fn ask(method: &str, uri: &str, hosts: &[&str], version: Version) -> (Result<Authority, Refusal>, Request) {
         let mut request = http::Request::builder().method(method).uri(uri).version(version);
         for host in hosts {
-            request = request.header(HOST, *host);
+            request = request.header("host", *host);
         }
-        let (mut head, ()) = request.body(()).unwrap().into_parts();
-        (read(&mut head, false, &peer(), 100), head.headers)
+        let mut request = Request::from(request.body(Body::empty()).unwrap());
+        (normalize(&mut request, false, &peer(), 100), request)
     }
 
-    fn get(uri: &str, hosts: &[&str]) -> Result<Target, Refusal> {
-        ask("GET", uri, hosts, Version::HTTP_11).0
+    fn get(uri: &str, hosts: &[&str]) -> Result<(Authority, Request), Refusal> {
+        let (authority, request) = ask("GET", uri, hosts, Version::HTTP_11);
+        authority.map(|authority| (authority, request))
+    }
+
+    fn path(uri: &str, hosts: &[&str]) -> String {
+        get(uri, hosts).unwrap().1.target().to_owned()
+    }
+
+    fn host(request: &Request) -> Vec<&str> {
+        request.fields.get_all(Known::Host).map(|host| std::str::from_utf8(host).unwrap()).collect()
     }
 
     #[test]
@@ -199,13 +231,16 @@ mod tests {
 
     #[test]
     fn the_path_is_made_normal_and_the_query_kept() {
-        assert_eq!(get("/a?x=%61/../&y", &["h"]).unwrap().path_and_query.as_str(), "/a?x=%61/../&y");
-        assert_eq!(get("/%61//b/?x=%61/../&y", &["h"]).unwrap().path_and_query.as_str(), "/a/b/?x=%61/../&y");
+        assert_eq!(path("/a?x=%61/../&y", &["h"]), "/a?x=%61/../&y");
+        assert_eq!(path("/%61//b/?x=%61/../&y", &["h"]), "/a/b/?x=%61/../&y");
+        let (authority, request) = get("/a?x=?&y", &["h"]).unwrap();
+        let target = Target::of(&request, &authority);
+        assert_eq!((target.path, target.query, target.authority.as_str()), ("/a", Some("x=?&y"), "h"));
     }
 
     #[test]
     fn the_authority_is_lower_case_without_the_schemes_port() {
-        let authority = |host| get("/", &[host]).unwrap().authority;
+        let authority = |host| get("/", &[host]).unwrap().0;
         assert_eq!(authority("Example.COM.").as_str(), "example.com");
         assert_eq!(authority("example.com:80").as_str(), "example.com");
         assert_eq!((authority("a:8080").as_str(), authority("a:8080").host()), ("a:8080", "a"));
@@ -215,13 +250,14 @@ mod tests {
 
     #[test]
     fn an_absolute_target_counts_more_than_host() {
-        let (target, headers) = ask("GET", "http://real.example/x", &["other"], Version::HTTP_11);
-        assert_eq!(target.unwrap().authority.as_str(), "real.example");
-        assert_eq!(headers.get(HOST).unwrap(), "real.example");
-        for (empty, path) in [("http://a", "/"), ("http://a#x", "/"), ("http://a?x", "/?x"), ("http://a?x#y", "/?x")] {
-            // As it will be written: alone, an empty path is shown as `/`.
-            assert_eq!(http::Uri::from(get(empty, &[]).unwrap().path_and_query).to_string(), path, "{empty}");
+        let (authority, request) = ask("GET", "http://Real.example/x", &["other", "another"], Version::HTTP_11);
+        assert_eq!(authority.unwrap().as_str(), "real.example");
+        assert_eq!(host(&request), ["Real.example"]);
+        for (empty, expected) in [("http://a", "/"), ("http://a#x", "/"), ("http://a?x", "/?x"), ("http://a?x#y", "/?x")] {
+            assert_eq!(path(empty, &[]), expected, "{empty}");
         }
+        // As HTTP/1 leaves it where there is no path at all.
+        assert_eq!((normal("", true).unwrap().as_deref(), normal("", false).is_err()), (Some("/"), true));
         assert!(matches!(get("http://user@a/", &[]), Err(Refusal::BadRequest(_))));
     }
 
@@ -244,14 +280,14 @@ mod tests {
         ] {
             let asked = get("/", hosts);
             if hosts == ["a:"] {
-                assert_eq!(asked.unwrap().authority.as_str(), "a", "an empty port is allowed (RFC 3986, 3.2.3)");
+                assert_eq!(asked.unwrap().0.as_str(), "a", "an empty port is allowed (RFC 3986, 3.2.3)");
             } else {
                 assert!(matches!(asked, Err(Refusal::BadRequest(_))), "{hosts:?}");
             }
         }
-        let (target, headers) = ask("GET", "/", &[], Version::HTTP_10);
-        assert_eq!(target.unwrap().authority.host(), "");
-        assert_eq!(headers.get(HOST).unwrap(), "192.0.2.9:8080");
+        let (authority, request) = ask("GET", "/", &[], Version::HTTP_10);
+        assert_eq!(authority.unwrap().host(), "");
+        assert_eq!(host(&request), ["192.0.2.9:8080"]);
     }
 
     #[test]

@@ -10,19 +10,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::header::{CONNECTION, UPGRADE};
-use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderValue};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::hop::Text;
 use super::settings;
 use super::visit::Visit;
 use crate::clock;
-use crate::telemetry::{Mistake, names};
-use crate::upstream;
-use crate::wire::{Alarm, Body};
+use crate::telemetry::{Gauge, Mistake, names};
+use crate::wire::{self, Alarm, Body, Fields, Known, Request, Response, Stream};
 
 /// Bytes on their way, for each direction of each tunnel.
 const PIECE_BYTES: usize = 16 << 10;
@@ -35,11 +30,10 @@ pub(super) struct Upgrades {
     idle: Duration,
 }
 
-/// What a client asked for, and how to get at its connection when it has been answered.
+/// What a client asked for.
 #[derive(Debug)]
 pub(super) struct Asked {
-    protocol: HeaderValue,
-    client: OnUpgrade,
+    protocol: Text,
     idle: Duration,
 }
 
@@ -62,49 +56,78 @@ impl Upgrades {
         Self { protocols, idle: written.idle }
     }
 
-    /// A client's wish, where the route allows it and the connection can do it. A request with a body is an ordinary one.
-    fn allow(&self, head: &mut Parts, body: &Body, protocol: HeaderValue) -> Option<Asked> {
-        let named = protocol.to_str().ok()?;
+    /// A client's wish, where the route allows it. A request with a body is an ordinary one.
+    fn allow(&self, body: &Body, protocol: Text) -> Option<Asked> {
+        let named = std::str::from_utf8(&protocol).ok()?;
         let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
-        let client = head.extensions.remove::<OnUpgrade>()?;
-        (allowed && !body.is_streaming()).then_some(Asked { protocol, client, idle: self.idle })
+        (allowed && !body.is_streaming()).then_some(Asked { protocol, idle: self.idle })
     }
 }
 
 /// Says to the upstream what its client wants, as far as the route goes along with it; otherwise it is asked as if nothing had been said.
 #[cold]
-pub(super) fn ask(upgrades: &Upgrades, head: &mut Parts, body: &Body, protocol: HeaderValue, visit: &mut Visit) {
-    if let Some(asked) = upgrades.allow(head, body, protocol) {
-        announce(&mut head.headers, asked.protocol.clone());
-        head.extensions.insert(upstream::Upgrade);
+pub(super) fn ask(upgrades: &Upgrades, request: &mut Request, body: &Body, protocol: Text, visit: &mut Visit) {
+    if let Some(asked) = upgrades.allow(body, protocol) {
+        asked.announce(&mut request.fields);
+        request.upgrade = true;
         visit.upgrade = Some(Box::new(asked));
     }
 }
 
-/// These fields concern this connection, on which they agree with what follows.
-pub(super) fn announce(headers: &mut HeaderMap, protocol: HeaderValue) {
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, protocol);
+impl Asked {
+    /// Names the protocol. These fields concern this connection, on which they agree with what follows.
+    pub(super) fn announce(&self, fields: &mut Fields) {
+        fields.set(Known::Connection, "upgrade");
+        fields.set(Known::Upgrade, &self.protocol);
+    }
+
+    /// Whether the upstream goes on with what was asked for, on a connection that can be had.
+    pub(super) fn is_met(&self, reply: &Response) -> bool {
+        let mut protocols = reply.fields.get_all(Known::Upgrade);
+        let same = protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(&self.protocol));
+        same && protocols.next().is_none() && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
+    }
+
+    /// Joins the upstream's connection and the client's, once the client has its 101, in a task of its own.
+    pub(super) fn join(&self, upstream: Box<dyn Stream>, visit: Box<Visit>) -> wire::Upgrade {
+        let (tunnel, idle) = (Tunnel::open(visit), self.idle);
+        wire::Upgrade::Then(Box::new(move |client| {
+            tokio::spawn(tunnel.run(client, upstream, idle));
+        }))
+    }
 }
 
-impl Asked {
-    /// Whether the upstream goes on with what was asked for, on a connection that can be had.
-    pub(super) fn is_met(&self, headers: &HeaderMap, extensions: &Extensions) -> bool {
-        let mut protocols = headers.get_all(UPGRADE).iter();
-        let same = protocols.next().is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(self.protocol.as_bytes()));
-        same && protocols.next().is_none() && extensions.get::<OnUpgrade>().is_some()
+/// A tunnel from the upstream's 101 to its end. Dropped before that, its client has gone: it never got its 101, or its worker has stopped.
+struct Tunnel {
+    /// Until it has ended.
+    visit: Option<Box<Visit>>,
+    open: Gauge,
+    moved: Moved,
+}
+
+impl Tunnel {
+    fn open(visit: Box<Visit>) -> Self {
+        let open = visit.tail.tally.metrics().gauge(names::TUNNELS_OPEN);
+        open.add(1);
+        Self { visit: Some(visit), open, moved: Moved::default() }
     }
 
-    pub(super) fn protocol(&self) -> HeaderValue {
-        self.protocol.clone()
+    async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
+        let end = join(client, upstream, idle, &mut self.moved).await;
+        self.ended(end);
     }
 
-    /// Joins both connections in a task of its own, from the moment when the client has its 101. `reply` is what came with the upstream's, and is held
-    /// as long.
-    pub(super) fn begin(self, mut reply: (Extensions, Body), visit: Box<Visit>) {
-        if let Some(upstream) = reply.0.remove::<OnUpgrade>() {
-            tokio::spawn(run(self, upstream, reply, visit));
-        }
+    fn ended(&mut self, end: End) {
+        let Some(visit) = self.visit.take() else { return };
+        self.open.add(-1);
+        visit.tail.tally.metrics().count(names::TUNNELS, &[end.label()]);
+        visit.tunnel_ended(end, self.moved);
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.ended(End::Client);
     }
 }
 
@@ -130,23 +153,6 @@ impl End {
             Self::Upstream => "upstream",
         }
     }
-}
-
-async fn run(asked: Asked, upstream: OnUpgrade, reply: (Extensions, Body), visit: Box<Visit>) {
-    let metrics = visit.tail.tally.metrics().clone();
-    let open = metrics.gauge(names::TUNNELS_OPEN);
-    open.add(1);
-    let mut moved = Moved::default();
-    let end = match (upstream.await, asked.client.await) {
-        (Ok(upstream), Ok(client)) => join(TokioIo::new(client), TokioIo::new(upstream), asked.idle, &mut moved).await,
-        (Err(_), _) => End::Upstream,
-        // It went away before it had its 101.
-        (_, Err(_)) => End::Client,
-    };
-    drop(reply);
-    open.add(-1);
-    metrics.count(names::TUNNELS, &[end.label()]);
-    visit.tunnel_ended(end, moved);
 }
 
 /// Bytes that went through.

@@ -7,37 +7,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_LENGTH, ORIGIN};
-use http::request::Parts;
-use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, Method, StatusCode};
+use smallvec::SmallVec;
 
 use super::client::Client;
 use super::cors::{self, Cors};
 use super::forward::PolicyFields;
 use super::house::{House, Route, Tail};
+use super::id::Id;
 use super::live::Local;
 use super::refusal::{CLIENT_GONE, Refusal};
 use super::tally::Decided;
 use super::tunnel::{self, Asked};
-use super::{access, grpc, hop, id, reply, settle};
+use super::{access, grpc, hop, reply, settle};
 use crate::clock;
 use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
+use crate::telemetry::Access;
 use crate::upstream::UpstreamError;
-use crate::wire::{self, Body, End, OnEnd, Response};
+use crate::wire::{self, Body, End, Fields, Known, OnEnd, Request, Response};
 
 /// One request's record.
 #[derive(Debug)]
 pub(super) struct Visit {
     pub(super) started: Instant,
-    pub(super) id: HeaderValue,
+    pub(super) id: Id,
     pub(super) client: Client,
     pub(super) method: Method,
-    /// As it came until it is known in its normal form.
-    pub(super) asked: Option<PathAndQuery>,
+    /// Its path for the access log, where there is one: in its normal form, or as it came where it has none.
+    pub(super) path: SmallVec<[u8; 64]>,
     pub(super) tail: Arc<Tail>,
     pub(super) decided: Option<Decided>,
     /// What was set aside to let it through: `Weir-Degraded`.
@@ -56,7 +56,7 @@ pub(super) struct Visit {
     /// The client speaks gRPC.
     pub(super) grpc: bool,
     /// The script's origin that asks, where the route wants to know.
-    pub(super) origin: Option<HeaderValue>,
+    pub(super) origin: Option<Box<[u8]>>,
     /// What went wrong behind us, for the log.
     pub(super) failure: Option<&'static str>,
     /// What the client's connection shall become, where the upstream agrees.
@@ -74,15 +74,28 @@ pub(super) struct Visit {
 pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 impl Visit {
-    /// A request has arrived. Boxed once, since it becomes the end-hook of the reply's body.
-    pub(super) fn begin(local: &Local, head: &Parts, peer: &Peer) -> Box<Self> {
-        let client = Client::of(&head.headers, peer, &local.house().settings.trusted_proxies);
+    /// A request has arrived.
+    pub(super) fn begin(local: &Local, request: &Request, peer: &Peer) -> Box<Self> {
+        let client = Client::of(&request.fields, peer, &local.house().settings.trusted_proxies);
+        let id = Id::of(&request.fields, client.trusted);
+        let mut visit = Self::new(local, client, id, request.method.clone());
+        visit.grpc = grpc::is_spoken(request);
+        visit
+    }
+
+    /// Something has arrived whose head can't be read: nothing is known of it but where it came from.
+    pub(super) fn unread(local: &Local, peer: &Peer) -> Box<Self> {
+        Self::new(local, Client::untrusted(peer), Id::fresh(), Method::from_bytes(b"-").unwrap_or_default())
+    }
+
+    /// Boxed once, since it becomes the end-hook of the reply's body.
+    fn new(local: &Local, client: Client, id: Id, method: Method) -> Box<Self> {
         Box::new(Self {
             started: clock::monotonic(),
-            id: id::of(&head.headers, client.trusted),
+            id,
             client,
-            method: head.method.clone(),
-            asked: head.uri.path_and_query().cloned(),
+            method,
+            path: SmallVec::new(),
             tail: Arc::clone(local.nowhere()),
             decided: None,
             degraded: None,
@@ -93,7 +106,7 @@ impl Visit {
             ending: Ending::Unsent,
             status: 0,
             refused: false,
-            grpc: grpc::is_spoken(head),
+            grpc: false,
             origin: None,
             upgrade: None,
             tunnelled_up: None,
@@ -104,13 +117,13 @@ impl Visit {
         })
     }
 
-    /// Something has arrived whose head can't be read: nothing is known of it but where it came from.
-    pub(super) fn unread(local: &Local, peer: &Peer) -> Box<Self> {
-        let (head, ()) = http::Request::new(()).into_parts();
-        let mut visit = Self::begin(local, &head, peer);
-        visit.method = Method::from_bytes(b"-").unwrap_or_default();
-        visit.asked = None;
-        visit
+    /// What it asks for, for the access log.
+    pub(super) fn note_path(&mut self, path: &str) {
+        // Each route's tail says the same of the access log.
+        if self.tail.access != Access::Off {
+            self.path.clear();
+            self.path.extend_from_slice(access::cut(path).as_bytes());
+        }
     }
 
     /// Its route is found.
@@ -121,16 +134,16 @@ impl Visit {
     }
 
     /// Whose script asks.
-    pub(super) fn note_origin(&mut self, headers: &HeaderMap) {
+    pub(super) fn note_origin(&mut self, fields: &Fields) {
         if self.cors().is_some() {
-            self.origin = headers.get(ORIGIN).cloned();
+            self.origin = fields.get(Known::Origin).map(Box::from);
         }
     }
 
     /// Whether it is a preflight that its route lets through unasked and uncounted: one without a body, as browsers send it, from an origin of the route's.
-    pub(super) fn bypasses(&mut self, head: &Parts, body: &Body) -> bool {
-        let known = self.cors().zip(self.origin.as_ref()).is_some_and(|(cors, origin)| cors.bypasses(origin));
-        let bypasses = known && !body.is_streaming() && cors::preflight(&head.method, &head.headers).is_some();
+    pub(super) fn bypasses(&mut self, request: &Request, body: &Body) -> bool {
+        let known = self.cors().zip(self.origin.as_deref()).is_some_and(|(cors, origin)| cors.bypasses(origin));
+        let bypasses = known && !body.is_streaming() && cors::preflight(&request.method, &request.fields).is_some();
         if bypasses && self.tail.charge.is_some() {
             self.decided(Decided::Bypassed);
         }
@@ -138,9 +151,9 @@ impl Visit {
     }
 
     /// Lets the origin's script read an answer of Weir's own.
-    pub(super) fn open(&self, headers: &mut HeaderMap) {
+    pub(super) fn open(&self, fields: &mut Fields) {
         if let Some(cors) = self.cors() {
-            cors.allow(headers, self.origin.as_ref());
+            cors.allow(fields, self.origin.as_deref());
         }
     }
 
@@ -176,40 +189,39 @@ impl Visit {
 
     /// Whether a reply's status means something here: nobody knows what 600 and above do (RFC 9110, 15), and a 101 agrees to what was asked for.
     pub(super) fn understands(&self, reply: &Response) -> bool {
-        match reply.status() {
-            StatusCode::SWITCHING_PROTOCOLS => self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply.headers(), reply.extensions())),
+        match reply.status {
+            StatusCode::SWITCHING_PROTOCOLS => self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply)),
             status => status.as_u16() < 600,
         }
     }
 
     /// The reply goes out, its body as it comes; what is left to do is done at that body's end.
     pub(super) fn stream(mut self: Box<Self>, mut reply: Response) -> Response {
-        hop::strip(reply.headers_mut());
-        *reply.version_mut() = Version::HTTP_11;
-        settle::note_reply(&mut self, reply.headers());
+        hop::strip(&mut reply.fields);
+        settle::note_reply(&mut self, &reply.fields);
         if let Some(extras) = &self.tail.extras {
-            extras.apply(reply.headers_mut());
+            extras.apply(&mut reply.fields);
         }
-        self.answered(reply.status());
-        reply::dress(reply.headers_mut(), &self);
-        let (head, body) = reply.into_parts();
-        if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            return self.switch(head, body);
+        self.answered(reply.status);
+        reply::dress(&mut reply.fields, &self);
+        if reply.status == StatusCode::SWITCHING_PROTOCOLS {
+            return self.switch(reply);
         }
-        Response::from_parts(head, body.sift_trailers(hop::sift_trailers).on_end_boxed(self))
+        let body = reply.body.sift_trailers(hop::sift_trailers).on_end_boxed(self);
+        Response { body, ..reply }
     }
 
     /// The upstream agrees to another protocol: what is left to do is done at the end of that.
     #[cold]
-    fn switch(mut self: Box<Self>, mut head: http::response::Parts, body: Body) -> Response {
-        let extensions = std::mem::take(&mut head.extensions);
+    fn switch(mut self: Box<Self>, mut reply: Response) -> Response {
         // There is none (RFC 9110, 8.6), and nobody may take the first bytes of what follows for one.
-        head.headers.remove(CONTENT_LENGTH);
-        if let Some(asked) = self.upgrade.take() {
-            tunnel::announce(&mut head.headers, asked.protocol());
-            asked.begin((extensions, body), self);
+        reply.fields.remove(Known::ContentLength);
+        reply.body = Body::empty();
+        if let (Some(asked), Some(wire::Upgrade::Stream(upstream))) = (self.upgrade.take(), reply.upgrade.take()) {
+            asked.announce(&mut reply.fields);
+            reply.upgrade = Some(asked.join(upstream, self));
         }
-        Response::from_parts(head, Body::empty())
+        reply
     }
 
     /// What the connection became has ended.
@@ -230,8 +242,8 @@ impl Visit {
         self.refused = true;
         let (status, mut reply) = refusal.answer(&self);
         self.answered(status);
-        reply::dress(reply.headers_mut(), &self);
-        let bytes = http_body::Body::size_hint(reply.body()).lower();
+        reply::dress(&mut reply.fields, &self);
+        let bytes = reply.body.length().unwrap_or_default();
         self.finish(self.ending, bytes);
         reply
     }
@@ -291,7 +303,7 @@ impl OnEnd for Visit {
 }
 
 impl Drop for Visit {
-    /// Only a request whose handler was dropped is not over yet: hyper does so when the client goes away before the reply.
+    /// Only a request whose handler was dropped is not over yet: `listen` does so when the client goes away before the reply.
     fn drop(&mut self) {
         if self.over {
             return;

@@ -6,19 +6,12 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::client::TlsStream;
 
 use super::endpoint::Endpoint;
 use super::host::Host;
 use super::hosts::Hosts;
+use super::stream::Stream;
 use super::{Cause, Inner, Protocol};
-use crate::wire::{Gathering, Quiet};
-
-/// A connected stream.
-pub(super) enum Stream {
-    Plain(Gathering<Quiet<TcpStream>>),
-    Tls(Box<TlsStream<Gathering<Quiet<TcpStream>>>>),
-}
 
 /// Connects to `host`. What fails is logged with its reason, once a second at most: while an upstream is down this happens at every request.
 pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protocol) -> Result<Stream, Cause> {
@@ -37,7 +30,6 @@ async fn open(upstream: &Inner, host: &Host, endpoint: &Endpoint, protocol: Prot
     let unconnected = |error| (Cause::Connect, error);
     let stream = TcpStream::connect(host.address).await.map_err(unconnected)?;
     stream.set_nodelay(true).map_err(unconnected)?;
-    let stream = Gathering(Quiet::new(stream));
     let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else { return Ok(Stream::Plain(stream)) };
     let stream = tls.handshake(name, stream, protocol).await.map_err(|error| (Cause::Tls, error))?;
     Ok(Stream::Tls(Box::new(stream)))

@@ -1,28 +1,33 @@
-//! A request's head in the words of the protocol that it leaves by. Knows nothing of connections.
+//! A request's head in the words of HTTP/2. Knows nothing of connections.
 
 use http::header::{HOST, TE};
-use http::request::Parts;
-use http::uri::{Authority, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Uri, Version};
 
 use super::endpoint::Endpoint;
+use super::outgoing::Outgoing;
+use crate::wire::Request;
 
 /// Fields that only HTTP/1.1 has (RFC 9113, 8.2.2).
 const CONNECTION_FIELDS: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "http2-settings"];
 
 /// From origin form and `Host` to HTTP/2's scheme and authority. Without a `Host` the endpoint itself is asked for.
-pub(super) fn to_h2(head: &mut Parts, endpoint: &Endpoint) {
-    head.version = Version::HTTP_2;
-    let headers = &mut head.headers;
+pub(super) fn to_h2(request: &Request, body: Outgoing, endpoint: &Endpoint) -> http::Request<Outgoing> {
+    let mut headers = request.fields.to_map();
     let authority = headers.remove(HOST).and_then(|host| Authority::from_maybe_shared(bytes::Bytes::from_owner(host)).ok());
     let mut parts = http::uri::Parts::default();
     parts.scheme = Some(if endpoint.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = Some(authority.unwrap_or_else(|| endpoint.authority.clone()));
-    parts.path_and_query = head.uri.path_and_query().cloned().or_else(|| Some(http::uri::PathAndQuery::from_static("/")));
+    parts.path_and_query = request.target().parse::<PathAndQuery>().ok().or_else(|| Some(PathAndQuery::from_static("/")));
+    strip(&mut headers);
+    let mut sent = http::Request::new(body);
+    *sent.version_mut() = Version::HTTP_2;
+    *sent.method_mut() = request.method.clone();
+    *sent.headers_mut() = headers;
     if let Ok(uri) = Uri::from_parts(parts) {
-        head.uri = uri;
+        *sent.uri_mut() = uri;
     }
-    strip(headers);
+    sent
 }
 
 fn strip(headers: &mut HeaderMap) {
@@ -37,6 +42,7 @@ fn strip(headers: &mut HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Body;
 
     #[test]
     fn host_becomes_authority_and_what_belongs_to_a_connection_is_left_behind() {
@@ -49,10 +55,10 @@ mod tests {
             if let Some(host) = host {
                 request = request.header("host", host);
             }
-            let mut head = request.body(()).unwrap().into_parts().0;
-            to_h2(&mut head, &endpoint);
-            assert_eq!(head.uri.to_string(), format!("https://{authority}/a?b=c"));
-            let names: Vec<&str> = head.headers.keys().map(http::HeaderName::as_str).collect();
+            let request = Request::from(request.body(Body::empty()).unwrap());
+            let request = to_h2(&request, Outgoing::new(Body::empty()).0, &endpoint);
+            assert_eq!(request.uri().to_string(), format!("https://{authority}/a?b=c"));
+            let names: Vec<&str> = request.headers().keys().map(http::HeaderName::as_str).collect();
             assert_eq!(names, ["te", "x-a"]);
         }
     }

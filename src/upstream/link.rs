@@ -1,45 +1,56 @@
-//! One connection to an upstream: made, used for one request at a time, and given back to its pool when a reply's body has ended. Knows nothing of
-//! which endpoint is chosen.
+//! One HTTP/1.1 connection to an upstream: made, used for one request at a time, and given back to its pool when a reply's body has ended. Driven by
+//! whoever waits for the reply or reads its body. Knows nothing of which endpoint is chosen.
+//!
+//! | state | the upstream's bytes | the request's body | ends with |
+//! |---|---|---|---|
+//! | in the pool | none may come: any close it | - | close, age |
+//! | sending | interim replies, the reply's head | sent as it comes | the head; `response_header`, `idle`; cut |
+//! | replying | the reply's body | still sent, where it has not ended | the body's end: back to the pool, unless the request's body goes on |
+//! | upgraded | another protocol's | - | its owner |
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use http_body::Body as _;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use http::{HeaderMap, Method, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::AbortHandle;
 
-use super::connect::{Stream, connect};
-use super::drive::Drive;
-use super::framing;
+use super::connect::connect;
 use super::host::Host;
-use super::outgoing::{Load, Outgoing, Watch};
-use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, Ending, OnEnd, Read};
+use crate::http1::{self, Decoder, Encoding, Framing, Next, Outbox, ReplyHead, Scan, SendError};
+use crate::wire::{Alarm, Body, BodyError, Buffer, End, Ending, Known, PLAIN_BYTES, Request, Response, Source};
 
-/// Bytes of a reply's head, at most; hyper also takes no more than 100 fields.
+/// Bytes of a reply's head, at most.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Bytes that are read ahead of a client which takes a reply slowly, at most, besides what the kernel keeps.
-pub(super) const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
-
 /// Unused for less than this, a connection is taken to be open without a look: under load that is all of them, and no server's keep-alive is so short.
 pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 
 /// A connection. Boxed once when it is made, so that handing it around moves a pointer.
 pub(super) struct Link {
-    sender: SendRequest<Outgoing>,
-    pub(super) drive: Drive,
+    stream: UpstreamStream,
+    /// Read and not passed on.
+    input: Buffer,
+    outbox: Outbox,
+    /// The request's body.
+    upload: Upload,
+    scan: Scan,
+    /// Where the reply's body is.
+    decoder: Decoder,
+    /// Content at the beginning of `input`.
+    content_bytes: usize,
+    /// The upstream takes another request after this one.
+    keep_alive: bool,
     /// The reply's deadline. It stays registered from request to request.
     alarm: Alarm,
+    turn: Turn,
     pub(super) host: Arc<Host>,
     /// The host's place among its worker's, when it was last looked up.
     pub(super) slot: usize,
@@ -50,47 +61,53 @@ pub(super) struct Link {
     pub(super) seat: Option<Seat>,
 }
 
-/// What came of a request.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "all but one come once in a while, and the one must not be boxed on every request")]
-pub(super) enum Sent {
-    /// The reply's head.
-    Reply(http::Response<Incoming>),
-    /// Nothing of it was sent: here it is again, and why.
-    Unsent(Cause),
-    /// It was sent, and the upstream says that it has done nothing with it.
-    Refused(Cause),
-    /// It failed and may have been seen.
-    Failed(UpstreamError),
+/// The request's body, while it is sent.
+enum Upload {
+    Here(Body),
+    /// By a task of its own, since whoever reads the reply may not be polled while its client takes nothing.
+    Elsewhere {
+        task: AbortHandle,
+        done: Arc<AtomicBool>,
+    },
+    Done,
 }
 
-impl Sent {
-    /// A reply's head has come: whether it can be passed on. A 101 only where it was asked for (`upgrade`).
-    pub(super) fn replied(mut reply: http::Response<Incoming>, watch: Option<&Watch>, upgrade: bool) -> Self {
-        match watch.and_then(Watch::error) {
-            // The upstream answered before it had all; what it answered to is not what the client sent.
-            Some(error) => Self::Failed(UpstreamError::body(error.clone())),
-            // What follows is another protocol, which nobody has asked for.
-            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS && !upgrade => {
-                Self::Failed(UpstreamError::sent(Cause::Protocol))
-            }
-            None if !framing::is_clear(reply.headers_mut()) => Self::Failed(UpstreamError::sent(Cause::Protocol)),
-            None => Self::Reply(reply),
-        }
-    }
+/// Who is waited for, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The upstream, to take the next piece.
+    Taking(Instant),
+    /// The client, to send the next piece; its own idle timeout watches over it.
+    Client,
+    /// The upstream, to answer.
+    Answering(Instant),
+}
+
+/// What came of a request.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "the large one comes on every request")]
+pub(super) enum Sent {
+    /// The reply's head.
+    Reply(ReplyHead),
+    /// It failed and may have been seen.
+    Failed(UpstreamError),
 }
 
 impl Link {
     /// Connects, within the upstream's time.
     pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Box<Self>, Cause> {
-        let (sender, drive) = match connect(upstream, host, Protocol::H1).await? {
-            Stream::Plain(stream) => begin(stream).await?,
-            Stream::Tls(stream) => begin(stream).await?,
-        };
+        let stream = connect(upstream, host, Protocol::H1).await?;
         Ok(Box::new(Self {
-            sender,
-            drive,
+            stream: UpstreamStream::new(stream),
+            input: Buffer::default(),
+            outbox: Outbox::default(),
+            upload: Upload::Done,
+            scan: Scan::default(),
+            decoder: Decoder::new(Framing::Length(0)),
+            content_bytes: 0,
+            keep_alive: true,
             alarm: Alarm::default(),
+            turn: Turn::Client,
             host: Arc::clone(host),
             slot: 0,
             idle_since: clock::monotonic(),
@@ -99,9 +116,9 @@ impl Link {
         }))
     }
 
-    /// Whether a request may be sent: the one before is over, and the upstream has not closed.
-    pub(super) fn is_ready(&self) -> bool {
-        self.sender.is_ready() && !self.sender.is_closed()
+    /// Whether nothing has come on a connection from which nothing may come now. The runtime knows, so that this is no call to the system.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.input.is_empty() && matches!(self.poll_read(&mut Context::from_waker(Waker::noop()), PLAIN_BYTES), Poll::Pending)
     }
 
     /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel, but the runtime may not have
@@ -109,112 +126,325 @@ impl Link {
     pub(super) async fn is_still_open(&mut self, now: Instant) -> bool {
         if now >= self.idle_since + IDLE_TRUSTED {
             tokio::task::yield_now().await;
-            self.drive.look();
         }
-        self.is_ready()
+        self.is_quiet()
     }
 
     /// Whether an idle connection can be kept.
     pub(super) fn is_worth_keeping(&mut self, now: Instant) -> bool {
-        self.drive.look();
-        !self.upstream.is_closed() && self.is_ready() && now.saturating_duration_since(self.idle_since) < self.upstream.idle
+        !self.upstream.is_closed() && now.saturating_duration_since(self.idle_since) < self.upstream.idle && self.is_quiet()
     }
 
-    /// Sends `request` and waits for the reply's head. `now` is at most a moment ago; `upgrade`: a 101 was asked for.
-    pub(super) async fn exchange(&mut self, request: &mut Load, watch: Option<&Watch>, now: Instant, upgrade: bool) -> Sent {
-        let Self { sender, drive, alarm, upstream, .. } = self;
-        let Some(sent) = request.take() else { return Sent::Unsent(Cause::Connect) };
-        let mut patience = Patience { alarm, upstream, watch, checked: now };
-        let mut answer = pin!(sender.try_send_request(sent));
-        // Whoever else has a request to send does so in the same stretch, so that an upstream that is woken once finds them all: under load 1.5 us a request.
-        others_first().await;
-        let answer = poll_fn(|cx| match drive.poll(cx, |cx| answer.as_mut().poll(cx)) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => patience.poll(&mut Context::from_waker(drive.waker(cx.waker()))).map(|()| None),
-        });
-        match answer.await {
-            Some(Ok(reply)) => Sent::replied(reply, watch, upgrade),
-            Some(Err(mut failed)) => {
-                let cause = cause_of(failed.error());
-                match (failed.take_message(), watch.and_then(Watch::error)) {
-                    (Some(unsent), _) => {
-                        *request = Some(unsent);
-                        Sent::Unsent(cause)
-                    }
-                    (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
-                    (None, None) => {
-                        tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
-                        Sent::Failed(UpstreamError::sent(cause))
-                    }
+    /// Writes the head of `request`, to be sent by [`poll_exchange`](Self::poll_exchange). `now` is at most a moment ago.
+    pub(super) fn begin(&mut self, request: &mut Request, body: Body, now: Instant) {
+        let declares = request.fields.has(Known::ContentLength) || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
+        let encoding = match body.length() {
+            Some(0) if !declares => Encoding::Nothing,
+            Some(length) => Encoding::Length(length),
+            None => Encoding::Chunked,
+        };
+        http1::request_head(self.outbox.begin(encoding), request, encoding);
+        self.upload = if body.is_nothing() { Upload::Done } else { Upload::Here(body) };
+        self.scan = Scan::default();
+        self.turn = Turn::Taking(now);
+    }
+
+    /// Sends the request that was begun, and waits for the reply's head.
+    pub(super) fn poll_exchange(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Sent> {
+        if let Err(error) = self.poll_upload(cx) {
+            return Poll::Ready(Sent::Failed(error));
+        }
+        loop {
+            match self.scan.find(self.input.bytes(), true) {
+                Ok(Some(head)) => match self.head(head, request) {
+                    Ok(None) => continue,
+                    Ok(Some(head)) => return Poll::Ready(Sent::Reply(head)),
+                    Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
+                },
+                Ok(None) if self.input.len() >= REPLY_HEAD_BYTES_MAX => {
+                    return Poll::Ready(self.failed(Cause::Protocol, &"a head without an end"));
+                }
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(self.failed(Cause::Protocol, &"the head is not HTTP")),
+            }
+            match self.poll_read(cx, REPLY_HEAD_BYTES_MAX) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(self.failed(Cause::Cut, &"closed before its reply")),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(self.failed(Cause::Cut, &error)),
+                Poll::Pending => break,
+            }
+        }
+        ready!(self.poll_deadline(cx));
+        Poll::Ready(Sent::Failed(UpstreamError::sent(Cause::Timeout)))
+    }
+
+    /// Takes the head that lies at `head` in the input; none where an interim one was passed on or left out.
+    fn head(&mut self, head: std::ops::Range<usize>, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
+        let end = head.end;
+        let bytes = self.input.bytes().get(head).unwrap_or_default();
+        let head = http1::reply(bytes, &request.method).map_err(|refused| match refused {
+            http1::Refused::Malformed(why) => why,
+            http1::Refused::TooManyFields => "too many fields",
+            http1::Refused::UnknownCoding => "a transfer coding that nobody knows",
+        })?;
+        self.input.consume(end);
+        self.scan = Scan::default();
+        match head.reply.status {
+            StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
+            StatusCode::SWITCHING_PROTOCOLS => Err("another protocol, which nobody has asked for"),
+            // The only one that says anything to a client: a 100 was sent when the body was wanted, if the client waited for it.
+            StatusCode::EARLY_HINTS => {
+                if let Some(interim) = &request.interim {
+                    interim.send(head.reply.status, &head.reply.fields);
+                }
+                Ok(None)
+            }
+            status if status.is_informational() => Ok(None),
+            _ => Ok(Some(head)),
+        }
+    }
+
+    fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Sent {
+        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, ?cause, %why, "an upstream gave no reply");
+        Sent::Failed(UpstreamError::sent(cause))
+    }
+
+    /// Sends what has come of the request's body, and notes who is waited for.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamError> {
+        let sent = match &mut self.upload {
+            Upload::Here(body) => self.outbox.poll_send(cx, &mut self.stream, body),
+            Upload::Done if !self.outbox.is_empty() || !self.outbox.has_ended() => {
+                self.outbox.poll_send(cx, &mut self.stream, &mut Body::empty())
+            }
+            Upload::Done | Upload::Elsewhere { .. } => return Ok(()),
+        };
+        match sent {
+            Poll::Ready(Ok(())) => {
+                self.outbox.rest();
+                self.upload = Upload::Done;
+                if !matches!(self.turn, Turn::Answering(_)) {
+                    // A body that was there at once took no time.
+                    let since = if let Turn::Taking(since) = self.turn { since } else { clock::monotonic() };
+                    self.turn = Turn::Answering(since);
                 }
             }
-            None => Sent::Failed(UpstreamError::sent(Cause::Timeout)),
+            Poll::Pending if self.outbox.awaits_body() => self.turn = Turn::Client,
+            Poll::Pending => {
+                if !matches!(self.turn, Turn::Taking(_)) {
+                    self.turn = Turn::Taking(clock::monotonic());
+                }
+            }
+            Poll::Ready(Err(SendError::Body(error))) => return Err(UpstreamError::body(error)),
+            Poll::Ready(Err(SendError::Length)) => return Err(UpstreamError::body(BodyError::Malformed)),
+            Poll::Ready(Err(SendError::Io(error))) => {
+                tracing::debug!(upstream = self.upstream.name, %error, "a request could not be sent");
+                return Err(UpstreamError::sent(Cause::Cut));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ready when the upstream has used up its time.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.turn {
+            Turn::Client => {
+                self.alarm.disarm();
+                return Poll::Pending;
+            }
+            Turn::Answering(since) => self.alarm.arm(since + self.upstream.response_header),
+            Turn::Taking(since) => self.alarm.arm(since + self.upstream.idle),
+        }
+        self.alarm.poll(cx)
+    }
+
+    /// Reads what has come, so that the input takes up to `most` bytes.
+    fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        let read = read(&mut self.stream, self.input.room(most), cx);
+        if let Poll::Ready(Ok(bytes)) = read {
+            self.input.filled(bytes);
+        }
+        // Whoever waits needs no memory.
+        self.input.rest();
+        read
+    }
+
+    /// The reply as the proxy gets it, its body with the connection. `lent`: the request's body comes from a connection that is driven with the reply's.
+    pub(super) fn reply(mut self: Box<Self>, head: ReplyHead, seat: Seat, lent: bool) -> Response {
+        let ReplyHead { mut reply, framing, keep_alive } = head;
+        self.keep_alive = keep_alive;
+        self.decoder = Decoder::new(framing);
+        self.alarm.disarm();
+        if reply.status == StatusCode::SWITCHING_PROTOCOLS {
+            self.seat = Some(seat);
+            reply.upgrade = Some(crate::wire::Upgrade::Stream(Box::new(Upgraded(self))));
+            return reply;
+        }
+        if self.decoder.is_end() {
+            drop(seat);
+            self.put();
+            return reply;
+        }
+        if !lent {
+            self.upload_elsewhere();
+        }
+        self.seat = Some(seat);
+        let idle = self.upstream.idle;
+        reply.body = Body::source(self).idle_timeout(idle);
+        reply
+    }
+
+    /// Lets the rest of the request's body be sent by a task of its own.
+    fn upload_elsewhere(&mut self) {
+        let body = match std::mem::replace(&mut self.upload, Upload::Done) {
+            Upload::Here(body) => body,
+            other => {
+                self.upload = other;
+                return;
+            }
+        };
+        let done = Arc::new(AtomicBool::new(false));
+        let (mut outbox, mut stream) = (std::mem::take(&mut self.outbox), self.stream.share());
+        let (mut body, told) = (body, Arc::clone(&done));
+        let task = tokio::spawn(async move {
+            let sent = std::future::poll_fn(|cx| outbox.poll_send(cx, &mut stream, &mut body)).await;
+            told.store(sent.is_ok(), Ordering::Release);
+        });
+        self.upload = Upload::Elsewhere { task: task.abort_handle(), done };
+    }
+
+    /// Keeps the connection for the next request, where it can take one: the request is sent, and nothing follows the reply.
+    fn put(mut self: Box<Self>) {
+        let sent = match &self.upload {
+            Upload::Done => self.outbox.is_empty() && self.outbox.has_ended(),
+            Upload::Elsewhere { done, .. } => done.load(Ordering::Acquire),
+            Upload::Here(_) => false,
+        };
+        if sent && self.keep_alive && self.input.is_empty() {
+            self.upload = Upload::Done;
+            self.input.rest();
+            pool::put(self);
         }
     }
 }
 
-/// Lets all tasks that are ready have their turn first.
-async fn others_first() {
-    let mut turn = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut turn, true) {
-            return Poll::Ready(());
+/// Reads into `room`: the number of bytes, 0 at the end.
+fn read<S: AsyncRead + Unpin>(stream: &mut S, room: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    let mut room = ReadBuf::new(room);
+    ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+    Poll::Ready(Ok(room.filled().len()))
+}
+
+impl Source for Link {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        self.poll_besides(cx);
+        loop {
+            let mut skipped = 0;
+            let next = self.decoder.next(self.input.bytes(), |bytes| skipped += bytes);
+            self.input.consume(skipped);
+            match next {
+                Ok(Next::Data(bytes)) => {
+                    self.content_bytes = bytes;
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Next::End) => return Poll::Ready(Ok(())),
+                Ok(Next::More) => {}
+                Err(_) => return Poll::Ready(Err(BodyError::Malformed)),
+            }
+            // What fills the plain space at once comes faster than small pieces can be passed on.
+            let large = self.input.was_filled_up() && self.input.is_empty();
+            let room = if large { self.input.large_room() } else { self.input.room(PLAIN_BYTES) };
+            let read = read(&mut self.stream, room, cx);
+            if read.is_pending() {
+                self.input.rest();
+            }
+            match ready!(read) {
+                Ok(0) if self.decoder.close() => return Poll::Ready(Ok(())),
+                Ok(0) => return Poll::Ready(Err(BodyError::Cut(Arc::new(io::Error::from(io::ErrorKind::UnexpectedEof))))),
+                Ok(bytes) => self.input.filled(bytes),
+                Err(error) => return Poll::Ready(Err(BodyError::Cut(Arc::new(error)))),
+            }
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-/// Begins to speak HTTP/1.1 on `stream`.
-async fn begin<S>(stream: S) -> Result<(SendRequest<Outgoing>, Drive), Cause>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let handshake = Builder::new()
-        .max_header_size(REPLY_HEAD_BYTES_MAX)
-        .max_buf_size(READ_AHEAD_BYTES_MAX)
-        .handshake(TokioIo::new(UpstreamStream::new(stream)))
-        .await;
-    let (sender, connection) = handshake.map_err(|_| Cause::Protocol)?;
-    Ok((sender, Drive::new(connection.with_upgrades())))
-}
-
-pub(super) fn cause_of(error: &hyper::Error) -> Cause {
-    // hyper tells of a failed read or write only by what caused it.
-    let io = std::error::Error::source(error).is_some_and(|source| source.is::<io::Error>());
-    if error.is_timeout() {
-        // A ping that got no answer.
-        return Cause::Timeout;
     }
-    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io { Cause::Cut } else { Cause::Protocol }
-}
 
-/// A connection that speaks HTTP no more. Its place is taken for as long as whoever has the 101's body keeps that.
-pub(super) struct Upgraded(pub(super) Box<Link>);
-
-impl OnEnd for Upgraded {
-    fn on_end(self: Box<Self>, _end: &End) {
-        drop(self.0);
+    fn data(&self) -> &[u8] {
+        self.input.bytes().get(..self.content_bytes).unwrap_or_default()
     }
-}
 
-impl OnEnd for Link {
-    fn read(&mut self, incoming: &mut Incoming, cx: &mut Context<'_>) -> Option<Read> {
-        let mut incoming = Pin::new(incoming);
-        // What has come already comes without a turn of the connection.
-        let polled = incoming.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
-        Some(if polled.is_ready() { polled } else { self.drive.poll(cx, |cx| incoming.as_mut().poll_frame(cx)) })
+    fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.content_bytes);
+        self.content_bytes -= bytes;
+        self.input.consume(bytes);
+        self.decoder.consumed(bytes);
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        self.decoder.remaining()
+    }
+
+    fn is_end(&self) -> bool {
+        self.decoder.is_end()
+    }
+
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.decoder.take_trailers()
+    }
+
+    fn poll_besides(&mut self, cx: &mut Context<'_>) {
+        if matches!(self.upload, Upload::Here(_)) && self.poll_upload(cx).is_err() {
+            // The reply is what counts now; the connection is not used again, since the request was not whole.
+            self.upload = Upload::Done;
+            self.keep_alive = false;
+        }
     }
 
     /// The reply's body has ended.
-    fn on_end(mut self: Box<Self>, end: &End) {
+    fn finish(mut self: Box<Self>, end: &End) {
         if let Some(seat) = self.seat.take() {
             self.upstream.ended(&seat, end);
         }
-        // Not ready although the body is whole: the upstream closes, another protocol has followed, or the request's own body is still under way.
         if end.ending == Ending::Complete {
-            pool::put(self);
+            self.put();
         }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Nobody wants the rest of a request whose reply is whole or given up.
+        if let Upload::Elsewhere { task, .. } = &self.upload {
+            task.abort();
+        }
+    }
+}
+
+/// A connection that speaks HTTP no more. Its place is taken for as long as it lives.
+struct Upgraded(Box<Link>);
+
+impl AsyncRead for Upgraded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let link = &mut *self.0;
+        if link.input.is_empty() {
+            link.input.rest();
+            return Pin::new(&mut link.stream).poll_read(cx, buf);
+        }
+        let ahead = link.input.bytes();
+        let bytes = ahead.len().min(buf.remaining());
+        buf.put_slice(ahead.get(..bytes).unwrap_or_default());
+        link.input.consume(bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Upgraded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.stream).poll_shutdown(cx)
     }
 }

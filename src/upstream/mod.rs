@@ -1,9 +1,8 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
 //!
 //! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice between hosts), `host` and `hosts` (addresses, as all
-//! workers see them), `link` and `drive` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections), `endpoint`, `connect` and `tls` (from what is
-//! written to a stream), `outgoing` (a request's body), `patience` (how long to wait for an
-//! answer), `framing` (how long a body is).
+//! workers see them), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections) with `head`, `outgoing` and `patience` (a request's head
+//! and body over HTTP/2, and how long to wait for its answer), `endpoint`, `connect`, `tls` and `stream` (from what is written to a stream).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,9 +14,7 @@ use crate::telemetry::{Counter, Metrics, Mistake, names};
 use crate::wire::{End, Ending, Failure, Request, Response};
 
 mod connect;
-mod drive;
 mod endpoint;
-mod framing;
 mod head;
 mod host;
 mod hosts;
@@ -42,10 +39,6 @@ use hosts::{Hosts, Resolve};
 /// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a second or two; replies under way go on.
 #[derive(Debug)]
 pub struct Upstream(Arc<Inner>);
-
-/// In a request's extensions, beside its `Connection` and `Upgrade`: what follows a 101 is wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Upgrade;
 
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
@@ -191,14 +184,13 @@ impl Upstream {
         self.0.hosts.current().iter().map(status).collect()
     }
 
-    /// Sends `request` (its URI in origin form, its `Host` set by the caller, hop-by-hop fields already stripped) and returns the reply's head
+    /// Sends `request` (its target in origin form, its `Host` set by the caller, hop-by-hop fields already stripped) and returns the reply's head
     /// with its body streaming. The connection goes back to the pool when that body has ended.
     ///
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
     /// endpoint. One of which anything may have been sent is tried once more, on another endpoint, where [`Retry`] says so.
     ///
-    /// With [`Upgrade`] among its extensions a 101 may come back: its connection in the reply's extensions (hyper's `OnUpgrade`), its place held with the
-    /// reply's body.
+    /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and its place is held as long as that lives.
     ///
     /// # Errors
     /// See [`UpstreamError`].

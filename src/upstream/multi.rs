@@ -1,27 +1,56 @@
 //! One HTTP/2 connection to an upstream, which many requests share. Knows nothing of which endpoint is chosen, and how many connections there are.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use super::connect::{Stream, connect};
+use super::connect::connect;
 use super::host::Host;
-use super::link::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX, Sent, cause_of};
+use super::link::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX};
 use super::outgoing::{Load, Outgoing, Watch};
 use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::wire::{Alarm, End, OnEnd};
+
+/// What came of a request.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "all but one come once in a while, and the one must not be boxed on every request")]
+pub(super) enum Sent {
+    /// The reply's head.
+    Reply(http::Response<Incoming>),
+    /// Nothing of it was sent: it is back in its place.
+    Unsent(Cause),
+    /// It was sent, and the upstream says that it has done nothing with it.
+    Refused(Cause),
+    /// It failed and may have been seen.
+    Failed(UpstreamError),
+}
+
+impl Sent {
+    /// A reply's head has come: whether it can be passed on.
+    fn replied(reply: http::Response<Incoming>, watch: Option<&Watch>) -> Self {
+        match watch.and_then(Watch::error) {
+            // The upstream answered before it had all; what it answered to is not what the client sent.
+            Some(error) => Self::Failed(UpstreamError::body(error.clone())),
+            // HTTP/2 has no such thing.
+            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Self::Failed(UpstreamError::sent(Cause::Protocol)),
+            None => Self::Reply(reply),
+        }
+    }
+}
 
 /// Bytes of one reply that wait for a client which takes it slowly, at most.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
@@ -68,10 +97,7 @@ impl Multi {
     pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Arc<Self>, Cause> {
         let deadline = tokio::time::Instant::from_std(clock::monotonic() + upstream.connect);
         let terms = Arc::new(Terms::default());
-        let sender = match connect(upstream, host, Protocol::H2).await? {
-            Stream::Plain(stream) => begin(stream, upstream, &terms).await?,
-            Stream::Tls(stream) => begin(stream, upstream, &terms).await?,
-        };
+        let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &terms).await?;
         if timeout_at(deadline, terms.wait()).await.is_err() {
             upstream.warn_unconnected(host, &"it says nothing in HTTP/2");
             return Err(Cause::Timeout);
@@ -149,7 +175,7 @@ impl Ticket {
             Poll::Pending => patience.poll(cx).map(|()| None),
         });
         match answer.await {
-            Some(Ok(reply)) => Sent::replied(reply, watch, false),
+            Some(Ok(reply)) => Sent::replied(reply, watch),
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
                 // hyper gives up a request that waited for a free stream when its connection ends.
@@ -184,6 +210,16 @@ impl Ticket {
 /// (RFC 9113, 8.7).
 fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
+fn cause_of(error: &hyper::Error) -> Cause {
+    // hyper tells of a failed read or write only by what caused it.
+    let io = std::error::Error::source(error).is_some_and(|source| source.is::<io::Error>());
+    if error.is_timeout() {
+        // A ping that got no answer.
+        return Cause::Timeout;
+    }
+    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io { Cause::Cut } else { Cause::Protocol }
 }
 
 fn cause_of_h2(error: &h2::Error) -> Cause {

@@ -1,5 +1,5 @@
-//! A request's body on its way out, and what the waiting side must know of it: a client that uploads slowly is not an upstream that answers slowly,
-//! and a body that failed is not the upstream's fault. Knows nothing of connections.
+//! A request's body on its way out over HTTP/2, and what the waiting side must know of it: a client that uploads slowly is not an upstream that answers
+//! slowly, and a body that failed is not the upstream's fault. Knows nothing of connections.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -70,6 +70,11 @@ impl Outgoing {
         }
         let watch = body.is_streaming().then(|| Arc::new(Watch::new()));
         (Self(Some(Box::new(Carried { body, watch: watch.clone() }))), watch)
+    }
+
+    /// The body itself, of a request that was not sent.
+    pub(super) fn into_body(self) -> Body {
+        self.0.map(|carried| carried.body).unwrap_or_default()
     }
 }
 

@@ -141,9 +141,9 @@ pub(super) fn host_of(upstream: &Arc<Inner>, seat: &Seat) -> Option<Arc<Host>> {
     seat.host().cloned().or_else(|| POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(seat.slot).cloned()))
 }
 
-/// Keeps `link` for the next request, unless it can't take one or enough are kept.
+/// Keeps `link`, which can take another request, unless enough are kept.
 pub(super) fn put(mut link: Box<Link>) {
-    if link.upstream.is_closed() || !link.is_ready() {
+    if link.upstream.is_closed() {
         return;
     }
     link.idle_since = clock::monotonic();
@@ -203,6 +203,8 @@ async fn sweep(_sweeping: Sweeping) {
         });
         drop(old);
         used.iter().for_each(Hosts::ask_in_background);
+        // A burst of large bodies leaves buffers behind that nobody may need for long.
+        crate::wire::trim_buffers();
         if !left {
             return;
         }

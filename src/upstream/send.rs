@@ -1,21 +1,22 @@
 //! A request's way to an upstream: a place, a host, a connection, the reply; and whether it is tried again. Knows nothing of how a connection works.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
-use http::request::Parts;
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::host::Host;
 use super::hosts::Hosts;
-use super::link::{Link, Sent, Upgraded};
-use super::multi::{Held, Ticket};
-use super::outgoing::{Load, Outgoing, Watch};
+use super::link::{Link, Sent};
+use super::multi::{self, Held, Ticket};
+use super::outgoing::{Outgoing, Watch};
 use super::pool::{self, Admitted, Seat};
-use super::{Cause, Inner, Protocol, Retry, Upgrade, UpstreamError};
-use super::{framing, head, streams};
+use super::{Cause, Inner, Protocol, Retry, UpstreamError};
+use super::{head, streams};
 use crate::clock;
+use crate::http1::ReplyHead;
 use crate::wire::{Body, Request, Response};
 
 /// Idle connections that are tried for one request before a new one is made: each may just have been closed by the upstream.
@@ -31,54 +32,52 @@ const HOST_TRIES_MAX: usize = 3;
 #[allow(clippy::large_enum_variant, reason = "the large ones are those that come on every request")]
 enum Tried {
     /// The reply's head, and the connection that its body comes on.
-    Reply(Box<Link>, http::Response<Incoming>),
+    Reply(Box<Link>, ReplyHead),
     /// The same over HTTP/2.
-    Shared(Ticket, http::Response<Incoming>),
+    Shared(Ticket, http::Response<Incoming>, Option<Arc<Watch>>),
     /// Nothing of it was sent: it is where it was.
     Unsent(Cause),
-    /// It is gone, and the upstream says that it has done nothing with it.
+    /// The upstream says that it has done nothing with it.
     Refused(Cause),
     Failed(UpstreamError),
 }
 
-/// What does not change from try to try.
-struct Errand<'a> {
+/// A request and its tries.
+struct Exchange<'a> {
     upstream: &'a Arc<Inner>,
-    /// A 101 was asked for.
-    upgrade: bool,
-    watch: Option<Arc<Watch>>,
+    request: Request,
+    /// Until it is sent; an empty one can be sent again.
+    body: Option<Body>,
+    /// It had none from the start.
+    bodiless: bool,
+    /// Its body is lent by a connection that is driven together with the reply.
+    lent: bool,
 }
 
-pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Response, UpstreamError> {
+pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<Response, UpstreamError> {
     let mut seat = admit(upstream).await?;
-    let (mut parts, body) = request.into_parts();
     // HTTP/2 has no way to become something else.
-    let upgrade = parts.extensions.get::<Upgrade>().is_some();
-    let protocol = if upgrade { Protocol::H1 } else { upstream.protocol };
-    match (protocol, upstream.endpoints.first()) {
-        (Protocol::H2, Some(endpoint)) => head::to_h2(&mut parts, endpoint),
-        _ => {
-            framing::announce(&mut parts.headers, &body);
-            // Whatever the client speaks, we speak 1.1: an old client does not cost us the connection.
-            parts.version = http::Version::HTTP_11;
-        }
-    }
-    let (body, watch) = Outgoing::new(body);
-    let mut spare = spare(upstream, &seat, protocol, &parts, &body);
-    let mut request: Load = Some(http::Request::from_parts(parts, body));
-    let errand = Errand { upstream, upgrade, watch };
+    let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
+    let body = std::mem::take(&mut request.body);
+    let (bodiless, lent) = (body.is_nothing(), body.is_lent());
+    let repeatable = bodiless && upstream.retry == Retry::Idempotent && seat.host().is_some() && request.method.is_idempotent();
+    let mut exchange = Exchange { upstream, request, body: Some(body), bodiless, lent };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
+    let mut repeated = false;
     loop {
         let outcome = match protocol {
-            Protocol::H1 => errand.try_h1(&seat, &mut request).await,
-            Protocol::H2 => errand.try_h2(&seat, &mut request).await,
+            Protocol::H1 => exchange.try_h1(&seat).await,
+            Protocol::H2 => exchange.try_h2(&seat).await,
         };
         let error = match outcome {
-            Tried::Reply(link, reply) => return Ok(bring_back(upstream, link, seat, errand.watch.is_some(), reply)),
-            Tried::Shared(ticket, reply) => {
+            Tried::Reply(link, head) => {
                 succeeded(upstream, &seat);
-                return Ok(bring_back_shared(upstream, Held::new(ticket, seat, errand.watch), reply));
+                return Ok(link.reply(head, seat, exchange.lent));
+            }
+            Tried::Shared(ticket, reply, watch) => {
+                succeeded(upstream, &seat);
+                return Ok(bring_back_shared(upstream, Held::new(ticket, seat, watch), reply));
             }
             Tried::Unsent(cause) => {
                 failed(upstream, &seat, cause);
@@ -92,19 +91,19 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
                 // The same host will do: another connection, or another moment. From the third time on it looks like overload, which a share bounds.
                 let again =
                     upstream.retry != Retry::Off && refusals < REFUSALS_MAX && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
-                let Some(spare) = spare.clone().filter(|_| again) else {
+                if !again || !exchange.bodiless {
                     failed(upstream, &seat, cause);
                     return Err(UpstreamError::unsent(cause));
-                };
+                }
                 elsewhere(upstream, &mut seat, &mut tried);
-                request = Some(http::Request::from_parts(spare, Outgoing::new(Body::empty()).0));
                 continue;
             }
             Tried::Failed(error) => error,
         };
         failed(upstream, &seat, error.cause);
-        let Some(spare) = spare.take().filter(|spare| may_repeat(upstream, spare, &error)) else { return Err(error) };
-        if !elsewhere(upstream, &mut seat, &mut tried) {
+        // It may have been done, and can be done again (RFC 9110, 9.2.2): the connection was lost before it was answered.
+        let again = repeatable && !std::mem::replace(&mut repeated, true) && error.cause == Cause::Cut;
+        if !again || !elsewhere(upstream, &mut seat, &mut tried) {
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
@@ -113,7 +112,6 @@ pub(super) async fn send(upstream: &Arc<Inner>, request: Request) -> Result<Resp
         }
         upstream.retries.inc();
         tracing::debug!(upstream = upstream.name, %error, "a request that lost its connection is sent to another endpoint");
-        request = Some(http::Request::from_parts(spare, Outgoing::new(Body::empty()).0));
     }
 }
 
@@ -134,19 +132,6 @@ async fn admit(upstream: &Arc<Inner>) -> Result<Seat, UpstreamError> {
     }
 }
 
-/// A copy of the head, where the request may have to be sent a second time although the first one is gone: to another host, or over HTTP/2, where
-/// the upstream may refuse a stream. Only of a request without a body, since a body can't be read twice.
-fn spare(upstream: &Inner, seat: &Seat, protocol: Protocol, parts: &Parts, body: &Outgoing) -> Option<Parts> {
-    let repeatable = upstream.retry == Retry::Idempotent && seat.host().is_some() && parts.method.is_idempotent();
-    let refusable = upstream.retry != Retry::Off && protocol == Protocol::H2;
-    ((repeatable || refusable) && http_body::Body::is_end_stream(body)).then(|| parts.clone())
-}
-
-/// Whether a request that may have been done can be done again (RFC 9110, 9.2.2): the connection was lost before it was answered.
-fn may_repeat(upstream: &Inner, spare: &Parts, error: &UpstreamError) -> bool {
-    upstream.retry == Retry::Idempotent && error.cause == Cause::Cut && spare.method.is_idempotent()
-}
-
 /// Moves the request to a host that it was not sent to yet; says whether there is one.
 fn elsewhere(upstream: &Arc<Inner>, seat: &mut Seat, tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>) -> bool {
     tried.extend(seat.host().cloned());
@@ -165,13 +150,12 @@ fn failed(upstream: &Inner, seat: &Seat, cause: Cause) {
     }
 }
 
-impl Errand<'_> {
-    async fn try_h1(&self, seat: &Seat, request: &mut Load) -> Tried {
+impl Exchange<'_> {
+    async fn try_h1(&mut self, seat: &Seat) -> Tried {
         let mut now = clock::monotonic();
         for attempt in 0..=REUSE_TRIES_MAX {
             let reused =
                 if attempt < REUSE_TRIES_MAX { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) };
-            let fresh = reused.is_err();
             let mut link = match reused {
                 Ok(mut link) => {
                     if !link.is_still_open(now).await {
@@ -190,66 +174,47 @@ impl Errand<'_> {
                     }
                 }
             };
-            match link.exchange(request, self.watch.as_deref(), now, self.upgrade).await {
-                Sent::Reply(reply) => return Tried::Reply(link, reply),
-                Sent::Failed(error) => return Tried::Failed(error),
-                Sent::Refused(cause) => return Tried::Refused(cause),
-                Sent::Unsent(cause) if fresh => return Tried::Unsent(cause),
-                Sent::Unsent(_) => {}
-            }
+            link.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
+            let request = &mut self.request;
+            return match poll_fn(|cx| link.poll_exchange(request, cx)).await {
+                Sent::Reply(reply) => Tried::Reply(link, reply),
+                Sent::Failed(error) => Tried::Failed(error),
+            };
         }
         Tried::Unsent(Cause::Connect)
     }
 
-    async fn try_h2(&self, seat: &Seat, request: &mut Load) -> Tried {
+    async fn try_h2(&mut self, seat: &Seat) -> Tried {
         let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(Cause::Connect) };
+        let Some(endpoint) = self.upstream.endpoints.first() else { return Tried::Unsent(Cause::Connect) };
+        let (body, watch) = Outgoing::new(self.body.take().unwrap_or_default());
+        let mut load = Some(head::to_h2(&self.request, body, endpoint));
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
             let ticket = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
                 Ok(ticket) => ticket,
-                Err(cause) => return Tried::Unsent(cause),
+                Err(why) => {
+                    cause = why;
+                    break;
+                }
             };
-            match ticket.exchange(request, self.watch.as_deref(), clock::monotonic()).await {
-                Sent::Reply(reply) => return Tried::Shared(ticket, reply),
-                Sent::Failed(error) => return Tried::Failed(error),
-                Sent::Refused(cause) => return Tried::Refused(cause),
-                Sent::Unsent(why) => cause = why,
+            match ticket.exchange(&mut load, watch.as_deref(), clock::monotonic()).await {
+                multi::Sent::Reply(reply) => return Tried::Shared(ticket, reply, watch),
+                multi::Sent::Failed(error) => return Tried::Failed(error),
+                multi::Sent::Refused(cause) => return Tried::Refused(cause),
+                multi::Sent::Unsent(why) => cause = why,
             }
         }
+        self.body = load.map(|request| request.into_body().into_body());
         Tried::Unsent(cause)
     }
 }
 
-/// The reply as the proxy gets it. The connection goes back to the pool at once where all of the reply has come already, as small ones have; else
-/// with the body's end. `uploads`: the request has a body that streams.
-fn bring_back(upstream: &Inner, mut link: Box<Link>, seat: Seat, uploads: bool, reply: http::Response<Incoming>) -> Response {
-    succeeded(upstream, &seat);
-    let (mut parts, incoming) = reply.into_parts();
-    parts.version = http::Version::HTTP_11;
-    let body = Body::incoming(incoming);
-    if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
-        link.drive.hand_over();
-        link.seat = Some(seat);
-        return http::Response::from_parts(parts, body.on_end(Upgraded(link)));
-    }
-    if link.is_ready() {
-        drop(seat);
-        pool::put(link);
-        return http::Response::from_parts(parts, body);
-    }
-    if uploads {
-        // It goes on also while the client takes nothing of the reply.
-        link.drive.hand_over();
-    }
-    link.seat = Some(seat);
-    http::Response::from_parts(parts, body.idle_timeout(upstream.idle).on_end_boxed(link))
-}
-
 /// The same for a reply that shares its connection, which is in use until the body's end.
 fn bring_back_shared(upstream: &Inner, held: Box<Held>, reply: http::Response<Incoming>) -> Response {
-    let (mut parts, incoming) = reply.into_parts();
-    parts.version = http::Version::HTTP_11;
-    let body = Body::incoming(incoming);
-    let body = if body.is_streaming() { body.idle_timeout(upstream.idle).on_end_boxed(held) } else { body };
-    http::Response::from_parts(parts, body)
+    let reply = Response::from(reply.map(Body::incoming));
+    if !reply.body.is_streaming() {
+        return reply;
+    }
+    Response { body: reply.body.idle_timeout(upstream.idle).on_end_boxed(held), ..reply }
 }

@@ -105,7 +105,7 @@ impl Slots {
         let slot = self.all.get_mut(index).ok_or(None)?;
         while let Some(mut link) = slot.idle.pop() {
             self.idle_total -= 1;
-            if link.is_ready() && now.saturating_duration_since(link.idle_since) < upstream.idle {
+            if now.saturating_duration_since(link.idle_since) < upstream.idle {
                 link.slot = index;
                 return Ok(link);
             }

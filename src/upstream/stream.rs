@@ -1,24 +1,46 @@
-//! An upstream's byte stream as hyper sees it: what can't be written any more is no reason not to read. Knows nothing of HTTP.
+//! An upstream's byte stream: TCP, or TLS on TCP. What can't be written any more is no reason not to read. Knows nothing of HTTP.
 //!
-//! An upstream that refuses an upload answers and closes with most of it unread, and the kernel then resets the connection. hyper takes the failed
-//! write for the end of everything, although the answer lies there to be read: the client would be told 502 in the place of 413 or 401.
+//! An upstream that refuses an upload answers and closes with most of it unread, and the kernel then resets the connection. The failed write says
+//! nothing that the answer does not say better, and it lies there to be read: the client is to be told 413 or 401, and not 502.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// A connected stream.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    /// Shared by the task that sends a request's body and the one that reads the reply.
+    Shared(Arc<Mutex<Stream>>),
+    /// Taken out.
+    Gone,
+}
 
 /// A stream whose writes go nowhere once the other side takes none. The next read says how it ends: with an answer, or with the error.
-#[derive(Debug)]
-pub(super) struct UpstreamStream<S> {
-    stream: S,
+pub(super) struct UpstreamStream {
+    stream: Stream,
     deaf: bool,
 }
 
-impl<S> UpstreamStream<S> {
-    pub(super) fn new(stream: S) -> Self {
+impl UpstreamStream {
+    pub(super) fn new(stream: Stream) -> Self {
         Self { stream, deaf: false }
+    }
+
+    /// A second handle to the same stream.
+    pub(super) fn share(&mut self) -> Self {
+        let shared = match std::mem::replace(&mut self.stream, Stream::Gone) {
+            Stream::Shared(shared) => shared,
+            stream => Arc::new(Mutex::new(stream)),
+        };
+        self.stream = Stream::Shared(Arc::clone(&shared));
+        Self { stream: Stream::Shared(shared), deaf: self.deaf }
     }
 
     /// `offered` bytes count as written where the other side has closed.
@@ -33,13 +55,13 @@ impl<S> UpstreamStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for UpstreamStream<S> {
+impl AsyncRead for UpstreamStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for UpstreamStream<S> {
+impl AsyncWrite for UpstreamStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.deaf {
             return Poll::Ready(Ok(buf.len()));
@@ -62,10 +84,67 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for UpstreamStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.deaf {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Calls the same method of whichever stream it is.
+macro_rules! each {
+    ($self:ident, $gone:expr, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Self::Plain($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Self::Tls($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Self::Shared(shared) => {
+                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let $stream = Pin::new(&mut *shared);
+                $call
+            }
+            Self::Gone => $gone,
+        }
+    };
+}
+
+fn gone<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self, gone(), stream => stream.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self, gone(), stream => stream.poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        each!(self, gone(), stream => stream.poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, gone(), stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, gone(), stream => stream.poll_shutdown(cx))
     }
 }

@@ -1,14 +1,6 @@
 //! How a body ended, and who wants to know. Knows nothing of why they want to.
 
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
 use http::HeaderMap;
-use http_body::Frame;
-use hyper::body::Incoming;
-
-/// What there is to be read of a stream.
-pub type Read = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
 /// How a body ended; told once to everybody who asked with [`Body::on_end`](super::Body::on_end).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +39,6 @@ pub enum Failure {
 ///
 /// A trait and not only a closure, so that something that is boxed already (a connection going back to its pool) costs no further allocation.
 pub trait OnEnd: Send {
-    /// Reads on in the body's place: for who must do something himself for more of a stream to come.
-    fn read(&mut self, _incoming: &mut Incoming, _cx: &mut Context<'_>) -> Option<Read> {
-        None
-    }
-
     /// Trailers came; the end follows.
     fn on_trailers(&mut self, _trailers: &HeaderMap) {}
 

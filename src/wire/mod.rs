@@ -1,30 +1,34 @@
-//! What both ends of the proxy share: the body that streams through it, how a body ends, TLS material, byte streams that save calls, and a timer that
-//! is cheap to move. Knows no route, no limit and no upstream.
+//! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`, `known`), the body that streams
+//! through (`body`) and how it ends, the bytes of a connection (`buffer`), TLS material, and a timer that is cheap to move. Knows no route, no limit and
+//! no upstream.
 
 use bytes::Bytes;
 
 mod alarm;
 mod body;
+mod buffer;
+mod content;
 mod end;
+mod fields;
+mod known;
+mod message;
 #[cfg(test)]
 pub(crate) mod pki;
-mod quiet;
-mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tls;
 
 pub(crate) use alarm::Alarm;
-pub use body::{Body, BodyError};
-pub use end::{End, Ending, Failure, OnEnd, Read};
-pub(crate) use quiet::Quiet;
-pub(crate) use stream::Gathering;
+pub use body::{Body, BodyError, Source};
+pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
+#[cfg(test)]
+pub(crate) use content::FRAME_BYTES_MAX;
+pub use end::{End, Ending, Failure, OnEnd};
+pub use fields::Fields;
+pub(crate) use fields::Span;
+pub use known::{Known, KnownSet, Name};
+pub use message::{Interim, Request, Response, Stream, Upgrade};
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
-
-/// A request on its way through.
-pub type Request = http::Request<Body>;
-/// A reply on its way through.
-pub type Response = http::Response<Body>;
 
 /// A short whole body.
 #[must_use]

@@ -249,7 +249,7 @@ async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
             let body = Body::incoming(request.into_body()).lingering();
             // hyper drops the service's future at the reset; what reads the body may be another task.
             tokio::spawn(async move { tell.send(http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes())) });
-            std::future::pending::<Result<Response, std::convert::Infallible>>().await
+            std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
         }
     });
     let server = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());

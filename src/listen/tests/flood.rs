@@ -147,7 +147,7 @@ impl tokio::io::AsyncRead for Endless {
 
 #[tokio::test]
 async fn a_connection_is_not_read_while_too_many_streams_have_not_ended() {
-    let pulse = Arc::new(head_timer::Pulse::new());
+    let pulse = Arc::<pulse::Pulse>::default();
     let mut guarded = super::super::http2::Guarded { stream: Endless, begun: bytes::Bytes::new(), pulse: Arc::clone(&pulse), tasks_max: 2 };
     pulse.stream_opened();
     assert_eq!(guarded.read(&mut [0; 1]).await.unwrap(), 1);

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::wire::{self, Body};
+use crate::wire::{self, Body, Request};
 
 mod certificates;
 mod draining;
@@ -55,48 +55,45 @@ impl Drop for Dropped<'_> {
 }
 
 impl Handler for Answers {
-    fn unreadable(&self, status: http::StatusCode, _: &Arc<Peer>) -> Response {
-        http::Response::new(wire::full(format!("unreadable: {status}")))
+    fn unreadable(&self, status: StatusCode, _: &Arc<Peer>) -> Response {
+        Response::new(status, wire::full(format!("unreadable: {status}")))
     }
 
-    async fn call(&self, request: http::Request<hyper::body::Incoming>, peer: &Arc<Peer>) -> Response {
+    async fn call(&self, request: Request, peer: &Arc<Peer>) -> Response {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
-        match request.uri().path() {
-            "/hello" => http::Response::new(wire::full("hello")),
-            "/empty" => http::Response::new(Body::empty()),
-            "/bare" => {
-                let mut response = http::Response::new(Body::empty());
-                *response.status_mut() = http::StatusCode::NOT_FOUND;
-                response
-            }
-            "/peer" => http::Response::new(wire::full(peer.address.to_string())),
-            "/tls" => {
-                http::Response::new(wire::full(format!("{} {:?} {:?} {:?}", peer.tls, peer.sni, peer.client_subject, request.version())))
-            }
-            "/long" => http::Response::new(wire::full(vec![b'x'; LONG])),
+        let ok = |body| Response::new(StatusCode::OK, body);
+        match request.target() {
+            "/hello" => ok(wire::full("hello")),
+            "/empty" => ok(Body::empty()),
+            "/bare" => Response::new(StatusCode::NOT_FOUND, Body::empty()),
+            "/peer" => ok(wire::full(peer.address.to_string())),
+            "/tls" => ok(wire::full(format!("{} {:?} {:?} {:?}", peer.tls, peer.sni, peer.client_subject, request.version))),
+            "/long" => ok(wire::full(vec![b'x'; LONG])),
             "/upgrade" => {
                 let seen = Arc::clone(&self.0);
-                tokio::spawn(async move {
-                    let mut stream = hyper_util::rt::TokioIo::new(hyper::upgrade::on(request).await.unwrap());
-                    let (mut reading, mut writing) = tokio::io::split(&mut stream);
-                    if tokio::io::copy(&mut reading, &mut writing).await.is_ok() {
-                        let _ = writing.shutdown().await;
-                    }
-                    drop(stream);
-                    seen.dropped.notify_one();
-                });
-                let mut response = http::Response::new(Body::empty());
-                *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
-                response.headers_mut().insert("connection", "upgrade".parse().unwrap());
-                response.headers_mut().insert("upgrade", "echo".parse().unwrap());
-                response
+                let echo = |mut stream: Box<dyn wire::Stream>| {
+                    tokio::spawn(async move {
+                        let (mut reading, mut writing) = tokio::io::split(&mut stream);
+                        if tokio::io::copy(&mut reading, &mut writing).await.is_ok() {
+                            let _ = writing.shutdown().await;
+                        }
+                        drop(stream);
+                        seen.dropped.notify_one();
+                    });
+                };
+                let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
+                reply.fields.append("connection", "upgrade");
+                reply.fields.append("upgrade", "echo");
+                reply.upgrade = Some(wire::Upgrade::Then(Box::new(echo)));
+                reply
             }
             "/echo" => {
-                let mut response = http::Response::new(());
-                if let Some(names) = request.headers().get("trailer") {
-                    response.headers_mut().insert("trailer", names.clone());
+                let mut reply = ok(Body::empty());
+                if let Some(names) = request.fields.get("trailer") {
+                    reply.fields.append("trailer", names);
                 }
-                response.map(|()| Body::incoming(request.into_body()))
+                reply.body = request.body;
+                reply
             }
             path @ ("/wait" | "/wait-much") => {
                 let mut answered = Dropped(&self.0, false);
@@ -104,14 +101,10 @@ impl Handler for Answers {
                 self.0.go.notified().await;
                 answered.1 = true;
                 let much = path == "/wait-much";
-                http::Response::new(wire::full(if much { vec![b'x'; MUCH] } else { b"waited".to_vec() }))
+                ok(wire::full(if much { vec![b'x'; MUCH] } else { b"waited".to_vec() }))
             }
             // Without a look at the request's body.
-            _ => {
-                let mut refused = http::Response::new(wire::full("no"));
-                *refused.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
-                refused
-            }
+            _ => Response::new(StatusCode::TOO_MANY_REQUESTS, wire::full("no")),
         }
     }
 }

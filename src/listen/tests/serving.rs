@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::duplex;
 
-use super::super::head_timer::Pulse;
+use super::super::pulse::Pulse;
 use super::super::stream::{ClientStream, LINGER_MS};
 use super::*;
 use crate::clock;
@@ -212,7 +212,7 @@ async fn a_client_that_goes_away_ends_its_handler() {
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up() {
     let (near, _far) = duplex(16);
-    let mut stream = ClientStream::new(near, Arc::new(Pulse::new()), Duration::from_millis(50));
+    let mut stream = ClientStream::new(near, Arc::<Pulse>::default(), Duration::from_millis(50));
     let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64])).await.expect("waits for ever").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
@@ -242,7 +242,7 @@ impl tokio::io::AsyncWrite for Deaf {
 
 #[tokio::test]
 async fn nor_does_a_flush_or_a_goodbye_wait_for_ever() {
-    let mut stream = ClientStream::new(Deaf, Arc::new(Pulse::new()), Duration::from_millis(50));
+    let mut stream = ClientStream::new(Deaf, Arc::<Pulse>::default(), Duration::from_millis(50));
     stream.write_all(b"into a buffer").await.unwrap();
     let flushed = tokio::time::timeout(PATIENCE, stream.flush()).await.expect("waits for ever");
     assert_eq!(flushed.unwrap_err().kind(), std::io::ErrorKind::TimedOut);

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::super::tally::Decided;
-use super::super::{access, settle};
+use super::super::{access, settle, tunnel};
 use super::*;
 use crate::plan::{Enforcement, Refund};
 use crate::upstream::{Cause, UpstreamError};
+use crate::wire::{self, Fields};
 
 fn rig() -> Rig {
     Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }])
@@ -34,9 +36,7 @@ async fn is_back(rig: &Rig) -> bool {
 }
 
 fn reply(status: u16) -> Response {
-    let mut reply = Response::new(crate::wire::full(Bytes::from_static(b"body")));
-    *reply.status_mut() = StatusCode::from_u16(status).unwrap();
-    reply
+    Response::new(StatusCode::from_u16(status).unwrap(), crate::wire::full(Bytes::from_static(b"body")))
 }
 
 #[tokio::test]
@@ -127,12 +127,9 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
         ("ratelimit", "\"up\";r=3;t=1"),
         ("trailer", "x-sum"),
     ] {
-        reply.headers_mut().append(name, value.parse().unwrap());
+        reply.fields.append(name, value);
     }
-    *reply.version_mut() = http::Version::HTTP_10;
-    let reply = visit.stream(reply);
-    assert_eq!(reply.version(), http::Version::HTTP_11);
-    let answered = Answered::read(reply).await;
+    let answered = Answered::read(visit.stream(reply)).await;
     assert_eq!((answered.field("connection"), answered.field("x-hop"), answered.field("trailer")), (None, None, Some("x-sum")));
     assert_eq!(answered.field("weir-degraded"), Some("store"));
     assert_eq!(answered.headers.get_all("x-request-id").iter().count(), 1);
@@ -148,13 +145,13 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
     admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
     visit.status = 201;
     let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"].map(str::to_owned);
-    let headers = HeaderMap::from_iter([("x-cost".parse().unwrap(), HeaderValue::from_static("7"))]);
-    visit.reply_facts = settle::of_fields(&names, "header.", &headers);
-    visit.reply_facts.extend(settle::of_fields(
-        &names,
-        "trailer.",
-        &HeaderMap::from_iter([("t".parse().unwrap(), HeaderValue::from_static("8"))]),
-    ));
+    let fields = |name: &str, value: &str| {
+        let mut fields = Fields::new();
+        fields.append(name, value);
+        fields
+    };
+    visit.reply_facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
+    visit.reply_facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
     let view = settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
     let facts: Vec<(&str, &str)> = view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(facts, [("header.x-cost", "7"), ("trailer.t", "8"), ("response.bytes", "5"), ("duration-ms", "12")]);
@@ -172,6 +169,60 @@ async fn a_settle_without_adjustments_leaves_the_declared_refunds() {
     // The policy that ships has no settle of its own.
     Answered::read(visit.stream(reply(500))).await;
     assert!(is_back(&rig).await);
+}
+
+/// A visit whose client asked for a WebSocket, and a reply to it with the upstream's far end.
+async fn switching(rig: &Rig) -> (Box<Visit>, Response, DuplexStream) {
+    let mut visit = admitted(rig, Refund::UpstreamError).await;
+    let mut request = http::Request::get("/").body(Body::empty()).unwrap().into();
+    let upgrades = &rig.house.route(0).unwrap().upgrades;
+    tunnel::ask(upgrades, &mut request, &Body::empty(), b"WebSocket".as_slice().into(), &mut visit);
+    assert!(request.upgrade);
+    assert_eq!((request.fields.get("connection"), request.fields.get("upgrade")), (Some(&b"upgrade"[..]), Some(&b"WebSocket"[..])));
+    visit.sending(Body::empty());
+    let (far, near) = tokio::io::duplex(64);
+    let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
+    reply.fields.append("upgrade", "websocket");
+    assert!(!visit.understands(&reply), "without a connection");
+    reply.upgrade = Some(wire::Upgrade::Stream(Box::new(near)));
+    assert!(visit.understands(&reply));
+    (visit, reply, far)
+}
+
+#[tokio::test]
+async fn a_tunnel_joins_client_and_upstream_and_is_settled_at_its_end() {
+    let rig = rig();
+    let (visit, mut reply, mut upstream) = switching(&rig).await;
+    reply.fields.append("content-length", "5");
+    let reply = visit.stream(reply);
+    assert!(reply.fields.get("connection") == Some(b"upgrade") && !reply.fields.has("content-length"), "{reply:?}");
+    rig.counted("weir_tunnels_open", 1);
+    let Some(wire::Upgrade::Then(begin)) = reply.upgrade else { panic!("no upgrade") };
+    let (mut client, near) = tokio::io::duplex(64);
+    begin(Box::new(near));
+    client.write_all(b"hi").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut got = String::new();
+    upstream.read_to_string(&mut got).await.unwrap();
+    assert_eq!(got, "hi");
+    drop(upstream);
+    client.read_to_string(&mut got).await.unwrap();
+    while !rig.metrics.encode().contains("weir_tunnels_total{ending=\"closed\"} 1\n") {
+        tokio::task::yield_now().await;
+    }
+    rig.counted("weir_tunnels_open", 0);
+    assert!(!is_back(&rig).await);
+}
+
+#[tokio::test]
+async fn a_tunnel_whose_client_never_got_its_101_has_ended_with_the_client() {
+    let rig = rig();
+    let (visit, reply, _upstream) = switching(&rig).await;
+    drop(visit.stream(reply));
+    rig.counted("weir_tunnels_total{ending=\"client\"}", 1);
+    rig.counted("weir_tunnels_open", 0);
+    rig.counted("weir_requests_total{route=\"\",code=\"101\"}", 1);
+    assert!(!is_back(&rig).await);
 }
 
 #[tokio::test]
@@ -194,7 +245,8 @@ async fn a_status_that_means_nothing_is_no_reply() {
 
 #[tokio::test]
 async fn a_log_line_is_one_json_object_without_the_query() {
-    let rig = rig();
+    let routes = vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }];
+    let rig = Rig::with(Settings { access: Access::Refused, ..settings() }, routes);
     let mut visit = rig.visit(0);
     let denied = Decision { labels: vec![("plan".into(), "g\"1".into())], ..(*check(vec![window("a", 0), window("b", 1)])).clone() };
     admit::charge(&rig.limiter, Arc::new(denied), &mut visit).await.unwrap_err();
@@ -204,7 +256,7 @@ async fn a_log_line_is_one_json_object_without_the_query() {
     assert!(text.ends_with("}\n") && !text.contains("secret"), "{text}");
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     let expected = serde_json::json!({
-        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": visit.id.to_str().unwrap(),
+        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": visit.id.as_str(),
         "client": "192.0.2.1", "method": "GET", "path": "/x", "route": "", "status": 429, "bytes": 17, "duration_ms": 1.234,
         "decision": "refused", "policy": "public", "refused_by": ["a"], "labels": { "plan": "g\"1" },
     });
@@ -215,4 +267,6 @@ async fn a_log_line_is_one_json_object_without_the_query() {
         text.contains(" client=192.0.2.1 method=GET path=/x route=\"\" status=429 bytes=17 duration_ms=0.000 decision=refused"),
         "{text}"
     );
+    // Not refused after all, so that the test itself logs nothing.
+    drop(visit.stream(reply(200)));
 }

@@ -77,10 +77,11 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     let head = front.heads().pop().unwrap();
     assert!(head.starts_with("GET /t/acme/x/y?q=/api HTTP/1.1\r\n"), "{head}");
-    for line in ["host: inner.example:81", "x-forwarded-host: a", "x-forwarded-proto: https", "x-tag: a", "x-tag: b"] {
+    for line in ["host: inner.example:81", "x-forwarded-host: a", "x-forwarded-proto: https", "X-Tag: a", "x-tag: b"] {
         assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
     }
-    assert!(!head.contains("authorization") && !head.contains("\r\nforwarded:"), "{head}");
+    let head = head.to_lowercase();
+    assert!(!head.contains("authorization") && !head.contains("\r\nforwarded:") && head.matches("\r\nhost:").count() == 1, "{head}");
 }
 
 #[tokio::test]
@@ -97,7 +98,7 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
         let reply = front.exchange(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n")).await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {key}: {reply}");
     }
-    assert!(front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n") && !head.contains("x-key")));
+    assert!(front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n") && !head.to_lowercase().contains("x-key")));
 }
 
 #[tokio::test]
@@ -229,9 +230,9 @@ async fn a_preflight_is_not_counted_where_the_route_says_so() {
 async fn an_upstreams_reply_is_opened_to_nobody_whom_it_did_not_allow() {
     let rig = Rig::new(vec![RouteSettings { extras: open(Preflight::Limit), ..respond("/*") }]);
     for (allowed, exposed) in [(None, 0), (Some("https://app.example"), 1), (Some("*"), 1)] {
-        let mut reply = Response::new(Body::empty());
+        let mut reply = Response::new(StatusCode::OK, Body::empty());
         if let Some(allowed) = allowed {
-            reply.headers_mut().insert("access-control-allow-origin", HeaderValue::from_static(allowed));
+            reply.fields.append("access-control-allow-origin", allowed);
         }
         let reply = Answered::read(rig.visit(0).stream(reply)).await;
         assert_eq!(reply.field("access-control-allow-origin"), allowed);

@@ -3,12 +3,12 @@
 use super::sockets::Front;
 use super::*;
 
-fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> http::Request<Body> {
+fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> Request {
     let mut request = http::Request::builder().method(method).uri(uri).version(Version::HTTP_2);
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    request.body(Body::empty()).unwrap()
+    request.body(Body::empty()).unwrap().into()
 }
 
 impl Rig {

@@ -103,7 +103,7 @@ impl Rig {
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        Answered::read(handle(&self.local, request.body(Body::empty()).unwrap(), &peer()).await).await
+        Answered::read(handle(&self.local, request.body(Body::empty()).unwrap().into(), &peer()).await).await
     }
 
     async fn get(&self, uri: &str) -> Answered {
@@ -112,8 +112,9 @@ impl Rig {
 
     /// A request on route `index`, as far as its decision.
     fn visit(&self, index: usize) -> Box<Visit> {
-        let (head, ()) = http::Request::builder().uri("/x?secret=1").body(()).unwrap().into_parts();
-        let mut visit = Visit::begin(&self.local, &head, &peer());
+        let request = http::Request::get("/x?secret=1").body(Body::empty()).unwrap().into();
+        let mut visit = Visit::begin(&self.local, &request, &peer());
+        visit.note_path(target::split(request.target()).0);
         visit.enter(&self.local, &self.house, index).unwrap();
         visit
     }
@@ -139,7 +140,7 @@ struct Answered {
 
 impl Answered {
     async fn read(reply: Response) -> Self {
-        let (head, body) = reply.into_parts();
+        let (head, body) = reply.into_http().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Self { status: head.status, headers: head.headers, body: String::from_utf8(body.to_vec()).unwrap() }
     }

@@ -25,7 +25,16 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
     assert_eq!(rig.get("/../x").await.problem(400)["detail"], "The path climbs above the root.");
     rig.get(&format!("/{}", "a".repeat(200))).await.problem(414);
     rig.ask("TRACE", "/a", &[]).await.problem(501);
-    rig.ask("PUT", "/a", &[("transfer-encoding", "gzip")]).await.problem(501);
+    for (status, detail) in [
+        (400, "The request's head is not HTTP."),
+        (414, "The request's target is too long."),
+        (431, "The request's head is too large."),
+        (501, "Only the transfer coding chunked is known."),
+    ] {
+        let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap());
+        let told = Answered::read(Visit::unread(&rig.local, &peer()).refuse(&unreadable)).await;
+        assert_eq!(told.problem(status)["detail"], detail);
+    }
     rig.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
     let head = rig.ask("HEAD", "/b", &[]).await;
     assert!(head.status == 404 && head.body.is_empty() && head.headers.contains_key("content-length"), "{head:?}");

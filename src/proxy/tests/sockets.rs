@@ -106,10 +106,11 @@ async fn a_request_goes_through_and_back() {
     assert!(!reply.contains("keep-alive: timeout"), "{reply}");
     let head = front.heads().pop().unwrap();
     assert!(head.starts_with("GET /b?q=%2e HTTP/1.1\r\n"), "{head}");
-    for line in ["host: Api.Example", "x-forwarded-for: 127.0.0.1", "forwarded: for=127.0.0.1;host=api.example;proto=http"] {
+    for line in ["Host: Api.Example", "x-forwarded-for: 127.0.0.1", "forwarded: for=127.0.0.1;host=api.example;proto=http"] {
         assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
     }
-    assert!(!head.contains("x-hop") && !head.contains("1.1.1.1"), "{head}");
+    let head = head.to_lowercase();
+    assert!(!head.contains("x-hop") && !head.contains("connection") && !head.contains("1.1.1.1"), "{head}");
     for status in [200, 429, 429] {
         let reply = front.exchange("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
@@ -153,7 +154,7 @@ async fn a_client_that_waits_for_100_gets_it_once_its_request_is_admitted() {
     let mut reply = String::new();
     tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply)).await.unwrap().unwrap();
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
-    assert!(!front.heads().pop().unwrap().contains("expect"));
+    assert!(!front.heads().pop().unwrap().to_lowercase().contains("expect"));
 }
 
 #[tokio::test]
@@ -163,6 +164,7 @@ async fn what_could_be_read_in_two_ways_never_reaches_the_upstream() {
         "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
         "GET /\\..\\a HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -171,15 +173,4 @@ async fn what_could_be_read_in_two_ways_never_reaches_the_upstream() {
         assert!(reply.starts_with("HTTP/1.1 400 ") || reply.starts_with("HTTP/1.1 501 "), "{request:?}: {reply}");
     }
     assert_eq!(front.heads(), [""; 0]);
-}
-
-#[tokio::test]
-async fn of_two_lengths_only_the_chunks_are_forwarded() {
-    let front = Front::new(|_| {}).await;
-    let request =
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\n";
-    let reply = front.exchange(request).await;
-    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
-    let head = front.heads().pop().unwrap();
-    assert!(head.contains("transfer-encoding: chunked") && !head.contains("content-length"), "{head}");
 }

@@ -116,7 +116,7 @@ async fn a_reply_that_breaks_off_fails_its_body_and_is_counted() {
     let metrics = Metrics::new(1);
     let upstream = Upstream::build(&settings(&[scripted.address]), &metrics).unwrap();
     let reply = upstream.send(get()).await.unwrap();
-    let error = in_time(reply.into_body().collect()).await.unwrap_err();
+    let error = in_time(reply.body.collect()).await.unwrap_err();
     assert!(matches!(error, crate::wire::BodyError::Cut(_)), "{error}");
     assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"} 1\n"), "{}", metrics.encode());
 }
@@ -133,7 +133,7 @@ async fn a_reply_that_stands_still_fails_after_the_idle_time() {
     let idle = Duration::from_millis(80);
     let upstream = Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &metrics).unwrap();
     let reply = upstream.send(get()).await.unwrap();
-    let error = in_time(reply.into_body().collect()).await.unwrap_err();
+    let error = in_time(reply.body.collect()).await.unwrap_err();
     assert!(matches!(error, crate::wire::BodyError::Idle), "{error}");
     assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"timeout\"} 1\n"), "{}", metrics.encode());
 }

@@ -187,9 +187,9 @@ async fn an_idempotent_request_without_a_body_survives_a_cut_and_no_other_does()
         let mut errors = 0;
         while cut.accepted() == 0 || errors == 0 && cut.accepted() < 3 {
             let mut request = get();
-            *request.method_mut() = method.parse().unwrap();
+            request.method = method.parse().unwrap();
             match in_time(upstream.send(request)).await {
-                Ok(reply) => assert_eq!(reply.status(), 200),
+                Ok(reply) => assert_eq!(reply.status, 200),
                 Err(error) => {
                     assert_eq!((error.cause, error.sent), (Cause::Cut, true));
                     errors += 1;
@@ -209,7 +209,7 @@ async fn a_request_with_a_body_or_without_another_host_or_that_was_slow_is_not_r
     let upstream = build(&settings(&[one.address, two.address]));
     let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
     let mut request = post(Body::incoming(body));
-    *request.method_mut() = http::Method::PUT;
+    request.method = http::Method::PUT;
     assert_eq!(in_time(upstream.send(request)).await.unwrap_err().cause, Cause::Cut);
     assert_eq!(one.accepted() + two.accepted(), 1);
     // Once, and not a third time.
@@ -430,19 +430,20 @@ async fn a_request_for_another_protocol_gets_the_connection() {
     // Also where HTTP/2 is spoken otherwise.
     for protocol in [Protocol::H1, Protocol::H2] {
         let upstream = build(&Settings { protocol, requests_per_worker: 1, ..settings(&[scripted.address]) });
-        let request =
-            http::Request::get("/").header("host", "a").header("upgrade", "echo").header("connection", "upgrade").extension(Upgrade);
-        let mut reply = in_time(upstream.send(request.body(Body::empty()).unwrap())).await.unwrap();
-        assert_eq!(reply.status(), 101);
-        let upgraded = in_time(hyper::upgrade::on(&mut reply)).await.unwrap();
-        let mut stream = hyper_util::rt::TokioIo::new(upgraded);
+        let mut request = get();
+        request.fields.append("upgrade", "echo");
+        request.fields.append("connection", "upgrade");
+        request.upgrade = true;
+        let reply = in_time(upstream.send(request)).await.unwrap();
+        assert_eq!(reply.status, 101);
+        let Some(crate::wire::Upgrade::Stream(mut stream)) = reply.upgrade else { panic!("no stream") };
         stream.write_all(b"hello\n").await.unwrap();
         let mut heard = [0; 11];
         in_time(stream.read_exact(&mut heard)).await.unwrap();
         assert_eq!(&heard, b"earlyhello\n");
-        // It counts as long as its reply is held.
+        // It counts as long as it is held.
         assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
-        drop(reply);
+        drop(stream);
         assert!(matches!(pool::admit(&upstream.0), pool::Admitted::Here(_)));
     }
 }

@@ -118,15 +118,15 @@ fn upstream(scripted: &Scripted) -> Upstream {
 }
 
 fn get() -> Request {
-    http::Request::get("/").header("host", "a").body(Body::empty()).unwrap()
+    http::Request::get("/").header("host", "a").body(Body::empty()).unwrap().into()
 }
 
 fn post(body: Body) -> Request {
-    http::Request::post("/").header("host", "a").body(body).unwrap()
+    http::Request::post("/").header("host", "a").body(body).unwrap().into()
 }
 
 async fn text(reply: Response) -> String {
-    String::from_utf8(reply.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    String::from_utf8(reply.body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
 /// An address where nobody listens.

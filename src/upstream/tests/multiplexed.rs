@@ -96,8 +96,8 @@ async fn a_request_is_translated() {
     .await;
     let upstream = build(&settings_h2(&scripted));
     let request = http::Request::get("/a/b?c=d").header("host", "api.example").header("te", "trailers").header("x-a", "1");
-    let reply = in_time(upstream.send(request.body(Body::empty()).unwrap())).await.unwrap();
-    assert_eq!((reply.status(), reply.version()), (http::StatusCode::OK, http::Version::HTTP_11));
+    let reply = in_time(upstream.send(request.body(Body::empty()).unwrap().into())).await.unwrap();
+    assert_eq!(reply.status, http::StatusCode::OK);
     let request = was_seen.recv().await.unwrap();
     assert_eq!(request.uri().to_string(), "http://api.example/a/b?c=d");
     let fields = request.headers();
@@ -123,7 +123,7 @@ async fn where_a_connection_takes_no_more_another_is_opened_and_then_a_request_w
     let request = || {
         let upstream = Arc::clone(&upstream);
         async move {
-            let request = http::Request::get("/held").body(Body::empty()).unwrap();
+            let request = http::Request::get("/held").body(Body::empty()).unwrap().into();
             Ok::<_, UpstreamError>(text(upstream.send(request).await?).await)
         }
     };
@@ -238,7 +238,7 @@ async fn both_directions_stream_at_once_and_trailers_pass_both_ways() {
     let upstream = build(&settings_h2(&scripted));
     let (mut client, body) = incoming(CHUNKED).await;
     // The head comes before anything of the body was sent.
-    let mut reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap().into_body();
+    let mut reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap().body;
     for round in 0..3 {
         client.write_all(format!("1\r\n{round}\r\n").as_bytes()).await.unwrap();
         let piece = in_time(reply.frame()).await.unwrap().unwrap().into_data().unwrap();
@@ -339,7 +339,7 @@ async fn a_slow_reader_holds_nobody_else_on_its_connection() {
     let upstream = build(&settings_h2(&scripted));
     let mut slow = Vec::new();
     for _ in 0..30 {
-        let request = http::Request::get("/large").body(Body::empty()).unwrap();
+        let request = http::Request::get("/large").body(Body::empty()).unwrap().into();
         slow.push(in_time(upstream.send(request)).await.unwrap());
     }
     for _ in 0..10 {
@@ -348,8 +348,8 @@ async fn a_slow_reader_holds_nobody_else_on_its_connection() {
     assert_eq!(scripted.accepted(), 1);
     // And what each of them takes stays bounded.
     let mut read = 0;
-    for reply in slow {
-        read += in_time(reply.into_body().frame()).await.unwrap().unwrap().into_data().unwrap().len();
+    for mut reply in slow {
+        read += in_time(reply.body.frame()).await.unwrap().unwrap().into_data().unwrap().len();
     }
     assert!(read <= 30 * multi::STREAM_WINDOW_BYTES as usize);
 }

@@ -1,0 +1,103 @@
+//! How long a message's body is (RFC 9112, 6.3). What could be read in two ways is refused. Knows no bytes of a body.
+
+use http::{Method, StatusCode, Version};
+
+use super::head::Refused;
+use crate::wire::{Fields, Known, KnownSet, Request, Response};
+
+/// Where a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// After so many bytes; 0 is no body.
+    Length(u64),
+    /// With its last chunk.
+    Chunked,
+    /// With the connection.
+    UntilClose,
+}
+
+const LENGTHS: KnownSet = KnownSet::of(&[Known::ContentLength, Known::TransferEncoding]);
+
+/// Of a request.
+pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
+    let fields = &request.fields;
+    if !fields.present().meets(LENGTHS) {
+        return Ok(Framing::Length(0));
+    }
+    if !fields.has(Known::TransferEncoding) {
+        return length(fields).map(Framing::Length).ok_or(Refused::Malformed("Content-Length is no number, or two"));
+    }
+    if fields.has(Known::ContentLength) {
+        return Err(Refused::Malformed("both Content-Length and Transfer-Encoding say how long the body is"));
+    }
+    if request.version == Version::HTTP_10 {
+        return Err(Refused::Malformed("HTTP/1.0 has no Transfer-Encoding"));
+    }
+    let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
+    match (codings.next(), codings.next()) {
+        (Some(only), None) if only.eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
+        (first, second) => {
+            let all = || fields.get_all(Known::TransferEncoding).flat_map(list);
+            let chunked = all().filter(|coding| coding.eq_ignore_ascii_case(b"chunked")).count();
+            let last = all().last().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
+            debug_assert!(first.is_some() || second.is_none());
+            // Without `chunked` at its end nobody knows where a request ends, and twice it may have been read as nested.
+            if last && chunked == 1 {
+                Err(Refused::UnknownCoding)
+            } else {
+                Err(Refused::Malformed("Transfer-Encoding does not end in one chunked"))
+            }
+        }
+    }
+}
+
+/// Of a reply; a length that stands beside chunks is taken off, one that is repeated is left once.
+pub(super) fn of_reply(reply: &mut Response, method: &Method, version: Version) -> Result<Framing, Refused> {
+    let status = reply.status;
+    let bodiless =
+        *method == Method::HEAD || status.is_informational() || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+    let fields = &mut reply.fields;
+    if !fields.present().meets(LENGTHS) {
+        return Ok(if bodiless { Framing::Length(0) } else { Framing::UntilClose });
+    }
+    if fields.has(Known::TransferEncoding) {
+        // A coding beside `chunked` changes the bytes, and nobody would tell the client.
+        let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
+        let chunked = codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
+        if !chunked || codings.next().is_some() || version == Version::HTTP_10 {
+            return Err(Refused::UnknownCoding);
+        }
+        drop(codings);
+        fields.remove(Known::ContentLength);
+        return Ok(if bodiless { Framing::Length(0) } else { Framing::Chunked });
+    }
+    let mut values = fields.get_all(Known::ContentLength);
+    let once = values.next().is_some_and(|value| !value.contains(&b',')) && values.next().is_none();
+    let length = length_of(fields.get_all(Known::ContentLength).flat_map(list)).ok_or(Refused::Malformed("Content-Length is no number"))?;
+    drop(values);
+    if !once {
+        // `5, 5` is one length that a proxy before us has joined (RFC 9110, 8.6).
+        fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
+    }
+    Ok(Framing::Length(if bodiless { 0 } else { length }))
+}
+
+/// A request's length. Two that agree are one, as two fields; a list in one field is none.
+fn length(fields: &Fields) -> Option<u64> {
+    length_of(fields.get_all(Known::ContentLength))
+}
+
+fn length_of<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<u64> {
+    let first = number(values.next()?)?;
+    values.all(|value| number(value) == Some(first)).then_some(first)
+}
+
+/// Digits and nothing else. What does not fit into 63 bits is refused too, since many a peer counts with a sign.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok().filter(|number| *number <= u64::MAX >> 1)
+}
+
+fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}

@@ -1,0 +1,235 @@
+//! Reads a stream of requests, or one reply, out of bytes that come in pieces, as `listen/http1.rs` and `upstream/link.rs` do: what was understood, and
+//! how it ended. The fuzz targets include this file too.
+
+use http::{HeaderMap, Method, StatusCode, Version};
+
+use crate::http1::{self, Decoder, Framing, Next, Refused, Scan};
+use crate::wire::{Buffer, Fields, PLAIN_BYTES};
+
+/// Bytes of a head, at most.
+pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Names in small letters, and values.
+pub(crate) type Pairs = Vec<(String, Vec<u8>)>;
+
+/// A message that was understood, or the part of it that has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) start: Start,
+    pub(crate) version: Version,
+    pub(crate) fields: Pairs,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Pairs,
+    /// The body has come to its end.
+    pub(crate) whole: bool,
+}
+
+/// What a message begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    Request { method: Method, target: String, authority: Option<String> },
+    Reply(StatusCode),
+}
+
+/// Why nothing more is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// More has to come first.
+    More,
+    /// No more is read after this message.
+    Closes,
+    /// A head was refused.
+    Refused(StatusCode),
+    /// A body's framing is broken.
+    Broken,
+}
+
+/// What came of some bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) messages: Vec<Message>,
+    /// Where each whole message ended in the stream.
+    pub(crate) ends: Vec<usize>,
+    pub(crate) ending: Ending,
+}
+
+/// Whose bytes they are.
+#[derive(Clone, Debug)]
+enum Side {
+    Client,
+    /// The reply to a request of this method.
+    Upstream(Method),
+}
+
+/// A connection's reading half.
+struct Reader {
+    side: Side,
+    input: Buffer,
+    scan: Scan,
+    /// Of the body that is being read, and whether the connection goes on after it.
+    body: Option<(Decoder, bool)>,
+    answer: Answer,
+    used: usize,
+}
+
+/// Reads requests out of `bytes`, which come in `pieces`.
+pub(crate) fn requests<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Answer {
+    Reader::new(Side::Client).read(pieces, false)
+}
+
+/// Reads the reply to a `method` request. `closes`: the upstream closes after its last byte.
+pub(crate) fn reply<'b>(pieces: impl IntoIterator<Item = &'b [u8]>, method: &Method, closes: bool) -> Answer {
+    Reader::new(Side::Upstream(method.clone())).read(pieces, closes)
+}
+
+/// `bytes` in pieces that end at each of `cuts`, which ascend.
+pub(crate) fn cut<'b>(bytes: &'b [u8], cuts: &[usize]) -> Vec<&'b [u8]> {
+    let mut from = 0;
+    let mut pieces = Vec::new();
+    for cut in cuts.iter().copied().chain([bytes.len()]) {
+        let cut = cut.clamp(from, bytes.len());
+        pieces.push(&bytes[from..cut]);
+        from = cut;
+    }
+    pieces
+}
+
+impl Reader {
+    fn new(side: Side) -> Self {
+        let answer = Answer { messages: Vec::new(), ends: Vec::new(), ending: Ending::More };
+        Self { side, input: Buffer::default(), scan: Scan::default(), body: None, answer, used: 0 }
+    }
+
+    fn read<'b>(mut self, pieces: impl IntoIterator<Item = &'b [u8]>, closes: bool) -> Answer {
+        for piece in pieces {
+            let mut rest = piece;
+            while !rest.is_empty() && self.answer.ending == Ending::More {
+                let most = if self.body.is_some() { PLAIN_BYTES } else { HEAD_BYTES_MAX };
+                let room = self.input.room(most);
+                let bytes = room.len().min(rest.len());
+                assert!(bytes > 0, "neither used nor refused, and yet there is no room");
+                room[..bytes].copy_from_slice(&rest[..bytes]);
+                self.input.filled(bytes);
+                rest = &rest[bytes..];
+                self.advance();
+            }
+        }
+        if closes
+            && let Some((decoder, _)) = &mut self.body
+            && decoder.close()
+        {
+            self.advance();
+        }
+        self.answer
+    }
+
+    /// Uses what there is.
+    fn advance(&mut self) {
+        while self.answer.ending == Ending::More {
+            let goes_on = if self.body.is_some() { self.content() } else { self.head() };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.used += bytes;
+        self.input.consume(bytes);
+    }
+
+    /// A head; whether there was one.
+    fn head(&mut self) -> bool {
+        let bytes = self.input.bytes();
+        let found = self.scan.find(bytes, matches!(self.side, Side::Upstream(_)));
+        let range = match found {
+            Ok(Some(range)) => range,
+            Ok(None) if bytes.len() >= HEAD_BYTES_MAX => return self.stop(Ending::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)),
+            Ok(None) => return false,
+            Err(refused) => return self.stop(Ending::Refused(refused.status())),
+        };
+        let end = range.end;
+        match understood(&bytes[range], &self.side) {
+            Ok((message, framing, keep_alive)) => {
+                self.consume(end);
+                self.scan = Scan::default();
+                if let Start::Reply(status) = message.start
+                    && status.is_informational()
+                {
+                    // Nobody asked for another protocol; the others are left out.
+                    return status != StatusCode::SWITCHING_PROTOCOLS || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
+                }
+                self.answer.messages.push(message);
+                self.body = Some((Decoder::new(framing), keep_alive));
+                true
+            }
+            Err(refused) => self.stop(Ending::Refused(refused.status())),
+        }
+    }
+
+    /// Some of a body; whether there was any, or its end.
+    fn content(&mut self) -> bool {
+        let Some((decoder, keep_alive)) = &mut self.body else { return false };
+        let mut skipped = 0;
+        let next = decoder.next(self.input.bytes(), |bytes| skipped += bytes);
+        self.used += skipped;
+        self.input.consume(skipped);
+        let message = self.answer.messages.last_mut().unwrap();
+        match next {
+            Ok(Next::Data(bytes)) => {
+                message.body.extend_from_slice(&self.input.bytes()[..bytes]);
+                decoder.consumed(bytes);
+                self.consume(bytes);
+                true
+            }
+            Ok(Next::More) => false,
+            Ok(Next::End) => {
+                message.trailers = decoder.take_trailers().map(|trailers| of_map(&trailers)).unwrap_or_default();
+                message.whole = true;
+                self.answer.ends.push(self.used);
+                let closes = !*keep_alive || matches!(self.side, Side::Upstream(_));
+                self.body = None;
+                !closes || self.stop(Ending::Closes)
+            }
+            Err(_) => self.stop(Ending::Broken),
+        }
+    }
+
+    fn stop(&mut self, ending: Ending) -> bool {
+        self.answer.ending = ending;
+        false
+    }
+}
+
+fn understood(head: &[u8], side: &Side) -> Result<(Message, Framing, bool), Refused> {
+    let message = |start, version, fields: &Fields| Message {
+        start,
+        version,
+        fields: of_fields(fields),
+        body: Vec::new(),
+        trailers: Vec::new(),
+        whole: false,
+    };
+    match side {
+        Side::Client => {
+            let head = http1::request(head)?;
+            let request = &head.request;
+            let (target, authority) = (request.target().to_owned(), request.authority().map(str::to_owned));
+            let start = Start::Request { method: request.method.clone(), target, authority };
+            Ok((message(start, request.version, &request.fields), head.framing, head.keep_alive))
+        }
+        Side::Upstream(method) => {
+            let head = http1::reply(head, method)?;
+            Ok((message(Start::Reply(head.reply.status), Version::HTTP_11, &head.reply.fields), head.framing, head.keep_alive))
+        }
+    }
+}
+
+/// In small letters, as they came.
+pub(crate) fn of_fields(fields: &Fields) -> Pairs {
+    fields.iter().map(|(name, value)| (String::from_utf8(name.to_ascii_lowercase()).unwrap(), value.to_vec())).collect()
+}
+
+pub(crate) fn of_map(map: &HeaderMap) -> Pairs {
+    map.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
+}

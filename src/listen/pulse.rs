@@ -1,0 +1,105 @@
+//! What the parts of one connection tell each other: its stream, its streams' tasks, and the worker that drains it. All of them run on one worker, so that
+//! nothing here is contended. Knows nothing of requests.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::task::Waker;
+
+/// See the file's head.
+#[derive(Debug, Default)]
+pub(super) struct Pulse {
+    draining: AtomicBool,
+    abandoned: AtomicBool,
+    waker: OnceLock<Waker>,
+    /// Writes below TLS that went out.
+    writes: AtomicU64,
+    /// HTTP/2: streams whose tasks have not ended, and whether there ever was one.
+    streams: AtomicUsize,
+    had_streams: AtomicBool,
+    /// It is no HTTP connection any more, and read by whoever asked for the upgrade: woken through this.
+    upgraded: AtomicBool,
+    upgraded_waker: Mutex<Option<Waker>>,
+}
+
+impl Pulse {
+    /// From the connection's own task, once it runs.
+    pub(super) fn wake_with(&self, waker: &Waker) {
+        self.waker.get_or_init(|| waker.clone());
+    }
+
+    /// Close when it suits: now where the connection is idle, else after the reply that is under way.
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Close at once.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Without a waker the task was never polled: its first poll sees the flag.
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+        if self.is_upgraded() {
+            let waker = self.upgraded_waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Bytes went out below TLS.
+    pub(super) fn wrote(&self) {
+        // One writer: no need for the bus lock of a fetch_add.
+        self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// An HTTP/2 stream begins.
+    pub(super) fn stream_opened(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        self.had_streams.store(true, Ordering::Relaxed);
+    }
+
+    /// Its task has ended. The connection may wait for just that: to be idle, or to read on.
+    pub(super) fn stream_ended(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Streams whose tasks have not ended, and whether there ever was one.
+    pub(super) fn streams(&self) -> (usize, bool) {
+        (self.streams.load(Ordering::Relaxed), self.had_streams.load(Ordering::Relaxed))
+    }
+
+    /// From now on it is what its first bytes agreed on, and no HTTP.
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
+    }
+
+    /// From whoever reads an upgraded connection.
+    pub(super) fn wake_upgraded_with(&self, waker: &Waker) {
+        let mut kept = self.upgraded_waker.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *kept {
+            Some(kept) => kept.clone_from(waker),
+            kept @ None => *kept = Some(waker.clone()),
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}

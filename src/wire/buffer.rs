@@ -1,0 +1,256 @@
+//! The bytes that a connection has read and not used, or written and not sent. Knows nothing of what they mean.
+//!
+//! A connection without any holds no memory: a buffer's space comes from the worker when it is needed and goes back when the buffer is empty, so that
+//! idle connections cost none. While a body streams the space may be much larger, since the size of the pieces decides what large bodies cost.
+
+use std::cell::RefCell;
+
+/// What a read asks for as a rule.
+pub(crate) const PLAIN_BYTES: usize = 16 << 10;
+/// What a read asks for while a body streams.
+const LARGE_BYTES: usize = 512 << 10;
+/// Plain and large spaces that a worker keeps for later, at most. No more than that many large ones are in use at once: they bound what slow readers hold.
+const SPARE_PLAIN_MAX: usize = 64;
+const LARGE_MAX: usize = 8;
+
+thread_local! {
+    static SPACES: RefCell<Spaces> = const { RefCell::new(Spaces { plain: Vec::new(), large: Vec::new(), large_used: 0 }) };
+}
+
+struct Spaces {
+    plain: Vec<Box<[u8]>>,
+    large: Vec<Box<[u8]>>,
+    large_used: usize,
+}
+
+/// See the file's head.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    space: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// The space counts as one of the large ones.
+    large: bool,
+    /// The last read took all the room there was.
+    filled_up: bool,
+}
+
+impl Buffer {
+    /// What is in it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.space.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether the last read took all the room there was: bytes come faster than pieces of this size are passed on.
+    pub(crate) fn was_filled_up(&self) -> bool {
+        self.filled_up
+    }
+
+    /// Takes off the first `bytes`.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.start = self.start.saturating_add(bytes).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Gives the space back where nothing is in it.
+    pub(crate) fn rest(&mut self) {
+        if self.is_empty() && !self.space.is_empty() {
+            self.release();
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Where the next bytes may be put: at least one, so that what is in it may take up to `most` bytes; none where it takes that already.
+    pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
+        if self.space.is_empty() {
+            self.space = take_plain();
+        }
+        if self.start > 0 && self.end == self.space.len() {
+            self.space.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.space.len() && self.end < most {
+            self.grow((2 * self.end).min(most.max(PLAIN_BYTES)));
+        }
+        let end = self.space.len().min(self.start + most.max(self.len()));
+        self.space.get_mut(self.end..end).unwrap_or_default()
+    }
+
+    /// The same while a body streams: a much larger space, as long as few have one.
+    pub(crate) fn large_room(&mut self) -> &mut [u8] {
+        if self.is_empty()
+            && !self.large
+            && self.space.len() <= PLAIN_BYTES
+            && let Some(large) = take_large()
+        {
+            self.release();
+            (self.space, self.large, self.start, self.end) = (large, true, 0, 0);
+        }
+        self.room(PLAIN_BYTES.max(self.space.len()))
+    }
+
+    /// `bytes` were put into its room.
+    pub(crate) fn filled(&mut self, bytes: usize) {
+        self.end = (self.end + bytes).min(self.space.len());
+        self.filled_up = self.end == self.space.len();
+    }
+
+    /// Puts `bytes` behind what is in it.
+    #[cfg(test)]
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.space.is_empty() {
+            self.space = take_plain();
+        }
+        let needed = self.len() + bytes.len();
+        if self.end + bytes.len() > self.space.len() {
+            if needed > self.space.len() {
+                self.grow(needed.next_power_of_two());
+            } else {
+                self.space.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+        }
+        if let Some(room) = self.space.get_mut(self.end..self.end + bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.end += bytes.len();
+        }
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        let mut space = vec![0; bytes].into_boxed_slice();
+        let len = self.len();
+        if let (Some(to), Some(from)) = (space.get_mut(..len), self.space.get(self.start..self.end)) {
+            to.copy_from_slice(from);
+        }
+        self.release();
+        (self.space, self.start, self.end) = (space, 0, len);
+    }
+
+    fn release(&mut self) {
+        let space = std::mem::take(&mut self.space);
+        let large = std::mem::take(&mut self.large);
+        // Freed while the thread ends, and its thread-locals with it.
+        let _ = SPACES.try_with(|spaces| {
+            let mut spaces = spaces.borrow_mut();
+            if large {
+                spaces.large_used = spaces.large_used.saturating_sub(1);
+                spaces.large.push(space);
+            } else if space.len() == PLAIN_BYTES && spaces.plain.len() < SPARE_PLAIN_MAX {
+                spaces.plain.push(space);
+            }
+        });
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.space.is_empty() {
+            self.release();
+        }
+    }
+}
+
+fn take_plain() -> Box<[u8]> {
+    let spare = SPACES.try_with(|spaces| spaces.borrow_mut().plain.pop()).ok().flatten();
+    spare.unwrap_or_else(|| vec![0; PLAIN_BYTES].into())
+}
+
+fn take_large() -> Option<Box<[u8]>> {
+    let spaces = |spaces: &RefCell<Spaces>| {
+        let mut spaces = spaces.borrow_mut();
+        (spaces.large_used < LARGE_MAX).then(|| {
+            spaces.large_used += 1;
+            spaces.large.pop().unwrap_or_else(|| vec![0; LARGE_BYTES].into())
+        })
+    };
+    SPACES.try_with(spaces).ok().flatten()
+}
+
+/// Frees the large spaces that nobody uses: called once in a while, so that a burst of large bodies does not stay in memory.
+pub(crate) fn trim() {
+    let _ = SPACES.try_with(|spaces| spaces.borrow_mut().large.clear());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_whatever_the_sizes() {
+        let mut buffer = Buffer::default();
+        let (mut put, mut taken) = (0_u32, 0_u32);
+        for round in 1..200_usize {
+            let piece: Vec<u8> = (0..round * 37 % 911)
+                .map(|_| {
+                    put += 1;
+                    (put % 251) as u8
+                })
+                .collect();
+            if round % 2 == 0 {
+                buffer.push(&piece);
+            } else {
+                let mut rest = piece.as_slice();
+                while !rest.is_empty() {
+                    let room = buffer.room(1 << 20);
+                    let now = room.len().min(rest.len());
+                    assert!(now > 0);
+                    room[..now].copy_from_slice(&rest[..now]);
+                    buffer.filled(now);
+                    rest = &rest[now..];
+                }
+            }
+            let now = (round * 53 % 700).min(buffer.len());
+            for byte in &buffer.bytes()[..now] {
+                taken += 1;
+                assert_eq!(*byte, (taken % 251) as u8);
+            }
+            buffer.consume(now);
+        }
+        assert_eq!(put - taken, buffer.len() as u32);
+    }
+
+    #[test]
+    fn it_takes_no_more_than_it_may() {
+        let mut buffer = Buffer::default();
+        buffer.push(&[1; 100]);
+        assert_eq!(buffer.room(120).len(), 20);
+        assert_eq!(buffer.room(100).len(), 0);
+        assert_eq!(buffer.room(50).len(), 0);
+        let most = PLAIN_BYTES * 3;
+        loop {
+            let room = buffer.room(most).len();
+            if room == 0 {
+                break;
+            }
+            buffer.filled(room);
+        }
+        assert_eq!(buffer.len(), most);
+    }
+
+    #[test]
+    fn an_empty_one_holds_nothing_and_large_spaces_are_few() {
+        let mut buffer = Buffer::default();
+        buffer.push(b"x");
+        buffer.consume(1);
+        buffer.rest();
+        assert!(buffer.space.is_empty());
+        let mut many: Vec<Buffer> = (0..LARGE_MAX + 2).map(|_| Buffer::default()).collect();
+        let large = many.iter_mut().filter_map(|buffer| (buffer.large_room().len() == LARGE_BYTES).then_some(())).count();
+        assert_eq!(large, LARGE_MAX);
+        assert!(many.iter_mut().all(|buffer| !buffer.large_room().is_empty()));
+        many.clear();
+        assert_eq!(SPACES.with_borrow(|spaces| (spaces.large_used, spaces.large.len())), (0, LARGE_MAX));
+        trim();
+        assert_eq!(SPACES.with_borrow(|spaces| spaces.large.len()), 0);
+    }
+}

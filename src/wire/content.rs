@@ -1,0 +1,467 @@
+//! What a [`Body`](super::Body) that is not nothing consists of. Knows neither which side it came from nor where it goes.
+//!
+//! A stream's timer is made when the peer first lets us wait, which a body that came with its head never does.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use smallvec::SmallVec;
+
+use super::{Alarm, BodyError, End, Ending, OnEnd, Source};
+use crate::clock;
+
+/// What is still taken of a [`lingering`](Body::lingering) stream that nobody reads any more, and for how long.
+const LINGER_BYTES_MAX: usize = 256 << 10;
+const LINGER_TIME: Duration = Duration::from_secs(5);
+/// Bytes of one frame of a source's, at most: it is a copy, and waits for its reader beside what is still to come.
+pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
+
+/// See the file's head.
+pub(super) struct Content {
+    kind: Kind,
+    rest: Option<Box<Rest>>,
+    bytes: u64,
+    bytes_max: u64,
+    idle: Option<Duration>,
+    alarm: Alarm,
+    sift: Option<fn(&mut HeaderMap)>,
+    linger: bool,
+    on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
+}
+
+/// What came and was not taken yet; boxed, since few bodies have any.
+#[derive(Default)]
+struct Rest {
+    /// Handed over by a stream and not yet [consumed](Content::consume).
+    piece: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+enum Kind {
+    Empty,
+    Full(Bytes),
+    Stream(Incoming),
+    Source(Box<dyn Source>),
+    /// An error was given out: it is over, and yet it is not complete.
+    Failed,
+}
+
+impl Content {
+    /// None; for whoever waits for its end.
+    pub(super) fn nothing() -> Self {
+        Self::of(Kind::Empty)
+    }
+
+    /// A whole body.
+    pub(super) fn full(bytes: Bytes) -> Self {
+        Self::of(Kind::Full(bytes))
+    }
+
+    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and [`idle_timeout`](Self::idle_timeout) set them.
+    pub(super) fn incoming(incoming: Incoming) -> Self {
+        Self::of(Kind::Stream(incoming))
+    }
+
+    /// What a connection lends, without limits as above.
+    pub(super) fn source(source: Box<dyn Source>) -> Self {
+        Self::of(Kind::Source(source))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            rest: None,
+            bytes: 0,
+            bytes_max: u64::MAX,
+            idle: None,
+            alarm: Alarm::default(),
+            sift: None,
+            linger: false,
+            on_end: SmallVec::new(),
+        }
+    }
+
+    /// [`Body::limit`](super::Body::limit).
+    pub(super) fn limit(&mut self, bytes_max: u64) {
+        self.bytes_max = bytes_max;
+    }
+
+    /// [`Body::idle_timeout`](super::Body::idle_timeout).
+    pub(super) fn idle_timeout(&mut self, idle: Duration) {
+        self.idle = Some(idle);
+    }
+
+    /// [`Body::lingering`](super::Body::lingering).
+    pub(super) fn lingering(&mut self) {
+        self.linger = true;
+    }
+
+    /// [`Body::sift_trailers`](super::Body::sift_trailers).
+    pub(super) fn sift_trailers(&mut self, sift: fn(&mut HeaderMap)) {
+        self.sift = Some(sift);
+    }
+
+    /// [`Body::on_end_boxed`](super::Body::on_end_boxed).
+    pub(super) fn on_end_boxed(&mut self, hook: Box<dyn OnEnd>) {
+        self.on_end.push(hook);
+    }
+
+    /// Whether it comes from a peer, so that it may be late or fail.
+    pub(super) fn is_streaming(&self) -> bool {
+        matches!(self.kind, Kind::Stream(_) | Kind::Source(_))
+    }
+
+    /// Whether it lies in the buffer of a connection that is driven by the task which sends the reply.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self.kind, Kind::Source(_))
+    }
+
+    /// Whether there is none, and nobody waits for its end.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self.kind, Kind::Empty) && self.on_end.is_empty()
+    }
+
+    /// Whether the peer declared a length above the limit: it can be refused before anything of it is read.
+    pub(super) fn is_declared_too_large(&self) -> bool {
+        self.declared().saturating_add(self.bytes) > self.bytes_max
+    }
+
+    /// Bytes that the peer has declared and that are still to come.
+    fn declared(&self) -> u64 {
+        match &self.kind {
+            Kind::Stream(incoming) => incoming.size_hint().lower(),
+            Kind::Source(source) => source.remaining().unwrap_or(0),
+            Kind::Empty | Kind::Full(_) | Kind::Failed => 0,
+        }
+    }
+
+    /// Its length, where that is known.
+    pub(super) fn length(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Source(source) => source.remaining(),
+            _ => self.size_hint().exact(),
+        }
+    }
+
+    /// Ready when there is [data](Self::data), or with `None` at the end; trailers are then to be [taken](Self::take_trailers).
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), BodyError>>> {
+        loop {
+            if !self.data().is_empty() {
+                return Poll::Ready(Some(Ok(())));
+            }
+            match self.kind {
+                Kind::Source(_) => return self.poll_source(cx),
+                Kind::Stream(_) => {}
+                Kind::Full(_) | Kind::Empty => {
+                    self.complete(false);
+                    return Poll::Ready(None);
+                }
+                Kind::Failed => return Poll::Ready(None),
+            }
+            match ready!(Pin::new(&mut *self).poll_frame(cx)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest.get_or_insert_default().piece = data,
+                    Err(frame) => {
+                        self.rest.get_or_insert_default().trailers = frame.into_trailers().ok();
+                        return Poll::Ready(None);
+                    }
+                },
+            }
+        }
+    }
+
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), BodyError>>> {
+        if self.bytes == 0 && self.is_declared_too_large() {
+            let error = self.too_large();
+            self.failed(&error);
+            return Poll::Ready(Some(Err(error)));
+        }
+        let Kind::Source(source) = &mut self.kind else { return Poll::Ready(None) };
+        let filled = match source.poll_fill(cx) {
+            Poll::Pending => return self.poll_idle(cx).map(|error| Some(Err(error))),
+            Poll::Ready(filled) => filled,
+        };
+        self.alarm.disarm();
+        let Kind::Source(source) = &mut self.kind else { return Poll::Ready(None) };
+        let error = match filled {
+            Ok(()) if source.data().is_empty() => {
+                self.end_source();
+                return Poll::Ready(None);
+            }
+            Ok(()) if self.bytes.saturating_add(source.data().len() as u64) <= self.bytes_max => return Poll::Ready(Some(Ok(()))),
+            Ok(()) => self.too_large(),
+            Err(error) => error,
+        };
+        self.failed(&error);
+        Poll::Ready(Some(Err(error)))
+    }
+
+    /// What was read and not consumed; empty unless [`poll_fill`](Self::poll_fill) has said that there is something.
+    pub(super) fn data(&self) -> &[u8] {
+        match &self.kind {
+            Kind::Source(source) => source.data(),
+            Kind::Full(bytes) => bytes,
+            _ => self.rest.as_ref().map_or(&[], |rest| &rest.piece),
+        }
+    }
+
+    /// Gives up the first `bytes` of [`data`](Self::data).
+    pub(super) fn consume(&mut self, bytes: usize) {
+        match &mut self.kind {
+            Kind::Source(source) => source.consume(bytes),
+            Kind::Full(whole) => whole.advance(bytes.min(whole.len())),
+            // Counted when it came.
+            _ => {
+                let piece = self.rest.as_mut().map(|rest| &mut rest.piece);
+                return piece.into_iter().for_each(|piece| piece.advance(bytes.min(piece.len())));
+            }
+        }
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+    }
+
+    /// Tells the body's end where all of it was consumed: sooner than the next [`poll_fill`](Self::poll_fill) would.
+    pub(super) fn end_if_read(&mut self) {
+        match &self.kind {
+            Kind::Source(source) if source.is_end() => self.end_source(),
+            Kind::Full(bytes) if bytes.is_empty() => self.complete(false),
+            _ => {}
+        }
+    }
+
+    /// The trailers, once, after the end.
+    pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.rest.as_mut()?.trailers.take()
+    }
+
+    /// Goes on with what its connection has to do besides, while whoever reads the body waits for something else.
+    pub(super) fn poll_besides(&mut self, cx: &mut Context<'_>) {
+        if let Kind::Source(source) = &mut self.kind {
+            source.poll_besides(cx);
+        }
+    }
+
+    /// A source has come to its end.
+    fn end_source(&mut self) {
+        let Kind::Source(mut source) = mem::replace(&mut self.kind, Kind::Empty) else { return };
+        let mut trailers = source.take_trailers();
+        if let Some(trailers) = &mut trailers {
+            if let Some(sift) = self.sift {
+                sift(trailers);
+            }
+            self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
+        }
+        let end = End { ending: Ending::Complete, bytes: self.bytes, trailers: trailers.is_some() };
+        if trailers.is_some() {
+            self.rest.get_or_insert_default().trailers = trailers;
+        }
+        source.finish(&end);
+        self.tell(end.ending, end.trailers);
+    }
+
+    fn too_large(&self) -> BodyError {
+        BodyError::TooLarge { limit_bytes: self.bytes_max }
+    }
+
+    fn tell(&mut self, ending: Ending, trailers: bool) {
+        if self.on_end.is_empty() {
+            return;
+        }
+        let end = End { ending, bytes: self.bytes, trailers };
+        for hook in mem::take(&mut self.on_end) {
+            hook.on_end(&end);
+        }
+    }
+
+    fn complete(&mut self, trailers: bool) {
+        self.kind = Kind::Empty;
+        self.tell(Ending::Complete, trailers);
+    }
+
+    fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.failed(&error);
+        Poll::Ready(Some(Err(error)))
+    }
+
+    fn failed(&mut self, error: &BodyError) {
+        let ending = Ending::Failed(error.failure());
+        // Dropping the stream tells hyper that nobody wants the rest.
+        self.leave(Kind::Failed, ending);
+        self.tell(ending, false);
+    }
+
+    /// Lets go of a stream.
+    fn leave(&mut self, next: Kind, ending: Ending) {
+        let incoming = match mem::replace(&mut self.kind, next) {
+            Kind::Stream(incoming) => incoming,
+            Kind::Source(source) => return source.finish(&End { ending, bytes: self.bytes, trailers: false }),
+            Kind::Empty | Kind::Full(_) | Kind::Failed => return,
+        };
+        if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
+            // At most one for each stream that is open: until it has ended the stream counts as such.
+            tokio::spawn(tokio::time::timeout(LINGER_TIME, throw_away(incoming)));
+        }
+    }
+
+    /// Whether an end that hyper shows is none: it takes an HTTP/2 stream that was reset without an error for one that has ended. A server may do that after
+    /// a whole reply, of which no more is wanted (RFC 9113, 8.1), a client may not; nor does a declared length end early.
+    fn is_reset(&self) -> bool {
+        let Kind::Stream(incoming) = &self.kind else { return false };
+        !incoming.is_end_stream() && (self.linger || incoming.size_hint().lower() > 0)
+    }
+
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
+        let Some(idle) = self.idle else { return Poll::Pending };
+        if !self.alarm.is_armed() {
+            self.alarm.arm(clock::monotonic() + idle);
+        }
+        ready!(self.alarm.poll(cx));
+        self.failed(&BodyError::Idle);
+        Poll::Ready(BodyError::Idle)
+    }
+
+    fn pass(&mut self, item: Option<Result<Frame<Bytes>, hyper::Error>>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.alarm.disarm();
+        let mut frame = match item {
+            None if self.is_reset() => return self.fail(BodyError::Reset),
+            None => {
+                self.complete(false);
+                return Poll::Ready(None);
+            }
+            Some(Err(error)) => return self.fail(failed(error)),
+            Some(Ok(frame)) => frame,
+        };
+        if let Some(data) = frame.data_ref() {
+            let bytes = self.bytes.saturating_add(data.len() as u64);
+            if bytes > self.bytes_max {
+                return self.fail(BodyError::TooLarge { limit_bytes: self.bytes_max });
+            }
+            self.bytes = bytes;
+            // A length that was declared is known to have been reached: the reader will not ask again.
+            if self.is_end_stream() {
+                self.complete(false);
+            }
+        } else if let Some(trailers) = frame.trailers_mut() {
+            if let Some(sift) = self.sift {
+                sift(trailers);
+            }
+            self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
+            self.complete(true);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+/// Reads on until the end, or until it is enough.
+async fn throw_away(mut incoming: Incoming) {
+    let mut bytes = 0;
+    while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
+        bytes += frame.data_ref().map_or(0, Bytes::len);
+        if bytes > LINGER_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+/// hyper tells the two apart only by the kind of the input error underneath.
+fn failed(error: hyper::Error) -> BodyError {
+    let kind = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+    match kind {
+        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => BodyError::Malformed,
+        _ => BodyError::Cut(Arc::new(error)),
+    }
+}
+
+impl http_body::Body for Content {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(rest) = &mut self.rest
+            && !rest.piece.is_empty()
+        {
+            return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut rest.piece)))));
+        }
+        if self.bytes == 0 && self.is_declared_too_large() {
+            let error = self.too_large();
+            return self.fail(error);
+        }
+        match &mut self.kind {
+            Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
+                Poll::Pending => self.poll_idle(cx).map(|error| Some(Err(error))),
+                Poll::Ready(item) => self.pass(item),
+            },
+            Kind::Source(_) => match ready!(self.poll_source(cx)) {
+                None => Poll::Ready(self.take_trailers().map(|trailers| Ok(Frame::trailers(trailers)))),
+                Some(Err(error)) => Poll::Ready(Some(Err(error))),
+                Some(Ok(())) => {
+                    let data = self.data();
+                    let data = Bytes::copy_from_slice(data.get(..data.len().min(FRAME_BYTES_MAX)).unwrap_or_default());
+                    self.consume(data.len());
+                    self.end_if_read();
+                    Poll::Ready(Some(Ok(Frame::data(data))))
+                }
+            },
+            Kind::Full(bytes) => {
+                let bytes = mem::take(bytes);
+                self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+                self.complete(false);
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Kind::Empty => {
+                if let Some(trailers) = self.take_trailers() {
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                }
+                self.complete(false);
+                Poll::Ready(None)
+            }
+            Kind::Failed => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Empty => self.rest.as_ref().is_none_or(|rest| rest.piece.is_empty() && rest.trailers.is_none()),
+            Kind::Full(_) | Kind::Failed => false,
+            Kind::Stream(incoming) => incoming.is_end_stream(),
+            Kind::Source(source) => source.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Empty | Kind::Failed => SizeHint::with_exact(0),
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Stream(incoming) => incoming.size_hint(),
+            Kind::Source(source) => source.remaining().map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        if self.is_nothing() {
+            return;
+        }
+        // hyper drops an empty body unread, and one whose declared length it has seen: both are whole, also where HTTP/2 has not said so yet.
+        let whole = match &self.kind {
+            Kind::Stream(incoming) => incoming.is_end_stream() || (self.bytes > 0 && incoming.size_hint().exact() == Some(0)),
+            Kind::Empty => true,
+            Kind::Full(_) | Kind::Failed => false,
+            Kind::Source(source) => source.is_end(),
+        };
+        let ending = if whole { Ending::Complete } else { Ending::Dropped };
+        self.leave(Kind::Empty, ending);
+        self.tell(ending, false);
+    }
+}

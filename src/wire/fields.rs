@@ -1,0 +1,398 @@
+//! Header fields as one block of bytes: those of a head as they came, and those that were added on the way. Knows no request and no reply.
+//!
+//! A field that came is a range of the block and is never copied alone. Taking it off marks it, adding one appends a line; writing the fields copies
+//! the unmarked ranges, neighbours at once. The memory comes from the worker and goes back to it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::known::{Known, KnownSet, Name};
+
+/// Blocks that a worker keeps for later, at most, and the bytes of one that is worth keeping.
+const SPARE_BLOCKS_MAX: usize = 64;
+const SPARE_BYTES_MAX: usize = 16 << 10;
+/// What most heads need.
+const BLOCK_BYTES: usize = 1 << 10;
+const BLOCK_LINES: usize = 24;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Default)]
+struct Block {
+    text: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+/// A list of header fields, in order.
+pub struct Fields {
+    block: Block,
+    /// Which known names are among them.
+    present: KnownSet,
+}
+
+/// A range of a block. Not a `Range`, which can't be copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: u32,
+    end: u32,
+}
+
+/// One field's line, and where in it name and value are.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// From the name's first byte up to the next line.
+    whole: Span,
+    value: Span,
+    name_bytes: u32,
+    known: Known,
+    dropped: bool,
+}
+
+impl Span {
+    pub(crate) fn new(range: Range<usize>) -> Self {
+        // No head is nearly as long as four gigabytes.
+        let at = |place| u32::try_from(place).unwrap_or(u32::MAX);
+        Self { start: at(range.start), end: at(range.end) }
+    }
+
+    pub(crate) fn of(self, text: &[u8]) -> &[u8] {
+        text.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fields {
+    /// No fields.
+    #[must_use]
+    pub fn new() -> Self {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        let block = spare.unwrap_or_else(|| Block { text: Vec::with_capacity(BLOCK_BYTES), lines: Vec::with_capacity(BLOCK_LINES) });
+        Self { block, present: KnownSet::default() }
+    }
+
+    /// No fields, and the bytes of a head whose lines are about to be [noted](Self::note).
+    pub(crate) fn of_head(head: &[u8]) -> Self {
+        let mut fields = Self::new();
+        fields.block.text.extend_from_slice(head);
+        fields
+    }
+
+    /// Notes a line of the head: its name, its value, and where the next line begins.
+    pub(crate) fn note(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
+        let name = Span::new(name);
+        let known = Known::of(name.of(&self.block.text));
+        self.present.insert(known);
+        let whole = Span { start: name.start, ..Span::new(0..next) };
+        self.block.lines.push(Line { whole, value: Span::new(value), name_bytes: name.end - name.start, known, dropped: false });
+    }
+
+    /// Keeps `text` beside the fields: a target, a reason.
+    pub(crate) fn keep(&mut self, text: &[u8]) -> Span {
+        let start = self.block.text.len();
+        self.block.text.extend_from_slice(text);
+        Span::new(start..self.block.text.len())
+    }
+
+    /// What was kept, or stands in the head.
+    pub(crate) fn kept(&self, span: Span) -> &[u8] {
+        span.of(&self.block.text)
+    }
+
+    /// The names among them that Weir knows.
+    #[must_use]
+    pub fn present(&self) -> KnownSet {
+        self.present
+    }
+
+    /// All fields: names in the case in which they came.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.lines().map(|line| (self.name_of(line), line.value.of(&self.block.text)))
+    }
+
+    /// The value of the first field of this name.
+    #[must_use]
+    pub fn get<'n>(&self, name: impl Into<Name<'n>>) -> Option<&[u8]> {
+        self.get_all(name).next()
+    }
+
+    /// The values of all fields of this name.
+    pub fn get_all<'f, 'n, N: Into<Name<'n>>>(&'f self, name: N) -> impl DoubleEndedIterator<Item = &'f [u8]> + use<'f, 'n, N> {
+        let name = name.into();
+        let lines = if self.present.has(name.known) { self.block.lines.as_slice() } else { &[] };
+        lines.iter().filter(move |line| self.is(line, name)).map(|line| line.value.of(&self.block.text))
+    }
+
+    /// Whether there is a field of this name.
+    #[must_use]
+    pub fn has<'n>(&self, name: impl Into<Name<'n>>) -> bool {
+        let name = name.into();
+        self.present.has(name.known) && (name.known != Known::Other || self.lines().any(|line| self.is(line, name)))
+    }
+
+    /// Whether there is none at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lines().next().is_none()
+    }
+
+    /// Adds a field beside those of its name.
+    pub fn append<'n>(&mut self, name: impl Into<Name<'n>>, value: impl AsRef<[u8]>) {
+        self.append_with(name, |out| out.extend_from_slice(value.as_ref()));
+    }
+
+    /// Adds a field whose value `write` appends: visible bytes, blanks between them, no line end.
+    pub fn append_with<'n>(&mut self, name: impl Into<Name<'n>>, write: impl FnOnce(&mut Vec<u8>)) {
+        let name = name.into();
+        let text = &mut self.block.text;
+        let start = text.len();
+        text.extend_from_slice(name.text);
+        text.extend_from_slice(b": ");
+        let value = text.len();
+        write(text);
+        let end = text.len();
+        debug_assert!(text.get(value..).is_some_and(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))));
+        text.extend_from_slice(b"\r\n");
+        let (whole, name_bytes) = (Span::new(start..text.len()), Span::new(0..name.text.len()).end);
+        self.block.lines.push(Line { whole, value: Span::new(value..end), name_bytes, known: name.known, dropped: false });
+        self.present.insert(name.known);
+    }
+
+    /// Replaces all fields of this name by one.
+    pub fn set<'n>(&mut self, name: impl Into<Name<'n>>, value: impl AsRef<[u8]>) {
+        let name = name.into();
+        self.remove(name);
+        self.append(name, value);
+    }
+
+    /// Takes all fields of this name off, and says whether there were any.
+    pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
+        let name = name.into();
+        if !self.present.has(name.known) {
+            return false;
+        }
+        let Block { text, lines } = &mut self.block;
+        let mut found = false;
+        for line in lines.iter_mut().filter(|line| line.is(name, text)) {
+            line.dropped = true;
+            found = true;
+        }
+        if name.known != Known::Other {
+            self.present.remove(name.known);
+        }
+        found
+    }
+
+    /// Takes off all fields of these names.
+    pub fn remove_all(&mut self, names: KnownSet) {
+        if !self.present.meets(names) {
+            return;
+        }
+        for line in self.block.lines.iter_mut().filter(|line| line.known != Known::Other && names.has(line.known)) {
+            line.dropped = true;
+            self.present.remove(line.known);
+        }
+    }
+
+    /// Keeps the fields for which `keep` says so, given the known name, the name as it came, and the value.
+    pub fn retain(&mut self, mut keep: impl FnMut(Known, &[u8], &[u8]) -> bool) {
+        let Block { text, lines } = &mut self.block;
+        let mut present = KnownSet::default();
+        for line in lines.iter_mut().filter(|line| !line.dropped) {
+            line.dropped = !keep(line.known, line.name(text), line.value.of(text));
+            if !line.dropped {
+                present.insert(line.known);
+            }
+        }
+        self.present = present;
+    }
+
+    /// Appends all fields to `out` as HTTP/1.1 writes them, a line each.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut run = Span::default();
+        for line in self.lines() {
+            if line.whole.start != run.end {
+                out.extend_from_slice(run.of(&self.block.text));
+                run = line.whole;
+            }
+            run.end = line.whole.end;
+        }
+        out.extend_from_slice(run.of(&self.block.text));
+    }
+
+    /// The same fields in a map, for HTTP/2. What is no field there is left out.
+    #[must_use]
+    pub fn to_map(&self) -> HeaderMap {
+        let mut map = HeaderMap::with_capacity(self.block.lines.len());
+        for (name, value) in self.iter() {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+                map.append(name, value);
+            }
+        }
+        map
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.block.lines.iter().filter(|line| !line.dropped)
+    }
+
+    fn name_of(&self, line: &Line) -> &[u8] {
+        line.name(&self.block.text)
+    }
+
+    fn is(&self, line: &Line, name: Name<'_>) -> bool {
+        line.is(name, &self.block.text)
+    }
+}
+
+impl Line {
+    fn name<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+        Span { end: self.whole.start + self.name_bytes, ..self.whole }.of(text)
+    }
+
+    fn is(&self, name: Name<'_>, text: &[u8]) -> bool {
+        !self.dropped && self.known == name.known && (name.known != Known::Other || self.name(text).eq_ignore_ascii_case(name.text))
+    }
+}
+
+impl From<&HeaderMap> for Fields {
+    fn from(map: &HeaderMap) -> Self {
+        let mut fields = Self::new();
+        for (name, value) in map {
+            fields.append(name, value);
+        }
+        fields
+    }
+}
+
+impl Clone for Fields {
+    fn clone(&self) -> Self {
+        let mut copy = Self::of_head(&self.block.text);
+        copy.block.lines.extend_from_slice(&self.block.lines);
+        copy.present = self.present;
+        copy
+    }
+}
+
+impl Drop for Fields {
+    fn drop(&mut self) {
+        let mut block = std::mem::take(&mut self.block);
+        if block.text.capacity() == 0 || block.text.capacity() > SPARE_BYTES_MAX {
+            return;
+        }
+        block.text.clear();
+        block.lines.clear();
+        // Freed while the thread ends, and its thread-locals with it.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_BLOCKS_MAX {
+                spare.push(block);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Fields {
+    /// Names only: values may be secrets.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_list().entries(self.iter().map(|(name, _)| String::from_utf8_lossy(name))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(fields: &Fields) -> String {
+        let mut out = Vec::new();
+        fields.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Fields as a head brings them: `Host: a`, `X-Key:  one`, `x-KEY: two`, `Te: trailers`.
+    fn came() -> Fields {
+        let head = b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
+        let mut fields = Fields::of_head(head);
+        fields.note(16..20, 22..23, 25);
+        fields.note(25..30, 33..36, 39);
+        fields.note(39..44, 46..49, 51);
+        fields.note(51..53, 55..63, 65);
+        fields
+    }
+
+    #[test]
+    fn fields_are_written_as_they_came() {
+        assert_eq!(written(&came()), "Host: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n");
+        assert_eq!(written(&Fields::new()), "");
+    }
+
+    #[test]
+    fn names_are_found_in_any_case_and_in_order() {
+        let fields = came();
+        assert_eq!(fields.get("x-key"), Some(b"one".as_slice()));
+        assert_eq!(fields.get_all("X-Key").collect::<Vec<_>>(), [b"one", b"two"]);
+        assert_eq!(fields.get_all("x-key").next_back(), Some(b"two".as_slice()));
+        assert_eq!(fields.get(Known::Host), Some(b"a".as_slice()));
+        assert!(fields.has(Known::Te) && fields.has("te") && !fields.has("x-other") && !fields.has(Known::Upgrade));
+    }
+
+    #[test]
+    fn what_is_taken_off_is_not_written_and_what_is_added_comes_last() {
+        let mut fields = came();
+        assert!(fields.remove("x-key") && !fields.remove("x-key") && !fields.remove(Known::Upgrade));
+        fields.append("x-b", "1");
+        fields.append("x-b", "2");
+        fields.set(Known::Host, "b");
+        assert_eq!(written(&fields), "Te: trailers\r\nx-b: 1\r\nx-b: 2\r\nhost: b\r\n");
+        assert_eq!(fields.get(Known::Host), Some(b"b".as_slice()));
+        fields.set("x-b", "3");
+        fields.remove_all(KnownSet::of(&[Known::Te, Known::Upgrade]));
+        assert_eq!(written(&fields), "host: b\r\nx-b: 3\r\n");
+        assert!(!fields.has(Known::Te));
+        fields.retain(|known, name, value| known == Known::Host || (name == b"x-b" && value == b"4"));
+        assert_eq!(written(&fields), "host: b\r\n");
+        assert!(!fields.is_empty());
+        fields.remove(Known::Host);
+        assert!(fields.is_empty());
+    }
+
+    #[test]
+    fn a_map_and_back_is_the_same() {
+        let map = came().to_map();
+        assert_eq!(map.get_all("x-key").iter().collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(Fields::from(&map).to_map(), map);
+        assert_eq!(came().clone().to_map(), map);
+    }
+
+    #[test]
+    fn text_is_kept_beside_the_fields() {
+        let mut fields = came();
+        let target = fields.keep(b"/a?b");
+        fields.append("x", "y");
+        assert_eq!(fields.kept(target), b"/a?b");
+        assert_eq!(fields.kept(Span::new(4..5)), b"/");
+        assert!(written(&fields).ends_with("Te: trailers\r\nx: y\r\n"));
+    }
+
+    #[test]
+    fn memory_goes_back_to_the_worker_within_bounds() {
+        drop((0..2 * SPARE_BLOCKS_MAX).map(|_| came()).collect::<Vec<_>>());
+        let kept =
+            SPARE.with_borrow(|spare| spare.iter().all(|block| block.text.is_empty() && block.lines.is_empty()).then_some(spare.len()));
+        assert_eq!(kept, Some(SPARE_BLOCKS_MAX));
+        let before = SPARE.with_borrow(Vec::len);
+        let mut large = Fields::new();
+        large.append("x", vec![b'x'; 2 * SPARE_BYTES_MAX]);
+        drop(large);
+        assert_eq!(SPARE.with_borrow(Vec::len), before - 1);
+    }
+}

@@ -1,0 +1,139 @@
+//! A request and a reply on their way through, whichever version of HTTP brings them and takes them on. Knows no connection.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::{Method, StatusCode, Version};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Body;
+use super::fields::{Fields, Span};
+
+/// A request.
+pub struct Request {
+    /// Its method.
+    pub method: Method,
+    /// The version in which it came: 1.0, 1.1 or 2.
+    pub version: Version,
+    /// Its header fields.
+    pub fields: Fields,
+    /// Its body.
+    pub body: Body,
+    /// It may go on as something else than HTTP, as its `Upgrade` field says.
+    pub upgrade: bool,
+    /// Takes interim replies (103) to the client, where its version has them.
+    pub interim: Option<Arc<dyn Interim>>,
+    target: Span,
+    authority: Option<Span>,
+}
+
+/// A reply.
+pub struct Response {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its reason phrase, where it is not the status' own.
+    pub reason: Option<Box<[u8]>>,
+    /// Its header fields.
+    pub fields: Fields,
+    /// Its body.
+    pub body: Body,
+    /// What follows a 101.
+    pub upgrade: Option<Upgrade>,
+}
+
+/// What follows a 101.
+pub enum Upgrade {
+    /// From an upstream: its connection.
+    Stream(Box<dyn Stream>),
+    /// To a client: who takes its connection once the 101 is written.
+    Then(Box<dyn FnOnce(Box<dyn Stream>) + Send>),
+}
+
+/// A connection that speaks HTTP no more: its bytes, with those that were read ahead.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Sends interim replies to a client that waits for its reply.
+pub trait Interim: Send + Sync {
+    /// Sends one as soon as the client takes it.
+    fn send(&self, status: StatusCode, fields: &Fields);
+}
+
+impl Request {
+    /// A request whose target, and its authority where the target has one, stand in `fields`.
+    pub(crate) fn new(method: Method, version: Version, fields: Fields, target: Span, authority: Option<Span>) -> Self {
+        Self { method, version, fields, body: Body::empty(), upgrade: false, interim: None, target, authority }
+    }
+
+    /// What is asked for: path and query, or `*`. Empty where the target is only an authority.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        std::str::from_utf8(self.fields.kept(self.target)).unwrap_or_default()
+    }
+
+    /// Whom it is asked of, where the target itself says so.
+    #[must_use]
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.map(|authority| std::str::from_utf8(self.fields.kept(authority)).unwrap_or_default())
+    }
+
+    /// Asks for `target` instead: path and query.
+    pub fn set_target(&mut self, target: &str) {
+        self.target = self.fields.keep(target.as_bytes());
+    }
+
+    /// From HTTP/2's form, with another body.
+    #[must_use]
+    pub fn of_parts(head: &http::request::Parts, body: Body) -> Self {
+        let mut fields = Fields::from(&head.headers);
+        let target = fields.keep(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
+        let authority = head.uri.authority().map(|authority| fields.keep(authority.as_str().as_bytes()));
+        Self { body, ..Self::new(head.method.clone(), head.version, fields, target, authority) }
+    }
+}
+
+impl Response {
+    /// A reply without fields.
+    #[must_use]
+    pub fn new(status: StatusCode, body: Body) -> Self {
+        Self { status, reason: None, fields: Fields::new(), body, upgrade: None }
+    }
+
+    /// In HTTP/2's form: without the fields that only HTTP/1.1 has.
+    #[must_use]
+    pub fn into_http(self) -> http::Response<Body> {
+        let mut reply = http::Response::new(self.body);
+        *reply.status_mut() = self.status;
+        *reply.headers_mut() = self.fields.to_map();
+        reply
+    }
+}
+
+impl From<http::Request<Body>> for Request {
+    fn from(request: http::Request<Body>) -> Self {
+        let (head, body) = request.into_parts();
+        Self::of_parts(&head, body)
+    }
+}
+
+impl From<http::Response<Body>> for Response {
+    fn from(reply: http::Response<Body>) -> Self {
+        let (head, body) = reply.into_parts();
+        Self { fields: Fields::from(&head.headers), ..Self::new(head.status, body) }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, version, fields, .. } = self;
+        out.debug_struct("Request").field("method", method).field("version", version).field("fields", fields).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, fields, body, .. } = self;
+        out.debug_struct("Response").field("status", status).field("fields", fields).field("body", body).finish_non_exhaustive()
+    }
+}
