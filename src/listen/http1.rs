@@ -382,8 +382,9 @@ impl<H: Handler> Connection<'_, H> {
                 Poll::Pending => {}
             }
             if self.outbox.awaits_body() {
-                if progress.client_is_awaited {
-                    progress.client_is_awaited = false;
+                let taken = (self.outbox.sent_bytes(), self.served.pulse.writes());
+                if progress.client_is_awaited || progress.taken != taken {
+                    progress = Progress { client_is_awaited: false, taken };
                     self.alarm.disarm();
                 }
                 return self.poll_gone(cx).map(|()| Ok(false));

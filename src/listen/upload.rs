@@ -8,7 +8,7 @@ use http::HeaderMap;
 
 use super::client::Client;
 use crate::http1::{Decoder, Next};
-use crate::wire::{BodyError, Buffer, End, PLAIN_BYTES, Source};
+use crate::wire::{BodyError, Buffer, End, Source};
 
 /// A request's body. It has its client's bytes for as long as it lives.
 pub(super) struct Upload {
@@ -47,8 +47,7 @@ impl Source for Upload {
                 Ok(Next::More) => {}
                 Err(_) => return Poll::Ready(Err(BodyError::Malformed)),
             }
-            let large = self.input.was_filled_up() && self.input.is_empty();
-            let room = if large { self.input.large_room() } else { self.input.room(PLAIN_BYTES) };
+            let room = self.input.body_room();
             let read = self.client.poll_into(cx, room);
             if read.is_pending() {
                 self.input.rest();

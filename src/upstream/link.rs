@@ -350,9 +350,7 @@ impl Source for Link {
                 Ok(Next::More) => {}
                 Err(_) => return Poll::Ready(Err(BodyError::Malformed)),
             }
-            // What fills the plain space at once comes faster than small pieces can be passed on.
-            let large = self.input.was_filled_up() && self.input.is_empty();
-            let room = if large { self.input.large_room() } else { self.input.room(PLAIN_BYTES) };
+            let room = self.input.body_room();
             let read = read(&mut self.stream, room, cx);
             if read.is_pending() {
                 self.input.rest();

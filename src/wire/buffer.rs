@@ -49,11 +49,6 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Whether the last read took all the room there was: bytes come faster than pieces of this size are passed on.
-    pub(crate) fn was_filled_up(&self) -> bool {
-        self.filled_up
-    }
-
     /// Takes off the first `bytes`.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start = self.start.saturating_add(bytes).min(self.end);
@@ -86,11 +81,11 @@ impl Buffer {
         self.space.get_mut(self.end..end).unwrap_or_default()
     }
 
-    /// The same while a body streams: a much larger space, as long as few have one.
-    pub(crate) fn large_room(&mut self) -> &mut [u8] {
+    /// The same while a body streams: where the last read took all the room there was, a much larger space, as long as few have one.
+    pub(crate) fn body_room(&mut self) -> &mut [u8] {
         if self.is_empty()
+            && self.filled_up
             && !self.large
-            && self.space.len() <= PLAIN_BYTES
             && let Some(large) = take_large()
         {
             self.release();
@@ -102,7 +97,8 @@ impl Buffer {
     /// `bytes` were put into its room.
     pub(crate) fn filled(&mut self, bytes: usize) {
         self.end = (self.end + bytes).min(self.space.len());
-        self.filled_up = self.end == self.space.len();
+        // Of a large space a plain one's worth says the same.
+        self.filled_up = self.end == self.space.len() || bytes >= PLAIN_BYTES;
     }
 
     /// Puts `bytes` behind what is in it.
@@ -245,9 +241,16 @@ mod tests {
         buffer.rest();
         assert!(buffer.space.is_empty());
         let mut many: Vec<Buffer> = (0..LARGE_MAX + 2).map(|_| Buffer::default()).collect();
-        let large = many.iter_mut().filter_map(|buffer| (buffer.large_room().len() == LARGE_BYTES).then_some(())).count();
+        let fill = |buffer: &mut Buffer| {
+            let room = buffer.body_room().len();
+            buffer.filled(room);
+            buffer.consume(room);
+            room
+        };
+        assert!(many.iter_mut().all(|buffer| fill(buffer) == PLAIN_BYTES), "nobody has been too fast yet");
+        let large = many.iter_mut().filter_map(|buffer| (fill(buffer) == LARGE_BYTES).then_some(())).count();
         assert_eq!(large, LARGE_MAX);
-        assert!(many.iter_mut().all(|buffer| !buffer.large_room().is_empty()));
+        assert!(many.iter_mut().all(|buffer| !buffer.body_room().is_empty()));
         many.clear();
         assert_eq!(SPACES.with_borrow(|spaces| (spaces.large_used, spaces.large.len())), (0, LARGE_MAX));
         trim();

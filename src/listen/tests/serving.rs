@@ -210,6 +210,51 @@ async fn a_client_that_goes_away_ends_its_handler() {
 }
 
 #[tokio::test]
+async fn a_client_that_closes_its_sending_side_gets_its_reply_within_the_time_for_it() {
+    let house = house(settings());
+    let mut client = house.connect().await;
+    client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    client.0.shutdown().await.unwrap();
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("hello"), "{reply}");
+
+    let mut client = house.connect().await;
+    client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    house.answers.0.begun.notified().await;
+    client.0.shutdown().await.unwrap();
+    house.answers.0.go.notify_one();
+    let reply = client.read_all().await;
+    assert!(reply.ends_with("waited"), "{reply}");
+
+    // Whoever takes longer works for nobody.
+    let mut client = house.connect().await;
+    client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    house.answers.0.begun.notified().await;
+    let began = clock::monotonic();
+    client.0.shutdown().await.unwrap();
+    assert_eq!(client.read_all().await, "");
+    assert!(clock::monotonic() - began >= settings().half_close);
+}
+
+#[tokio::test]
+async fn what_a_client_sends_ahead_waits_for_its_turn_within_the_bound_of_a_head() {
+    let house = house(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
+    let mut client = house.connect().await;
+    client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    house.answers.0.begun.notified().await;
+    // More than is read ahead, and far less than sockets take.
+    let ahead = "GET /hello HTTP/1.1\r\nhost: a\r\n\r\n".repeat(1_000);
+    client.send(&ahead).await;
+    house.answers.0.go.notify_one();
+    let mut read = String::new();
+    while read.matches("hello").count() < 1_000 {
+        read.push_str(&client.read_to("hello").await);
+    }
+    assert!(read.contains("waited"), "{read}");
+    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1_001);
+}
+
+#[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up() {
     let (near, _far) = duplex(16);
     let mut stream = ClientStream::new(near, Arc::<Pulse>::default(), Duration::from_millis(50));
