@@ -268,7 +268,7 @@ impl<H: Handler> Connection<'_, H> {
     /// Ready when the client has gone. Reads the next request meanwhile, as far as a head may be long.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.had_body && !self.regain() {
-            // The body's reader looks.
+            // The request's body has the input now, and its reader notices a client that is gone.
             return Poll::Pending;
         }
         while !self.ended {
@@ -307,7 +307,7 @@ impl<H: Handler> Connection<'_, H> {
                     return true;
                 }
                 Ok(Next::More) | Err(_) => {
-                    // The rest is still to come: the connection can't be kept, and its bytes are nobody's.
+                    // The rest is still to come, so the connection can't be kept: what follows on it is this body's.
                     self.client.leave(std::mem::take(&mut self.input), decoder);
                     return false;
                 }

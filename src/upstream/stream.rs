@@ -22,15 +22,15 @@ pub(super) enum Stream {
     Gone,
 }
 
-/// A stream whose writes go nowhere once the other side takes none. The next read says how it ends: with an answer, or with the error.
+/// A stream that drops what is written once the other side has closed. The next read then returns the reply, or the error.
 pub(super) struct UpstreamStream {
     stream: Stream,
-    deaf: bool,
+    write_closed: bool,
 }
 
 impl UpstreamStream {
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, deaf: false }
+        Self { stream, write_closed: false }
     }
 
     /// A second handle to the same stream.
@@ -40,14 +40,14 @@ impl UpstreamStream {
             stream => Arc::new(Mutex::new(stream)),
         };
         self.stream = Stream::Shared(Arc::clone(&shared));
-        Self { stream: Stream::Shared(shared), deaf: self.deaf }
+        Self { stream: Stream::Shared(shared), write_closed: self.write_closed }
     }
 
     /// `offered` bytes count as written where the other side has closed.
-    fn heard(&mut self, wrote: Poll<io::Result<usize>>, offered: usize) -> Poll<io::Result<usize>> {
+    fn note_close(&mut self, wrote: Poll<io::Result<usize>>, offered: usize) -> Poll<io::Result<usize>> {
         match wrote {
             Poll::Ready(Err(error)) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                self.deaf = true;
+                self.write_closed = true;
                 Poll::Ready(Ok(offered))
             }
             other => other,
@@ -63,20 +63,20 @@ impl AsyncRead for UpstreamStream {
 
 impl AsyncWrite for UpstreamStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.deaf {
+        if self.write_closed {
             return Poll::Ready(Ok(buf.len()));
         }
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.heard(wrote, buf.len())
+        self.note_close(wrote, buf.len())
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let offered = bufs.iter().map(|buf| buf.len()).sum();
-        if self.deaf {
+        if self.write_closed {
             return Poll::Ready(Ok(offered));
         }
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.heard(wrote, offered)
+        self.note_close(wrote, offered)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -84,7 +84,7 @@ impl AsyncWrite for UpstreamStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.deaf {
+        if self.write_closed {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_flush(cx)
