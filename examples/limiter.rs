@@ -121,7 +121,7 @@ pub async fn work(store: &Store, pace: Pace, post: &Post, workers: usize) -> Res
 /// One worker, until the outbox is empty.
 pub async fn worker(limiter: Arc<Limiter>, pace: Pace, post: Post) -> Result<Report, std::io::Error> {
     // Whose counters these are, and what to do when the store can't be reached: rather send nothing than too much.
-    let scope = Arc::new(Scope { name: "mail".into(), policy: "mail".into(), on_store_error: Fallback::Deny, limit_decides: false });
+    let scope = Arc::new(Scope::new("mail".into(), "mail".into(), Fallback::Deny, false));
     // One counter for the whole company; a key for each customer would give each an hour's allowance. What was not sent is given back.
     let rate = Rate { amount: pace.quota, per_ms: u64::try_from(pace.hour.as_millis()).unwrap_or(u64::MAX) };
     let hour = Algorithm::FixedWindow { rate, alignment: Alignment::FirstRequest };

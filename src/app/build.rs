@@ -231,12 +231,12 @@ fn settings_of(
     let policy = route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
     let policy = policy.map(|(name, policy)| RoutePolicy {
         policy: Arc::clone(policy),
-        scope: Arc::new(Scope {
-            name: Scope::name_of(name, route.scope_is_route.then_some(route.name.as_str())),
-            policy: name.clone(),
-            on_store_error: route.on_store_error,
-            limit_decides: route.limit_decides,
-        }),
+        scope: Arc::new(Scope::new(
+            Scope::name_of(name, route.scope_is_route.then_some(route.name.as_str())),
+            name.clone(),
+            route.on_store_error,
+            route.limit_decides,
+        )),
         allow_on_error: route.allow_on_policy_error,
     });
     RouteSettings {

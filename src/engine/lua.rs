@@ -170,9 +170,10 @@ impl Vm {
 }
 
 fn own_take(take: &Function, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
-    let [s1, s2, s3] = state;
-    let [n1, n2, n3, n4, n5, n6] = cell.numbers.map(|number| number as f64);
-    let cost = cell.cost as f64;
+    // All are whole numbers below 2^53, and handing over an integer costs half of what another number does.
+    let [s1, s2, s3] = state.map(|number| number as i64);
+    let [n1, n2, n3, n4, n5, n6] = cell.numbers;
+    let (now, cost) = (now as i64, cell.cost as i64);
     // Each number that is handed over costs, and most programs have four at most.
     let answer: mlua::Result<TakeAnswer> = if cell.program.numbers > FEW {
         take.call((s1, s2, s3, now, cost, n1, n2, n3, n4, n5, n6))

@@ -71,13 +71,15 @@ pub(super) fn of_reply(reply: &mut Response, method: &Method, version: Version) 
         return Ok(if bodiless { Framing::Length(0) } else { Framing::Chunked });
     }
     let mut values = fields.get_all(Known::ContentLength);
-    let once = values.next().is_some_and(|value| !value.contains(&b',')) && values.next().is_none();
-    let length = length_of(fields.get_all(Known::ContentLength).flat_map(list)).ok_or(Refused::Malformed("Content-Length is no number"))?;
-    drop(values);
-    if !once {
-        // `5, 5` is one length that a proxy before us has joined (RFC 9110, 8.6).
-        fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
+    if let (Some(only), None) = (values.next(), values.next())
+        && let Some(length) = number(only)
+    {
+        return Ok(Framing::Length(if bodiless { 0 } else { length }));
     }
+    drop(values);
+    let length = length_of(fields.get_all(Known::ContentLength).flat_map(list)).ok_or(Refused::Malformed("Content-Length is no number"))?;
+    // `5, 5` is one length that a proxy before us has joined (RFC 9110, 8.6).
+    fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
     Ok(Framing::Length(if bodiless { 0 } else { length }))
 }
 
@@ -93,8 +95,11 @@ fn length_of<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<u64> {
 
 /// Digits and nothing else. What does not fit into 63 bits is refused too, since many a peer counts with a sign.
 fn number(text: &[u8]) -> Option<u64> {
-    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok().filter(|number| *number <= u64::MAX >> 1)
+    let mut digits = text.iter();
+    let digit = |byte: &u8| Some(byte.wrapping_sub(b'0')).filter(|digit| *digit < 10).map(u64::from);
+    let first = digit(digits.next()?)?;
+    let number = digits.try_fold(first, |number, byte| number.checked_mul(10)?.checked_add(digit(byte)?))?;
+    (number <= u64::MAX >> 1).then_some(number)
 }
 
 fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -1,15 +1,14 @@
 //! A head out of a buffer: found, checked, and taken apart. Knows no connection.
 //!
 //! httparse reads the syntax; what it lets pass and others read differently is refused here: a line that ends in LF alone, a version other than 1.0
-//! and 1.1, a target that is no URI. Each byte is looked at twice: once for the line ends, also where a head comes in pieces, and once by httparse.
+//! and 1.1, a target that is no URI. A head that comes whole, as nearly all do, is read by httparse at once; one that comes in pieces is first looked for,
+//! so that no byte is looked at again with each piece.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::LazyLock;
 
 use http::{Method, StatusCode, Version};
 use memchr::memchr;
-use memchr::memmem::Finder;
 
 use super::framing::{self, Framing};
 use crate::wire::{Fields, Known, KnownSet, Request, Response, Span};
@@ -28,6 +27,16 @@ pub(crate) enum Refused {
     UnknownCoding,
 }
 
+impl std::fmt::Display for Refused {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Malformed(why) => why,
+            Self::TooManyFields => "too many fields",
+            Self::UnknownCoding => "an unknown transfer coding",
+        })
+    }
+}
+
 impl Refused {
     /// What a client is told.
     pub(crate) fn status(self) -> StatusCode {
@@ -38,10 +47,6 @@ impl Refused {
         }
     }
 }
-
-/// A head's last line and the empty one.
-static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
-const END_BYTES: usize = 4;
 
 /// Looks for a head's end, and remembers where it was when the bytes ran out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,24 +66,14 @@ impl Scan {
     ///
     /// # Errors
     /// A line ends in LF alone, unless `lenient`.
-    pub(crate) fn find(&mut self, bytes: &[u8], lenient: bool) -> Result<Option<Range<usize>>, Refused> {
-        // Nearly every head comes whole, begins with its first line and ends its lines as it should.
-        if self.seen == 0
-            && let Some(end) = END.find(bytes).filter(|end| *end > 0)
-            && let Some(head) = bytes.get(..end + END_BYTES)
-            && !head.starts_with(b"\r")
-            && !has_bare_line_end(head)
-        {
-            (self.seen, self.line) = (head.len(), head.len());
-            return Ok(Some(0..head.len()));
-        }
+    pub(super) fn find(&mut self, bytes: &[u8], lenient: bool) -> Result<Option<Range<usize>>, Refused> {
         while let Some(found) = bytes.get(self.seen..).and_then(|rest| memchr(b'\n', rest)) {
             let end = self.seen + found;
             let line = bytes.get(self.line..end).unwrap_or_default();
             let text = line.strip_suffix(b"\r");
             self.bare |= text.is_none();
             if self.bare && !lenient {
-                return Err(Refused::Malformed("a line ends without a carriage return"));
+                return Err(BARE);
             }
             let is_first = self.line == self.start;
             (self.seen, self.line) = (end + 1, end + 1);
@@ -92,11 +87,48 @@ impl Scan {
         Ok(None)
     }
 
+    /// The request's head at the beginning of `bytes`, and its length with the empty lines before it; none where it has not all come. `bytes` are those of the
+    /// last call and more.
+    ///
+    /// # Errors
+    /// It is no head that we take.
+    pub(crate) fn request(&mut self, bytes: &[u8]) -> Result<Option<(RequestHead, usize)>, Refused> {
+        if self.seen == 0
+            && let Ok(whole) = whole_request(bytes)
+        {
+            self.seen = whole.1;
+            return Ok(Some(whole));
+        }
+        let Some(head) = self.find(bytes, false)? else { return Ok(None) };
+        let end = head.end;
+        request(bytes.get(head).unwrap_or_default()).map(|head| Some((head, end)))
+    }
+
+    /// The same of a reply to a `method` request. Its lines may end in LF alone.
+    ///
+    /// # Errors
+    /// It is no head that we take.
+    pub(crate) fn reply(&mut self, bytes: &[u8], method: &Method) -> Result<Option<(ReplyHead, usize)>, Refused> {
+        if self.seen == 0
+            && !bytes.is_empty()
+            && let Ok(whole) = whole_reply(bytes, method)
+        {
+            self.seen = whole.1;
+            return Ok(Some(whole));
+        }
+        let Some(head) = self.find(bytes, true)? else { return Ok(None) };
+        let end = head.end;
+        reply(bytes.get(head).unwrap_or_default(), method).map(|head| Some((head, end)))
+    }
+
     /// Whether anything but empty lines has come.
     pub(crate) fn has_begun(&self) -> bool {
         self.seen > self.start
     }
 }
+
+const NOT_HTTP: Refused = Refused::Malformed("the head is not HTTP");
+const BARE: Refused = Refused::Malformed("a line ends without a carriage return");
 
 /// A request's head.
 #[derive(Debug)]
@@ -110,34 +142,47 @@ pub(crate) struct RequestHead {
 }
 
 /// Reads the head of a request: `head` is all of it.
-pub(crate) fn request(head: &[u8]) -> Result<RequestHead, Refused> {
+pub(super) fn request(head: &[u8]) -> Result<RequestHead, Refused> {
+    match whole_request(head)? {
+        (read, bytes) if bytes == head.len() => Ok(read),
+        _ => Err(NOT_HTTP),
+    }
+}
+
+/// Reads the head at the beginning of `bytes`, and says how long it is. Where it has not all come, or begins with an empty line, it is an error like any
+/// other.
+fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
-    let status = httparse::ParserConfig::default().parse_request_with_uninit_headers(&mut parsed, head, &mut lines);
-    match status {
-        Ok(httparse::Status::Complete(bytes)) if bytes == head.len() => {}
-        Err(httparse::Error::TooManyHeaders) => return Err(Refused::TooManyFields),
-        Ok(_) | Err(_) => return Err(Refused::Malformed("the head is not HTTP")),
-    }
-    let (Some(method), Some(asked), Some(minor)) = (parsed.method, parsed.path, parsed.version) else {
-        return Err(Refused::Malformed("the head is not HTTP"));
-    };
+    let status = httparse::ParserConfig::default().parse_request_with_uninit_headers(&mut parsed, bytes, &mut lines);
+    let (head, end) = whole(bytes, status)?;
+    let (Some(method), Some(asked), Some(minor)) = (parsed.method, parsed.path, parsed.version) else { return Err(NOT_HTTP) };
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let is_connect = method == "CONNECT";
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refused::Malformed("the method is none"))?;
     let (target, authority) = target(asked, is_connect)?;
-    let place = |range: Range<usize>| {
-        let base = offset(head, asked.as_bytes());
-        Span::new(base + range.start..base + range.end)
-    };
-    let fields = fields(head, parsed.headers);
+    let base = offset(head, asked.as_bytes());
+    let place = |range: Range<usize>| Span::new(base + range.start..base + range.end);
+    let fields = fields(head, parsed.headers).ok_or(BARE)?;
     let request = Request::new(method, version, fields, place(target), authority.map(place));
     let framing = framing::of_request(&request)?;
     let keep_alive = keeps_alive(&request.fields, version);
     let expects_continue = version == Version::HTTP_11
         && framing != Framing::Length(0)
         && request.fields.get(Known::Expect).is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
-    Ok(RequestHead { request, framing, keep_alive, expects_continue })
+    Ok((RequestHead { request, framing, keep_alive, expects_continue }, end))
+}
+
+/// The head that httparse has read, and its length.
+fn whole(bytes: &[u8], status: httparse::Result<usize>) -> Result<(&[u8], usize), Refused> {
+    match status {
+        Ok(httparse::Status::Complete(end)) => {
+            let head = bytes.get(..end).filter(|head| !matches!(head.first(), Some(b'\r' | b'\n')));
+            head.map(|head| (head, end)).ok_or(NOT_HTTP)
+        }
+        Err(httparse::Error::TooManyHeaders) => Err(Refused::TooManyFields),
+        Ok(httparse::Status::Partial) | Err(_) => Err(NOT_HTTP),
+    }
 }
 
 /// A reply's head.
@@ -150,53 +195,58 @@ pub(crate) struct ReplyHead {
 }
 
 /// Reads the head of a reply to a `method` request: `head` is all of it.
-pub(crate) fn reply(head: &[u8], method: &Method) -> Result<ReplyHead, Refused> {
-    const NONE: Refused = Refused::Malformed("the head is not HTTP");
+pub(super) fn reply(head: &[u8], method: &Method) -> Result<ReplyHead, Refused> {
+    match whole_reply(head, method)? {
+        (read, bytes) if bytes == head.len() => Ok(read),
+        _ => Err(NOT_HTTP),
+    }
+}
+
+/// Reads the head at the beginning of `bytes`, as [`whole_request`] does.
+fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), Refused> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut []);
-    let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, head, &mut lines);
-    match status {
-        Ok(httparse::Status::Complete(bytes)) if bytes == head.len() => {}
-        Err(httparse::Error::TooManyHeaders) => return Err(Refused::TooManyFields),
-        Ok(_) | Err(_) => return Err(NONE),
-    }
+    let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, bytes, &mut lines);
+    let (head, end) = whole(bytes, status)?;
     let version = if parsed.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
-    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(NONE)?;
+    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(NOT_HTTP)?;
     let reason = parsed.reason.filter(|reason| !reason.is_empty() && status.canonical_reason() != Some(reason));
     let mut reply = Response::new(status, crate::wire::Body::empty());
     reply.reason = reason.map(|reason| reason.as_bytes().into());
-    reply.fields = if has_bare_line_end(head) {
-        // Written anew, since its lines can't be passed on as they are.
+    reply.fields = fields(head, parsed.headers).unwrap_or_else(|| {
+        // Written anew, since lines that end in LF alone can't be passed on as they are.
         let mut fields = Fields::new();
         parsed.headers.iter().for_each(|field| fields.append(field.name, field.value));
         fields
-    } else {
-        fields(head, parsed.headers)
-    };
+    });
     let framing = framing::of_reply(&mut reply, method, version)?;
     let keep_alive = keeps_alive(&reply.fields, version) && framing != Framing::UntilClose;
-    Ok(ReplyHead { reply, framing, keep_alive })
+    Ok((ReplyHead { reply, framing, keep_alive }, end))
 }
 
-/// Whether a line ends in LF alone. Looks at all pairs whatever it finds, so that many are looked at at once.
-fn has_bare_line_end(head: &[u8]) -> bool {
-    let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
-    head.first() == Some(&b'\n') || pairs.fold(false, |found, (before, byte)| found | ((*byte == b'\n') & (*before != b'\r')))
-}
-
-/// The lines of `head`, which httparse has taken apart.
-fn fields(head: &[u8], lines: &[httparse::Header<'_>]) -> Fields {
+/// The lines of `head`, which httparse has taken apart; none where one of them ends in LF alone.
+fn fields(head: &[u8], lines: &[httparse::Header<'_>]) -> Option<Fields> {
     let mut fields = Fields::of_head(head);
-    let mut lines = lines.iter().peekable();
-    while let Some(line) = lines.next() {
-        let name = offset(head, line.name.as_bytes());
-        let name = name..name + line.name.len();
+    let mut notes = fields.notes(lines.len());
+    // The last line ends where the empty one begins.
+    let last = head.len().checked_sub(LINE_END.len())?;
+    let mut next = lines.first().map_or(last, |line| offset(head, line.name.as_bytes()));
+    let mut bare = !ends_line(head, next) || !ends_line(head, head.len());
+    for (place, line) in lines.iter().enumerate() {
+        let name = next..next + line.name.len();
         let value = if line.value.is_empty() { name.end } else { offset(head, line.value) };
-        // The last line ends where the empty one begins.
-        let next = lines.peek().map_or(head.len() - 2, |next| offset(head, next.name.as_bytes()));
-        fields.note(name, value..value + line.value.len(), next);
+        next = lines.get(place + 1).map_or(last, |next| offset(head, next.name.as_bytes()));
+        bare |= !ends_line(head, next);
+        notes.note(name, value..value + line.value.len(), next);
     }
-    fields
+    (!bare).then_some(fields)
+}
+
+const LINE_END: &[u8] = b"\r\n";
+
+/// Whether a line ends just before `place` as it should.
+fn ends_line(head: &[u8], place: usize) -> bool {
+    place.checked_sub(LINE_END.len()).and_then(|start| head.get(start..place)) == Some(LINE_END)
 }
 
 /// Where `part` begins in `whole`, of which it is a part.
@@ -242,13 +292,38 @@ fn target(asked: &str, is_connect: bool) -> Result<(Range<usize>, Option<Range<u
 
 /// How much of `asked` is path and query: a fragment is left off. None where a byte has no place in either.
 fn path(asked: &str) -> Option<usize> {
-    let length = memchr(b'#', asked.as_bytes()).unwrap_or(asked.len());
-    let text = asked.get(..length)?;
-    let query = memchr(b'?', text.as_bytes()).unwrap_or(length);
-    // As RFC 3986 has it, with what clients send all the same: `"`, `{`, `}` and UTF-8 in the path, all that is visible in the query.
-    let in_path = |byte: u8| matches!(byte, 0x21..=0x3B | 0x3D | 0x40..=0x5F | 0x61..=0x7E | 0x80..);
-    let in_query = |byte: u8| matches!(byte, 0x21 | 0x24..=0x3B | 0x3D | 0x3F..=0x7E | 0x80..);
-    let fits = text.as_bytes().get(..query)?.iter().all(|byte| in_path(*byte))
-        && text.as_bytes().get(query + 1..).unwrap_or_default().iter().all(|byte| in_query(*byte));
-    fits.then_some(length)
+    let mut bytes = asked.bytes().enumerate();
+    let is = |byte: u8, place: u8| PLACES.get(usize::from(byte)).is_some_and(|places| places & place != 0);
+    let Some((place, end)) = bytes.by_ref().find(|(_, byte)| !is(*byte, IN_PATH)) else { return Some(asked.len()) };
+    let (place, end) = match end {
+        b'?' => match bytes.find(|(_, byte)| !is(*byte, IN_QUERY)) {
+            Some(found) => found,
+            None => return Some(asked.len()),
+        },
+        _ => (place, end),
+    };
+    (end == b'#').then_some(place)
+}
+
+const IN_PATH: u8 = 1;
+const IN_QUERY: u8 = 2;
+
+/// Where in a target each byte may stand. As RFC 3986 has it, with what clients send all the same: `"`, `{`, `}` and UTF-8 in the path, all that is visible
+/// in the query.
+static PLACES: [u8; 256] = places();
+
+#[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]
+const fn places() -> [u8; 256] {
+    let mut places = [0; 256];
+    let mut byte = 0;
+    while byte < places.len() {
+        if matches!(byte, 0x21..=0x22 | 0x24..=0x3B | 0x3D | 0x40..=0x5F | 0x61..=0x7E | 0x80..) {
+            places[byte] |= IN_PATH;
+        }
+        if matches!(byte, 0x21 | 0x24..=0x3B | 0x3D | 0x3F..=0x7E | 0x80..) {
+            places[byte] |= IN_QUERY;
+        }
+        byte += 1;
+    }
+    places
 }

@@ -27,7 +27,9 @@ mod write;
 
 pub(crate) use decode::{Decoder, Next};
 pub(crate) use framing::Framing;
-pub(crate) use head::{Refused, ReplyHead, RequestHead, Scan, reply, request};
+pub(crate) use head::{Refused, ReplyHead, RequestHead, Scan};
+#[cfg(test)]
+use head::{reply, request};
 pub(crate) use send::{Encoding, Outbox, SendError};
 pub(crate) use write::{reply_head, request_head};
 

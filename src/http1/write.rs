@@ -11,7 +11,7 @@ pub(crate) fn request_head(out: &mut Vec<u8>, request: &mut Request, encoding: E
     frame(&mut request.fields, encoding);
     out.extend_from_slice(request.method.as_str().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(request.target().as_bytes());
+    out.extend_from_slice(request.target_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     request.fields.write(out);
     out.extend_from_slice(b"\r\n");

@@ -27,7 +27,7 @@ mod tests {
     use crate::plan::{Algorithm, Rate};
 
     fn denied(scope: Fallback, limit_decides: bool, own: Option<Fallback>, enforcement: Enforcement) -> bool {
-        let scope = Scope { name: "p".into(), policy: "p".into(), on_store_error: scope, limit_decides };
+        let scope = Scope::new("p".into(), "p".into(), scope, limit_decides);
         let plain = Limit::new("l", "k", Algorithm::Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } });
         denies(&scope, &Limit { on_store_error: own, enforcement, ..plain })
     }

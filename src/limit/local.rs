@@ -71,8 +71,6 @@ impl Hasher for AddressHasher {
 /// What is known of a scope.
 pub(super) struct KnownScope {
     scope: Weak<Scope>,
-    /// [`Shared::owner`] of its name.
-    owner: OnceCell<u64>,
     degraded: OnceCell<Counter>,
     /// Policies choose these names, and what is kept of them is bounded: a seed of our own is guard enough.
     names: HashMap<String, KnownLimit, RandomState>,
@@ -118,8 +116,7 @@ impl Local {
         if self.scopes.len() >= SCOPES_MAX {
             self.scopes.clear();
         }
-        let mut known =
-            KnownScope { scope: Arc::downgrade(scope), owner: OnceCell::new(), degraded: OnceCell::new(), names: HashMap::default() };
+        let mut known = KnownScope { scope: Arc::downgrade(scope), degraded: OnceCell::new(), names: HashMap::default() };
         let answer = work(&mut known);
         self.scopes.insert(address, known);
         answer
@@ -127,11 +124,6 @@ impl Local {
 }
 
 impl KnownScope {
-    /// Tells this limiter, and this scope's name, from all others.
-    pub(super) fn owner(&self, scope: &Scope, shared: &Shared) -> u64 {
-        *self.owner.get_or_init(|| shared.owner(&scope.name))
-    }
-
     /// The space of `limit` in this scope, made when it is met for the first time.
     pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm, shared: &Shared) -> Arc<Space> {
         self.limit(limit, |known| {

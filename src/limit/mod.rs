@@ -75,7 +75,7 @@ pub struct Limiter {
 }
 
 /// Whose counters: a policy as configured, or that policy on one route. Made once for each route when the house is built.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Scope {
     /// `POLICY` or `POLICY@ROUTE`, as [`Scope::name_of`] makes it.
     pub name: String,
@@ -85,6 +85,17 @@ pub struct Scope {
     pub on_store_error: Fallback,
     /// Whether a limit may be looser than `on_store_error`.
     pub limit_decides: bool,
+    owner: Owner,
+}
+
+/// The number by which a limiter knows a scope's name, once it was asked for, with the limiter's own. A clone is another worker's, and asks for itself.
+#[derive(Debug, Default)]
+struct Owner(std::sync::OnceLock<(u64, u64)>);
+
+impl Clone for Owner {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 /// What came of a plan.
@@ -130,6 +141,21 @@ pub enum Ending {
 }
 
 impl Scope {
+    /// A scope of this name, for a policy's metrics; see the fields for the rest.
+    #[must_use]
+    pub fn new(name: String, policy: String, on_store_error: Fallback, limit_decides: bool) -> Self {
+        Self { name, policy, on_store_error, limit_decides, owner: Owner::default() }
+    }
+
+    /// Tells this limiter, and this scope's name, from all others.
+    fn owner(&self, shared: &shared::Shared) -> u64 {
+        let ask = || shared.owner(&self.name);
+        match self.owner.0.get_or_init(|| (shared.id, ask())) {
+            (id, owner) if *id == shared.id => *owner,
+            _ => ask(),
+        }
+    }
+
     /// A scope's name: the policy's, or that policy on one route. `@` inside either is escaped, so that no two scopes share counters by their
     /// names.
     #[must_use]

@@ -22,7 +22,7 @@ const OWNERS_MAX: usize = 4;
 /// A plan's limits for one limiter and scope.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
-    /// [`KnownScope::owner`] of whom it is for.
+    /// [`Scope::owner`] of whom it is for.
     owner: u64,
     /// An enforced limit never passes, so none is asked: there are no calls.
     pub(super) refuses: bool,
@@ -60,7 +60,7 @@ pub(super) struct Asked {
 
 /// Calls `work` with what `plan` is for `shared` and `scope`, which is worked out first where it is not known.
 pub(super) fn with<T>(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, work: impl FnOnce(&Prepared) -> T) -> T {
-    let owner = local::with(shared, |local| local.scope(scope, |known| known.owner(scope, shared)));
+    let owner = scope.owner(shared);
     plan.slot().with(SmallVec::<[Prepared; 1]>::new, |kept| {
         let at = kept.iter().position(|prepared| prepared.owner == owner).unwrap_or_else(|| {
             if kept.len() >= OWNERS_MAX {

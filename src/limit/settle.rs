@@ -31,6 +31,10 @@ type Dues = SmallVec<[Due; 2]>;
 
 /// Settles `grant`.
 pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) {
+    // Nothing is declared for it.
+    if ending == Ending::Completed && adjustments.is_empty() {
+        return;
+    }
     let limits = grant.plan.limits();
     let mut changes: Dues = limits.iter().zip(&grant.charged).map(|(limit, charged)| declared(limit, charged.is_some(), ending)).collect();
     if !adjustments.is_empty() {

@@ -19,6 +19,8 @@ use crate::telemetry::{Counter, Metrics, names};
 /// The inside of a limiter.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// Unique in the process.
+    pub(super) id: u64,
     pub(super) engine: Arc<Engine>,
     pub(super) metrics: Metrics,
     /// Names a calendar's periods, and decides nothing.
@@ -73,6 +75,7 @@ impl Shared {
         };
         let lease = if matches!(*engine, Engine::Embedded(_)) { programs::LEASE_IN_MEMORY } else { settings.lease };
         Self {
+            id: OWNERS.fetch_add(1, Ordering::Relaxed),
             engine,
             metrics,
             clock: Clock::system(),

@@ -207,18 +207,13 @@ impl<H: Handler> Connection<'_, H> {
             };
             Wanted::Refused(refused.status(), failure)
         };
-        let head = match self.scan.find(bytes, false) {
-            Ok(Some(head)) => head,
-            Ok(None) if bytes.len() < self.settings.header_bytes_max => return None,
-            Ok(None) => return Some(Wanted::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, Failure::HeadTooLarge)),
-            Err(refused) => return Some(refuse(refused)),
-        };
-        let end = head.end;
-        match http1::request(bytes.get(head).unwrap_or_default()) {
-            Ok(head) => {
+        match self.scan.request(bytes) {
+            Ok(Some((head, end))) => {
                 self.input.consume(end);
                 Some(Wanted::Request(head))
             }
+            Ok(None) if bytes.len() < self.settings.header_bytes_max => None,
+            Ok(None) => Some(Wanted::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, Failure::HeadTooLarge)),
             Err(refused) => Some(refuse(refused)),
         }
     }

@@ -80,16 +80,36 @@ type Fields = Result<(PolicyFields, PolicyFields), String>;
 
 /// The fields of a decision, which are parsed once and kept with it.
 fn fields(decision: &Decision) -> Fields {
-    let denied: &[_] = if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
-    let (upstream, response) = (&decision.upstream_headers, &decision.response_headers);
-    if denied.is_empty() && upstream.is_empty() && response.is_empty() {
+    let Decision { verdict, upstream_headers, response_headers, .. } = decision;
+    let denies = matches!(verdict, Verdict::Deny(denial) if !denial.headers.is_empty());
+    if !denies && upstream_headers.is_empty() && response_headers.is_empty() {
         return Ok((PolicyFields::new(), PolicyFields::new()));
     }
-    let parse = || -> Result<_, &str> {
-        forward::policy_fields(denied)?;
-        Ok((forward::policy_fields(upstream)?, forward::policy_fields(response)?))
-    };
-    decision.slot.with(|| -> Fields { parse().map_err(str::to_owned) }, |fields| fields.clone())
+    Derived::with(decision, |derived| derived.fields.clone())
+}
+
+/// What is worked out of a decision once, and kept with it.
+pub(super) struct Derived {
+    fields: Fields,
+    /// Its limits as `RateLimit-Policy` shows them, where the decision alone says that.
+    pub(super) shown: Option<Vec<u8>>,
+}
+
+impl Derived {
+    /// Calls `work` with what is derived of `decision`.
+    pub(super) fn with<T>(decision: &Decision, work: impl FnOnce(&Self) -> T) -> T {
+        decision.slot.with(|| Self::of(decision), |derived| work(derived))
+    }
+
+    fn of(decision: &Decision) -> Self {
+        let denied: &[_] = if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
+        let parse = || -> Result<_, &str> {
+            forward::policy_fields(denied)?;
+            Ok((forward::policy_fields(&decision.upstream_headers)?, forward::policy_fields(&decision.response_headers)?))
+        };
+        let shown = if let Verdict::Check(plan) = &decision.verdict { super::fields::shown(plan.limits()) } else { None };
+        Self { fields: parse().map_err(str::to_owned), shown }
+    }
 }
 
 /// `on_policy_error`.

@@ -58,7 +58,10 @@ pub(super) struct Seen<'a> {
 
 /// Names and values, in the manifest's order.
 #[derive(Debug)]
-pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); 8]>);
+pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
+
+/// What most policies ask to see.
+const FEW: usize = 4;
 
 impl Question {
     /// `None` where this route can never answer it: it has no such path parameter.
@@ -95,8 +98,10 @@ impl<'a> Facts<'a> {
     }
 
     /// As the policy room takes them.
-    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); 8]> {
-        self.0.iter().map(|(name, value)| (*name, &**value)).collect()
+    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FEW]> {
+        let mut pairs = SmallVec::new();
+        self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
+        pairs
     }
 
     fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
@@ -106,6 +111,7 @@ impl<'a> Facts<'a> {
             Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|authority| !authority.is_empty()),
             Ask::Path => Some(Cow::Borrowed(seen.target.path)),
             Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
+            Ask::ClientIp if !seen.client.trusted => Some(Cow::Borrowed(&*seen.peer.ip)),
             Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
             Ask::Route => Some(Cow::Borrowed(seen.route)),
             Ask::Header(name) => return self.extend(question, seen.request.fields.get_all(name).map(latin1)),
@@ -118,7 +124,9 @@ impl<'a> Facts<'a> {
             Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
             Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
-        self.extend(question, one);
+        if let Some(value) = one {
+            self.0.push((question.name.as_str(), value));
+        }
     }
 
     fn extend(&mut self, question: &'a Question, values: impl IntoIterator<Item = Cow<'a, str>>) {

@@ -16,17 +16,28 @@ use crate::wire::{Fields, Known, Name};
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// Adds what `style` wants said of these limits.
-pub(super) fn add(fields: &mut Fields, style: FieldStyle, limits: &[Limit], outcome: &Outcome) {
+/// Adds what `style` wants said of these limits. `shown` is what [`shown`] says of them, where it was asked.
+pub(super) fn add(fields: &mut Fields, style: FieldStyle, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
     match style {
         FieldStyle::Off => {}
-        FieldStyle::Draft => draft(fields, limits, outcome),
+        FieldStyle::Draft => draft(fields, limits, outcome, shown),
         FieldStyle::Legacy => legacy(fields, limits, outcome),
         FieldStyle::Both => {
-            draft(fields, limits, outcome);
+            draft(fields, limits, outcome, shown);
             legacy(fields, limits, outcome);
         }
     }
+}
+
+/// `RateLimit-Policy` of limits that were all measured; none where it depends on what they answered.
+pub(super) fn shown(limits: &[Limit]) -> Option<Vec<u8>> {
+    let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
+    if told(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
+        return None;
+    }
+    let mut text = Vec::new();
+    policy(&mut text, limits, &outcome);
+    Some(text)
 }
 
 /// Whole seconds until all refusing limits fit; `None` where waiting cannot help.
@@ -44,23 +55,13 @@ fn told<'a>(limits: &'a [Limit], outcome: &'a Outcome) -> impl Iterator<Item = (
     limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
 }
 
-fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
+fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
     if told(limits, outcome).next().is_none() {
         return;
     }
-    fields.append_with(Known::RateLimitPolicy, |text| {
-        for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
-            let (quota, window_s) = quota(limit, outcome);
-            member(text, place, &limit.name);
-            parameter(text, ";q=", quota);
-            if let Some(window_s) = window_s {
-                parameter(text, ";w=", window_s);
-            }
-            if let Some(unit) = unit(limit).filter(|unit| *unit != "requests" && is_printable(unit)) {
-                text.extend_from_slice(b";qu=");
-                string(text, unit);
-            }
-        }
+    fields.append_with(Known::RateLimitPolicy, |text| match shown {
+        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.degraded) => text.extend_from_slice(shown),
+        _ => policy(text, limits, outcome),
     });
     fields.append_with(Known::RateLimit, |text| {
         for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
@@ -71,6 +72,21 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
             }
         }
     });
+}
+
+fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
+    for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+        let (quota, window_s) = quota(limit, outcome);
+        member(text, place, &limit.name);
+        parameter(text, ";q=", quota);
+        if let Some(window_s) = window_s {
+            parameter(text, ";w=", window_s);
+        }
+        if let Some(unit) = unit(limit).filter(|unit| *unit != "requests" && is_printable(unit)) {
+            text.extend_from_slice(b";qu=");
+            string(text, unit);
+        }
+    }
 }
 
 /// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what it says is left: only it knows more.
@@ -186,7 +202,12 @@ mod tests {
 
     fn fields(style: FieldStyle, limits: &[Limit], outcomes: &[LimitOutcome]) -> HeaderMap {
         let mut fields = Fields::new();
-        add(&mut fields, style, limits, &Outcome { admitted: true, limits: outcomes.to_vec() });
+        let outcome = Outcome { admitted: true, limits: outcomes.to_vec() };
+        add(&mut fields, style, limits, &outcome, None);
+        // What is worked out beforehand says the same.
+        let mut again = Fields::new();
+        add(&mut again, style, limits, &outcome, shown(limits).as_deref());
+        assert_eq!(again.to_map(), fields.to_map());
         fields.to_map()
     }
 
@@ -275,7 +296,7 @@ mod tests {
     fn an_upstreams_own_members_stay() {
         let mut fields = Fields::new();
         fields.append(Known::RateLimit, "\"upstream\";r=1;t=2");
-        add(&mut fields, FieldStyle::Draft, &[window("ours", 9, 1_000)], &Outcome { admitted: true, limits: vec![fits(8, 0)] });
+        add(&mut fields, FieldStyle::Draft, &[window("ours", 9, 1_000)], &Outcome { admitted: true, limits: vec![fits(8, 0)] }, None);
         let names: Vec<String> = read(&fields.to_map(), "ratelimit").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["upstream", "ours"]);
     }

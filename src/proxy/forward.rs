@@ -12,45 +12,61 @@ use super::hop;
 use super::id::Id;
 use super::target::Authority;
 use crate::listen::Peer;
-use crate::wire::{Fields, Known, Request};
+use crate::wire::{Fields, Known, KnownSet, Request};
 
 /// Fields that a policy sets, checked.
-pub(super) type PolicyFields = SmallVec<[(HeaderName, HeaderValue); 2]>;
+pub(super) type PolicyFields = Vec<(HeaderName, HeaderValue)>;
 
 /// Turns a client's request, its target normal and its hop-by-hop fields gone already, into the upstream's.
 pub(super) fn prepare(request: &mut Request, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
     let fields = &mut request.fields;
-    let so_far = self::so_far(fields, Known::ForwardedFor, client.trusted);
+    if !client.trusted {
+        return begin(fields, authority, client, peer, id);
+    }
+    let so_far = self::so_far(fields, Known::ForwardedFor);
     fields.append_with(Known::ForwardedFor, |out| {
         out.extend_from_slice(&so_far);
         out.extend_from_slice(peer.ip.as_bytes());
     });
-    let so_far = self::so_far(fields, Known::Forwarded, client.trusted);
+    let so_far = self::so_far(fields, Known::Forwarded);
     fields.append_with(Known::Forwarded, |out| {
         out.extend_from_slice(&so_far);
         push_forwarded(out, peer, authority.as_bytes());
     });
-    if !client.trusted || !fields.has(Known::ForwardedProto) {
-        fields.set(Known::ForwardedProto, client.scheme());
+    if !fields.has(Known::ForwardedProto) {
+        fields.append(Known::ForwardedProto, client.scheme());
     }
-    if (!client.trusted || !fields.has(Known::ForwardedHost))
-        && let Some(host) = fields.get(Known::Host)
-    {
-        let host: SmallVec<[u8; 64]> = SmallVec::from_slice(host);
-        fields.set(Known::ForwardedHost, host);
+    if !fields.has(Known::ForwardedHost) {
+        fields.append_value_of(Known::ForwardedHost, Known::Host);
     }
     fields.set(Known::RequestId, id.as_bytes());
     fields.remove(Known::Expect);
 }
 
-/// Takes a list off: all its lines as one, with a comma after it, where it is to be continued.
-fn so_far(fields: &mut Fields, name: Known, trusted: bool) -> SmallVec<[u8; 64]> {
+/// The same for a client whose word about itself counts for nothing.
+fn begin(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
+    const REPLACED: KnownSet = KnownSet::of(&[
+        Known::ForwardedFor,
+        Known::Forwarded,
+        Known::ForwardedProto,
+        Known::ForwardedHost,
+        Known::RequestId,
+        Known::Expect,
+    ]);
+    fields.remove_all(REPLACED);
+    fields.append(Known::ForwardedFor, peer.ip.as_bytes());
+    fields.append_with(Known::Forwarded, |out| push_forwarded(out, peer, authority.as_bytes()));
+    fields.append(Known::ForwardedProto, client.scheme());
+    fields.append_value_of(Known::ForwardedHost, Known::Host);
+    fields.append(Known::RequestId, id.as_bytes());
+}
+
+/// Takes a list off that is to be continued: all its lines as one, with a comma after it.
+fn so_far(fields: &mut Fields, name: Known) -> SmallVec<[u8; 64]> {
     let mut list = SmallVec::new();
-    if trusted {
-        for value in fields.get_all(name).map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
-            list.extend_from_slice(value);
-            list.extend_from_slice(b", ");
-        }
+    for value in fields.get_all(name).map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
+        list.extend_from_slice(value);
+        list.extend_from_slice(b", ");
     }
     fields.remove(name);
     list
@@ -101,7 +117,7 @@ pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields,
 }
 
 /// Sets a policy's fields: the first of a name replaces what was there, further ones are added to it. Cookies and `Vary` only ever grow.
-pub(super) fn set(fields: &mut Fields, wanted: &PolicyFields) {
+pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
     for (place, (name, value)) in wanted.iter().enumerate() {
         let grows = *name == SET_COOKIE || *name == VARY || wanted.iter().take(place).any(|(earlier, _)| earlier == name);
         if grows {

@@ -117,7 +117,8 @@ impl House {
 
     /// The route for a request. A preflight that has none of its own takes that of the request which it asks for, where that one knows of CORS.
     pub(super) fn find<'r>(&self, target: Target<'r>, request: &Request) -> Result<Match<'r>, Unrouted> {
-        let (host, path) = (target.authority.host(), target.path);
+        let host = if self.routes.know_hosts() { target.authority.host() } else { "" };
+        let path = target.path;
         self.routes.find(host, path, &request.method).or_else(|unrouted| {
             let asked = cors::preflight(&request.method, &request.fields).and_then(|method| self.routes.find(host, path, &method).ok());
             let knows = |found: &Match<'_>| {
@@ -223,11 +224,7 @@ impl Tail {
 
     /// The same for one worker: what a request counts its holds on is not shared with another.
     pub(super) fn of_worker(&self) -> Arc<Self> {
-        let own = |Charge { policy, scope }: &Charge| {
-            let Scope { name, policy: named, on_store_error, limit_decides } = &**scope;
-            let scope = Scope { name: name.clone(), policy: named.clone(), on_store_error: *on_store_error, limit_decides: *limit_decides };
-            Charge { policy: Arc::clone(policy), scope: Arc::new(scope) }
-        };
+        let own = |Charge { policy, scope }: &Charge| Charge { policy: Arc::clone(policy), scope: Arc::new(Scope::clone(scope)) };
         Arc::new(Self { charge: self.charge.as_ref().map(own), ..self.clone() })
     }
 

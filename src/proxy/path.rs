@@ -36,20 +36,34 @@ pub(super) fn normal(path: &str) -> Result<Cow<'_, str>, Refused> {
     String::from_utf8(out).map(Cow::Owned).map_err(|_| "the path is not text")
 }
 
+/// Whether the path with which `asked` begins is in its normal form: up to a query, where there is one.
+pub(super) fn begins_normal(asked: &[u8]) -> bool {
+    let path = asked.iter().position(|byte| *byte == b'?').and_then(|end| asked.get(..end)).unwrap_or(asked);
+    path.first() == Some(&b'/') && is_plain(path)
+}
+
 /// No byte to change, no `//`, no segment that begins with a dot.
 fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
-    for &byte in path {
-        let plain = match byte {
-            b'/' | b'.' => before != b'/',
-            _ => stands(byte),
-        };
-        if !plain {
-            return false;
-        }
+    path.iter().all(|&byte| {
+        let plain = STANDS.get(usize::from(byte)) == Some(&true) && !(before == b'/' && matches!(byte, b'/' | b'.'));
         before = byte;
+        plain
+    })
+}
+
+/// What may stand in a path, [`stands`] and the slash, by byte.
+static STANDS: [bool; 256] = stand();
+
+#[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]
+const fn stand() -> [bool; 256] {
+    let mut stand = [false; 256];
+    let mut byte = 0;
+    while byte <= u8::MAX as usize {
+        stand[byte] = byte == b'/' as usize || stands(byte as u8);
+        byte += 1;
     }
-    true
+    stand
 }
 
 /// Appends one segment in its normal form, with the slash before it. `out` holds whole segments, each with its slash.
@@ -146,12 +160,12 @@ fn hex_digit(value: u8) -> u8 {
 }
 
 /// RFC 3986, 2.3.
-fn unreserved(byte: u8) -> bool {
+const fn unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 /// What may stand in a segment without an escape: `pchar` of RFC 3986, 3.3.
-fn stands(byte: u8) -> bool {
+const fn stands(byte: u8) -> bool {
     unreserved(byte) || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@')
 }
 

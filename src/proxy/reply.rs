@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{Method, StatusCode};
 
+use super::admit::Derived;
 use super::visit::Visit;
 use super::{fields, forward};
 use crate::wire::{Body, Fields, Known, Response};
@@ -20,8 +21,8 @@ pub(super) fn whole(method: &Method, status: StatusCode, mut fields: Fields, bod
 
 /// What every reply gets: its request's id, what is left of the limits, what the policy wants said, and whether a rule was set aside.
 pub(super) fn dress(fields: &mut Fields, visit: &Visit) {
-    if let Some((limits, outcome)) = visit.limits() {
-        fields::add(fields, visit.tail.fields, limits, outcome);
+    if let (Some((limits, outcome)), Some(decision)) = (visit.limits(), &visit.decision) {
+        Derived::with(decision, |derived| fields::add(fields, visit.tail.fields, limits, outcome, derived.shown.as_deref()));
     }
     forward::set(fields, &visit.response_fields);
     if let Some(what) = visit.degraded {

@@ -65,9 +65,17 @@ impl Routes {
         Ok(pattern)
     }
 
-    /// The most specific route. `host` is in lower case, without port and final dot, and empty where the request named none.
+    /// Whether a route asks for a host.
+    pub(super) fn know_hosts(&self) -> bool {
+        !self.exact.is_empty() || !self.wildcard.is_empty()
+    }
+
+    /// The most specific route. `host` is in lower case, without port and final dot, and empty where the request named none, or no route asks for one.
     pub(super) fn find<'p>(&self, host: &str, path: &'p str, method: &Method) -> Result<Match<'p>, Unrouted> {
-        let found = self.tries(host).find_map(|trie| trie.find(path, method));
+        let found = match self.know_hosts() {
+            false => self.any.find(path, method),
+            true => self.tries(host).find_map(|trie| trie.find(path, method)),
+        };
         found.ok_or_else(|| self.unrouted(host, path))
     }
 

@@ -46,7 +46,9 @@ impl<'r> Target<'r> {
 
 /// Path and query.
 pub(super) fn split(path_and_query: &str) -> (&str, Option<&str>) {
-    path_and_query.split_once('?').map_or((path_and_query, None), |(path, query)| (path, Some(query)))
+    let mark = path_and_query.bytes().position(|byte| byte == b'?');
+    let halves = mark.and_then(|mark| Some((path_and_query.get(..mark)?, path_and_query.get(mark + 1..)?)));
+    halves.map_or((path_and_query, None), |(path, query)| (path, Some(query)))
 }
 
 /// Methods that no route takes: a tunnel is not what Weir is, and an echo would show what is set for the upstream only.
@@ -73,14 +75,16 @@ pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, uri_byt
     if is_misspelt(&request.method) {
         return Err(Refusal::NotImplemented("methods are written in capitals"));
     }
-    let asked = request.target();
+    let asked = request.target_bytes();
     if asked.len() + request.authority().map_or(0, str::len) > uri_bytes_max {
         return Err(Refusal::UriTooLong { limit_bytes: uri_bytes_max });
     }
-    if asked == "*" {
+    if asked == b"*" {
         return Err(star(&request.method));
     }
-    if let Some(changed) = normal(asked, request.authority().is_some())? {
+    if !path::begins_normal(asked)
+        && let Some(changed) = normal(request.target(), request.authority().is_some())?
+    {
         request.set_target(&changed);
     }
     authority(request, https, peer)
@@ -140,6 +144,13 @@ impl Authority {
         if raw.len() > AUTHORITY_BYTES_MAX {
             return Err(REFUSED);
         }
+        // Nearly all are a name in small letters, or an address, and perhaps a port.
+        if let Some((colon, digits)) = plain(raw)
+            && (1..=5).contains(&digits.len())
+            && digits != default_port(https)
+        {
+            return Ok(Self { text: SmallVec::from_slice(raw), host_bytes: colon });
+        }
         // An IPv6 address stands in brackets; the port's colon comes after.
         let host_bytes = match raw.iter().position(|byte| *byte == b']') {
             Some(end) => end + 1,
@@ -164,7 +175,7 @@ impl Authority {
         let host = host.strip_suffix(b".").unwrap_or(host);
         let mut text = SmallVec::from_slice(host);
         text.make_ascii_lowercase();
-        if !digits.is_empty() && digits != if https { b"443".as_slice() } else { b"80" } {
+        if !digits.is_empty() && digits != default_port(https) {
             text.push(b':');
             text.extend_from_slice(digits);
         }
@@ -185,6 +196,21 @@ impl Authority {
     pub(super) fn host(&self) -> &str {
         self.as_str().get(..self.host_bytes).unwrap_or_default()
     }
+}
+
+/// The port that need not be named.
+fn default_port(https: bool) -> &'static [u8] {
+    if https { b"443" } else { b"80" }
+}
+
+/// Where the colon is in a name in small letters and a port, and the port; none of anything else.
+fn plain(raw: &[u8]) -> Option<(usize, &[u8])> {
+    let stands = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_');
+    let colon = raw.iter().position(|byte| !stands(byte))?;
+    let (host, port) = raw.split_at_checked(colon)?;
+    let digits = port.strip_prefix(b":").filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
+    let named = host.last().is_some_and(|last| *last != b'.');
+    named.then_some((colon, digits))
 }
 
 #[cfg(test)]

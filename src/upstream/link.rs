@@ -155,17 +155,21 @@ impl Link {
             return Poll::Ready(Sent::Failed(error));
         }
         loop {
-            match self.scan.find(self.input.bytes(), true) {
-                Ok(Some(head)) => match self.head(head, request) {
-                    Ok(None) => continue,
-                    Ok(Some(head)) => return Poll::Ready(Sent::Reply(head)),
-                    Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
-                },
+            match self.scan.reply(self.input.bytes(), &request.method) {
+                Ok(Some((head, end))) => {
+                    self.input.consume(end);
+                    self.scan = Scan::default();
+                    match Self::head(head, request) {
+                        Ok(None) => continue,
+                        Ok(Some(head)) => return Poll::Ready(Sent::Reply(head)),
+                        Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
+                    }
+                }
                 Ok(None) if self.input.len() >= REPLY_HEAD_BYTES_MAX => {
                     return Poll::Ready(self.failed(Cause::Protocol, &"a head without an end"));
                 }
                 Ok(None) => {}
-                Err(_) => return Poll::Ready(self.failed(Cause::Protocol, &"the head is not HTTP")),
+                Err(refused) => return Poll::Ready(self.failed(Cause::Protocol, &refused)),
             }
             match self.poll_read(cx, REPLY_HEAD_BYTES_MAX) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.failed(Cause::Cut, &"closed before its reply")),
@@ -178,17 +182,8 @@ impl Link {
         Poll::Ready(Sent::Failed(UpstreamError::sent(Cause::Timeout)))
     }
 
-    /// Takes the head that lies at `head` in the input; none where an interim one was passed on or left out.
-    fn head(&mut self, head: std::ops::Range<usize>, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
-        let end = head.end;
-        let bytes = self.input.bytes().get(head).unwrap_or_default();
-        let head = http1::reply(bytes, &request.method).map_err(|refused| match refused {
-            http1::Refused::Malformed(why) => why,
-            http1::Refused::TooManyFields => "too many fields",
-            http1::Refused::UnknownCoding => "a transfer coding that nobody knows",
-        })?;
-        self.input.consume(end);
-        self.scan = Scan::default();
+    /// Looks at a head; none where it is an interim one, which was passed on or left out.
+    fn head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
         match head.reply.status {
             StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
             StatusCode::SWITCHING_PROTOCOLS => Err("another protocol, which nobody has asked for"),

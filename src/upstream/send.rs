@@ -34,7 +34,7 @@ enum Tried {
     /// The reply's head, and the connection that its body comes on.
     Reply(Box<Link>, ReplyHead),
     /// The same over HTTP/2.
-    Shared(Ticket, http::Response<Incoming>, Option<Arc<Watch>>),
+    Shared(Box<(Ticket, http::Response<Incoming>, Option<Arc<Watch>>)>),
     /// Nothing of it was sent: it is where it was.
     Unsent(Cause),
     /// The upstream says that it has done nothing with it.
@@ -68,14 +68,16 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
     loop {
         let outcome = match protocol {
             Protocol::H1 => exchange.try_h1(&seat).await,
-            Protocol::H2 => exchange.try_h2(&seat).await,
+            // Boxed, as it is large and every request over HTTP/1.1 would carry its room.
+            Protocol::H2 => Box::pin(exchange.try_h2(&seat)).await,
         };
         let error = match outcome {
             Tried::Reply(link, head) => {
                 succeeded(upstream, &seat);
                 return Ok(link.reply(head, seat, exchange.lent));
             }
-            Tried::Shared(ticket, reply, watch) => {
+            Tried::Shared(shared) => {
+                let (ticket, reply, watch) = *shared;
                 succeeded(upstream, &seat);
                 return Ok(bring_back_shared(upstream, Held::new(ticket, seat, watch), reply));
             }
@@ -123,7 +125,7 @@ async fn admit(upstream: &Arc<Inner>) -> Result<Seat, UpstreamError> {
         Admitted::Unresolved => {}
     }
     // Who is too late finds the addresses of before, if there were any.
-    let asked = timeout(upstream.connect, Hosts::ask_now(upstream)).await;
+    let asked = Box::pin(timeout(upstream.connect, Hosts::ask_now(upstream))).await;
     match pool::admit(upstream) {
         Admitted::Here(seat) => Ok(seat),
         Admitted::Full => Err(UpstreamError::unsent(Cause::Overload)),
@@ -165,7 +167,7 @@ impl Exchange<'_> {
                 }
                 Err(host) => {
                     let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
-                    match Link::connect(self.upstream, &host).await {
+                    match Box::pin(Link::connect(self.upstream, &host)).await {
                         Ok(link) => {
                             now = clock::monotonic();
                             link
@@ -199,7 +201,7 @@ impl Exchange<'_> {
                 }
             };
             match ticket.exchange(&mut load, watch.as_deref(), clock::monotonic()).await {
-                multi::Sent::Reply(reply) => return Tried::Shared(ticket, reply, watch),
+                multi::Sent::Reply(reply) => return Tried::Shared(Box::new((ticket, reply, watch))),
                 multi::Sent::Failed(error) => return Tried::Failed(error),
                 multi::Sent::Refused(cause) => return Tried::Refused(cause),
                 multi::Sent::Unsent(why) => cause = why,

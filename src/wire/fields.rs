@@ -19,21 +19,22 @@ const BLOCK_BYTES: usize = 1 << 10;
 const BLOCK_LINES: usize = 24;
 
 thread_local! {
-    static SPARE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+    #[allow(clippy::vec_box, reason = "a block is handed on as its box")]
+    static SPARE: RefCell<Vec<Box<Block>>> = const { RefCell::new(Vec::new()) };
 }
 
-#[derive(Default)]
 struct Block {
     text: Vec<u8>,
     lines: Vec<Line>,
-}
-
-/// A list of header fields, in order.
-pub struct Fields {
-    block: Block,
     /// Which known names are among them.
     present: KnownSet,
 }
+
+static EMPTY: Block = Block { text: Vec::new(), lines: Vec::new(), present: KnownSet::of(&[]) };
+
+/// A list of header fields, in order. One pointer, as requests and replies are moved often; none while there is no field.
+#[derive(Default)]
+pub struct Fields(Option<Box<Block>>);
 
 /// A range of a block. Not a `Range`, which can't be copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,58 +66,58 @@ impl Span {
     }
 }
 
-impl Default for Fields {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Fields {
     /// No fields.
     #[must_use]
-    pub fn new() -> Self {
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        let block = spare.unwrap_or_else(|| Block { text: Vec::with_capacity(BLOCK_BYTES), lines: Vec::with_capacity(BLOCK_LINES) });
-        Self { block, present: KnownSet::default() }
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
+    fn block(&self) -> &Block {
+        self.0.as_deref().unwrap_or(&EMPTY)
+    }
+
+    fn block_mut(&mut self) -> &mut Block {
+        self.0.get_or_insert_with(Block::spare)
     }
 
     /// No fields, and the bytes of a head whose lines are about to be [noted](Self::note).
     pub(crate) fn of_head(head: &[u8]) -> Self {
         let mut fields = Self::new();
-        fields.block.text.extend_from_slice(head);
+        fields.block_mut().text.extend_from_slice(head);
         fields
     }
 
-    /// Notes a line of the head: its name, its value, and where the next line begins.
-    pub(crate) fn note(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
-        let name = Span::new(name);
-        let known = Known::of(name.of(&self.block.text));
-        self.present.insert(known);
-        let whole = Span { start: name.start, ..Span::new(0..next) };
-        self.block.lines.push(Line { whole, value: Span::new(value), name_bytes: name.end - name.start, known, dropped: false });
+    /// Where the head's lines are noted, about so many.
+    pub(crate) fn notes(&mut self, lines: usize) -> Notes<'_> {
+        let block = self.block_mut();
+        block.lines.reserve(lines);
+        Notes(block)
     }
 
     /// Keeps `text` beside the fields: a target, a reason.
     pub(crate) fn keep(&mut self, text: &[u8]) -> Span {
-        let start = self.block.text.len();
-        self.block.text.extend_from_slice(text);
-        Span::new(start..self.block.text.len())
+        let block = self.block_mut();
+        let start = block.text.len();
+        block.text.extend_from_slice(text);
+        Span::new(start..block.text.len())
     }
 
     /// What was kept, or stands in the head.
     pub(crate) fn kept(&self, span: Span) -> &[u8] {
-        span.of(&self.block.text)
+        span.of(&self.block().text)
     }
 
     /// The names among them that Weir knows.
     #[must_use]
     pub fn present(&self) -> KnownSet {
-        self.present
+        self.block().present
     }
 
     /// All fields: names in the case in which they came.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lines().map(|line| (self.name_of(line), line.value.of(&self.block.text)))
+        let Block { text, .. } = self.block();
+        self.lines().map(|line| (line.name(text), line.value.of(text)))
     }
 
     /// The value of the first field of this name.
@@ -128,15 +129,17 @@ impl Fields {
     /// The values of all fields of this name.
     pub fn get_all<'f, 'n, N: Into<Name<'n>>>(&'f self, name: N) -> impl DoubleEndedIterator<Item = &'f [u8]> + use<'f, 'n, N> {
         let name = name.into();
-        let lines = if self.present.has(name.known) { self.block.lines.as_slice() } else { &[] };
-        lines.iter().filter(move |line| self.is(line, name)).map(|line| line.value.of(&self.block.text))
+        let Block { text, lines, present } = self.block();
+        let lines = if present.has(name.known) { lines.as_slice() } else { &[] };
+        lines.iter().filter(move |line| line.is(name, text)).map(|line| line.value.of(text))
     }
 
     /// Whether there is a field of this name.
     #[must_use]
     pub fn has<'n>(&self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
-        self.present.has(name.known) && (name.known != Known::Other || self.lines().any(|line| self.is(line, name)))
+        let Block { text, present, .. } = self.block();
+        present.has(name.known) && (name.known != Known::Other || self.lines().any(|line| line.is(name, text)))
     }
 
     /// Whether there is none at all.
@@ -150,21 +153,33 @@ impl Fields {
         self.append_with(name, |out| out.extend_from_slice(value.as_ref()));
     }
 
+    /// Adds a field with the value of the first field named `other`, where there is one.
+    pub fn append_value_of(&mut self, name: Known, other: Known) {
+        let line = self.lines().find(|line| line.known == other).copied();
+        if let Some(Line { value: Span { start, end }, .. }) = line {
+            self.append_with(name, |out| out.extend_from_within(start as usize..end as usize));
+        }
+    }
+
     /// Adds a field whose value `write` appends: visible bytes, blanks between them, no line end.
     pub fn append_with<'n>(&mut self, name: impl Into<Name<'n>>, write: impl FnOnce(&mut Vec<u8>)) {
         let name = name.into();
-        let text = &mut self.block.text;
+        let Block { text, lines, present } = self.block_mut();
         let start = text.len();
-        text.extend_from_slice(name.text);
-        text.extend_from_slice(b": ");
+        if let Some(prefix) = name.prefix {
+            text.extend_from_slice(prefix);
+        } else {
+            text.extend_from_slice(name.text);
+            text.extend_from_slice(b": ");
+        }
         let value = text.len();
         write(text);
         let end = text.len();
         debug_assert!(text.get(value..).is_some_and(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))));
         text.extend_from_slice(b"\r\n");
         let (whole, name_bytes) = (Span::new(start..text.len()), Span::new(0..name.text.len()).end);
-        self.block.lines.push(Line { whole, value: Span::new(value..end), name_bytes, known: name.known, dropped: false });
-        self.present.insert(name.known);
+        lines.push(Line { whole, value: Span::new(value..end), name_bytes, known: name.known, dropped: false });
+        present.insert(name.known);
     }
 
     /// Replaces all fields of this name by one.
@@ -177,35 +192,32 @@ impl Fields {
     /// Takes all fields of this name off, and says whether there were any.
     pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
-        if !self.present.has(name.known) {
+        let Some(Block { text, lines, present }) = self.0.as_deref_mut().filter(|block| block.present.has(name.known)) else {
             return false;
-        }
-        let Block { text, lines } = &mut self.block;
+        };
         let mut found = false;
         for line in lines.iter_mut().filter(|line| line.is(name, text)) {
             line.dropped = true;
             found = true;
         }
         if name.known != Known::Other {
-            self.present.remove(name.known);
+            present.remove(name.known);
         }
         found
     }
 
     /// Takes off all fields of these names.
     pub fn remove_all(&mut self, names: KnownSet) {
-        if !self.present.meets(names) {
-            return;
-        }
-        for line in self.block.lines.iter_mut().filter(|line| line.known != Known::Other && names.has(line.known)) {
+        let Some(Block { lines, present, .. }) = self.0.as_deref_mut().filter(|block| block.present.meets(names)) else { return };
+        for line in lines.iter_mut().filter(|line| line.known != Known::Other && names.has(line.known)) {
             line.dropped = true;
-            self.present.remove(line.known);
+            present.remove(line.known);
         }
     }
 
     /// Keeps the fields for which `keep` says so, given the known name, the name as it came, and the value.
     pub fn retain(&mut self, mut keep: impl FnMut(Known, &[u8], &[u8]) -> bool) {
-        let Block { text, lines } = &mut self.block;
+        let Some(Block { text, lines, present: before }) = self.0.as_deref_mut() else { return };
         let mut present = KnownSet::default();
         for line in lines.iter_mut().filter(|line| !line.dropped) {
             line.dropped = !keep(line.known, line.name(text), line.value.of(text));
@@ -213,26 +225,27 @@ impl Fields {
                 present.insert(line.known);
             }
         }
-        self.present = present;
+        *before = present;
     }
 
     /// Appends all fields to `out` as HTTP/1.1 writes them, a line each.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let Block { text, .. } = self.block();
         let mut run = Span::default();
         for line in self.lines() {
             if line.whole.start != run.end {
-                out.extend_from_slice(run.of(&self.block.text));
+                out.extend_from_slice(run.of(text));
                 run = line.whole;
             }
             run.end = line.whole.end;
         }
-        out.extend_from_slice(run.of(&self.block.text));
+        out.extend_from_slice(run.of(text));
     }
 
     /// The same fields in a map, for HTTP/2. What is no field there is left out.
     #[must_use]
     pub fn to_map(&self) -> HeaderMap {
-        let mut map = HeaderMap::with_capacity(self.block.lines.len());
+        let mut map = HeaderMap::with_capacity(self.block().lines.len());
         for (name, value) in self.iter() {
             if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
                 map.append(name, value);
@@ -242,15 +255,32 @@ impl Fields {
     }
 
     fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.block.lines.iter().filter(|line| !line.dropped)
+        self.block().lines.iter().filter(|line| !line.dropped)
     }
+}
 
-    fn name_of(&self, line: &Line) -> &[u8] {
-        line.name(&self.block.text)
+/// Takes notes of a head's lines.
+pub(crate) struct Notes<'f>(&'f mut Block);
+
+impl Notes<'_> {
+    /// Notes a line: its name, its value, and where the next line begins.
+    pub(crate) fn note(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
+        let Block { text, lines, present } = &mut *self.0;
+        let name = Span::new(name);
+        let known = Known::of(name.of(text));
+        present.insert(known);
+        let whole = Span { start: name.start, ..Span::new(0..next) };
+        lines.push(Line { whole, value: Span::new(value), name_bytes: name.end - name.start, known, dropped: false });
     }
+}
 
-    fn is(&self, line: &Line, name: Name<'_>) -> bool {
-        line.is(name, &self.block.text)
+impl Block {
+    /// An empty one: one that was used before, or a new one.
+    fn spare() -> Box<Self> {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        spare.unwrap_or_else(|| {
+            Box::new(Self { text: Vec::with_capacity(BLOCK_BYTES), lines: Vec::with_capacity(BLOCK_LINES), present: KnownSet::default() })
+        })
     }
 }
 
@@ -276,21 +306,23 @@ impl From<&HeaderMap> for Fields {
 
 impl Clone for Fields {
     fn clone(&self) -> Self {
-        let mut copy = Self::of_head(&self.block.text);
-        copy.block.lines.extend_from_slice(&self.block.lines);
-        copy.present = self.present;
+        let mut copy = Self::new();
+        if let Some(block) = &self.0 {
+            let Block { text, lines, present } = copy.block_mut();
+            text.extend_from_slice(&block.text);
+            lines.extend_from_slice(&block.lines);
+            *present = block.present;
+        }
         copy
     }
 }
 
 impl Drop for Fields {
     fn drop(&mut self) {
-        let mut block = std::mem::take(&mut self.block);
-        if block.text.capacity() == 0 || block.text.capacity() > SPARE_BYTES_MAX {
-            return;
-        }
+        let Some(mut block) = self.0.take().filter(|block| block.text.capacity() <= SPARE_BYTES_MAX) else { return };
         block.text.clear();
         block.lines.clear();
+        block.present = KnownSet::default();
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
@@ -322,10 +354,11 @@ mod tests {
     fn came() -> Fields {
         let head = b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
         let mut fields = Fields::of_head(head);
-        fields.note(16..20, 22..23, 25);
-        fields.note(25..30, 33..36, 39);
-        fields.note(39..44, 46..49, 51);
-        fields.note(51..53, 55..63, 65);
+        let mut notes = fields.notes(4);
+        notes.note(16..20, 22..23, 25);
+        notes.note(25..30, 33..36, 39);
+        notes.note(39..44, 46..49, 51);
+        notes.note(51..53, 55..63, 65);
         fields
     }
 

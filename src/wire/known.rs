@@ -18,6 +18,8 @@ macro_rules! known {
         }
 
         const ALL: &[(Known, &str)] = &[$((Known::$name, $text),)*];
+        /// What a line begins with.
+        const PREFIXES: &[&str] = &[$(concat!($text, ": "),)*];
     };
 }
 
@@ -114,6 +116,11 @@ impl Known {
         if is_same(name, candidate.text().as_bytes()) { candidate } else { Self::Other }
     }
 
+    /// What a line of this name begins with: the name in lower case, a colon and a blank; empty for [`Known::Other`].
+    fn prefix(self) -> &'static [u8] {
+        PREFIXES.get(self as usize).map_or(b"", |text| text.as_bytes())
+    }
+
     /// The name in lower case; empty for [`Known::Other`].
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -126,17 +133,19 @@ impl Known {
 pub struct Name<'a> {
     pub(super) known: Known,
     pub(super) text: &'a [u8],
+    /// What a line of it begins with, where that stands ready.
+    pub(super) prefix: Option<&'static [u8]>,
 }
 
 impl From<Known> for Name<'_> {
     fn from(known: Known) -> Self {
-        Self { known, text: known.text().as_bytes() }
+        Self { known, text: known.text().as_bytes(), prefix: Some(known.prefix()) }
     }
 }
 
 impl<'a> From<&'a str> for Name<'a> {
     fn from(text: &'a str) -> Self {
-        Self { known: Known::of(text.as_bytes()), text: text.as_bytes() }
+        Self { known: Known::of(text.as_bytes()), text: text.as_bytes(), prefix: None }
     }
 }
 

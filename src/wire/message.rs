@@ -72,6 +72,12 @@ impl Request {
         std::str::from_utf8(self.fields.kept(self.target)).unwrap_or_default()
     }
 
+    /// The same as bytes, where nobody need know that they are text.
+    #[must_use]
+    pub fn target_bytes(&self) -> &[u8] {
+        self.fields.kept(self.target)
+    }
+
     /// Whom it is asked of, where the target itself says so.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {

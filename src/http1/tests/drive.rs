@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use crate::http1::{self, Decoder, Framing, Next, Refused, Scan};
+use crate::http1::{Decoder, Framing, Next, ReplyHead, RequestHead, Scan};
 use crate::wire::{Buffer, Fields, PLAIN_BYTES};
 
 /// Bytes of a head, at most.
@@ -141,30 +141,27 @@ impl Reader {
     /// A head; whether there was one.
     fn head(&mut self) -> bool {
         let bytes = self.input.bytes();
-        let found = self.scan.find(bytes, matches!(self.side, Side::Upstream(_)));
-        let range = match found {
-            Ok(Some(range)) => range,
+        let found = match &self.side {
+            Side::Client => self.scan.request(bytes).map(|found| found.map(|(head, end)| (of_request(head), end))),
+            Side::Upstream(method) => self.scan.reply(bytes, method).map(|found| found.map(|(head, end)| (of_reply(&head), end))),
+        };
+        let ((message, framing, keep_alive), end) = match found {
+            Ok(Some(found)) => found,
             Ok(None) if bytes.len() >= HEAD_BYTES_MAX => return self.stop(Ending::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)),
             Ok(None) => return false,
             Err(refused) => return self.stop(Ending::Refused(refused.status())),
         };
-        let end = range.end;
-        match understood(&bytes[range], &self.side) {
-            Ok((message, framing, keep_alive)) => {
-                self.consume(end);
-                self.scan = Scan::default();
-                if let Start::Reply(status) = message.start
-                    && status.is_informational()
-                {
-                    // Nobody asked for another protocol; the others are left out.
-                    return status != StatusCode::SWITCHING_PROTOCOLS || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
-                }
-                self.answer.messages.push(message);
-                self.body = Some((Decoder::new(framing), keep_alive));
-                true
-            }
-            Err(refused) => self.stop(Ending::Refused(refused.status())),
+        self.consume(end);
+        self.scan = Scan::default();
+        if let Start::Reply(status) = message.start
+            && status.is_informational()
+        {
+            // Nobody asked for another protocol; the others are left out.
+            return status != StatusCode::SWITCHING_PROTOCOLS || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
         }
+        self.answer.messages.push(message);
+        self.body = Some((Decoder::new(framing), keep_alive));
+        true
     }
 
     /// Some of a body; whether there was any, or its end.
@@ -201,28 +198,21 @@ impl Reader {
     }
 }
 
-fn understood(head: &[u8], side: &Side) -> Result<(Message, Framing, bool), Refused> {
-    let message = |start, version, fields: &Fields| Message {
-        start,
-        version,
-        fields: of_fields(fields),
-        body: Vec::new(),
-        trailers: Vec::new(),
-        whole: false,
-    };
-    match side {
-        Side::Client => {
-            let head = http1::request(head)?;
-            let request = &head.request;
-            let (target, authority) = (request.target().to_owned(), request.authority().map(str::to_owned));
-            let start = Start::Request { method: request.method.clone(), target, authority };
-            Ok((message(start, request.version, &request.fields), head.framing, head.keep_alive))
-        }
-        Side::Upstream(method) => {
-            let head = http1::reply(head, method)?;
-            Ok((message(Start::Reply(head.reply.status), Version::HTTP_11, &head.reply.fields), head.framing, head.keep_alive))
-        }
-    }
+fn of_request(head: RequestHead) -> Read {
+    let request = &head.request;
+    let (target, authority) = (request.target().to_owned(), request.authority().map(str::to_owned));
+    let start = Start::Request { method: request.method.clone(), target, authority };
+    (message(start, request.version, &request.fields), head.framing, head.keep_alive)
+}
+
+fn of_reply(head: &ReplyHead) -> Read {
+    (message(Start::Reply(head.reply.status), Version::HTTP_11, &head.reply.fields), head.framing, head.keep_alive)
+}
+
+type Read = (Message, Framing, bool);
+
+fn message(start: Start, version: Version, fields: &Fields) -> Message {
+    Message { start, version, fields: of_fields(fields), body: Vec::new(), trailers: Vec::new(), whole: false }
 }
 
 /// In small letters, as they came.

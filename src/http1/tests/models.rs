@@ -190,7 +190,8 @@ fn came(pairs: &[(String, String)]) -> Fields {
         places.push((start..start + name.len(), value_at..value_at + value.len(), text.len()));
     }
     let mut fields = Fields::of_head(text.as_bytes());
-    places.into_iter().for_each(|(name, value, next)| fields.note(name, value, next));
+    let mut notes = fields.notes(places.len());
+    places.into_iter().for_each(|(name, value, next)| notes.note(name, value, next));
     fields
 }
 

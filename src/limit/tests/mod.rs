@@ -133,7 +133,7 @@ fn redis_settings(port: u16) -> RedisSettings {
 }
 
 fn scope(name: &str, on_store_error: Fallback) -> Arc<Scope> {
-    Arc::new(Scope { name: name.into(), policy: "public".into(), on_store_error, limit_decides: false })
+    Arc::new(Scope::new(name.into(), "public".into(), on_store_error, false))
 }
 
 fn plan(limits: &[Limit]) -> Arc<Plan> {

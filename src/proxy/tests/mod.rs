@@ -63,7 +63,7 @@ fn client_ip(limits: &str) -> RoutePolicy {
         scripts: Arc::default(),
     };
     let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
-    let scope = Scope { name: "public".into(), policy: "public".into(), on_store_error: Fallback::Deny, limit_decides: false };
+    let scope = Scope::new("public".into(), "public".into(), Fallback::Deny, false);
     RoutePolicy { policy: Arc::new(policy), scope: Arc::new(scope), allow_on_error: false }
 }
 
