@@ -20,6 +20,7 @@ mod date;
 mod decode;
 mod framing;
 mod head;
+mod reader;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub(crate) use framing::Framing;
 pub(crate) use head::{Refused, ReplyHead, RequestHead, Scan};
 #[cfg(test)]
 use head::{reply, request};
+pub(crate) use reader::Reader;
 pub(crate) use send::{Encoding, Outbox, SendError};
 pub(crate) use write::{reply_head, request_head};
 

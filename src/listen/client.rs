@@ -9,7 +9,7 @@ use http::{StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::transport::Transport;
-use crate::http1::{self, Decoder, Encoding};
+use crate::http1::{self, Encoding, Reader};
 use crate::wire::{Buffer, Fields, Interim};
 
 /// Bytes of interim replies that wait for a client, at most: what does not fit is left out.
@@ -28,7 +28,7 @@ struct Inner {
     /// The reply has begun: an interim one would come too late.
     replied: bool,
     /// What a request's body has left: the bytes behind it, and how far it was read.
-    left: Option<(Buffer, Decoder)>,
+    left: Option<Reader>,
 }
 
 impl Client {
@@ -55,27 +55,18 @@ impl Client {
     }
 
     /// The body of a request gives its bytes back.
-    pub(super) fn leave(&self, input: Buffer, decoder: Decoder) {
-        self.0.lock().left = Some((input, decoder));
+    pub(super) fn leave(&self, reader: Reader) {
+        self.0.lock().left = Some(reader);
     }
 
     /// What the body of a request has given back.
-    pub(super) fn take_left(&self) -> Option<(Buffer, Decoder)> {
+    pub(super) fn take_left(&self) -> Option<Reader> {
         self.0.lock().left.take()
     }
 
     /// Reads what has come into `input`, so that it takes up to `most` bytes: the number of bytes, 0 at the end. Pending where there is no room.
     pub(super) fn poll_fill(&self, cx: &mut Context<'_>, input: &mut Buffer, most: usize) -> Poll<io::Result<usize>> {
-        let room = input.room(most);
-        if room.is_empty() {
-            return Poll::Pending;
-        }
-        let read = self.poll_into(cx, room);
-        if let Poll::Ready(Ok(bytes)) = read {
-            input.filled(bytes);
-        }
-        input.rest();
-        read
+        input.poll_fill(most, |room| self.poll_into(cx, room))
     }
 
     /// Reads into `room`.

@@ -32,7 +32,7 @@ use super::tunnel::Tunnel;
 use super::upload::Upload;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::http1::{self, Decoder, Encoding, Framing, HTTP2_PREFACE, Next, Outbox, Refused, RequestHead, Scan, SendError};
+use crate::http1::{self, Encoding, Framing, HTTP2_PREFACE, Outbox, Reader, Refused, RequestHead, Scan, SendError};
 use crate::wire::{Alarm, Body, Buffer, Known, Request, Response, Upgrade};
 
 /// How a TLS hello begins: a handshake record of version 3.
@@ -232,7 +232,7 @@ impl<H: Handler> Connection<'_, H> {
         let asked = Asked { is_head: request.method == Method::HEAD, version: request.version, keep_alive, trailers };
         self.client.set_replied(false);
         if self.had_body {
-            let upload = Upload::new(self.client.clone(), std::mem::take(&mut self.input), Decoder::new(framing), expects_continue);
+            let upload = Upload::new(self.client.clone(), Reader::new(std::mem::take(&mut self.input), framing), expects_continue);
             request.body = Body::source(Box::new(upload));
         }
         if request.version == Version::HTTP_11 {
@@ -286,28 +286,15 @@ impl<H: Handler> Connection<'_, H> {
     /// Takes the client's bytes back from the request's body, once that is read or nobody reads it any more; what is left of it is thrown away, where it
     /// has come already.
     fn regain(&mut self) -> bool {
-        let Some((input, mut decoder)) = self.client.take_left() else { return false };
-        self.input = input;
-        loop {
-            let mut skipped = 0;
-            let next = decoder.next(self.input.bytes(), |bytes| skipped += bytes);
-            self.input.consume(skipped);
-            match next {
-                Ok(Next::Data(bytes)) => {
-                    self.input.consume(bytes);
-                    decoder.consumed(bytes);
-                }
-                Ok(Next::End) => {
-                    self.had_body = false;
-                    return true;
-                }
-                Ok(Next::More) | Err(_) => {
-                    // The rest is still to come, so the connection can't be kept: what follows on it is this body's.
-                    self.client.leave(std::mem::take(&mut self.input), decoder);
-                    return false;
-                }
-            }
+        let Some(mut reader) = self.client.take_left() else { return false };
+        if !reader.discard() {
+            // The rest is still to come, so the connection can't be kept: what follows on it is this body's.
+            self.client.leave(reader);
+            return false;
         }
+        self.input = reader.input;
+        self.had_body = false;
+        true
     }
 
     /// Sends a reply.
@@ -354,8 +341,8 @@ impl<H: Handler> Connection<'_, H> {
     fn is_left(&self) -> bool {
         let left = self.client.take_left();
         let is_left = left.is_some();
-        if let Some((input, decoder)) = left {
-            self.client.leave(input, decoder);
+        if let Some(reader) = left {
+            self.client.leave(reader);
         }
         is_left
     }

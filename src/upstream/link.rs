@@ -25,8 +25,8 @@ use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::http1::{self, Decoder, Encoding, Framing, Next, Outbox, ReplyHead, Scan, SendError};
-use crate::wire::{Alarm, Body, BodyError, Buffer, End, Ending, Known, PLAIN_BYTES, Request, Response, Source};
+use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
+use crate::wire::{Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source};
 
 /// Bytes of a reply's head, at most.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -36,16 +36,12 @@ pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 /// A connection. Boxed once when it is made, so that handing it around moves a pointer.
 pub(super) struct Link {
     stream: UpstreamStream,
-    /// Read and not passed on.
-    input: Buffer,
+    /// What was read and not passed on, and the reply's body in it.
+    reader: Reader,
     outbox: Outbox,
     /// The request's body.
     upload: Upload,
     scan: Scan,
-    /// Where the reply's body is.
-    decoder: Decoder,
-    /// Content at the beginning of `input`.
-    content_bytes: usize,
     /// The upstream takes another request after this one.
     keep_alive: bool,
     /// The reply's deadline. It stays registered from request to request.
@@ -99,12 +95,10 @@ impl Link {
         let stream = connect(upstream, host, Protocol::H1).await?;
         Ok(Box::new(Self {
             stream: UpstreamStream::new(stream),
-            input: Buffer::default(),
+            reader: Reader::default(),
             outbox: Outbox::default(),
             upload: Upload::Done,
             scan: Scan::default(),
-            decoder: Decoder::new(Framing::Length(0)),
-            content_bytes: 0,
             keep_alive: true,
             alarm: Alarm::default(),
             turn: Turn::Client,
@@ -118,7 +112,7 @@ impl Link {
 
     /// Whether nothing has come on a connection from which nothing may come now. The runtime knows, so that this is no call to the system.
     pub(super) fn is_quiet(&mut self) -> bool {
-        self.input.is_empty() && matches!(self.poll_read(&mut Context::from_waker(Waker::noop()), PLAIN_BYTES), Poll::Pending)
+        self.reader.input.is_empty() && matches!(self.poll_read(&mut Context::from_waker(Waker::noop()), PLAIN_BYTES), Poll::Pending)
     }
 
     /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel, but the runtime may not have
@@ -155,9 +149,9 @@ impl Link {
             return Poll::Ready(Sent::Failed(error));
         }
         loop {
-            match self.scan.reply(self.input.bytes(), &request.method) {
+            match self.scan.reply(self.reader.input.bytes(), &request.method) {
                 Ok(Some((head, end))) => {
-                    self.input.consume(end);
+                    self.reader.input.consume(end);
                     self.scan = Scan::default();
                     match Self::head(head, request) {
                         Ok(None) => continue,
@@ -165,7 +159,7 @@ impl Link {
                         Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
                     }
                 }
-                Ok(None) if self.input.len() >= REPLY_HEAD_BYTES_MAX => {
+                Ok(None) if self.reader.input.len() >= REPLY_HEAD_BYTES_MAX => {
                     return Poll::Ready(self.failed(Cause::Protocol, &"a head without an end"));
                 }
                 Ok(None) => {}
@@ -254,27 +248,21 @@ impl Link {
 
     /// Reads what has come, so that the input takes up to `most` bytes.
     fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
-        let read = read(&mut self.stream, self.input.room(most), cx);
-        if let Poll::Ready(Ok(bytes)) = read {
-            self.input.filled(bytes);
-        }
-        // Whoever waits needs no memory.
-        self.input.rest();
-        read
+        self.reader.input.poll_fill(most, |room| read(&mut self.stream, room, cx))
     }
 
     /// The reply as the proxy gets it, its body with the connection. `lent`: the request's body comes from a connection that is driven with the reply's.
     pub(super) fn reply(mut self: Box<Self>, head: ReplyHead, seat: Seat, lent: bool) -> Response {
         let ReplyHead { mut reply, framing, keep_alive } = head;
         self.keep_alive = keep_alive;
-        self.decoder = Decoder::new(framing);
+        self.reader.begin(framing);
         self.alarm.disarm();
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             self.seat = Some(seat);
             reply.upgrade = Some(crate::wire::Upgrade::Stream(Box::new(Upgraded(self))));
             return reply;
         }
-        if self.decoder.is_end() {
+        if self.reader.is_end() {
             drop(seat);
             self.put();
             return reply;
@@ -314,9 +302,9 @@ impl Link {
             Upload::Elsewhere { done, .. } => done.load(Ordering::Acquire),
             Upload::Here(_) => false,
         };
-        if sent && self.keep_alive && self.input.is_empty() {
+        if sent && self.keep_alive && self.reader.input.is_empty() {
             self.upload = Upload::Done;
-            self.input.rest();
+            self.reader.input.rest();
             pool::put(self);
         }
     }
@@ -332,54 +320,27 @@ fn read<S: AsyncRead + Unpin>(stream: &mut S, room: &mut [u8], cx: &mut Context<
 impl Source for Link {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         self.poll_besides(cx);
-        loop {
-            let mut skipped = 0;
-            let next = self.decoder.next(self.input.bytes(), |bytes| skipped += bytes);
-            self.input.consume(skipped);
-            match next {
-                Ok(Next::Data(bytes)) => {
-                    self.content_bytes = bytes;
-                    return Poll::Ready(Ok(()));
-                }
-                Ok(Next::End) => return Poll::Ready(Ok(())),
-                Ok(Next::More) => {}
-                Err(_) => return Poll::Ready(Err(BodyError::Malformed)),
-            }
-            let room = self.input.body_room();
-            let read = read(&mut self.stream, room, cx);
-            if read.is_pending() {
-                self.input.rest();
-            }
-            match ready!(read) {
-                Ok(0) if self.decoder.close() => return Poll::Ready(Ok(())),
-                Ok(0) => return Poll::Ready(Err(BodyError::Cut(Arc::new(io::Error::from(io::ErrorKind::UnexpectedEof))))),
-                Ok(bytes) => self.input.filled(bytes),
-                Err(error) => return Poll::Ready(Err(BodyError::Cut(Arc::new(error)))),
-            }
-        }
+        self.reader.poll_content(|room| read(&mut self.stream, room, cx))
     }
 
     fn data(&self) -> &[u8] {
-        self.input.bytes().get(..self.content_bytes).unwrap_or_default()
+        self.reader.content()
     }
 
     fn consume(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.content_bytes);
-        self.content_bytes -= bytes;
-        self.input.consume(bytes);
-        self.decoder.consumed(bytes);
+        self.reader.consume(bytes);
     }
 
     fn remaining(&self) -> Option<u64> {
-        self.decoder.remaining()
+        self.reader.remaining()
     }
 
     fn is_end(&self) -> bool {
-        self.decoder.is_end()
+        self.reader.is_end()
     }
 
     fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.decoder.take_trailers()
+        self.reader.take_trailers()
     }
 
     fn poll_besides(&mut self, cx: &mut Context<'_>) {
@@ -416,14 +377,14 @@ struct Upgraded(Box<Link>);
 impl AsyncRead for Upgraded {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0;
-        if link.input.is_empty() {
-            link.input.rest();
+        if link.reader.input.is_empty() {
+            link.reader.input.rest();
             return Pin::new(&mut link.stream).poll_read(cx, buf);
         }
-        let ahead = link.input.bytes();
+        let ahead = link.reader.input.bytes();
         let bytes = ahead.len().min(buf.remaining());
         buf.put_slice(ahead.get(..bytes).unwrap_or_default());
-        link.input.consume(bytes);
+        link.reader.input.consume(bytes);
         Poll::Ready(Ok(()))
     }
 }

@@ -4,6 +4,8 @@
 //! idle connections cost none. While a body streams the space may be much larger, since the size of the pieces decides what large bodies cost.
 
 use std::cell::RefCell;
+use std::io;
+use std::task::Poll;
 
 /// What a read asks for as a rule.
 pub(crate) const PLAIN_BYTES: usize = 16 << 10;
@@ -57,6 +59,61 @@ impl Buffer {
         }
     }
 
+    /// Has `read` put bytes behind what is in it, so that it takes up to `most`: their number, 0 at the end. Pending where it takes that already. While
+    /// nothing comes it holds no space: the worker's next spare one is offered, and taken when something is in it.
+    pub(crate) fn poll_fill(&mut self, most: usize, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if self.space.is_empty() {
+            return self.poll_fill_spare(most, read);
+        }
+        let room = self.room(most);
+        if room.is_empty() {
+            return Poll::Pending;
+        }
+        let read = read(room);
+        self.filled(&read);
+        read
+    }
+
+    /// The same while a body streams, see [`body_room`](Self::body_room).
+    pub(crate) fn poll_fill_body(&mut self, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if self.space.is_empty() && !self.filled_up {
+            return self.poll_fill_spare(PLAIN_BYTES, read);
+        }
+        let read = read(self.body_room());
+        self.filled(&read);
+        read
+    }
+
+    fn poll_fill_spare(&mut self, most: usize, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if most == 0 {
+            return Poll::Pending;
+        }
+        let mut read = Some(read);
+        let offer = |spaces: &RefCell<Spaces>| {
+            let plain = &mut spaces.try_borrow_mut().ok()?.plain;
+            if plain.is_empty() {
+                plain.push(new_plain());
+            }
+            let room = plain.last_mut()?.get_mut(..most.min(PLAIN_BYTES))?;
+            let read = read.take()?(room);
+            if let Poll::Ready(Ok(1..)) = read {
+                self.space = plain.pop()?;
+            }
+            Some(read)
+        };
+        let read = match SPACES.try_with(offer).ok().flatten() {
+            Some(read) => read,
+            // Freed while the thread ends, and its thread-locals with it.
+            None => {
+                let Some(read) = read else { return Poll::Pending };
+                self.space = new_plain();
+                read(self.room(most))
+            }
+        };
+        self.filled(&read);
+        read
+    }
+
     /// Gives the space back where nothing is in it.
     pub(crate) fn rest(&mut self) {
         if self.is_empty() && !self.space.is_empty() {
@@ -66,7 +123,7 @@ impl Buffer {
     }
 
     /// Where the next bytes may be put: at least one, so that what is in it may take up to `most` bytes; none where it takes that already.
-    pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
+    fn room(&mut self, most: usize) -> &mut [u8] {
         if self.space.is_empty() {
             self.space = take_plain();
         }
@@ -82,7 +139,7 @@ impl Buffer {
     }
 
     /// The same while a body streams: where the last read took all the room there was, a much larger space, as long as few have one.
-    pub(crate) fn body_room(&mut self) -> &mut [u8] {
+    fn body_room(&mut self) -> &mut [u8] {
         if self.is_empty()
             && self.filled_up
             && !self.large
@@ -94,11 +151,17 @@ impl Buffer {
         self.room(PLAIN_BYTES.max(self.space.len()))
     }
 
-    /// `bytes` were put into its room.
-    pub(crate) fn filled(&mut self, bytes: usize) {
-        self.end = (self.end + bytes).min(self.space.len());
-        // Of a large space a plain one's worth says the same.
-        self.filled_up = self.end == self.space.len() || bytes >= PLAIN_BYTES;
+    /// Something was put into its room, or not.
+    fn filled(&mut self, read: &Poll<io::Result<usize>>) {
+        match read {
+            Poll::Ready(Ok(bytes)) => {
+                self.end = (self.end + bytes).min(self.space.len());
+                // Of a large space a plain one's worth says the same.
+                self.filled_up = self.end == self.space.len() || *bytes >= PLAIN_BYTES;
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => {}
+        }
+        self.rest();
     }
 
     /// Puts `bytes` behind what is in it.
@@ -158,7 +221,11 @@ impl Drop for Buffer {
 
 fn take_plain() -> Box<[u8]> {
     let spare = SPACES.try_with(|spaces| spaces.borrow_mut().plain.pop()).ok().flatten();
-    spare.unwrap_or_else(|| vec![0; PLAIN_BYTES].into())
+    spare.unwrap_or_else(new_plain)
+}
+
+fn new_plain() -> Box<[u8]> {
+    vec![0; PLAIN_BYTES].into()
 }
 
 fn take_large() -> Option<Box<[u8]>> {
@@ -197,11 +264,13 @@ mod tests {
             } else {
                 let mut rest = piece.as_slice();
                 while !rest.is_empty() {
-                    let room = buffer.room(1 << 20);
-                    let now = room.len().min(rest.len());
-                    assert!(now > 0);
-                    room[..now].copy_from_slice(&rest[..now]);
-                    buffer.filled(now);
+                    let put = buffer.poll_fill(1 << 20, |room| {
+                        let now = room.len().min(rest.len());
+                        assert!(now > 0);
+                        room[..now].copy_from_slice(&rest[..now]);
+                        Poll::Ready(Ok(now))
+                    });
+                    let Poll::Ready(Ok(now)) = put else { panic!("{put:?}") };
                     rest = &rest[now..];
                 }
             }
@@ -223,13 +292,7 @@ mod tests {
         assert_eq!(buffer.room(100).len(), 0);
         assert_eq!(buffer.room(50).len(), 0);
         let most = PLAIN_BYTES * 3;
-        loop {
-            let room = buffer.room(most).len();
-            if room == 0 {
-                break;
-            }
-            buffer.filled(room);
-        }
+        while buffer.poll_fill(most, |room| Poll::Ready(Ok(room.len()))).is_ready() {}
         assert_eq!(buffer.len(), most);
     }
 
@@ -240,10 +303,12 @@ mod tests {
         buffer.consume(1);
         buffer.rest();
         assert!(buffer.space.is_empty());
+        assert!(buffer.poll_fill(9, |_| Poll::Pending).is_pending() && buffer.space.is_empty());
+        assert!(buffer.poll_fill_body(|_| Poll::Pending).is_pending() && buffer.space.is_empty());
+        assert!(matches!(buffer.poll_fill(9, |_| Poll::Ready(Ok(0))), Poll::Ready(Ok(0))) && buffer.space.is_empty());
         let mut many: Vec<Buffer> = (0..LARGE_MAX + 2).map(|_| Buffer::default()).collect();
         let fill = |buffer: &mut Buffer| {
-            let room = buffer.body_room().len();
-            buffer.filled(room);
+            let Poll::Ready(Ok(room)) = buffer.poll_fill_body(|room| Poll::Ready(Ok(room.len()))) else { return 0 };
             buffer.consume(room);
             room
         };

@@ -1,6 +1,8 @@
 //! Reads a stream of requests, or one reply, out of bytes that come in pieces, as `listen/http1.rs` and `upstream/link.rs` do: what was understood, and
 //! how it ended. The fuzz targets include this file too.
 
+use std::task::Poll;
+
 use http::{HeaderMap, Method, StatusCode, Version};
 
 use crate::http1::{Decoder, Framing, Next, ReplyHead, RequestHead, Scan};
@@ -105,11 +107,12 @@ impl Reader {
             let mut rest = piece;
             while !rest.is_empty() && self.answer.ending == Ending::More {
                 let most = if self.body.is_some() { PLAIN_BYTES } else { HEAD_BYTES_MAX };
-                let room = self.input.room(most);
-                let bytes = room.len().min(rest.len());
-                assert!(bytes > 0, "neither used nor refused, and yet there is no room");
-                room[..bytes].copy_from_slice(&rest[..bytes]);
-                self.input.filled(bytes);
+                let read = self.input.poll_fill(most, |room| {
+                    let bytes = room.len().min(rest.len());
+                    room[..bytes].copy_from_slice(&rest[..bytes]);
+                    Poll::Ready(Ok(bytes))
+                });
+                let Poll::Ready(Ok(bytes)) = read else { panic!("neither used nor refused, and yet there is no room") };
                 rest = &rest[bytes..];
                 self.advance();
             }

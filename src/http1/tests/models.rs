@@ -1,5 +1,7 @@
 //! `Buffer`, `Fields` and `Scan` against models that are too simple to be wrong.
 
+use std::task::Poll;
+
 use proptest::prelude::*;
 
 use crate::http1::Scan;
@@ -44,20 +46,24 @@ proptest! {
                     model.extend_from_slice(&piece);
                 }
                 Deed::Fill(bytes, most) => {
-                    let room = buffer.room(most);
-                    prop_assert_eq!(room.is_empty(), model.len() >= most, "{} bytes in it, up to {}", model.len(), most);
-                    prop_assert!(room.len() <= most.saturating_sub(model.len()));
-                    let piece = piece(bytes.min(room.len()));
-                    room[..piece.len()].copy_from_slice(&piece);
-                    buffer.filled(piece.len());
-                    model.extend_from_slice(&piece);
+                    let (mut room_bytes, mut put) = (0, Vec::new());
+                    let _ = buffer.poll_fill(most, |room| {
+                        room_bytes = room.len();
+                        put = piece(bytes.min(room.len()));
+                        room[..put.len()].copy_from_slice(&put);
+                        if put.is_empty() { Poll::Pending } else { Poll::Ready(Ok(put.len())) }
+                    });
+                    prop_assert_eq!(room_bytes == 0, model.len() >= most, "{} bytes in it, up to {}", model.len(), most);
+                    prop_assert!(room_bytes <= most.saturating_sub(model.len()));
+                    model.extend_from_slice(&put);
                 }
                 Deed::FillLarge(bytes) => {
-                    let room = buffer.body_room();
-                    let piece = piece(bytes.min(room.len()));
-                    room[..piece.len()].copy_from_slice(&piece);
-                    buffer.filled(piece.len());
-                    model.extend_from_slice(&piece);
+                    let _ = buffer.poll_fill_body(|room| {
+                        let piece = piece(bytes.min(room.len()));
+                        room[..piece.len()].copy_from_slice(&piece);
+                        model.extend_from_slice(&piece);
+                        if piece.is_empty() { Poll::Pending } else { Poll::Ready(Ok(piece.len())) }
+                    });
                 }
                 Deed::Consume(bytes) => {
                     buffer.consume(bytes);

@@ -1,0 +1,105 @@
+//! What a connection has read and not used, and the body that lies in it. Knows neither whose connection it is nor who reads the body.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use http::HeaderMap;
+
+use super::{Decoder, Framing, Next};
+use crate::wire::{BodyError, Buffer};
+
+/// See the file's head.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    /// Read and not used.
+    pub(crate) input: Buffer,
+    decoder: Decoder,
+    /// Content at the beginning of `input`.
+    content_bytes: usize,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::new(Buffer::default(), Framing::Length(0))
+    }
+}
+
+impl Reader {
+    /// A body of this framing begins with `input`.
+    pub(crate) fn new(input: Buffer, framing: Framing) -> Self {
+        Self { input, decoder: Decoder::new(framing), content_bytes: 0 }
+    }
+
+    /// A body of this framing begins.
+    pub(crate) fn begin(&mut self, framing: Framing) {
+        self.decoder = Decoder::new(framing);
+        self.content_bytes = 0;
+    }
+
+    /// Ready when there is content, or the body has ended. `read` reads into the room it is given: the number of bytes, 0 at the connection's end.
+    pub(crate) fn poll_content(&mut self, mut read: impl FnMut(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<Result<(), BodyError>> {
+        loop {
+            match self.next() {
+                Ok(Next::Data(bytes)) => {
+                    self.content_bytes = bytes;
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Next::End) => return Poll::Ready(Ok(())),
+                Ok(Next::More) => {}
+                Err(_) => return Poll::Ready(Err(BodyError::Malformed)),
+            }
+            match ready!(self.input.poll_fill_body(&mut read)) {
+                Ok(0) if self.decoder.close() => return Poll::Ready(Ok(())),
+                Ok(0) => return Poll::Ready(Err(BodyError::Cut(Arc::new(io::Error::from(io::ErrorKind::UnexpectedEof))))),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(BodyError::Cut(Arc::new(error)))),
+            }
+        }
+    }
+
+    /// Throws away what has come of the body; whether that was all that was left of it.
+    pub(crate) fn discard(&mut self) -> bool {
+        self.content_bytes = 0;
+        while let Ok(Next::Data(bytes)) = self.next() {
+            self.input.consume(bytes);
+            self.decoder.consumed(bytes);
+        }
+        self.decoder.is_end()
+    }
+
+    fn next(&mut self) -> Result<Next, super::Malformed> {
+        let mut skipped = 0;
+        let next = self.decoder.next(self.input.bytes(), |bytes| skipped += bytes);
+        self.input.consume(skipped);
+        next
+    }
+
+    /// The content at hand.
+    pub(crate) fn content(&self) -> &[u8] {
+        self.input.bytes().get(..self.content_bytes).unwrap_or_default()
+    }
+
+    /// Takes off the first `bytes` of it.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.content_bytes);
+        self.content_bytes -= bytes;
+        self.input.consume(bytes);
+        self.decoder.consumed(bytes);
+    }
+
+    /// Bytes of content to come, where that is known.
+    pub(crate) fn remaining(&self) -> Option<u64> {
+        self.decoder.remaining()
+    }
+
+    /// Whether the body has ended.
+    pub(crate) fn is_end(&self) -> bool {
+        self.decoder.is_end()
+    }
+
+    /// The body's trailers, once.
+    pub(crate) fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.decoder.take_trailers()
+    }
+}
