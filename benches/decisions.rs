@@ -120,7 +120,7 @@ fn embedded(bench: &mut Criterion) {
 /// From facts to a settled grant: what a request pays for being limited.
 fn whole(bench: &mut Criterion) {
     let mut group = bench.benchmark_group("decision");
-    let scope = Scope { name: "bench".into(), policy: "bench".into(), on_store_error: Fallback::Deny, limit_decides: false };
+    let scope = Scope::new("bench".into(), "bench".into(), Fallback::Deny, false);
     let (scope, addresses) = (Arc::new(scope), addresses());
     for (limits, name) in [(1, "one limit"), (2, "two limits")] {
         let policy = client_ip(limits);

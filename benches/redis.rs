@@ -183,7 +183,7 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
     let metrics = Metrics::new(1);
     let engine = Arc::new(Engine::build(&engine::Settings::Redis(settings), Clock::system(), &metrics).unwrap());
     let limiter = Arc::new(Limiter::new(Settings { deadline: Duration::from_secs(5), ..Settings::default() }, engine, metrics));
-    let scope = Arc::new(Scope { name: "bench".into(), policy: "bench".into(), on_store_error: Fallback::Deny, limit_decides: false });
+    let scope = Arc::new(Scope::new("bench".into(), "bench".into(), Fallback::Deny, false));
     let plan = |key: usize| Arc::new(Plan::new(vec![Limit::new("bench", key.to_string(), algorithm.clone())]).unwrap());
     let plans: Arc<Vec<_>> = Arc::new((0..KEYS).map(plan).collect());
     let asking = (0..IN_FLIGHT).map(|lane| {

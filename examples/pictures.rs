@@ -67,7 +67,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Asked>, Box<dyn Error>> {
     let metrics = Metrics::new(1);
     let store = Store::Embedded(EmbeddedSettings { keys_max: 1_000 });
     let limiter = Limiter::new(Settings::default(), Arc::new(Engine::build(&store, clock.clone(), &metrics)?), metrics);
-    let scope = Scope { name: "picture".into(), policy: "picture".into(), on_store_error: Fallback::Deny, limit_decides: false };
+    let scope = Scope::new("picture".into(), "picture".into(), Fallback::Deny, false);
     let (scope, plan) = (Arc::new(scope), Arc::new(Plan::new(vec![Limit::new("picture", "client", algorithm.clone())])?));
     let (mut asked, mut under_way) = (Vec::new(), Vec::new());
     for at in traffic() {

@@ -86,7 +86,7 @@ pub async fn replay(requests: &[(i64, String)], rate: Rate, speed: i64) -> Resul
     let metrics = Metrics::new(1);
     let store = Store::Embedded(EmbeddedSettings { keys_max: 100_000 });
     let limiter = Limiter::new(Settings::default(), Arc::new(Engine::build(&store, clock.clone(), &metrics)?), metrics);
-    let scope = Scope { name: "error".into(), policy: "error".into(), on_store_error: Fallback::Deny, limit_decides: false };
+    let scope = Scope::new("error".into(), "error".into(), Fallback::Deny, false);
     let scope = Arc::new(scope);
     let window_us = rate.per_ms as i64 * 1_000;
     let mut admitted: BTreeMap<&str, VecDeque<i64>> = BTreeMap::new();

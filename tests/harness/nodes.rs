@@ -46,7 +46,7 @@ impl Node {
         let metrics = Metrics::new(1);
         let engine = Engine::build(settings, Clock::system(), &metrics).expect("an engine");
         let limiter = Limiter::new(Settings { deadline: DEADLINE, ..Settings::default() }, Arc::new(engine), metrics);
-        let scope = Scope { name: "nodes".into(), policy: "nodes".into(), on_store_error: Fallback::Deny, limit_decides: false };
+        let scope = Scope::new("nodes".into(), "nodes".into(), Fallback::Deny, false);
         Self { limiter: Arc::new(limiter), scope: Arc::new(scope) }
     }
 
