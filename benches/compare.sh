@@ -17,4 +17,4 @@ fi
 WEIR=$(realpath "$WEIR")
 export WEIR
 # What measures need not be fast itself, and is built with the tests' dependencies.
-exec cargo bench --profile dev --bench compare
+exec cargo bench --workspace --profile dev --bench compare

@@ -2,11 +2,12 @@
 //!
 //! [`App`] is Weir as a library, too: it starts the same house from another Rust program, on sockets it is given or binds itself.
 //! `counters` finds counters for a person who asks; `build` turns a checked configuration into a house; `workers` runs the threads; `views` shows the operator what stands; `demo` is the small
-//! upstream of `weir demo`.
+//! upstream of `weir demo`; `memory` gives back what closed connections leave.
 
 mod build;
 mod counters;
 mod demo;
+mod memory;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use demo::DemoUpstream;
 pub use serve::serve;
 
 use build::{Builder, Built};
+use memory::Memory;
 use workers::Workers;
 
 /// A running Weir. Dropping it without [`App::shutdown`] cuts what is under way.
@@ -43,6 +45,7 @@ pub struct App {
     workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
+    _memory: Memory,
 }
 
 /// What a reload changes and what the views show.
@@ -181,7 +184,8 @@ impl App {
             // Those that did start must not serve on.
             running.drain.cut();
         })?;
-        Ok(Self { house: running, workers: Some(workers), addresses, admin: admin_address })
+        let memory = Memory::watch(&running.metrics).map_err(StartError::Worker).inspect_err(|_| running.drain.cut())?;
+        Ok(Self { house: running, workers: Some(workers), addresses, admin: admin_address, _memory: memory })
     }
 
     /// Where clients are served, in the order of the configuration's listeners.

@@ -93,23 +93,38 @@ impl fmt::Debug for Counter {
 
 /// A value that goes up and down, shared by all threads.
 #[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<AtomicI64>);
+pub struct Gauge(Arc<Level>);
+
+#[derive(Debug, Default)]
+struct Level {
+    now: AtomicI64,
+    /// The highest since somebody took it.
+    most: AtomicI64,
+}
 
 impl Gauge {
     /// Sets it.
     pub fn set(&self, value: i64) {
-        self.0.store(value, Ordering::Relaxed);
+        self.0.now.store(value, Ordering::Relaxed);
+        self.0.most.fetch_max(value, Ordering::Relaxed);
     }
 
     /// Adds `n`, which may be negative.
     pub fn add(&self, n: i64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        let now = self.0.now.fetch_add(n, Ordering::Relaxed) + n;
+        self.0.most.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// The highest value since this was asked before: what came and went between two looks is in it.
+    #[must_use]
+    pub fn take_most(&self) -> i64 {
+        self.0.most.swap(self.get(), Ordering::Relaxed)
     }
 
     /// Its value.
     #[must_use]
     pub fn get(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.now.load(Ordering::Relaxed)
     }
 }
 

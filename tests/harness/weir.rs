@@ -136,8 +136,17 @@ impl Weir {
     /// The most memory that the process ever had (`VmHWM`).
     #[cfg(target_os = "linux")]
     pub fn peak_memory_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    /// The memory that it has now.
+    pub fn memory_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    fn status_kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a running process");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("its memory");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 

@@ -1,0 +1,112 @@
+//! Gives memory back to the system when many connections have closed. Knows no connection, only how many there are.
+//!
+//! glibc keeps what is freed for later, in an arena of each thread, and gives back by itself only what lies at an arena's end: after a burst of thousands of
+//! connections their memory would stay for as long as the process lives.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use crate::telemetry::{Metrics, names};
+
+/// How often the open connections are counted.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks in a row that must find few connections.
+const FEW_LOOKS: u32 = 5;
+/// Connections that must have closed, at least: fewer are not worth the walk through the arenas.
+const CLOSED_MIN: i64 = 512;
+
+/// Watches until it is dropped.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// Nothing is ever sent: its end is what the thread waits for.
+    _end: Sender<std::convert::Infallible>,
+}
+
+/// How many connections there were.
+#[derive(Debug, Default)]
+struct Tide {
+    most: i64,
+    few: u32,
+}
+
+impl Memory {
+    /// Starts watching.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(super) fn watch(metrics: &Metrics) -> std::io::Result<Self> {
+        let (end, ended) = channel();
+        let open = metrics.gauge(names::CONNECTIONS_OPEN);
+        let watch = move || {
+            let mut tide = Tide::default();
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if tide.is_out(open.take_most(), open.get()) {
+                    give_back();
+                }
+            }
+        };
+        std::thread::Builder::new().name("weir-memory".into()).spawn(watch)?;
+        Ok(Self { _end: end })
+    }
+}
+
+impl Tide {
+    /// Whether `open` connections are few after there were many, for some time and for the first time; `most` since the last look.
+    fn is_out(&mut self, most: i64, open: i64) -> bool {
+        self.most = self.most.max(most);
+        let few = open <= self.most / 2 && self.most - open >= CLOSED_MIN;
+        self.few = if few { self.few + 1 } else { 0 };
+        if self.few < FEW_LOOKS {
+            return false;
+        }
+        *self = Self { most: open, few: 0 };
+        true
+    }
+}
+
+/// Has the allocator give back what it does not use.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_back() {
+    #[allow(
+        unsafe_code,
+        reason = "a call of the C library without a safe wrapper: it takes a number, and touches only memory that is free"
+    )]
+    // SAFETY: malloc_trim may be called at any time and from any thread; it locks the arenas itself.
+    let some = unsafe { libc::malloc_trim(0) } != 0;
+    tracing::debug!(some, "memory of closed connections given back");
+}
+
+/// Other allocators give back by themselves.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The looks, counted from 0, at which memory is given back.
+    fn outs(looks: &[i64]) -> Vec<usize> {
+        let mut tide = Tide::default();
+        (0..).zip(looks).filter(|(_, open)| tide.is_out(**open, **open)).map(|(look, _)| look).collect()
+    }
+
+    #[test]
+    fn what_came_and_went_between_two_looks_counts() {
+        let mut tide = Tide::default();
+        let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
+        assert_eq!(looks.map(|(most, open)| tide.is_out(most, open)), [false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn memory_is_given_back_once_after_each_ebb() {
+        assert_eq!(outs(&[0, 8_000, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100]), [6]);
+        assert_eq!(outs(&[8_000, 0, 0, 0, 0, 0, 600, 0, 0, 0, 0, 0, 0]), [5, 11]);
+    }
+
+    #[test]
+    fn what_comes_and_goes_gives_nothing_back() {
+        assert_eq!(outs(&[8_000, 5_000, 8_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000]), [0; 0], "not half of them");
+        assert_eq!(outs(&[8_000, 0, 0, 0, 0, 8_000, 0, 0, 0, 0, 8_000]), [0; 0], "not for long");
+        assert_eq!(outs(&[500, 0, 0, 0, 0, 0, 0]), [0; 0], "not many");
+    }
+}

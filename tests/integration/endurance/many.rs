@@ -1,0 +1,55 @@
+//! Many connections at once, and what is left of them in memory when they have closed.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::eventually_async;
+use crate::harness::toml::Toml;
+use crate::harness::weir::Weir;
+
+/// Connections, within the number of files that a process may have open as a rule.
+const MANY: usize = 900;
+/// Of a head that never ends, so that each connection holds something.
+const BEGUN_BYTES: usize = 12 << 10;
+/// What they must take together, so that it can be seen to come back.
+const TAKEN_KIB_MIN: u64 = 8 << 10;
+/// What may be left of that.
+const LEFT_KIB_MAX: u64 = 4 << 10;
+
+#[tokio::test]
+async fn memory_comes_back_when_many_connections_have_closed() {
+    let own = "name = \"own\"\npath = \"/*\"\nrespond = { status = 200, body = \"hello\" }";
+    let weir = Weir::start(&Toml::new().server("workers = 1").timeout("request_header = \"5m\"").route(own).text());
+    let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http);
+    let answer = async |stream: &mut TcpStream| {
+        stream.write_all(ask.as_bytes()).await.expect("sent");
+        let mut reply = [0; 4096];
+        assert!(stream.read(&mut reply).await.expect("a reply") > 0);
+    };
+    answer(&mut TcpStream::connect(weir.http).await.expect("a connection")).await;
+    let before = weir.memory_kib();
+
+    let mut streams = Vec::new();
+    for _ in 0..MANY {
+        let mut stream = TcpStream::connect(weir.http).await.expect("a connection");
+        answer(&mut stream).await;
+        let begun = format!("GET / HTTP/1.1\r\nX-Long: {}", "x".repeat(BEGUN_BYTES));
+        stream.write_all(begun.as_bytes()).await.expect("sent");
+        streams.push(stream);
+    }
+    let many = eventually_async("the heads are read", async || {
+        let now = weir.memory_kib();
+        if now >= before + TAKEN_KIB_MIN { Ok(now) } else { Err(format!("{now} KiB, and {before} KiB before")) }
+    })
+    .await;
+    drop(streams);
+    eventually_async("the memory comes back", async || {
+        let now = weir.memory_kib();
+        if now <= before + LEFT_KIB_MAX {
+            Ok(())
+        } else {
+            Err(format!("{before} KiB before, {many} KiB with {MANY} connections, {now} KiB now"))
+        }
+    })
+    .await;
+}
