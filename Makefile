@@ -1,7 +1,7 @@
 # The front door. `make` alone says what there is; anything longer than a line stands in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long lint check bench release setup
+.PHONY: help run test test-long lint check bench setup
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,9 +23,6 @@ check: ## Check proxy.toml
 
 bench: ## Weir beside nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes once it is built)
 	@benches/compare.sh
-
-release: ## Build target/release/weir as it is shipped: optimised by what the benchmark's load shows (an hour on two cores)
-	@scripts/release.sh
 
 setup: ## Set up everything that run and test need, and do nothing else
 	@scripts/setup.sh build test
