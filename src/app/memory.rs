@@ -22,10 +22,11 @@ pub(super) struct Memory {
     _end: Sender<std::convert::Infallible>,
 }
 
-/// How many connections there were.
+/// How many connections there were since memory was given back.
 #[derive(Debug, Default)]
-struct Tide {
+struct Seen {
     most: i64,
+    /// Looks in a row that found few.
     few: u32,
 }
 
@@ -38,9 +39,9 @@ impl Memory {
         let (end, ended) = channel();
         let open = metrics.gauge(names::CONNECTIONS_OPEN);
         let watch = move || {
-            let mut tide = Tide::default();
+            let mut seen = Seen::default();
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if tide.is_out(open.take_most(), open.get()) {
+                if seen.are_few(open.take_most(), open.get()) {
                     give_back();
                 }
             }
@@ -50,9 +51,9 @@ impl Memory {
     }
 }
 
-impl Tide {
+impl Seen {
     /// Whether `open` connections are few after there were many, for some time and for the first time; `most` since the last look.
-    fn is_out(&mut self, most: i64, open: i64) -> bool {
+    fn are_few(&mut self, most: i64, open: i64) -> bool {
         self.most = self.most.max(most);
         let few = open <= self.most / 2 && self.most - open >= CLOSED_MIN;
         self.few = if few { self.few + 1 } else { 0 };
@@ -85,28 +86,28 @@ mod tests {
     use super::*;
 
     /// The looks, counted from 0, at which memory is given back.
-    fn outs(looks: &[i64]) -> Vec<usize> {
-        let mut tide = Tide::default();
-        (0..).zip(looks).filter(|(_, open)| tide.is_out(**open, **open)).map(|(look, _)| look).collect()
+    fn given_back(looks: &[i64]) -> Vec<usize> {
+        let mut seen = Seen::default();
+        (0..).zip(looks).filter(|(_, open)| seen.are_few(**open, **open)).map(|(look, _)| look).collect()
     }
 
     #[test]
     fn what_came_and_went_between_two_looks_counts() {
-        let mut tide = Tide::default();
+        let mut seen = Seen::default();
         let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
-        assert_eq!(looks.map(|(most, open)| tide.is_out(most, open)), [false, false, false, false, true, false]);
+        assert_eq!(looks.map(|(most, open)| seen.are_few(most, open)), [false, false, false, false, true, false]);
     }
 
     #[test]
-    fn memory_is_given_back_once_after_each_ebb() {
-        assert_eq!(outs(&[0, 8_000, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100]), [6]);
-        assert_eq!(outs(&[8_000, 0, 0, 0, 0, 0, 600, 0, 0, 0, 0, 0, 0]), [5, 11]);
+    fn memory_is_given_back_once_after_each_time_of_many() {
+        assert_eq!(given_back(&[0, 8_000, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100]), [6]);
+        assert_eq!(given_back(&[8_000, 0, 0, 0, 0, 0, 600, 0, 0, 0, 0, 0, 0]), [5, 11]);
     }
 
     #[test]
     fn what_comes_and_goes_gives_nothing_back() {
-        assert_eq!(outs(&[8_000, 5_000, 8_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000]), [0; 0], "not half of them");
-        assert_eq!(outs(&[8_000, 0, 0, 0, 0, 8_000, 0, 0, 0, 0, 8_000]), [0; 0], "not for long");
-        assert_eq!(outs(&[500, 0, 0, 0, 0, 0, 0]), [0; 0], "not many");
+        assert_eq!(given_back(&[8_000, 5_000, 8_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000]), [0; 0], "not half of them");
+        assert_eq!(given_back(&[8_000, 0, 0, 0, 0, 8_000, 0, 0, 0, 0, 8_000]), [0; 0], "not for long");
+        assert_eq!(given_back(&[500, 0, 0, 0, 0, 0, 0]), [0; 0], "not many");
     }
 }

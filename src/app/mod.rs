@@ -180,11 +180,11 @@ impl App {
             admin_drain: Drain::new(),
         });
         running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
+        let memory = Memory::watch(&running.metrics).map_err(StartError::Worker)?;
         let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers).inspect_err(|_| {
             // Those that did start must not serve on.
             running.drain.cut();
         })?;
-        let memory = Memory::watch(&running.metrics).map_err(StartError::Worker).inspect_err(|_| running.drain.cut())?;
         Ok(Self { house: running, workers: Some(workers), addresses, admin: admin_address, _memory: memory })
     }
 

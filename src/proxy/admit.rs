@@ -85,30 +85,35 @@ fn fields(decision: &Decision) -> Fields {
     if !denies && upstream_headers.is_empty() && response_headers.is_empty() {
         return Ok((PolicyFields::new(), PolicyFields::new()));
     }
-    Derived::with(decision, |derived| derived.fields.clone())
+    Derived::with(decision, |derived| derived.fields(decision))
 }
 
-/// What is worked out of a decision once, and kept with it.
+/// What is worked out of a decision once, when it is first needed, and kept with it.
+#[derive(Default)]
 pub(super) struct Derived {
-    fields: Fields,
-    /// Its limits as `RateLimit-Policy` shows them, where the decision alone says that.
-    pub(super) shown: Option<Vec<u8>>,
+    fields: Option<Fields>,
+    /// None inside where it depends on what the limits answer.
+    shown: Option<Option<Box<[u8]>>>,
 }
 
 impl Derived {
     /// Calls `work` with what is derived of `decision`.
-    pub(super) fn with<T>(decision: &Decision, work: impl FnOnce(&Self) -> T) -> T {
-        decision.slot.with(|| Self::of(decision), |derived| work(derived))
+    pub(super) fn with<T>(decision: &Decision, work: impl FnOnce(&mut Self) -> T) -> T {
+        decision.slot.with(Self::default, work)
     }
 
-    fn of(decision: &Decision) -> Self {
+    fn fields(&mut self, decision: &Decision) -> Fields {
         let denied: &[_] = if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
         let parse = || -> Result<_, &str> {
             forward::policy_fields(denied)?;
             Ok((forward::policy_fields(&decision.upstream_headers)?, forward::policy_fields(&decision.response_headers)?))
         };
-        let shown = if let Verdict::Check(plan) = &decision.verdict { super::fields::shown(plan.limits()) } else { None };
-        Self { fields: parse().map_err(str::to_owned), shown }
+        self.fields.get_or_insert_with(|| parse().map_err(str::to_owned)).clone()
+    }
+
+    /// The decision's limits as `RateLimit-Policy` shows them.
+    pub(super) fn shown(&mut self, limits: &[Limit]) -> Option<&[u8]> {
+        self.shown.get_or_insert_with(|| super::fields::shown(limits)).as_deref()
     }
 }
 

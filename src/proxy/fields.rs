@@ -29,15 +29,20 @@ pub(super) fn add(fields: &mut Fields, style: FieldStyle, limits: &[Limit], outc
     }
 }
 
+/// Whether `style` has the draft's fields.
+pub(super) fn is_draft(style: FieldStyle) -> bool {
+    matches!(style, FieldStyle::Draft | FieldStyle::Both)
+}
+
 /// `RateLimit-Policy` of limits that were all measured; none where it depends on what they answered.
-pub(super) fn shown(limits: &[Limit]) -> Option<Vec<u8>> {
+pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
     let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
     if told(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
         return None;
     }
     let mut text = Vec::new();
     policy(&mut text, limits, &outcome);
-    Some(text)
+    Some(text.into())
 }
 
 /// Whole seconds until all refusing limits fit; `None` where waiting cannot help.

@@ -188,6 +188,17 @@ mod tests {
     }
 
     #[test]
+    fn what_begins_normal_is_left_as_it_is() {
+        for (asked, expected) in [("/a", true), ("/a?//%61", true), ("/a/", true), ("", false), ("?a", false), ("a", false), ("//", false)]
+        {
+            assert_eq!(begins_normal(asked.as_bytes()), expected, "{asked}");
+        }
+        for path in ["/a.b/.c", "/%61", "/a//b", "/a/./b", "/a\"b", "/\u{e9}"] {
+            assert!(!begins_normal(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
     fn escapes_are_decoded_where_they_mean_the_same_and_else_written_one_way() {
         is("/%61%2D%2e%5f%7E", "/a-._~");
         is("/a%2fb", "/a%2Fb");
@@ -249,6 +260,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_normal_form_is_stable_and_has_no_dot_segment(path in "/([a-c./;\\\\]|%2[eEfF]|%5[cC]|%00|%[0-9a-f]{2}|%|\u{e9}|\"){0,24}") {
+            prop_assert!(!begins_normal(path.as_bytes()) || normal(&path).as_deref() == Ok(path.as_str()));
             if let Ok(once) = normal(&path) {
                 let twice = normal(&once);
                 prop_assert_eq!(twice.as_deref(), Ok(&*once));

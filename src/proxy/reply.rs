@@ -1,5 +1,7 @@
 //! Replies: Weir's own, and what it adds to every one. Knows no route and no upstream.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Method, StatusCode};
 
@@ -22,7 +24,13 @@ pub(super) fn whole(method: &Method, status: StatusCode, mut fields: Fields, bod
 /// What every reply gets: its request's id, what is left of the limits, what the policy wants said, and whether a rule was set aside.
 pub(super) fn dress(fields: &mut Fields, visit: &Visit) {
     if let (Some((limits, outcome)), Some(decision)) = (visit.limits(), &visit.decision) {
-        Derived::with(decision, |derived| fields::add(fields, visit.tail.fields, limits, outcome, derived.shown.as_deref()));
+        let style = visit.tail.fields;
+        // Worked out once where somebody remembers the decision; one that is only this request's is shown as it is.
+        if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
+            Derived::with(decision, |derived| fields::add(fields, style, limits, outcome, derived.shown(limits)));
+        } else {
+            fields::add(fields, style, limits, outcome, None);
+        }
     }
     forward::set(fields, &visit.response_fields);
     if let Some(what) = visit.degraded {

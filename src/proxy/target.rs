@@ -144,12 +144,8 @@ impl Authority {
         if raw.len() > AUTHORITY_BYTES_MAX {
             return Err(REFUSED);
         }
-        // Nearly all are a name in small letters, or an address, and perhaps a port.
-        if let Some((colon, digits)) = plain(raw)
-            && (1..=5).contains(&digits.len())
-            && digits != default_port(https)
-        {
-            return Ok(Self { text: SmallVec::from_slice(raw), host_bytes: colon });
+        if let Some(host_bytes) = plain(raw, https) {
+            return Ok(Self { text: SmallVec::from_slice(raw), host_bytes });
         }
         // An IPv6 address stands in brackets; the port's colon comes after.
         let host_bytes = match raw.iter().position(|byte| *byte == b']') {
@@ -203,14 +199,19 @@ fn default_port(https: bool) -> &'static [u8] {
     if https { b"443" } else { b"80" }
 }
 
-/// Where the colon is in a name in small letters and a port, and the port; none of anything else.
-fn plain(raw: &[u8]) -> Option<(usize, &[u8])> {
+/// The host's length in an authority that is in its normal form already, as nearly all are: a name in small letters, or an address, and perhaps a port that
+/// is not the scheme's own. None of anything else.
+fn plain(raw: &[u8], https: bool) -> Option<usize> {
     let stands = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_');
-    let colon = raw.iter().position(|byte| !stands(byte))?;
-    let (host, port) = raw.split_at_checked(colon)?;
-    let digits = port.strip_prefix(b":").filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
-    let named = host.last().is_some_and(|last| *last != b'.');
-    named.then_some((colon, digits))
+    let host = raw.iter().position(|byte| !stands(byte)).unwrap_or(raw.len());
+    let (name, port) = raw.split_at_checked(host)?;
+    let named = name.last().is_some_and(|last| *last != b'.');
+    let is_normal = match port {
+        [] => true,
+        [b':', digits @ ..] => (1..=5).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) && digits != default_port(https),
+        _ => false,
+    };
+    (named && is_normal).then_some(host)
 }
 
 #[cfg(test)]
@@ -272,6 +273,40 @@ mod tests {
         assert_eq!((authority("a:8080").as_str(), authority("a:8080").host()), ("a:8080", "a"));
         assert_eq!((authority("[::1]:443").as_str(), authority("[::1]:443").host()), ("[::1]:443", "[::1]"));
         assert_eq!(authority("").as_str(), "");
+    }
+
+    #[test]
+    fn an_authority_in_its_normal_form_is_read_as_any_other() {
+        for https in [false, true] {
+            for raw in [
+                "a",
+                "a.b",
+                "a:8080",
+                "a:80",
+                "a:443",
+                "a:080",
+                "a.:8080",
+                "a.",
+                ".",
+                "",
+                ":80",
+                "a:",
+                "A",
+                "a_b-c.9:1",
+                "a:123456",
+                "a:x",
+                "[::1]:8",
+            ] {
+                let read = Authority::read(raw.as_bytes(), https).ok().map(|read| (read.as_str().to_owned(), read.host().to_owned()));
+                // In capitals none is in its normal form.
+                let capitals = Authority::read(raw.to_ascii_uppercase().as_bytes(), https).ok();
+                assert_eq!(read, capitals.map(|read| (read.as_str().to_owned(), read.host().to_owned())), "{raw} {https}");
+                if let Some(host_bytes) = plain(raw.as_bytes(), https) {
+                    assert_eq!(read, Some((raw.to_owned(), raw[..host_bytes].to_owned())), "{raw} {https}");
+                }
+            }
+        }
+        assert!(plain(b"a.b", false).is_some() && plain(b"a:8080", true).is_some() && plain(b"a:80", false).is_none());
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Buffer {
         };
         let read = match SPACES.try_with(offer).ok().flatten() {
             Some(read) => read,
-            // Freed while the thread ends, and its thread-locals with it.
+            // The thread ends, and its thread-locals are gone; or this read is inside another.
             None => {
                 let Some(read) = read else { return Poll::Pending };
                 self.space = new_plain();
@@ -200,7 +200,8 @@ impl Buffer {
         let large = std::mem::take(&mut self.large);
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPACES.try_with(|spaces| {
-            let mut spaces = spaces.borrow_mut();
+            // Freed as well where a read, to which the spare one is offered, lets another buffer go.
+            let Ok(mut spaces) = spaces.try_borrow_mut() else { return };
             if large {
                 spaces.large_used = spaces.large_used.saturating_sub(1);
                 spaces.large.push(space);
@@ -220,7 +221,7 @@ impl Drop for Buffer {
 }
 
 fn take_plain() -> Box<[u8]> {
-    let spare = SPACES.try_with(|spaces| spaces.borrow_mut().plain.pop()).ok().flatten();
+    let spare = SPACES.try_with(|spaces| spaces.try_borrow_mut().ok()?.plain.pop()).ok().flatten();
     spare.unwrap_or_else(new_plain)
 }
 
@@ -230,7 +231,7 @@ fn new_plain() -> Box<[u8]> {
 
 fn take_large() -> Option<Box<[u8]>> {
     let spaces = |spaces: &RefCell<Spaces>| {
-        let mut spaces = spaces.borrow_mut();
+        let mut spaces = spaces.try_borrow_mut().ok()?;
         (spaces.large_used < LARGE_MAX).then(|| {
             spaces.large_used += 1;
             spaces.large.pop().unwrap_or_else(|| vec![0; LARGE_BYTES].into())
@@ -306,6 +307,13 @@ mod tests {
         assert!(buffer.poll_fill(9, |_| Poll::Pending).is_pending() && buffer.space.is_empty());
         assert!(buffer.poll_fill_body(|_| Poll::Pending).is_pending() && buffer.space.is_empty());
         assert!(matches!(buffer.poll_fill(9, |_| Poll::Ready(Ok(0))), Poll::Ready(Ok(0))) && buffer.space.is_empty());
+        let inside = buffer.poll_fill(9, |room| {
+            let mut other = Buffer::default();
+            other.push(b"y");
+            room[0] = other.bytes()[0];
+            Poll::Ready(Ok(1))
+        });
+        assert!(matches!(inside, Poll::Ready(Ok(1))) && buffer.bytes() == b"y", "a read inside a read");
         let mut many: Vec<Buffer> = (0..LARGE_MAX + 2).map(|_| Buffer::default()).collect();
         let fill = |buffer: &mut Buffer| {
             let Poll::Ready(Ok(room)) = buffer.poll_fill_body(|room| Poll::Ready(Ok(room.len()))) else { return 0 };

@@ -81,7 +81,7 @@ impl Fields {
         self.0.get_or_insert_with(Block::spare)
     }
 
-    /// No fields, and the bytes of a head whose lines are about to be [noted](Self::note).
+    /// No fields, and the bytes of a head whose lines are about to be [noted](Self::notes).
     pub(crate) fn of_head(head: &[u8]) -> Self {
         let mut fields = Self::new();
         fields.block_mut().text.extend_from_slice(head);

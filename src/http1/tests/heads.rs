@@ -59,6 +59,15 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
     for bytes in ["GET / HTTP/1.1\n\n", "GET / HTTP/1.1\r\nA: b\n\r\n", "\nGET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nA: b\r\n\n", "\n"] {
         assert!(matches!(Scan::default().find(bytes.as_bytes(), false), Err(Refused::Malformed(_))), "{bytes:?}");
     }
+    for bytes in [
+        "GET / HTTP/1.1\r\nA: b\n\r\n",
+        "GET / HTTP/1.1\nA: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nA: b\r\nC: d\n\r\n",
+        "GET / HTTP/1.1\r\nA:\n\r\n",
+        "GET / HTTP/1.1\n\r\n",
+    ] {
+        assert!(matches!(Scan::default().request(bytes.as_bytes()), Err(Refused::Malformed(_))), "{bytes:?}");
+    }
     // Told as soon as it is seen.
     assert!(Scan::default().find(b"GET / HTTP/1.1\nA", false).is_err());
     for bytes in ["HTTP/1.1 200 OK\nA: b\n\nx", "HTTP/1.1 200 OK\r\nA: b\n\r\nx", "HTTP/1.1 200 OK\r\nA: b\r\n\nx"] {

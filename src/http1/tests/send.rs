@@ -173,8 +173,7 @@ pub(crate) fn round_trip(bytes: &[u8]) {
 }
 
 fn request(bytes: &[u8], message: &Message, random: &mut Random) {
-    let range = Scan::default().find(bytes, false).unwrap().unwrap();
-    let head = http1::request(&bytes[range]).unwrap();
+    let (head, _) = Scan::default().request(bytes).unwrap().unwrap();
     let (mut request, framing) = (head.request, head.framing);
     if request.method == Method::CONNECT {
         return;
@@ -246,9 +245,7 @@ fn reply(bytes: &[u8], message: &Message, (method, version): (&Method, Version),
 fn last_head(bytes: &[u8], method: &Method) -> (crate::wire::Fields, Option<Box<[u8]>>, http1::Framing) {
     let mut rest = bytes;
     loop {
-        let range = Scan::default().find(rest, true).unwrap().unwrap();
-        let end = range.end;
-        let head = http1::reply(&rest[range], method).unwrap();
+        let (head, end) = Scan::default().reply(rest, method).unwrap().unwrap();
         if !head.reply.status.is_informational() {
             return (head.reply.fields.clone(), head.reply.reason, head.framing);
         }
