@@ -6,7 +6,7 @@
 #   WEIR=path/to/weir benches/instructions.sh     counts that binary
 #
 # A count does not depend on what else the machine does, so this belongs to `make test`. What it counts is our own code at opt-level 3 above the
-# dependencies as the tests use them (opt-level 2, no LTO): nothing is built that was not built for the tests anyway, but for the one crate. The shipped
+# dependencies as the tests use them (see Cargo.toml; no LTO): nothing is built that was not built for the tests anyway, but for the one crate. The shipped
 # binary needs fewer; what becomes dearer here becomes dearer there. See benches/README.md.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
@@ -157,7 +157,7 @@ if [[ ${1:-} == --update ]]; then
     {
         echo "# Instructions per request in the process, as benches/instructions.sh counts them; written by benches/instructions.sh --update."
         echo "# Of $(rustc --version | cut -d ' ' -f 1-2), $(valgrind --version). In per cent, what a path may cost more before the check fails:"
-        echo "tolerance = 3"
+        echo "tolerance = 2"
         echo
         for path in "${PATHS[@]}"; do echo "$path = ${found[$path]}"; done
     } > "$FIGURES"
