@@ -5,9 +5,11 @@
 #   benches/instructions.sh --update     counts, and writes the figures down: do it in the commit that changes them, and say there why
 #   WEIR=path/to/weir benches/instructions.sh     counts that binary
 #
-# A count does not depend on what else the machine does, so this belongs to `make test`. What it counts is our own code at opt-level 3 above the
-# dependencies as the tests use them (see Cargo.toml; no LTO): nothing is built that was not built for the tests anyway, but for the one crate. The shipped
-# binary needs fewer; what becomes dearer here becomes dearer there. See benches/README.md.
+# A count does not depend on what else the machine does, so this belongs to `make test`. What it
+# counts is our own code at opt-level 3 above the dependencies as the tests use them (see
+# Cargo.toml; no LTO): nothing is built that was not built for the tests anyway, but for the one
+# crate. The shipped binary needs fewer; what becomes dearer here becomes dearer there. See
+# benches/README.md.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 FIGURES=benches/instructions.toml

@@ -10,6 +10,7 @@ say "Lua"
 luacheck lua benches examples/scripts
 say "Clippy, warnings denied"
 cargo clippy --workspace --all-targets -- -D warnings
-# A workspace of its own, which no test builds. To look at it needs no libFuzzer, which would need a C++ compiler.
+# A workspace of its own, which no test builds. Checking it needs no libFuzzer, hence no C++
+# compiler.
 say "Fuzz targets"
 CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a cargo check --quiet --locked --manifest-path fuzz/Cargo.toml

@@ -1,7 +1,9 @@
-//! Gives memory back to the system when many connections have closed. Knows no connection, only how many there are.
+//! Gives memory back to the system when many connections have closed. Knows no connection, only how
+//! many there are.
 //!
-//! glibc keeps what is freed for later, in an arena of each thread, and gives back by itself only what lies at an arena's end: after a burst of thousands of
-//! connections their memory would stay for as long as the process lives.
+//! glibc keeps what is freed for later, in an arena of each thread, and gives back by itself only
+//! what lies at an arena's end: after a burst of thousands of connections their memory would stay
+//! for as long as the process lives.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -18,7 +20,7 @@ const CLOSED_MIN: i64 = 512;
 /// Watches until it is dropped.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Nothing is ever sent: its end is what the thread waits for.
+    /// Never used to send: the thread ends when this is dropped.
     _end: Sender<std::convert::Infallible>,
 }
 
@@ -52,7 +54,8 @@ impl Memory {
 }
 
 impl Seen {
-    /// Whether `open` connections are few after there were many, for some time and for the first time; `most` since the last look.
+    /// Whether `open` connections are few after there were many, for some time and for the first
+    /// time; `most` since the last look.
     fn are_few(&mut self, most: i64, open: i64) -> bool {
         self.most = self.most.max(most);
         let few = open <= self.most / 2 && self.most - open >= CLOSED_MIN;
@@ -72,7 +75,8 @@ fn give_back() {
         unsafe_code,
         reason = "a call of the C library without a safe wrapper: it takes a number, and touches only memory that is free"
     )]
-    // SAFETY: malloc_trim may be called at any time and from any thread; it locks the arenas itself.
+    // SAFETY: malloc_trim may be called at any time and from any thread; it locks the arenas
+    // itself.
     let some = unsafe { libc::malloc_trim(0) } != 0;
     tracing::debug!(some, "memory of closed connections given back");
 }

@@ -170,7 +170,8 @@ impl Vm {
 }
 
 fn own_take(take: &Function, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
-    // All are whole numbers below 2^53, and handing over an integer costs half of what another number does.
+    // All are whole numbers below 2^53, and handing over an integer costs half of what another
+    // number does.
     let [s1, s2, s3] = state.map(|number| number as i64);
     let [n1, n2, n3, n4, n5, n6] = cell.numbers;
     let (now, cost) = (now as i64, cell.cost as i64);

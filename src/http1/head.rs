@@ -1,8 +1,9 @@
 //! A head out of a buffer: found, checked, and taken apart. Knows no connection.
 //!
-//! httparse reads the syntax; what it lets pass and others read differently is refused here: a line that ends in LF alone, a version other than 1.0
-//! and 1.1, a target that is no URI. A head that comes whole, as nearly all do, is read by httparse at once; one that comes in pieces is first looked for,
-//! so that no byte is looked at again with each piece.
+//! httparse reads the syntax; what it lets pass and others read differently is refused here: a line
+//! that ends in LF alone, a version other than 1.0 and 1.1, a target that is no URI. A head that
+//! comes whole, as nearly all do, is read by httparse at once; one that comes in pieces is first
+//! looked for, so that no byte is looked at again with each piece.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -87,8 +88,8 @@ impl Scan {
         Ok(None)
     }
 
-    /// The request's head at the beginning of `bytes`, and its length with the empty lines before it; none where it has not all come. `bytes` are those of the
-    /// last call and more.
+    /// The request's head at the beginning of `bytes`, and its length with the empty lines before
+    /// it; none where it has not all come. `bytes` are those of the last call and more.
     ///
     /// # Errors
     /// It is no head that we take.
@@ -149,8 +150,8 @@ pub(super) fn request(head: &[u8]) -> Result<RequestHead, Refused> {
     }
 }
 
-/// Reads the head at the beginning of `bytes`, and says how long it is. Where it has not all come, or begins with an empty line, it is an error like any
-/// other.
+/// Reads the head at the beginning of `bytes`, and says how long it is. Where it has not all come,
+/// or begins with an empty line, it is an error like any other.
 fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
@@ -308,8 +309,8 @@ fn path(asked: &str) -> Option<usize> {
 const IN_PATH: u8 = 1;
 const IN_QUERY: u8 = 2;
 
-/// Where in a target each byte may stand. As RFC 3986 has it, with what clients send all the same: `"`, `{`, `}` and UTF-8 in the path, all that is visible
-/// in the query.
+/// Where in a target each byte may stand. As RFC 3986 has it, with what clients send all the same:
+/// `"`, `{`, `}` and UTF-8 in the path, all that is visible in the query.
 static PLACES: [u8; 256] = places();
 
 #[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]

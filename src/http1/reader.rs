@@ -1,4 +1,5 @@
-//! What a connection has read and not used, and the body that lies in it. Knows neither whose connection it is nor who reads the body.
+//! What a connection has read and not used, and the body that lies in it. Knows neither whose
+//! connection it is nor who reads the body.
 
 use std::io;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ impl Reader {
         self.content_bytes = 0;
     }
 
-    /// Ready when there is content, or the body has ended. `read` reads into the room it is given: the number of bytes, 0 at the connection's end.
+    /// Ready when there is content, or the body has ended. `read` reads into the room it is given:
+    /// the number of bytes, 0 at the connection's end.
     pub(crate) fn poll_content(&mut self, mut read: impl FnMut(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<Result<(), BodyError>> {
         loop {
             match self.next() {
@@ -101,5 +103,67 @@ impl Reader {
     /// The body's trailers, once.
     pub(crate) fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.decoder.take_trailers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a body whose bytes come in these pieces, with a wait before each and the connection's
+    /// end behind them: its content, and how it ended.
+    fn read(framing: Framing, pieces: &[&str]) -> (String, Result<(), BodyError>, Reader) {
+        let mut answers = pieces.iter().flat_map(|piece| [None, Some(*piece)]).chain([None, Some("")]);
+        let (mut reader, mut content) = (Reader::new(Buffer::default(), framing), String::new());
+        loop {
+            let filled = reader.poll_content(|room| match answers.next() {
+                Some(Some(piece)) => {
+                    room[..piece.len()].copy_from_slice(piece.as_bytes());
+                    Poll::Ready(Ok(piece.len()))
+                }
+                Some(None) => Poll::Pending,
+                None => panic!("read on after the end"),
+            });
+            match filled {
+                Poll::Pending => {}
+                Poll::Ready(Err(error)) => return (content, Err(error), reader),
+                Poll::Ready(Ok(())) if reader.content().is_empty() => return (content, Ok(()), reader),
+                Poll::Ready(Ok(())) => {
+                    content.push(char::from(reader.content()[0]));
+                    reader.consume(1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_is_its_content_and_what_follows_stays() {
+        for (framing, pieces, left) in [
+            (Framing::Length(5), &["he", "lloGET"][..], "GET"),
+            (Framing::Chunked, &["2\r", "\nhe\r\n3\r\nl", "lo\r\n0\r\n\r\nGET"], "GET"),
+            (Framing::UntilClose, &["he", "llo"], ""),
+        ] {
+            let (content, end, reader) = read(framing, pieces);
+            assert!(end.is_ok() && reader.is_end(), "{framing:?}: {end:?}");
+            assert_eq!((content.as_str(), reader.input.bytes()), ("hello", left.as_bytes()), "{framing:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_ends_early_or_is_none_is_an_error() {
+        assert!(matches!(read(Framing::Length(6), &["hello"]).1, Err(BodyError::Cut(_))));
+        assert!(matches!(read(Framing::Chunked, &["5\r\nhello\r\n"]).1, Err(BodyError::Cut(_))));
+        assert!(matches!(read(Framing::Chunked, &["5\r\nhelloX"]).1, Err(BodyError::Malformed)));
+    }
+
+    #[test]
+    fn what_nobody_reads_is_thrown_away_as_far_as_it_has_come() {
+        let put = |reader: &mut Reader, bytes: &str| reader.input.push(bytes.as_bytes());
+        let mut reader = Reader::new(Buffer::default(), Framing::Chunked);
+        put(&mut reader, "5\r\nhello\r\n3\r\nab");
+        assert!(!reader.discard() && reader.input.is_empty());
+        put(&mut reader, "c\r\n0\r\n\r\nGET");
+        assert!(reader.discard());
+        assert_eq!(reader.input.bytes(), b"GET");
     }
 }

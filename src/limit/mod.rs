@@ -88,7 +88,8 @@ pub struct Scope {
     owner: Owner,
 }
 
-/// The number by which a limiter knows a scope's name, once it was asked for, with the limiter's own. A clone is another worker's, and asks for itself.
+/// A limiter's number for a scope's name, with the limiter's own id, once it was looked up. A clone
+/// starts empty.
 #[derive(Debug, Default)]
 struct Owner(std::sync::OnceLock<(u64, u64)>);
 

@@ -31,7 +31,7 @@ type Dues = SmallVec<[Due; 2]>;
 
 /// Settles `grant`.
 pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) {
-    // Nothing is declared for it.
+    // No limit declares a refund for a request that completed.
     if ending == Ending::Completed && adjustments.is_empty() {
         return;
     }

@@ -288,7 +288,8 @@ impl<H: Handler> Connection<'_, H> {
     fn regain(&mut self) -> bool {
         let Some(mut reader) = self.client.take_left() else { return false };
         if !reader.discard() {
-            // The rest is still to come, so the connection can't be kept: what follows on it is this body's.
+            // The rest is still to come, so the connection can't be kept: what follows on it is
+            // this body's.
             self.client.leave(reader);
             return false;
         }

@@ -23,8 +23,8 @@ const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
 /// Bytes that the tables of one thread share equally. When there is one more table, the others come down to their share with their next newcomers.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
-/// Counted for what consumers derive from each limit and keep in the plan's and the decision's slots; fields that they derive weigh as much as those of the
-/// decision.
+/// Counted for what consumers derive from each limit and keep in the plan's and the decision's
+/// slots; fields that they derive weigh as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
 /// After so many look-ups one set, and each in turn, is aged: in a full table, an entry that is used once in `SETS_MAX` times as many look-ups stays.
 const ASKED_FOR_EACH_AGED: usize = 32;

@@ -92,7 +92,7 @@ fn fields(decision: &Decision) -> Fields {
 #[derive(Default)]
 pub(super) struct Derived {
     fields: Option<Fields>,
-    /// None inside where it depends on what the limits answer.
+    /// The inner `None`: it depends on what the limits answer.
     shown: Option<Option<Box<[u8]>>>,
 }
 

@@ -16,7 +16,8 @@ use crate::wire::{Fields, Known, Name};
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// Adds what `style` wants said of these limits. `shown` is what [`shown`] says of them, where it was asked.
+/// Adds what `style` wants said of these limits. `shown`: their `RateLimit-Policy` from [`shown`],
+/// where it was worked out before.
 pub(super) fn add(fields: &mut Fields, style: FieldStyle, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
     match style {
         FieldStyle::Off => {}

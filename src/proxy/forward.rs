@@ -43,7 +43,7 @@ pub(super) fn prepare(request: &mut Request, authority: &Authority, client: &Cli
     fields.remove(Known::Expect);
 }
 
-/// The same for a client whose word about itself counts for nothing.
+/// The same for a client that is not believed: what it says of itself is replaced.
 fn begin(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
     const REPLACED: KnownSet = KnownSet::of(&[
         Known::ForwardedFor,

@@ -36,7 +36,8 @@ pub(super) fn normal(path: &str) -> Result<Cow<'_, str>, Refused> {
     String::from_utf8(out).map(Cow::Owned).map_err(|_| "the path is not text")
 }
 
-/// Whether the path with which `asked` begins is in its normal form: up to a query, where there is one.
+/// Whether the path with which `asked` begins is in its normal form: up to a query, where there is
+/// one.
 pub(super) fn begins_normal(asked: &[u8]) -> bool {
     let path = asked.iter().position(|byte| *byte == b'?').and_then(|end| asked.get(..end)).unwrap_or(asked);
     path.first() == Some(&b'/') && is_plain(path)

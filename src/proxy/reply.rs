@@ -25,7 +25,8 @@ pub(super) fn whole(method: &Method, status: StatusCode, mut fields: Fields, bod
 pub(super) fn dress(fields: &mut Fields, visit: &Visit) {
     if let (Some((limits, outcome)), Some(decision)) = (visit.limits(), &visit.decision) {
         let style = visit.tail.fields;
-        // Worked out once where somebody remembers the decision; one that is only this request's is shown as it is.
+        // Kept only with a remembered decision, which the policy holds too: for a single request it
+        // would be made in vain.
         if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
             Derived::with(decision, |derived| fields::add(fields, style, limits, outcome, derived.shown(limits)));
         } else {

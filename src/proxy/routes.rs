@@ -70,7 +70,8 @@ impl Routes {
         !self.exact.is_empty() || !self.wildcard.is_empty()
     }
 
-    /// The most specific route. `host` is in lower case, without port and final dot, and empty where the request named none, or no route asks for one.
+    /// The most specific route. `host` is in lower case, without port and final dot, and empty
+    /// where the request named none, or no route asks for one.
     pub(super) fn find<'p>(&self, host: &str, path: &'p str, method: &Method) -> Result<Match<'p>, Unrouted> {
         let found = match self.know_hosts() {
             false => self.any.find(path, method),

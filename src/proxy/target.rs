@@ -199,8 +199,9 @@ fn default_port(https: bool) -> &'static [u8] {
     if https { b"443" } else { b"80" }
 }
 
-/// The host's length in an authority that is in its normal form already, as nearly all are: a name in small letters, or an address, and perhaps a port that
-/// is not the scheme's own. None of anything else.
+/// The host's length in an authority that is in its normal form already, as nearly all are: a name
+/// in small letters, or an address, and perhaps a port that is not the scheme's own. None of
+/// anything else.
 fn plain(raw: &[u8], https: bool) -> Option<usize> {
     let stands = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_');
     let host = raw.iter().position(|byte| !stands(byte)).unwrap_or(raw.len());

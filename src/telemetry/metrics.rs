@@ -115,7 +115,8 @@ impl Gauge {
         self.0.most.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// The highest value since this was asked before: what came and went between two looks is in it.
+    /// The highest value since this was asked before: what came and went between two looks is in
+    /// it.
     #[must_use]
     pub fn take_most(&self) -> i64 {
         self.0.most.swap(self.get(), Ordering::Relaxed)

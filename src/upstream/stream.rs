@@ -22,7 +22,8 @@ pub(super) enum Stream {
     Gone,
 }
 
-/// A stream that drops what is written once the other side has closed. The next read then returns the reply, or the error.
+/// A stream that drops what is written once the other side has closed. The next read then returns
+/// the reply, or the error.
 pub(super) struct UpstreamStream {
     stream: Stream,
     write_closed: bool,

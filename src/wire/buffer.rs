@@ -59,8 +59,9 @@ impl Buffer {
         }
     }
 
-    /// Has `read` put bytes behind what is in it, so that it takes up to `most`: their number, 0 at the end. Pending where it takes that already. While
-    /// nothing comes it holds no space: the worker's next spare one is offered, and taken when something is in it.
+    /// Has `read` put bytes behind what is in it, so that it takes up to `most`: their number, 0 at
+    /// the end. Pending where it takes that already. While nothing comes it holds no space: the
+    /// worker's next spare one is offered, and taken when something is in it.
     pub(crate) fn poll_fill(&mut self, most: usize, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if self.space.is_empty() {
             return self.poll_fill_spare(most, read);
@@ -138,7 +139,8 @@ impl Buffer {
         self.space.get_mut(self.end..end).unwrap_or_default()
     }
 
-    /// The same while a body streams: where the last read took all the room there was, a much larger space, as long as few have one.
+    /// The same while a body streams: where the last read took all the room there was, a much
+    /// larger space, as long as few have one.
     fn body_room(&mut self) -> &mut [u8] {
         if self.is_empty()
             && self.filled_up
@@ -200,7 +202,8 @@ impl Buffer {
         let large = std::mem::take(&mut self.large);
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPACES.try_with(|spaces| {
-            // Freed as well where a read, to which the spare one is offered, lets another buffer go.
+            // Freed as well where a read, to which the spare one is offered, lets another buffer
+            // go.
             let Ok(mut spaces) = spaces.try_borrow_mut() else { return };
             if large {
                 spaces.large_used = spaces.large_used.saturating_sub(1);

@@ -32,7 +32,8 @@ struct Block {
 
 static EMPTY: Block = Block { text: Vec::new(), lines: Vec::new(), present: KnownSet::of(&[]) };
 
-/// A list of header fields, in order. One pointer, as requests and replies are moved often; none while there is no field.
+/// A list of header fields, in order. One pointer, as requests and replies are moved often; none
+/// while there is no field.
 #[derive(Default)]
 pub struct Fields(Option<Box<Block>>);
 

@@ -116,7 +116,8 @@ impl Known {
         if is_same(name, candidate.text().as_bytes()) { candidate } else { Self::Other }
     }
 
-    /// What a line of this name begins with: the name in lower case, a colon and a blank; empty for [`Known::Other`].
+    /// What a line of this name begins with: the name in lower case, a colon and a blank; empty for
+    /// [`Known::Other`].
     fn prefix(self) -> &'static [u8] {
         PREFIXES.get(self as usize).map_or(b"", |text| text.as_bytes())
     }

@@ -226,7 +226,7 @@ async fn a_client_that_closes_its_sending_side_gets_its_reply_within_the_time_fo
     let reply = client.read_all().await;
     assert!(reply.ends_with("waited"), "{reply}");
 
-    // Whoever takes longer works for nobody.
+    // A reply that takes longer is given up.
     let mut client = house.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     house.answers.0.begun.notified().await;

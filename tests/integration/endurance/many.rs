@@ -7,7 +7,8 @@ use crate::harness::eventually_async;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
-/// Connections: with those of the tests beside this one within the number of files that a process may have open as a rule.
+/// Connections: with those of the tests beside this one within the number of files that a process
+/// may have open as a rule.
 const MANY: usize = 600;
 /// Of a head that never ends, so that each connection holds something.
 const BEGUN_BYTES: usize = 15 << 10;
