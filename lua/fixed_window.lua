@@ -6,13 +6,14 @@
 --            whole multiples of the period since 1970).
 -- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0. No count is no window.
 --            The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock stepped
---            back: the window starts again from now.
+--            back. By the clock, and when it is the next window's, that is the window to count in: it would otherwise begin twice.
+--            Else the window starts again from now.
 -- Lifetime   One period beyond the window's end, set with its first unit.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
 --            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten (0: as it stands).
 --            Cost 0 is decided as 1 and counts nothing. A cost above the quota never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Only into the window that was charged, never below zero.
+--            forgotten. Only into the window that was charged; a count of zero is no window: all 0.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SETRANGE (a SET with its lifetime
 --            for a window's first unit).
 -- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's id in the value.
@@ -24,6 +25,7 @@ local function take(s1, s2, _, now, cost, quota, period, alignment)
   local start, count = now, 0
   if alignment == 1 then
     start = now - now % period
+    if s1 == start + period and s2 > 0 then start = s1 end
     if s1 == start then count = s2 end
   elseif s2 > 0 and s1 <= now and now - s1 < period then
     start, count = s1, s2
@@ -53,9 +55,8 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, period)
   if not charged or s2 == 0 or units == 0 then
     return s1, s2, s3, 0, 0
   end
-  local count = s2 - units
-  if count < 0 then count = 0 end
-  return s1, count, 0, 1, 0
+  if s2 <= units then return 0, 0, 0, 1, 0 end
+  return s1, s2 - units, 0, 1, 0
 end
 
 return { take = take, give_back = give_back }

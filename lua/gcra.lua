@@ -15,8 +15,9 @@
 --            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten.
 --            Cost 0 is decided as 1 and charges nothing. A cost above the burst never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota, and never above full: what has not flowed
---            back by itself. Anything simpler over-admits.
+--            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota, and never above full (all 0): what has
+--            surely not flowed back by itself. Anything simpler over-admits. To count only what overflowed with the level that the
+--            take found does, too: what another take had charged by then may have come back since.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     ITU-T I.371, the Generic Cell Rate Algorithm in its virtual scheduling form, its TAT moved by the burst.
 --
@@ -67,7 +68,7 @@ local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
     return s1, s2, s3, 0, 0
   end
   level = level + back
-  if level > full then level = full end
+  if level >= full then return 0, 0, 0, 1, 0 end
   local missing = full - level
   rest = (quota - level % quota) % quota
   whole = now - (level + rest) / quota

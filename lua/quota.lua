@@ -6,14 +6,15 @@
 -- Numbers    amount (units), conditional (1: it refuses; 0: it only counts), and four instants (time units since 1970), rising: when
 --            the period before, this one, the next and the one after begin. All four 0: one period for ever.
 -- State      s1 = the period's beginning, s2 = units counted in it, s3 = 0. No count is no period. A beginning that is not this
---            period's is another period's, earlier or (the clock stepped back) later: it starts again at 0.
+--            period's is another period's: it starts again at 0. But when it is the next one's, the clock stepped back over the
+--            border, and that is the period to count in: it would otherwise begin twice.
 -- Lifetime   One period beyond the period's end; for ever it has none.
 -- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written (0 when there are none), time
 --            units until it would fit (-1: it fits, or never can; -2: none of the periods named contains now, and nothing was
 --            decided), time units until all is back (0 where that is never), the instant at which the state may be forgotten (-1:
 --            never). Cost 0 is decided as 1 and counts nothing. A cost above the amount never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Only into the period that was charged, never below zero.
+--            forgotten. Only into the period that was charged; a count of zero is no period: all 0.
 -- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SETRANGE (a SET with its lifetime
 --            for a period's first unit).
 -- Source     The quotas of API gateways and billing. Lua knows no time zones, so the starts are handed in: a period's beginning is
@@ -33,6 +34,16 @@ local function take(s1, s2, _, now, cost, amount, conditional, before, this, nex
     start, ends, forget = next, after, after + after - next
   elseif now < this then
     start, ends, forget = before, this, next
+  end
+
+  if after ~= 0 and s1 == ends and s2 > 0 then
+    -- Where the end of that one is not named, other periods should be.
+    if s1 == after then return 0, 0, 0, 0, 0, -2, 0, 0 end
+    if s1 == this then
+      start, ends, forget = this, next, after
+    else
+      start, ends, forget = next, after, after + after - next
+    end
   end
 
   local count = 0
@@ -65,9 +76,8 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, n
   if not start or charged ~= start or s1 ~= start or s2 == 0 or units == 0 or taken_at > now then
     return s1, s2, s3, 0, 0
   end
-  local count = s2 - units
-  if count < 0 then count = 0 end
-  return s1, count, 0, 1, 0
+  if s2 <= units then return 0, 0, 0, 1, 0 end
+  return s1, s2 - units, 0, 1, 0
 end
 
 return { take = take, give_back = give_back }

@@ -12,7 +12,7 @@
 --            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten. Cost 0 is
 --            decided as 1 and counts nothing. A cost above the quota never fits. What is told to fit, fits, if nobody else takes it.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Into the window that was charged, this one or the one before, never below zero.
+--            forgotten. Into the window that was charged, this one or the one before, never below zero; all 0 where both are empty.
 -- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017): the two counters and their
 --            weights.
@@ -80,17 +80,18 @@ local function give_back(s1, s2, s3, now, units, taken_at, _, period)
   if s1 > start or start > s1 + period or taken_at > now or units == 0 then
     return s1, s2, s3, 0, 0
   end
+  local current, previous = s2, s3
   if charged == s1 and s2 > 0 then
-    local count = s2 - units
-    if count < 0 then count = 0 end
-    return s1, count, s3, 1, 0
+    current = s2 - units
+    if current < 0 then current = 0 end
+  elseif charged + period == s1 and start == s1 and s3 > 0 then
+    previous = s3 - units
+    if previous < 0 then previous = 0 end
+  else
+    return s1, s2, s3, 0, 0
   end
-  if charged + period == s1 and start == s1 and s3 > 0 then
-    local count = s3 - units
-    if count < 0 then count = 0 end
-    return s1, s2, count, 1, 0
-  end
-  return s1, s2, s3, 0, 0
+  if current == 0 and previous == 0 then return 0, 0, 0, 1, 0 end
+  return s1, current, previous, 1, 0
 end
 
 return { take = take, give_back = give_back }

@@ -10,7 +10,7 @@
 --            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten.
 --            Cost 0 is decided as 1 and takes nothing. A cost above the burst never fits.
 -- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota, and never above full.
+--            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota, and never above full (all 0).
 -- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     The token bucket of RFC 2697 and ITU-T I.371, with an exact remainder.
 --
@@ -59,7 +59,7 @@ local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
     return s1, s2, s3, 0, s3 + period
   end
   local level = before + gained + back
-  if level > full then level = full end
+  if level >= full then return 0, 0, 0, 1, 0 end
   local missing = full - level
   local reset = (missing + (quota - missing % quota) % quota) / quota
   local rest = level % period

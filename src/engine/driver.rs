@@ -33,6 +33,8 @@ const VALUES_A_PACK: usize = 18;
 pub(super) enum Verb {
     /// All or none.
     Take,
+    /// Whether all of it would be taken; nothing is written.
+    Look,
     /// Each by itself; also when Redis is out of memory.
     GiveBack,
     /// Leases, for another length of them.
@@ -58,6 +60,7 @@ impl Script {
         let programs: SmallVec<[&'static Program; 2]> = cells.iter().map(|cell| cell.program).collect();
         let text = match verb {
             Verb::Take => take(&programs, time),
+            Verb::Look => look(&programs, time),
             Verb::GiveBack => give_back(&programs, time),
             Verb::Renew => renew(&programs, time),
         };
@@ -72,7 +75,7 @@ pub(super) type Argument = SmallVec<[u8; 8 * (3 + NUMBERS_MAX)]>;
 /// A cell's argument.
 pub(super) fn argument(verb: Verb, cell: &Cell, taken_at_us: u64) -> Argument {
     let second = match verb {
-        Verb::Take => i64::from(cell.shadow),
+        Verb::Take | Verb::Look => i64::from(cell.shadow),
         Verb::GiveBack => taken_at_us as i64,
         Verb::Renew => 0,
     };
@@ -187,7 +190,9 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     let stored = read(&mut text, programs);
     text.push_str("local ok = 1\n");
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
-        decide(&mut text, i, stored, program);
+        ask(&mut text, i, stored, program);
+        refusal(&mut text, i);
+        keep(&mut text, i, program);
     }
     text.push_str("if ok == 1 then\n");
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
@@ -230,6 +235,25 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     text
 }
 
+/// As a take, but for the writing.
+fn look(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
+    let mut text = String::from("#!lua flags=no-writes\n");
+    preamble(&mut text, programs, Some("take"));
+    text.push_str(how_to_ask_the_time);
+    let stored = read(&mut text, programs);
+    text.push_str("local ok = 1\n");
+    for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
+        ask(&mut text, i, stored, program);
+        // What is left, and when all is back, as it stands: nothing is charged.
+        line(&mut text, format_args!("if f{i} == 1 and cost > 0 then\nlocal _"));
+        line(&mut text, format_args!("_, _, _, _, l{i}, _, b{i} = {}\nend", call_take(program, "0")));
+        refusal(&mut text, i);
+        text.push_str("end\nend\n");
+    }
+    answer(&mut text, programs.len());
+    text
+}
+
 /// Several packs for many cells: each value of one call takes a register of Lua's, beside all locals.
 fn answer(text: &mut String, cells: usize) {
     let of_cells = (1..=cells).flat_map(|i| ["f", "l", "r", "b"].map(|name| format!("{name}{i}")));
@@ -239,10 +263,10 @@ fn answer(text: &mut String, cells: usize) {
     line(text, format_args!("return {}", packs.join(" .. ")));
 }
 
-/// Asks one cell's program. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
+/// Asks one cell's program, and leaves its block open. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
 /// e the expiry, w what is truthy if it is to be written (of leases: after which score they hold what a stepped clock has left; of a log: how many units of
 /// it are such). Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
-fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) {
+fn ask(text: &mut String, i: usize, stored: &str, program: &'static Program) {
     line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = (us - us % 1000) / 1000 end\n");
@@ -263,10 +287,23 @@ fn decide(text: &mut String, i: usize, stored: &str, program: &'static Program) 
             line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], fmt('(%d', now), fmt('%d', now + n2 + n3))"));
         }
     }
+    line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {}", call_take(program, "cost")));
+}
+
+/// Calls a program's take.
+fn call_take(program: &'static Program, cost: &str) -> String {
     let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
-    let call = judged(program, "take", format!("{}(s1, s2, s3, now, cost{})", program.name, numbers.concat()));
-    line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {call}"));
-    line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end\nelseif cost > 0 then\nw{i} = true"));
+    judged(program, "take", format!("{}(s1, s2, s3, now, {cost}{})", program.name, numbers.concat()))
+}
+
+/// Opens a block with what a cell says to all of the call when it does not fit.
+fn refusal(text: &mut String, i: usize) {
+    line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end"));
+}
+
+/// In the blocks that are open: what is to be written where the cell fits. Ends them.
+fn keep(text: &mut String, i: usize, program: &'static Program) {
+    line(text, format_args!("elseif cost > 0 then\nw{i} = true"));
     match program.kind {
         Kind::Numbers => {}
         Kind::Log => {
@@ -353,16 +390,19 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
         text.push_str("if unit == 1000 then now, taken = (us - us % 1000) / 1000, (taken - taken % 1000) / 1000 end\n");
         if program.kind == Kind::Buckets {
             text.push_str(parts::RING_GIVE_BACK);
-            line(&mut text, format_args!("call('SETRANGE', KEYS[{i}], '0', v)\nend\nend\nend"));
+            line(&mut text, format_args!("if total == units then call('DEL', KEYS[{i}])\nelse call('SETRANGE', KEYS[{i}], '0', v) end"));
+            text.push_str("end\nend\nend\n");
             continue;
         }
         let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
         line(&mut text, format_args!("local s1, s2, s3 = 0, 0, 0\n{}", unpacked(program, "v")));
         let call = judged(program, "give_back", format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat()));
         line(&mut text, format_args!("local x, y, z, changed, e = {call}\nif changed == 1 then"));
+        // As good as no counter: then there need not be one.
+        line(&mut text, format_args!("if x == 0 and y == 0 and z == 0 then call('DEL', KEYS[{i}]) else"));
         expiry(&mut text, "e");
         set(&mut text, i, &packed(program, &["x", "y", "z"].map(str::to_owned)), "e");
-        text.push_str("end\nend\nend\n");
+        text.push_str("end\nend\nend\nend\n");
     }
     text.push_str("return us\n");
     text

@@ -79,7 +79,15 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Full`], [`Cause::Script`]; nothing is charged then.
     pub fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
-        self.try_take(cells).inspect_err(|error| self.failures.count(*error))
+        self.decide(cells, true).inspect_err(|error| self.failures.count(*error))
+    }
+
+    /// Says at once what [`Embedded::take`] would, and writes nothing: see [`super::Engine::look`].
+    ///
+    /// # Errors
+    /// [`Cause::Script`].
+    pub fn look(&self, cells: &Cells) -> Result<Taken, EngineError> {
+        self.decide(cells, false).inspect_err(|error| self.failures.count(*error))
     }
 
     /// Gives back at once `cost` of each cell, taken at `taken_at_us` (microseconds since 1970).
@@ -108,11 +116,11 @@ impl Embedded {
     pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<Found> {
         let known: Vec<Arc<Space>> = self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let known = known.into_iter().filter(|space| space.text.starts_with(prefix));
-        known.filter_map(|space| self.look(Key { space, ..key.clone() })).take(FOUND_MAX).collect()
+        known.filter_map(|space| self.read_out(Key { space, ..key.clone() })).take(FOUND_MAX).collect()
     }
 
     /// What a counter holds now; `None` where there is none.
-    fn look(&self, key: Key) -> Option<Found> {
+    fn read_out(&self, key: Key) -> Option<Found> {
         let shard = self.shard(key.tag)?;
         let at_us = self.now_us();
         let entry = shard.entry_of(key.id())?;
@@ -142,7 +150,8 @@ impl Embedded {
         }
     }
 
-    fn try_take(&self, cells: &Cells) -> Result<Taken, EngineError> {
+    /// `takes`: writes what was decided. Otherwise what is left is said as it stands.
+    fn decide(&self, cells: &Cells, takes: bool) -> Result<Taken, EngineError> {
         let Some(tag) = cells.first().map(|cell| cell.key.tag) else {
             return Ok(Taken { at_us: self.now_us(), admitted: true, cells: SmallVec::new() });
         };
@@ -160,11 +169,15 @@ impl Embedded {
             for cell in cells {
                 let id = cell.key.id();
                 let now = whole_units(at_us, cell.unit_us);
-                let decision = vm.take(cell, counters::read(shard.get(id), cell, now), now as f64)?;
+                let state = counters::read(shard.get(id), cell, now);
+                let mut decision = vm.take(cell, cell.cost, state, now as f64)?;
+                if !takes && decision.fits && cell.cost > 0 {
+                    decision.stands(&vm.take(cell, 0, state, now as f64)?);
+                }
                 admitted &= (cell.shadow || decision.fits) && !decision.outside();
                 decisions.push((id, decision));
             }
-            if admitted {
+            if admitted && takes {
                 self.write(&mut shard, cells, &decisions, at_us)?;
             }
             self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
@@ -231,7 +244,10 @@ impl Embedded {
                 match (&mut entry.counter, cell.program.kind) {
                     (Stored::Numbers(state), Kind::Numbers) => {
                         let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
-                        if returned.changed {
+                        if returned.changed && returned.state == [0.0; 3] {
+                            // As good as no counter: then there need not be one.
+                            self.release(shard.remove(id));
+                        } else if returned.changed {
                             *state = returned.state;
                             entry.expire_us = self.expire_us(entry.expire_us, returned.expire, cell.unit_us);
                         }

@@ -1,5 +1,5 @@
 //! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster of one), under random plans, costs, times,
-//! give-backs, renewals and edits; and what Redis keeps lives as long as it means something, and not much longer.
+//! looks, give-backs, renewals and edits; and what Redis keeps lives as long as it means something, and not much longer.
 //!
 //! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
 //! decisions that are (`make test-long`).
@@ -44,7 +44,7 @@ impl Seen {
     fn played(&mut self, played: &Played) {
         let mut takes = played.expected.iter();
         for event in &played.events {
-            let answer = if event.verb == Verb::Take { takes.next() } else { None };
+            let answer = if event.answers() { takes.next() } else { None };
             self.decisions += u64::from(answer.is_some());
             for (index, cell) in event.cells.iter().enumerate() {
                 let name = cell.program.name;
@@ -52,6 +52,7 @@ impl Seen {
                     self.count(name, if event.verb == Verb::Renew { "renewed" } else { "given back" }, true);
                     continue;
                 };
+                self.count(name, "looked at", event.verb == Verb::Look);
                 self.count(name, "fits", reply.fits);
                 self.count(name, "refused", !reply.fits);
                 self.count(name, "told when", !reply.fits && reply.retry_units.is_some());
@@ -66,7 +67,7 @@ impl Seen {
     fn check(&self) {
         for program in ALL {
             let rare = self.decisions / 1_000;
-            for (what, least) in [("fits", 10 * rare), ("refused", 10 * rare), ("given back", 5 * rare)] {
+            for (what, least) in [("fits", 10 * rare), ("refused", 10 * rare), ("looked at", 10 * rare), ("given back", 5 * rare)] {
                 assert!(self.of(program.name, what) >= least, "{} {what}: {self:#?}", program.name);
             }
             let tells = program.name != "concurrency";
@@ -82,7 +83,7 @@ impl Seen {
 fn same(engine: &str, played: &Played, answers: &[Taken]) -> Result<(), TestCaseError> {
     let different = played.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
     if let Some(index) = different {
-        let (at, _) = played.events.iter().enumerate().filter(|(_, event)| event.verb == Verb::Take).nth(index).unwrap();
+        let (at, _) = played.events.iter().enumerate().filter(|(_, event)| event.answers()).nth(index).unwrap();
         let (expected, found) = (&played.expected[index], &answers[index]);
         let before = &played.events[at.saturating_sub(8)..=at];
         return Err(TestCaseError::fail(format!(

@@ -45,6 +45,11 @@ impl Decision {
         }
     }
 
+    /// Takes over what `idle`, which takes nothing, says of what is left.
+    pub(super) fn stands(&mut self, idle: &Self) {
+        (self.remaining, self.reset) = (idle.remaining, idle.reset);
+    }
+
     /// Nothing was decided.
     pub(super) fn outside(&self) -> bool {
         self.retry == OUTSIDE as f64
@@ -141,12 +146,12 @@ impl Vm {
         Ok(self.loaded.len() - 1)
     }
 
-    /// Asks `cell`'s program at `now` (in the cell's time units).
-    pub(super) fn take(&mut self, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
+    /// Asks `cell`'s program for `cost` units at `now` (in the cell's time units).
+    pub(super) fn take(&mut self, cell: &Cell, cost: u64, state: State, now: f64) -> Result<Decision, EngineError> {
         let index = self.program(cell.program)?;
         match self.loaded.get(index).map(|loaded| &loaded.code) {
-            Some(Code::Own { take, .. }) => own_take(take, cell, state, now),
-            Some(Code::Theirs(sandbox)) => sandbox.take(state, now, cell.cost, cell.numbers).map_err(|why| self.throw_away(index, &why)),
+            Some(Code::Own { take, .. }) => own_take(take, cell, cost, state, now),
+            Some(Code::Theirs(sandbox)) => sandbox.take(state, now, cost, cell.numbers).map_err(|why| self.throw_away(index, &why)),
             None => Err(FAILED),
         }
     }
@@ -169,12 +174,12 @@ impl Vm {
     }
 }
 
-fn own_take(take: &Function, cell: &Cell, state: State, now: f64) -> Result<Decision, EngineError> {
+fn own_take(take: &Function, cell: &Cell, cost: u64, state: State, now: f64) -> Result<Decision, EngineError> {
     // All are whole numbers below 2^53, and handing over an integer costs half of what another
     // number does.
     let [s1, s2, s3] = state.map(|number| number as i64);
     let [n1, n2, n3, n4, n5, n6] = cell.numbers;
-    let (now, cost) = (now as i64, cell.cost as i64);
+    let (now, cost) = (now as i64, cost as i64);
     // Each number that is handed over costs, and most programs have four at most.
     let answer: mlua::Result<TakeAnswer> = if cell.program.numbers > FEW {
         take.call((s1, s2, s3, now, cost, n1, n2, n3, n4, n5, n6))

@@ -281,6 +281,18 @@ impl Engine {
         }
     }
 
+    /// Says what [`Engine::take`] would, within `left`, and writes nothing. Whether a cell fits, and when it will, is about its cost; what remains, and when
+    /// all is back, is said as it stands.
+    ///
+    /// # Errors
+    /// See [`Engine::take`]; nothing may have been charged.
+    pub async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+        match self {
+            Self::Embedded(embedded) => embedded.look(cells),
+            Self::Redis(redis) => redis.look(cells, left).await,
+        }
+    }
+
     /// As [`Engine::take`], and within `left` where that is less than the engine's own deadline: for a decision that asks more than once.
     ///
     /// # Errors

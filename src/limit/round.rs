@@ -1,10 +1,15 @@
 //! One plan's way through its tags, as a list of steps: who is asked next, what is given back, what came of it. Pure: it calls no store and
 //! reads no clock, so that the embedded engine can run it at once and Redis in a task, and both do the same.
 //!
-//! Groups are asked one after another in the order of their tags' digests, the same for every plan on every proxy: no two plans cross. Only the group with a
-//! leaky bucket comes last, because a turn in it is not given back. When
-//! one refuses, those behind it are still looked at (cost 0, nothing charged), because `Retry-After` is the longest of all; then what the
-//! groups before it took is given back, the last first.
+//! A plan under one tag is one take. Under several, all but the first group are looked at side by
+//! side before anything is taken: a request that is refused anyway must neither leave keys behind nor
+//! hold units that others share, not even until they are given back. Then the groups are taken one
+//! after another in the order of their tags' digests, the same for every plan on every proxy: no two
+//! plans cross. Only the group with a leaky bucket comes last, because a turn in it is not given
+//! back. The first group need not be looked at: its take refuses without a trace. Only when another
+//! one refuses is it looked at, too, because `Retry-After` is the longest of all. A take that refuses
+//! after its look did not is a race with another request: what the groups before it took is given
+//! back, the last first.
 
 use smallvec::SmallVec;
 
@@ -33,20 +38,26 @@ pub(super) struct Calls(SmallVec<[Call; 1]>);
 #[derive(Debug)]
 struct Group<'p> {
     call: &'p Call,
-    /// Where they are not the call's: they depend on the moment, are only looked at, or not all of them are given back.
+    /// Where they are not the call's: they depend on the moment, or not all of them are given back.
     cells: Option<Box<Cells>>,
     /// When the store fails here, the request is denied.
     denies: bool,
-    /// It was only looked at, because an earlier group had refused.
-    looked: bool,
-    /// It was asked again with other numbers.
+    /// It is looked at next.
+    look: bool,
+    /// It was asked again with other numbers, in this phase.
     retold: bool,
+    /// The last one: of a look, or of a take.
     answer: Option<Result<Taken, EngineError>>,
+    /// The answer is a take's.
+    taken: bool,
 }
 
 /// What to do next.
 #[derive(Debug)]
 pub(super) enum Step<'a> {
+    /// Look at all of [`Round::looks`], side by side, then say of each what it answered with
+    /// [`Round::looked`].
+    Look,
     /// Take these, then say so with [`Round::took`].
     Take(&'a Cells),
     /// Give these back, taken at that instant.
@@ -68,6 +79,8 @@ pub(super) enum Verdict {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
+    /// Groups are looked at.
+    Looking,
     /// The group at this place is asked next.
     Taking(usize),
     /// Groups before this place may still hold something that must be given back.
@@ -126,9 +139,11 @@ impl<'p> Round<'p> {
         let mut groups = SmallVec::new();
         for call in &calls.0 {
             let denies = call.places.iter().any(|place| denies(usize::from(*place)));
-            groups.push(Group { call, cells: adjust(call), denies, looked: false, retold: false, answer: None });
+            let look = !groups.is_empty();
+            groups.push(Group { call, cells: adjust(call), denies, look, retold: false, answer: None, taken: false });
         }
-        Self { groups, phase: Phase::Taking(0), verdict: Verdict::Admitted }
+        let phase = if groups.len() > 1 { Phase::Looking } else { Phase::Taking(0) };
+        Self { groups, phase, verdict: Verdict::Admitted }
     }
 
     /// How many tags there are.
@@ -140,13 +155,24 @@ impl<'p> Round<'p> {
         self.verdict
     }
 
-    /// What is to be done now. A `Take` is answered with [`Round::took`] before the next step is asked for.
+    /// What is to be done now. A `Take` is answered with [`Round::took`], a `Look` with
+    /// [`Round::looked`], before the next step is asked for.
     pub(super) fn next(&mut self) -> Step<'_> {
-        if let Phase::Taking(at) = self.phase {
-            if at < self.groups.len() {
-                return self.groups.get_mut(at).map_or(Step::Done, |group| group.ask(self.verdict));
+        if let Phase::Looking = self.phase {
+            if !self.groups.iter().any(|group| group.look) {
+                self.end_looking();
             }
-            self.end_taking(at);
+            if let Phase::Looking = self.phase {
+                return Step::Look;
+            }
+        }
+        while let Phase::Taking(at) = self.phase {
+            match self.groups.get(at) {
+                // The store failed in the look, and the request goes on without it.
+                Some(Group { answer: Some(Err(_)), .. }) => self.phase = Phase::Taking(at + 1),
+                Some(_) => return self.groups.get(at).map_or(Step::Done, |group| Step::Take(group.cells())),
+                None => self.end_taking(at),
+            }
         }
         while let Phase::RollingBack(end) = self.phase {
             let Some(at) = end.checked_sub(1) else {
@@ -161,37 +187,57 @@ impl<'p> Round<'p> {
         Step::Done
     }
 
+    /// The groups that are to be looked at now: their places, and what they ask.
+    pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells); 4]> {
+        self.groups.iter().enumerate().filter(|(_, group)| group.look).map(|(at, group)| (at, group.cells())).collect()
+    }
+
+    /// What the look at the group `at` answered; `numbers` as for [`Round::took`].
+    pub(super) fn looked(
+        &mut self,
+        at: usize,
+        answer: Result<Taken, EngineError>,
+        numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
+    ) {
+        let Some(group) = self.groups.get_mut(at) else { return };
+        if let Some(answer) = group.inside(answer, numbers) {
+            (group.look, group.retold, group.answer) = (false, false, Some(answer));
+        }
+    }
+
+    /// Goes on with what the looks came to.
+    fn end_looking(&mut self) {
+        let refuses = |group: &Group<'_>| matches!(&group.answer, Some(Ok(taken)) if !taken.admitted);
+        if self.groups.iter().any(refuses) {
+            // A refusal is known and stands, whatever becomes of the others.
+            self.verdict = Verdict::Refused;
+            match self.groups.first_mut() {
+                Some(first) if first.answer.is_none() => first.look = true,
+                _ => self.phase = Phase::Done,
+            }
+        } else if self.groups.iter().any(|group| group.denies && matches!(group.answer, Some(Err(_)))) {
+            self.verdict = Verdict::Unavailable;
+            self.phase = Phase::Done;
+        } else {
+            self.phase = Phase::Taking(0);
+        }
+    }
+
     /// The answer to the last `Take`. Where the store's time lies outside what the cells' numbers are about, the same group is asked once more, with
     /// `numbers` of a limit (by its place) at that time.
-    pub(super) fn took(&mut self, mut answer: Result<Taken, EngineError>, numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>) {
+    pub(super) fn took(&mut self, answer: Result<Taken, EngineError>, numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>) {
         let Phase::Taking(at) = self.phase else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
-        if let Ok(taken) = &answer
-            && taken.cells.iter().any(|reply| reply.outside)
-        {
-            if !std::mem::replace(&mut group.retold, true) {
-                // Only theirs: the others' may say what was decided before, as that nobody may wait.
-                let call = group.call;
-                let cells = group.cells_mut().iter_mut().zip(&call.places).zip(&taken.cells).filter(|(_, reply)| reply.outside);
-                for ((cell, place), _) in cells {
-                    cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
-                }
-                return;
-            }
-            answer = Err(EngineError { cause: Cause::Script, ran: Ran::No });
-        }
+        let Some(answer) = group.inside(answer, numbers) else { return };
         self.phase = Phase::Taking(at + 1);
         match &answer {
             Ok(taken) if !taken.admitted => self.verdict = Verdict::Refused,
-            // A refusal is known and stands, whatever becomes of those that are only looked at.
-            Err(_) if group.denies && !group.looked => {
-                self.verdict = Verdict::Unavailable;
-                self.end_taking(at);
-            }
+            Err(_) if group.denies => self.verdict = Verdict::Unavailable,
             Ok(_) | Err(_) => {}
         }
-        if let Some(group) = self.groups.get_mut(at) {
-            group.answer = Some(answer);
+        (group.answer, group.taken) = (Some(answer), true);
+        if self.verdict != Verdict::Admitted {
+            self.end_taking(at);
         }
     }
 
@@ -224,22 +270,12 @@ impl<'p> Round<'p> {
         let unit_us = limit.algorithm.unit_us();
         let us = |units: u64| units.saturating_mul(unit_us);
         let reset_us = us(reply.reset_units);
-        // A look was decided as a cost of 1. Where the real cost is more than what is there, how long one must wait for it is not known, but
-        // when the whole allowance is back, it fits.
-        if group.looked
-            && limit.cost > 1
-            && reply.remaining < limit.cost
-            && let Some(most) = beyond_a_look(limit)
-        {
-            let retry_after_us = (limit.cost <= most).then_some(reset_us);
-            return LimitOutcome { fits: false, remaining: reply.remaining, retry_after_us, reset_us, ..LimitOutcome::default() };
-        }
-        let not_kept = self.verdict != Verdict::Admitted && !group.looked && reply.fits;
+        let not_kept = self.verdict != Verdict::Admitted && group.taken && reply.fits;
         // A shadow has nobody wait, either.
-        let waits = reply.fits && !group.looked && limit.enforcement == Enforcement::Enforce;
+        let waits = reply.fits && group.taken && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
-            remaining: reply.remaining.saturating_add(if not_kept && beyond_a_look(limit).is_some() { limit.cost } else { 0 }),
+            remaining: reply.remaining.saturating_add(if not_kept && tells_all(limit) { limit.cost } else { 0 }),
             retry_after_us: reply.retry_units.filter(|_| !reply.fits).map(us),
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
@@ -248,10 +284,10 @@ impl<'p> Round<'p> {
     }
 }
 
-/// The most that a limit can ever give at once, where what is left says whether more than one unit fits: not where nothing is refused (what is left ends at
-/// 0 there), nor where a request may wait for what is not there yet.
-fn beyond_a_look(limit: &Limit) -> Option<u64> {
-    limit.algorithm.most().filter(|_| !matches!(limit.algorithm, Algorithm::LeakyBucket { .. }))
+/// Whether what is left after a take tells what was there before it: not where nothing is refused (what is left ends at 0 there), nor where a request may
+/// wait for what is not there yet.
+fn tells_all(limit: &Limit) -> bool {
+    limit.algorithm.most().is_some() && !matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
 }
 
 /// Of a limit whose counter could not be reached.
@@ -266,18 +302,32 @@ impl Group<'_> {
         self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()))
     }
 
-    fn ask(&mut self, verdict: Verdict) -> Step<'_> {
-        if verdict == Verdict::Refused {
-            self.looked = true;
-            self.cells_mut().iter_mut().for_each(|cell| cell.cost = 0);
+    /// The answer, unless the store's time lies outside what the cells' numbers are about: then
+    /// they are told again, once, and the group is asked again.
+    fn inside(
+        &mut self,
+        answer: Result<Taken, EngineError>,
+        numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
+    ) -> Option<Result<Taken, EngineError>> {
+        let Some(taken) = answer.as_ref().ok().filter(|taken| taken.cells.iter().any(|reply| reply.outside)) else {
+            return Some(answer);
+        };
+        if std::mem::replace(&mut self.retold, true) {
+            return Some(Err(EngineError { cause: Cause::Script, ran: Ran::No }));
         }
-        Step::Take(self.cells())
+        // Only theirs: the others' may say what was decided before, as that nobody may wait.
+        let call = self.call;
+        let cells = self.cells_mut().iter_mut().zip(&call.places).zip(&taken.cells).filter(|(_, reply)| reply.outside);
+        for ((cell, place), _) in cells {
+            cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
+        }
+        None
     }
 
     /// Leaves in `cells` what was charged, and says when; `None` where nothing was. A take whose outcome is unknown stands.
     fn release(&mut self) -> Option<u64> {
         let Some(Ok(taken)) = &self.answer else { return None };
-        if !taken.admitted || self.looked {
+        if !taken.admitted || !self.taken {
             return None;
         }
         let cells = self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()));
@@ -294,172 +344,5 @@ impl Group<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::engine::{Key, Kind, Program, Space};
-    use crate::plan::Rate;
-
-    static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, state: 3, numbers: 4 };
-
-    /// What the store does with a tag.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Store {
-        Fits,
-        Refuses,
-        Fails(Ran),
-    }
-
-    fn store() -> impl Strategy<Value = Store> {
-        prop_oneof![Just(Store::Fits), Just(Store::Refuses), Just(Store::Fails(Ran::No)), Just(Store::Fails(Ran::Unknown))]
-    }
-
-    fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
-        let space = Arc::new(Space { text: String::new(), digest: 0 });
-        Cell { program: &PROGRAM, key: Key { tag, key: 0, space }, unit_us: 1, shadow, cost, numbers: [9, 1, 9, 0, 0, 0], member: 0 }
-    }
-
-    fn limit(cost: u64) -> Limit {
-        Limit { cost, ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }) }
-    }
-
-    /// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never do.
-    fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
-        if let Store::Fails(ran) = store {
-            return Err(EngineError { cause: Cause::Timeout, ran });
-        }
-        let fits = |cell: &Cell| if cell.shadow { cell.cost.is_multiple_of(2) } else { store == Store::Fits };
-        let reply = |cell: &Cell| CellReply { fits: fits(cell), remaining: 5, retry_units: None, reset_units: 0, outside: false };
-        let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
-        Ok(Taken { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
-    }
-
-    proptest! {
-        #[test]
-        fn every_round_asks_in_order_and_ends_with_all_charged_or_nothing(
-            limits in proptest::collection::vec((0_u128..5, any::<bool>(), any::<bool>(), 1_u64..4), 0..8),
-            stores in proptest::array::uniform5(store()),
-        ) {
-            let mut calls = Calls::default();
-            for ((tag, shadow, _, cost), place) in limits.iter().zip(0..) {
-                calls.add(cell(*tag, *shadow, *cost), place, false);
-            }
-            let mut round = Round::new(&calls, |_| None, |place| limits[place].2 && !limits[place].1);
-            let (mut asked, mut held) = (Vec::new(), BTreeMap::new());
-            let (mut refused, mut unavailable) = (false, false);
-            loop {
-                match round.next() {
-                    Step::Take(cells) => {
-                        let tag = cells[0].key.tag;
-                        prop_assert!(!unavailable && asked.last().is_none_or(|last| *last < tag));
-                        prop_assert!(cells.iter().all(|cell| cell.key.tag == tag && (cell.cost == 0) == refused));
-                        asked.push(tag);
-                        let answer = answer(cells, stores[tag as usize]);
-                        match &answer {
-                            Ok(taken) if taken.admitted => {
-                                let fits = cells.iter().zip(&taken.cells).filter(|(_, reply)| reply.fits);
-                                held.insert(tag, fits.map(|(cell, _)| cell.cost).sum::<u64>());
-                            }
-                            Ok(_) => refused = true,
-                            Err(_) => {
-                                let denies = limits.iter().any(|(of, shadow, denies, _)| *of == tag && *denies && !shadow);
-                                unavailable |= denies && !refused;
-                            }
-                        }
-                        round.took(answer, |_, _| None);
-                    }
-                    Step::GiveBack(cells, at_us) => {
-                        prop_assert_eq!(at_us, 7);
-                        let back: u64 = cells.iter().map(|cell| cell.cost).sum();
-                        prop_assert_eq!(held.remove(&cells[0].key.tag), Some(back));
-                    }
-                    Step::Done => break,
-                }
-            }
-            let verdict = if unavailable { Verdict::Unavailable } else if refused { Verdict::Refused } else { Verdict::Admitted };
-            prop_assert_eq!(round.verdict(), verdict);
-            if verdict != Verdict::Admitted {
-                prop_assert!(held.values().all(|units| *units == 0), "{:?}", held);
-            }
-            if !unavailable {
-                let mut tags: Vec<u128> = limits.iter().map(|limit| limit.0).collect();
-                tags.sort_unstable();
-                tags.dedup();
-                prop_assert_eq!(asked, tags, "every limit is evaluated");
-            }
-            let plan: Vec<Limit> = limits.iter().map(|(_, _, _, cost)| limit(*cost)).collect();
-            let mut outcomes = vec![DEGRADED; plan.len()];
-            let mut charged = Charged::from_elem(None, plan.len());
-            round.report(&plan, &mut outcomes, &mut charged);
-            let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
-            prop_assert_eq!(known, if verdict == Verdict::Admitted { held.values().sum() } else { 0 });
-        }
-    }
-
-    #[test]
-    fn what_is_given_back_goes_the_way_it_came() {
-        let mut calls = Calls::default();
-        for (tag, place) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
-            calls.add(cell(tag, false, 1), place, false);
-        }
-        let mut round = Round::new(&calls, |_| None, |_| true);
-        let mut steps = Vec::new();
-        loop {
-            match round.next() {
-                Step::Take(cells) => {
-                    steps.push(("take", cells[0].key.tag, cells.len()));
-                    let store = if cells[0].key.tag == 3 { Store::Refuses } else { Store::Fits };
-                    let answer = answer(cells, store);
-                    round.took(answer, |_, _| None);
-                }
-                Step::GiveBack(cells, _) => steps.push(("give back", cells[0].key.tag, cells.len())),
-                Step::Done => break,
-            }
-        }
-        assert_eq!(steps, [("take", 1, 2), ("take", 2, 1), ("take", 3, 1), ("give back", 2, 1), ("give back", 1, 2)]);
-    }
-
-    #[test]
-    fn a_tag_that_is_asked_last_comes_after_all_others() {
-        let mut calls = Calls::default();
-        for (tag, last, place) in [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)] {
-            calls.add(cell(tag, false, 1), place, last);
-        }
-        let order: Vec<(u128, &[u8])> = calls.0.iter().map(|call| (call.tag, &call.places[..])).collect();
-        assert_eq!(order, [(2, &[3][..]), (3, &[2][..]), (1, &[0, 1, 4][..])]);
-        assert_eq!(calls.cell(3).map(|cell| cell.key.tag), Some(2));
-        assert!(calls.cell(5).is_none());
-    }
-
-    /// What is outside is asked once more with the numbers of that instant, and only that; outside twice is the store's failure.
-    #[test]
-    fn what_lies_outside_is_told_again_once() {
-        let outside = |cells: &Cells, which: usize| {
-            let reply =
-                |place| CellReply { fits: place != which, remaining: 5, retry_units: None, reset_units: 0, outside: place == which };
-            Ok(Taken { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
-        };
-        // The one that is outside may be a shadow: it refuses nobody, and is asked again all the same.
-        for (shadow, denies) in [(false, true), (true, false)] {
-            let mut calls = Calls::default();
-            calls.add(cell(1, false, 1), 0, false);
-            calls.add(cell(1, shadow, 1), 1, false);
-            let mut round = Round::new(&calls, |_| None, |place| place == 1 && denies);
-            let mut numbers = Vec::new();
-            while let Step::Take(cells) = round.next() {
-                numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
-                let answer = outside(cells, 1);
-                round.took(answer, |place, at_us| Some([at_us as i64 + place as i64; NUMBERS_MAX]));
-            }
-            assert_eq!(numbers, [[9, 9], [9, 78]]);
-            assert_eq!(round.verdict(), if denies { Verdict::Unavailable } else { Verdict::Admitted });
-            let (mut outcomes, mut charged) = (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
-            round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);
-            assert!(outcomes.iter().all(|outcome| outcome.degraded) && charged.iter().all(Option::is_none));
-        }
-    }
-}
+#[path = "tests/round.rs"]
+mod tests;

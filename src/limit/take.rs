@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -18,13 +19,19 @@ use super::round::{Charged, Round, Step, Verdict};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, programs, settle};
 use crate::clock::monotonic;
-use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran};
+use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
 /// Too many takes are under way here: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
 /// The take's task was torn down with its runtime.
 const CUT_OFF: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::Unknown };
+
+/// Of a decision's deadline, the part that each round of looks may last at most.
+const LOOKS_SHARE: u32 = 2;
+
+/// What looks answered, each with its group's place.
+type Answers = SmallVec<[(usize, Result<Taken, EngineError>); 4]>;
 
 /// Charges all limits of `plan`, or none.
 pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
@@ -85,6 +92,10 @@ fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i6
 fn run_here(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
     loop {
         match round.next() {
+            Step::Look => {
+                let answers: Answers = round.looks().into_iter().map(|(at, cells)| (at, embedded.look(cells))).collect();
+                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
+            }
             Step::Take(cells) => {
                 let answer = embedded.take(cells);
                 round.took(answer, numbers_at(shared, plan));
@@ -102,18 +113,27 @@ fn run_here(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &
 async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<Worker>, plan: &Plan) {
     // With one call the engine's own deadline, which is the same, is enough.
     let mut began = None;
+    let left = |began: &mut Option<_>| {
+        let now = monotonic();
+        shared.deadline.saturating_sub(now - *began.get_or_insert(now))
+    };
     // More than one group, or one that may have to be asked again.
     let several = round.groups() > 1 || plan.limits().iter().any(|limit| matches!(limit.algorithm, Algorithm::Quota { .. }));
     loop {
         match round.next() {
+            Step::Look => {
+                // A shard that does not answer must leave time for what the others are to be charged.
+                let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
+                let looks = round.looks().into_iter().map(async |(at, cells)| (at, shared.engine.look(cells, left).await));
+                let answers = join_all(looks).await;
+                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
+            }
             Step::Take(cells) => {
-                let answer = match began {
-                    None => {
-                        began = several.then(monotonic);
-                        shared.engine.take(cells).await
-                    }
+                let answer = if several {
                     // A later group has what is left of the whole decision's deadline.
-                    Some(began) => shared.engine.take_within(cells, shared.deadline.saturating_sub(monotonic() - began)).await,
+                    shared.engine.take_within(cells, left(&mut began)).await
+                } else {
+                    shared.engine.take(cells).await
                 };
                 round.took(answer, numbers_at(shared, plan));
             }
@@ -131,8 +151,15 @@ async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<
 /// What a take comes to when no group can be asked.
 fn failed(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, prepared: &Prepared, error: EngineError) -> Take {
     let mut round = prepared.round(shared, scope, plan.limits(), Moment::default());
-    while let Step::Take(_) = round.next() {
-        round.took(Err(error), |_, _| None);
+    loop {
+        match round.next() {
+            Step::Look => {
+                let looks: SmallVec<[usize; 4]> = round.looks().into_iter().map(|(at, _)| at).collect();
+                looks.into_iter().for_each(|at| round.looked(at, Err(error), |_, _| None));
+            }
+            Step::Take(_) => round.took(Err(error), |_, _| None),
+            Step::GiveBack(..) | Step::Done => break,
+        }
     }
     finish(shared, scope, plan, prepared, &round, 0)
 }

@@ -5,7 +5,7 @@
 mod memory;
 mod times;
 
-use super::testing::{FIXED_WINDOW, GCRA, RATES, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one};
+use super::testing::{ALL, FIXED_WINDOW, GCRA, RATES, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one};
 use super::{Cell, Cells, Program};
 
 fn buckets() -> [&'static Program; 2] {
@@ -52,6 +52,60 @@ fn a_give_back_returns_what_has_not_flowed_back() {
             assert_eq!(store.left(&limit), 5, "{engine} {}", program.name);
             store.give_back(&one(&cost(&limit, 10)), taken_at);
             assert_eq!(store.left(&limit), 10, "{engine} {}: never above full", program.name);
+        }
+    }
+}
+
+/// A give-back counts what a take found in the bucket for nothing: what another take had charged
+/// by then may have come back since, and the bucket have run over.
+#[test]
+fn give_backs_that_cross_make_no_second_burst() {
+    for (engine, mut store) in Timed::engines() {
+        for program in buckets() {
+            let limit = cell(program, "cross", 10, 10 * SECOND_US, 10);
+            let half = cost(&limit, 5);
+            let taken_at = store.now_us;
+            assert!(store.fits(&half) && store.fits(&half));
+            store.step(2 * SECOND_US as i64);
+            store.give_back(&one(&half), taken_at);
+            store.step(3 * SECOND_US as i64);
+            let before = store.drain(&limit);
+            store.give_back(&one(&half), taken_at);
+            let after = store.drain(&limit);
+            assert!(before + after <= 10, "{engine} {}: {before} and {after} in one instant", program.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_given_back_whole_leaves_no_key() {
+    for (engine, mut store) in Timed::engines() {
+        for program in ALL.into_iter().filter(|program| program.name != "leaky_bucket") {
+            let limit = Cell { member: 7, ..cell(program, "whole", 10, SECOND_US, 10) };
+            let taken_at = store.now_us;
+            assert!(store.fits(&cost(&limit, 3)));
+            store.give_back(&one(&cost(&limit, 2)), taken_at);
+            assert_eq!(store.keys(), 1, "{engine} {}", program.name);
+            // A log and leases keep units by number: the first ones go first.
+            store.give_back(&one(&cost(&limit, 3)), taken_at);
+            assert_eq!(store.keys(), 0, "{engine} {}", program.name);
+        }
+    }
+}
+
+#[test]
+fn a_look_says_what_a_take_would_and_writes_nothing() {
+    for (engine, mut store) in Timed::engines() {
+        for program in ALL {
+            let (limit, keys) = (cell(program, "looked-at", 5, SECOND_US, 5), store.keys());
+            let looked = store.look(&one(&cost(&limit, 3)));
+            assert!(looked.admitted && looked.cells[0].fits, "{engine} {}", program.name);
+            assert_eq!((looked.cells[0].remaining, store.keys()), (5, keys), "{engine} {}", program.name);
+            assert!(store.fits(&cost(&limit, 3)));
+            let looked = store.look(&one(&cost(&limit, 3)));
+            let taken = store.take(&one(&cost(&limit, 3)));
+            assert!(!looked.admitted, "{engine} {}", program.name);
+            assert_eq!(looked, taken, "{engine} {}", program.name);
         }
     }
 }

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::super::driver::Verb;
 use super::super::testing::{
-    CONCURRENCY, Event, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell, cost, one,
+    CONCURRENCY, Event, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell,
+    cost, one,
 };
 use super::super::{Cell, Cells};
 
@@ -96,18 +97,51 @@ fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
     }
 }
 
+/// A window by the clock that was begun before the clock stepped back over its border goes on: its
+/// quota is not given twice.
+#[test]
+fn a_window_by_the_clock_is_begun_once() {
+    for (engine, mut store) in Timed::engines() {
+        for (program, period_us) in [(&FIXED_WINDOW, SECOND_US), (&QUOTA, 3600 * SECOND_US)] {
+            let mut limit = cell(program, "border", 10, period_us, 10);
+            if program.name == "fixed_window" {
+                limit.numbers[2] = 1;
+            }
+            let border_us = START_US / period_us * period_us;
+            let to = |store: &mut Timed, us: i64| store.now_us = border_us.checked_add_signed(us).unwrap();
+            to(&mut store, 10_000);
+            assert_eq!(store.drain(&cost(&limit, 5)), 2, "{engine} {}", program.name);
+            to(&mut store, -10_000);
+            let taken = store.take(&one(&limit));
+            assert!(!taken.admitted, "{engine} {}", program.name);
+            assert_eq!(taken.cells[0].retry_units, Some(period_us + 10_000), "{engine} {}", program.name);
+            assert_eq!(taken.cells[0].reset_units, period_us + 10_000, "{engine} {}", program.name);
+            to(&mut store, 20_000);
+            assert_eq!(store.drain(&limit), 0, "{engine} {}", program.name);
+            to(&mut store, period_us as i64);
+            assert_eq!(store.drain(&limit), 10, "{engine} {}", program.name);
+        }
+    }
+}
+
 #[test]
 fn a_quota_counts_by_the_period_that_the_clock_shows() {
     for (engine, mut store) in Timed::engines() {
         let limit = cell(&QUOTA, "back", 10, 3600 * SECOND_US, 10);
         assert_eq!(store.drain(&limit), 10, "{engine}");
-        // Into the period before: that one is another.
-        store.step(-HOUR_US);
+        // The next period is another.
+        store.step(HOUR_US);
         assert_eq!(store.drain(&limit), 10, "{engine}");
-        let until_the_end = 3600 * SECOND_US - (store.now_us - limit.numbers[2] as u64);
+        let until_the_end = limit.numbers[5] as u64 - store.now_us;
         assert_eq!(store.take(&one(&limit)).cells[0].retry_units, Some(until_the_end), "{engine}");
+        // And when the clock steps back from it, it is the one to count in.
+        store.step(-HOUR_US);
+        let taken = store.take(&one(&limit));
+        assert_eq!((taken.admitted, taken.cells[0].retry_units), (false, Some(until_the_end + HOUR_US as u64)), "{engine}");
+        store.step(-HOUR_US);
+        assert_eq!(store.drain(&limit), 10, "{engine}: two periods back");
         // What none of the periods named contains is not decided, whatever the limit.
-        store.step(-2 * HOUR_US);
+        store.step(-HOUR_US);
         for limit in [&limit, &Cell { shadow: true, ..limit.clone() }] {
             let taken = store.take(&one(limit));
             assert!(!taken.admitted && taken.cells[0].outside && taken.cells[0].retry_units.is_none(), "{engine} {taken:?}");

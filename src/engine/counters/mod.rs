@@ -50,7 +50,8 @@ impl Stored {
     /// Whether nothing is in it: it need not be kept.
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Self::Numbers(_) | Self::Buckets(_) => false,
+            Self::Numbers(_) => false,
+            Self::Buckets(ring) => ring.is_empty(),
             Self::Log(members) | Self::Leases(members) => members.records() == 0,
         }
     }

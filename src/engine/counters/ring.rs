@@ -19,6 +19,11 @@ impl Ring {
         self.counts.len()
     }
 
+    /// Whether no sub-window holds anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
     pub(super) fn content(&self) -> Content {
         Content::Buckets { last: self.last, counts: self.counts.to_vec() }
     }

@@ -10,6 +10,8 @@ use super::super::model::Model;
 use super::super::testing::{ALL, Event, START_US, cell};
 use super::super::{Cell, Cells, Taken};
 
+/// Of takes, every so many are looked at first.
+const LOOKS_EACH: usize = 3;
 /// What a plan allows (design.md, section 4): amounts, bursts, costs; burst x period; a log's and a concurrency's members.
 const AMOUNT_MAX: u64 = 1 << 31;
 const PRODUCT_MAX: u64 = 1 << 52;
@@ -423,6 +425,10 @@ impl Play {
     }
 
     fn take(&mut self, cells: Cells) {
+        if self.played.events.len().is_multiple_of(LOOKS_EACH) {
+            self.played.expected.push(self.played.model.look(&cells, self.played.now_us));
+            self.happens(Verb::Look, cells.clone(), 0);
+        }
         let answer = self.played.model.take(&cells, self.played.now_us);
         if answer.admitted {
             self.taken.push((answer.at_us, cells.clone()));

@@ -50,7 +50,8 @@ impl Counter for Gcra {
         let [quota, period, burst, ..] = asked.numbers;
         let (full, level, back) = (burst * period, self.level(asked), not_flowed_back(asked, taken_at));
         if level < full && back > 0 {
-            self.0 = Some(Empty::of(asked.now, (level + back).min(full), quota));
+            // A full bucket is as good as none.
+            self.0 = (level + back < full).then(|| Empty::of(asked.now, level + back, quota));
         }
     }
 }
@@ -107,7 +108,7 @@ impl Counter for Tokens {
         let full = burst * period;
         let (level, back) = (self.level(asked.now, quota, full), not_flowed_back(asked, taken_at));
         if level < full && back > 0 {
-            self.0 = Some(((level + back).min(full), asked.now));
+            self.0 = (level + back < full).then_some((level + back, asked.now));
         }
     }
 }

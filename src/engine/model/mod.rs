@@ -41,6 +41,18 @@ struct Answer {
     outside: bool,
 }
 
+impl Answer {
+    fn reply(&self) -> CellReply {
+        CellReply {
+            fits: self.fits,
+            remaining: self.remaining.try_into().unwrap(),
+            retry_units: self.retry.map(|units| units.try_into().unwrap()),
+            reset_units: self.reset.try_into().unwrap(),
+            outside: self.outside,
+        }
+    }
+}
+
 /// One algorithm's counter.
 trait Counter {
     fn ask(&self, asked: &Asked) -> Answer;
@@ -104,14 +116,18 @@ impl Model {
                 counter.charge(&asked(cell, now_us));
             }
         }
-        let reply = |answer: &Answer| CellReply {
-            fits: answer.fits,
-            remaining: answer.remaining.try_into().unwrap(),
-            retry_units: answer.retry.map(|units| units.try_into().unwrap()),
-            reset_units: answer.reset.try_into().unwrap(),
-            outside: answer.outside,
-        };
-        Taken { at_us: now_us, admitted, cells: answers.iter().map(reply).collect() }
+        Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
+    }
+
+    /// Whether all of it fits, and what there is of it: nothing is written.
+    pub(super) fn look(&self, cells: &[Cell], now_us: u64) -> Taken {
+        let answers = cells.iter().map(|cell| {
+            let (answer, idle) = (self.ask(cell, now_us), self.ask(&Cell { cost: 0, ..cell.clone() }, now_us));
+            Answer { remaining: idle.remaining, reset: idle.reset, ..answer }
+        });
+        let answers: Vec<Answer> = answers.collect();
+        let admitted = cells.iter().zip(&answers).all(|(cell, answer)| !answer.outside && (cell.shadow || answer.fits));
+        Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 
     fn ask(&self, cell: &Cell, now_us: u64) -> Answer {

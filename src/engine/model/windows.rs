@@ -18,6 +18,10 @@ impl Fixed {
         let now = asked.now;
         if to_clock == 1 {
             let start = now.div_euclid(period) * period;
+            // Begun before the clock stepped back over its border.
+            if self.count > 0 && self.start == start + period {
+                return (self.start, self.count);
+            }
             return (start, if start == self.start { self.count } else { 0 });
         }
         let lasts = self.count > 0 && (self.start..self.start + period).contains(&now);
@@ -138,10 +142,18 @@ fn period(asked: &Asked, now: i128) -> Option<(i128, Option<i128>)> {
     starts.windows(2).find(|pair| (pair[0]..pair[1]).contains(&now)).map(|pair| (pair[0], Some(pair[1])))
 }
 
+impl Quota {
+    /// The period to count in at `now`: the one that contains it, or the next one where that was begun before the clock stepped back.
+    fn period(&self, asked: &Asked) -> Option<(i128, Option<i128>)> {
+        let (start, ends) = period(asked, asked.now)?;
+        if self.count > 0 && ends == Some(self.start) { period(asked, self.start) } else { Some((start, ends)) }
+    }
+}
+
 impl Counter for Quota {
     fn ask(&self, asked: &Asked) -> Answer {
         let [amount, conditional, ..] = asked.numbers;
-        let Some((start, ends)) = period(asked, asked.now) else {
+        let Some((start, ends)) = self.period(asked) else {
             return Answer { fits: false, remaining: 0, retry: None, reset: 0, outside: true };
         };
         let count = if start == self.start { self.count } else { 0 };
@@ -158,7 +170,7 @@ impl Counter for Quota {
     }
 
     fn charge(&mut self, asked: &Asked) {
-        let Some((start, _)) = period(asked, asked.now) else { return };
+        let Some((start, _)) = self.period(asked) else { return };
         let count = if start == self.start { self.count } else { 0 };
         *self = Self { start, count: count + asked.cost };
     }

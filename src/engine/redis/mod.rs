@@ -110,6 +110,18 @@ impl Redis {
     }
 
     pub(super) async fn take(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+        self.ask(Verb::Take, cells, left).await.inspect_err(|error| {
+            if error.ran == Ran::Unknown {
+                self.unknown.inc();
+            }
+        })
+    }
+
+    pub(super) async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
+        self.ask(Verb::Look, cells, left).await.map_err(|error| EngineError { ran: Ran::No, ..error })
+    }
+
+    async fn ask(&self, verb: Verb, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
         if left == Duration::ZERO {
             // The time went elsewhere: this shard is not to blame.
             let error = EngineError { cause: Cause::Timeout, ran: Ran::No };
@@ -117,13 +129,8 @@ impl Redis {
             return Err(error);
         }
         let link = self.link();
-        let request = self.request(&link, Verb::Take, cells, 0);
-        let answer = self.call(&link, &request, left).await.and_then(|answer| taken(&answer, cells.len()));
-        answer.inspect_err(|error| {
-            if error.ran == Ran::Unknown {
-                self.unknown.inc();
-            }
-        })
+        let request = self.request(&link, verb, cells, 0);
+        self.call(&link, &request, left).await.and_then(|answer| taken(&answer, cells.len()))
     }
 
     pub(super) async fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {

@@ -97,6 +97,13 @@ pub(super) struct Event {
     pub(super) taken_at_us: u64,
 }
 
+impl Event {
+    /// Whether a store answers it with what it decided.
+    pub(super) fn answers(&self) -> bool {
+        matches!(self.verb, Verb::Take | Verb::Look)
+    }
+}
+
 /// A store whose time a test holds.
 pub(super) enum Store {
     Embedded(Box<Embedded>, Clock),
@@ -157,6 +164,18 @@ impl Timed {
         self.does(Verb::Take, cells, 0).unwrap()
     }
 
+    pub(super) fn look(&mut self, cells: &Cells) -> Taken {
+        self.does(Verb::Look, cells.clone(), 0).unwrap()
+    }
+
+    /// How many keys it holds.
+    pub(super) fn keys(&mut self) -> usize {
+        match &mut self.store {
+            Store::Embedded(embedded, _) => embedded.keys(),
+            Store::Redis(redis) => redis.keys(),
+        }
+    }
+
     pub(super) fn give_back(&mut self, cells: &Cells, taken_at_us: u64) {
         self.does(Verb::GiveBack, cells.clone(), taken_at_us);
     }
@@ -169,7 +188,7 @@ impl Timed {
         self.replay(&[Event { now_us: self.now_us, verb, cells, taken_at_us }]).pop()
     }
 
-    /// Lets all of it happen; the takes' answers. On Redis in one go.
+    /// Lets all of it happen; what takes and looks answer. On Redis in one go.
     pub(super) fn replay(&mut self, events: &[Event]) -> Vec<Taken> {
         let (embedded, clock) = match &mut self.store {
             Store::Redis(redis) => return redis.replay(events),
@@ -179,6 +198,7 @@ impl Timed {
             clock.set(*now_us as i64);
             match verb {
                 Verb::Take => return Some(embedded.take(cells).unwrap()),
+                Verb::Look => return Some(embedded.look(cells).unwrap()),
                 Verb::GiveBack => embedded.give_back(cells, *taken_at_us).unwrap(),
                 Verb::Renew => embedded.renew(cells),
             }
@@ -245,7 +265,7 @@ impl OnRedis {
             command.arg(now_us);
         }
         let answers: Vec<::redis::Value> = pipe.query(&mut self.conn).unwrap();
-        let takes = events.iter().zip(&answers).filter(|(event, _)| event.verb == Verb::Take);
+        let takes = events.iter().zip(&answers).filter(|(event, _)| event.answers());
         takes.map(|(event, answer)| super::redis::taken(answer, event.cells.len()).unwrap()).collect()
     }
 

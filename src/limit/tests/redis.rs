@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Barrier;
 use std::task::{Context, Waker};
 
+use super::super::keys::PlanDigests;
 use super::super::{Ending, local, queue};
 use super::redis_server::{Server, free_port};
 use super::*;
@@ -67,18 +68,78 @@ async fn an_answer_that_nobody_receives_is_settled_as_unsent() {
     assert_eq!(rig.remaining(&limit).await, 5);
 }
 
+/// A roll-back is a race: the look found room, and another request was quicker.
 #[tokio::test]
 async fn a_roll_back_is_whole_though_its_request_is_gone() {
     let mut server = Server::start();
-    let rig = Rig::redis(server.port);
-    for (one, other) in [("a", "b"), ("b", "a"), ("c", "d"), ("e", "f")] {
-        let (open, full) = (Limit { cost: 2, ..daily("open", one, 5) }, daily("full", other, 1));
-        assert!(rig.outcome(std::slice::from_ref(&full)).await.admitted);
-        let take = in_mid_take(&mut server, &rig, &[open.clone(), full]).await;
-        drop(take);
-        server.release();
+    let (rig, other) = (Rig::redis(server.port), Rig::redis(server.port));
+    other.outcome(&[daily("warm", "k", 1)]).await;
+    for pair in [["a", "b"], ["c", "d"], ["e", "f"]] {
+        let [first, second] = in_order(&rig, pair);
+        let (open, last) = (Limit { cost: 2, ..daily("open", first, 5) }, daily("last", second, 1));
+        let take = in_mid_take(&mut server, &rig, &[open.clone(), last.clone()]).await;
+        // Behind it in Redis' queue, before the take of the second tag.
+        let (taken, ()) = tokio::join!(other.outcome(std::slice::from_ref(&last)), async {
+            while server.held() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(take);
+            server.release();
+        });
+        assert!(taken.admitted);
         rig.limiter.drain(PATIENCE).await;
-        assert_eq!(rig.remaining(&open).await, 5, "{one} {other}");
+        assert_eq!(rig.remaining(&open).await, 5, "{pair:?}");
+        assert!(!server.keys().iter().any(|key| key.contains("open")), "{pair:?}: {:?}", server.keys());
+    }
+}
+
+/// Keys in the order in which their tags are taken.
+fn in_order<'k>(rig: &Rig, mut keys: [&'k str; 2]) -> [&'k str; 2] {
+    keys.sort_by_key(|key| PlanDigests::new(&rig.limiter.shared.digests).of(key));
+    keys
+}
+
+/// What others share stays as it is under any number of requests that another limit refuses.
+#[tokio::test]
+async fn refused_requests_drain_no_bucket_that_others_share() {
+    let server = Server::start();
+    let rig = Arc::new(Rig::redis(server.port));
+    for pair in [["a", "b"], ["b", "a"]] {
+        let shared = Limit::new("shared", pair[0], Algorithm::Gcra { burst: 1_000, rate: Rate { amount: 1_000, per_ms: 1_000 } });
+        let own = daily("own", pair[1], 1);
+        assert!(rig.outcome(&[shared.clone(), own.clone()]).await.admitted);
+        while rig.remaining(&shared).await < 1_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let refused = |_| {
+            let (rig, limits) = (Arc::clone(&rig), [shared.clone(), own.clone()]);
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    assert!(!rig.outcome(&limits).await.admitted);
+                }
+                rig.remaining(&limits[0]).await
+            })
+        };
+        let strangers: Vec<_> = (0..32).map(refused).collect();
+        for stranger in strangers {
+            assert_eq!(stranger.await.unwrap(), 1_000, "{pair:?}");
+        }
+    }
+}
+
+/// Made-up keys leave nothing behind where another limit refuses, whichever tag comes first.
+#[tokio::test]
+async fn refusals_under_another_tag_leave_no_key() {
+    let mut server = Server::start();
+    for rig in Rig::both(&server, &patient()) {
+        let address = daily("address", "203.0.113.7", 1);
+        assert!(rig.outcome(std::slice::from_ref(&address)).await.admitted);
+        for key in 0..500 {
+            let limits = [daily("key", &format!("made-up-{key}"), 5), address.clone()];
+            assert!(!rig.outcome(&limits).await.admitted);
+        }
+        let keys = if rig.name() == "redis" { server.keys().len() as i64 } else { rig.metrics.gauge(names::EMBEDDED_KEYS).get() };
+        assert_eq!(keys, 1, "{}", rig.name());
     }
 }
 

@@ -61,9 +61,21 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
             let first = greedy(at_s).await;
             assert!(first <= BURST, "{first} after a step of {back_s} s: {algorithm:?}");
             assert_eq!(greedy(at_s).await, 0, "{algorithm:?}");
-            // Within a period (a quota's is the calendar's) everybody is served again, and gets no more than that.
-            let period_s = if matches!(algorithm, Algorithm::Quota { .. }) { HOUR_S } else { PERIOD_S };
-            let second = greedy(at_s + period_s).await;
+            // Within a period (a quota's is the calendar's) everybody is served again, and gets no more than that. A window by the clock that was begun before
+            // the step goes on to its end.
+            let (period_s, by_clock) = match algorithm {
+                Algorithm::Quota { .. } => (HOUR_S, true),
+                Algorithm::FixedWindow { alignment: Alignment::Clock, .. } => (PERIOD_S, true),
+                _ => (PERIOD_S, false),
+            };
+            let goes_on = by_clock && back_s <= period_s;
+            if goes_on {
+                assert_eq!(first, 0, "{algorithm:?}: begun before the step of {back_s} s");
+                for at_s in [at_s, BEGIN_S - 1, BEGIN_S, BEGIN_S + period_s - 1] {
+                    assert_eq!(greedy(at_s).await, 0, "{algorithm:?}: after a step of {back_s} s");
+                }
+            }
+            let second = greedy(if goes_on { BEGIN_S + period_s } else { at_s + period_s }).await;
             assert!((1..=BURST).contains(&second), "{second} a period after a step of {back_s} s: {algorithm:?}");
         }
         // And forth: at most full.

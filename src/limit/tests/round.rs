@@ -1,0 +1,210 @@
+//! [`Round`]: its steps, whatever the store answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::{Key, Kind, Program, Space};
+use crate::plan::Rate;
+
+static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, state: 3, numbers: 4 };
+
+/// What the store does with a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    Fits,
+    Refuses,
+    Fails(Ran),
+}
+
+fn store() -> impl Strategy<Value = Store> {
+    prop_oneof![Just(Store::Fits), Just(Store::Refuses), Just(Store::Fails(Ran::No)), Just(Store::Fails(Ran::Unknown))]
+}
+
+fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
+    let space = Arc::new(Space { text: String::new(), digest: 0 });
+    Cell { program: &PROGRAM, key: Key { tag, key: 0, space }, unit_us: 1, shadow, cost, numbers: [9, 1, 9, 0, 0, 0], member: 0 }
+}
+
+fn limit(cost: u64) -> Limit {
+    Limit { cost, ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }) }
+}
+
+/// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never do.
+fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
+    if let Store::Fails(ran) = store {
+        return Err(EngineError { cause: Cause::Timeout, ran });
+    }
+    let fits = |cell: &Cell| if cell.shadow { cell.cost.is_multiple_of(2) } else { store == Store::Fits };
+    let reply = |cell: &Cell| CellReply { fits: fits(cell), remaining: 5, retry_units: None, reset_units: 0, outside: false };
+    let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
+    Ok(Taken { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
+}
+
+proptest! {
+    /// What a look says need not hold for the take that follows: other requests come between.
+    #[test]
+    fn every_round_looks_first_and_ends_with_all_charged_or_nothing(
+        limits in proptest::collection::vec((0_u128..5, any::<bool>(), any::<bool>(), 1_u64..4), 0..8),
+        looks in proptest::array::uniform5(store()),
+        takes in proptest::array::uniform5(store()),
+    ) {
+        let mut calls = Calls::default();
+        for ((tag, shadow, _, cost), place) in limits.iter().zip(0..) {
+            calls.add(cell(*tag, *shadow, *cost), place, false);
+        }
+        let denies = |tag: u128| limits.iter().any(|(of, shadow, denies, _)| *of == tag && *denies && !shadow);
+        let costs = |cells: &Cells| cells.iter().map(|cell| cell.cost).collect::<Vec<_>>();
+        let mut round = Round::new(&calls, |_| None, |place| limits[place].2 && !limits[place].1);
+        let (mut looked, mut taken, mut failed, mut held) = (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut refused, mut unavailable, mut dead) = (false, false, false);
+        loop {
+            match round.next() {
+                Step::Look => {
+                    prop_assert!(taken.is_empty(), "nothing is looked at once something was taken");
+                    let answers: Vec<_> = round.looks().into_iter().map(|(at, cells)| {
+                        let tag = cells[0].key.tag;
+                        (at, tag, costs(cells), answer(cells, looks[tag as usize]))
+                    }).collect();
+                    for (at, tag, asked, answer) in answers {
+                        prop_assert_eq!(asked.iter().filter(|cost| **cost == 0).count(), 0, "a look is about the cost itself");
+                        looked.push(tag);
+                        match &answer {
+                            Ok(answer) => refused |= !answer.admitted,
+                            Err(_) => {
+                                failed.push(tag);
+                                dead |= denies(tag);
+                            }
+                        }
+                        round.looked(at, answer, |_, _| None);
+                    }
+                }
+                Step::Take(cells) => {
+                    let tag = cells[0].key.tag;
+                    prop_assert!(!refused && !unavailable && !dead && taken.last().is_none_or(|last| *last < tag));
+                    prop_assert!(!failed.contains(&tag), "a store that failed in the look is not asked again");
+                    taken.push(tag);
+                    let answer = answer(cells, takes[tag as usize]);
+                    match &answer {
+                        Ok(taken) if taken.admitted => {
+                            let fits = cells.iter().zip(&taken.cells).filter(|(_, reply)| reply.fits);
+                            held.insert(tag, fits.map(|(cell, _)| cell.cost).sum::<u64>());
+                        }
+                        Ok(_) => refused = true,
+                        Err(_) => unavailable |= denies(tag),
+                    }
+                    round.took(answer, |_, _| None);
+                }
+                Step::GiveBack(cells, at_us) => {
+                    prop_assert_eq!(at_us, 7);
+                    prop_assert_eq!(held.remove(&cells[0].key.tag), Some(costs(cells).iter().sum()));
+                }
+                Step::Done => break,
+            }
+        }
+        unavailable |= dead && !refused;
+        let verdict = if unavailable { Verdict::Unavailable } else if refused { Verdict::Refused } else { Verdict::Admitted };
+        prop_assert_eq!(round.verdict(), verdict);
+        if verdict != Verdict::Admitted {
+            prop_assert!(held.values().all(|units| *units == 0), "{:?}", held);
+        }
+        let mut tags: Vec<u128> = limits.iter().map(|limit| limit.0).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        let several = tags.len() > 1;
+        let mut expected: Vec<u128> = tags.iter().copied().skip(1).collect();
+        if refused && taken.is_empty() && several {
+            expected.extend(tags.first());
+        }
+        prop_assert_eq!(looked, expected, "all but the first, and the first where it is not taken");
+        if verdict == Verdict::Admitted {
+            tags.retain(|tag| !failed.contains(tag));
+            prop_assert_eq!(taken, tags, "every limit is charged");
+        }
+        let plan: Vec<Limit> = limits.iter().map(|(_, _, _, cost)| limit(*cost)).collect();
+        let mut outcomes = vec![DEGRADED; plan.len()];
+        let mut charged = Charged::from_elem(None, plan.len());
+        round.report(&plan, &mut outcomes, &mut charged);
+        let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
+        prop_assert_eq!(known, if verdict == Verdict::Admitted { held.values().sum() } else { 0 });
+    }
+}
+
+/// What a round does when the looks all fit, and the take of `refuses` does not.
+fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
+    let mut calls = Calls::default();
+    for (tag, place) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
+        calls.add(cell(tag, false, 1), place, false);
+    }
+    let mut round = Round::new(&calls, |_| None, |_| true);
+    let mut steps = Vec::new();
+    loop {
+        match round.next() {
+            Step::Look => {
+                let looks: Vec<_> = round.looks().into_iter().map(|(at, cells)| (at, cells.clone())).collect();
+                for (at, cells) in looks {
+                    steps.push(("look", cells[0].key.tag, cells.len()));
+                    round.looked(at, answer(&cells, Store::Fits), |_, _| None);
+                }
+            }
+            Step::Take(cells) => {
+                steps.push(("take", cells[0].key.tag, cells.len()));
+                let store = if cells[0].key.tag == refuses { Store::Refuses } else { Store::Fits };
+                let answer = answer(cells, store);
+                round.took(answer, |_, _| None);
+            }
+            Step::GiveBack(cells, _) => steps.push(("give back", cells[0].key.tag, cells.len())),
+            Step::Done => return steps,
+        }
+    }
+}
+
+#[test]
+fn what_is_given_back_goes_the_way_it_came() {
+    let looks = [("look", 2, 1), ("look", 3, 1)];
+    let takes = [("take", 1, 2), ("take", 2, 1), ("take", 3, 1)];
+    assert_eq!(steps(0), [&looks[..], &takes].concat());
+    assert_eq!(steps(1), [&looks[..], &takes[..1]].concat(), "the first take refuses without a trace");
+    assert_eq!(steps(3), [&looks[..], &takes, &[("give back", 2, 1), ("give back", 1, 2)]].concat());
+}
+
+#[test]
+fn a_tag_that_is_asked_last_comes_after_all_others() {
+    let mut calls = Calls::default();
+    for (tag, last, place) in [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)] {
+        calls.add(cell(tag, false, 1), place, last);
+    }
+    let order: Vec<(u128, &[u8])> = calls.0.iter().map(|call| (call.tag, &call.places[..])).collect();
+    assert_eq!(order, [(2, &[3][..]), (3, &[2][..]), (1, &[0, 1, 4][..])]);
+    assert_eq!(calls.cell(3).map(|cell| cell.key.tag), Some(2));
+    assert!(calls.cell(5).is_none());
+}
+
+/// What is outside is asked once more with the numbers of that instant, and only that; outside twice is the store's failure.
+#[test]
+fn what_lies_outside_is_told_again_once() {
+    let outside = |cells: &Cells, which: usize| {
+        let reply = |place| CellReply { fits: place != which, remaining: 5, retry_units: None, reset_units: 0, outside: place == which };
+        Ok(Taken { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
+    };
+    // The one that is outside may be a shadow: it refuses nobody, and is asked again all the same.
+    for (shadow, denies) in [(false, true), (true, false)] {
+        let mut calls = Calls::default();
+        calls.add(cell(1, false, 1), 0, false);
+        calls.add(cell(1, shadow, 1), 1, false);
+        let mut round = Round::new(&calls, |_| None, |place| place == 1 && denies);
+        let mut numbers = Vec::new();
+        while let Step::Take(cells) = round.next() {
+            numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
+            let answer = outside(cells, 1);
+            round.took(answer, |place, at_us| Some([at_us as i64 + place as i64; NUMBERS_MAX]));
+        }
+        assert_eq!(numbers, [[9, 9], [9, 78]]);
+        assert_eq!(round.verdict(), if denies { Verdict::Unavailable } else { Verdict::Admitted });
+        let (mut outcomes, mut charged) = (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
+        round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);
+        assert!(outcomes.iter().all(|outcome| outcome.degraded) && charged.iter().all(Option::is_none));
+    }
+}
