@@ -1,7 +1,7 @@
 //! From a checked configuration to a house: what did not change is taken over from the one before, so that a reload keeps counters,
 //! connections and compiled guests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Builder {
 
     /// The counters stay where they are as long as the store's settings do.
     fn engine(&self, config: &Config, before: Option<&Built>) -> Result<Arc<Engine>, Mistake> {
-        if let Some(before) = before.filter(|before| before.engine_settings == config.engine) {
+        if let Some(before) = before.filter(|before| config.engine.keeps_counters_of(&before.engine_settings)) {
             return Ok(Arc::clone(&before.engine));
         }
         Engine::build(&config.engine, self.clock.clone(), &self.metrics).map(Arc::new)
@@ -203,6 +203,25 @@ impl Built {
         here.or_else(|| all.find(|(settings, _)| settings.address == address))
     }
 
+    /// What applies without building anything anew.
+    pub(super) fn settle_in(&self) {
+        self.engine.resize(&self.engine_settings);
+    }
+
+    /// What counters lose by going over to `next`, for the operator who has just asked for it.
+    pub(super) fn resets(&self, next: &Self) -> Vec<String> {
+        if !next.engine_settings.keeps_counters_of(&self.engine_settings) {
+            return vec!["[store] names another store: all counters begin anew there".into()];
+        }
+        if self.limiter_settings.key_secret != next.limiter_settings.key_secret {
+            return vec!["store.key_secret changed, and with it every counter's name: all begin anew".into()];
+        }
+        let scopes = |built: &Self| -> BTreeSet<String> { built.routes.iter().filter_map(scope_of).collect() };
+        let gone = scopes(self).difference(&scopes(next)).cloned().collect::<Vec<_>>();
+        let gone = gone.into_iter().map(|scope| format!("no route charges the counters of `{scope}` any more: they are left as they are"));
+        gone.collect()
+    }
+
     /// Settings of `next` that a running process can't take on.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
         let addresses = |built: &Self| built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>();
@@ -214,6 +233,12 @@ impl Built {
         ];
         changed.into_iter().filter_map(|(setting, changed)| changed.then_some(setting)).collect()
     }
+}
+
+/// The name under which a route's limits are counted.
+fn scope_of(route: &Route) -> Option<String> {
+    let policy = route.policy.as_ref()?;
+    Some(Scope::name_of(policy, route.scope_is_route.then_some(route.name.as_str())))
 }
 
 /// Puts the built things in the place of their names. `config` has checked the names: one that is missing was not built, and its mistakes keep
@@ -231,12 +256,7 @@ fn settings_of(
     let policy = route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
     let policy = policy.map(|(name, policy)| RoutePolicy {
         policy: Arc::clone(policy),
-        scope: Arc::new(Scope::new(
-            Scope::name_of(name, route.scope_is_route.then_some(route.name.as_str())),
-            name.clone(),
-            route.on_store_error,
-            route.limit_decides,
-        )),
+        scope: Arc::new(Scope::new(scope_of(route).unwrap_or_default(), name.clone(), route.on_store_error, route.limit_decides)),
         allow_on_error: route.allow_on_policy_error,
     });
     RouteSettings {

@@ -262,7 +262,11 @@ impl Reloader {
         for setting in current.needs_restart(&built) {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
         }
+        for what in current.resets(&built) {
+            tracing::warn!(what, "this reload resets counters");
+        }
         let built = built.started_as(&current);
+        built.settle_in();
         show_expiry(&running.metrics, &built);
         running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
         running.connections.store(Arc::new(built.connections.clone()));

@@ -99,6 +99,38 @@ fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
     assert!(app.shutdown());
 }
 
+/// Counters outlive an edit of how many there may be, and what an edit does to them is said.
+#[test]
+fn a_reload_that_resizes_the_store_keeps_its_counters() {
+    let app = app();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let text = |keys: u32| {
+        let policy =
+            "[policies.p]\nuse = \"client-ip\"\nconfig.limits = [{ name = \"l\", algorithm = \"gcra\", quota = 3, period = \"1d\" }]";
+        format!("{policy}\n[store.embedded]\nmax_keys = {keys}\n[[routes]]\npath = \"/x\"\npolicy = \"p\"\nrespond = {{ status = 204 }}\n")
+    };
+    let ask = || {
+        let mut stream = TcpStream::connect(app.addresses()[0]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply.split(' ').nth(1).unwrap().to_owned()
+    };
+    let reload = |keys: u32| {
+        std::fs::write(&path, text(keys)).unwrap();
+        app.reloader().reload(&path).unwrap();
+    };
+    reload(1_000);
+    assert_eq!([ask(), ask()], ["204", "204"]);
+    reload(2_000);
+    assert_eq!([ask(), ask()], ["204", "429"], "the third and the fourth of three");
+    reload(1);
+    assert_eq!(ask(), "429");
+    assert!(app.shutdown());
+}
+
 #[test]
 fn the_operator_can_watch_a_drain() {
     let mut app = app();

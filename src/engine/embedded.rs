@@ -25,6 +25,9 @@ const SHARDS: usize = 256;
 const SWEEP_STEPS: usize = 2;
 /// Counters that a call looks at when there is no room for a new one.
 const SWEEP_STEPS_WHEN_FULL: usize = 512;
+/// Of the most keys, the part by which logs and leases that are there may go beyond it: those who
+/// are known go on when strangers have filled the rest.
+const KNOWN_SHARE: usize = 4;
 /// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that come later are not found.
 const SPACES_MAX: usize = 16_384;
 /// Kept beyond the end of a state's meaning: what a give-back may still ask for.
@@ -40,7 +43,7 @@ struct Slot(Mutex<Shard>);
 pub struct Embedded {
     shards: Box<[Slot]>,
     clock: Clock,
-    keys_max: usize,
+    keys_max: AtomicUsize,
     linger_us: u64,
     keys: AtomicUsize,
     warned: AtomicBool,
@@ -53,7 +56,7 @@ pub struct Embedded {
 
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Embedded {{ keys: {} of {} }}", self.keys.load(Ordering::Relaxed), self.keys_max)
+        write!(out, "Embedded {{ keys: {} of {} }}", self.keys.load(Ordering::Relaxed), self.keys_max.load(Ordering::Relaxed))
     }
 }
 
@@ -63,7 +66,7 @@ impl Embedded {
         Self {
             shards: (0..SHARDS).map(|_| Slot(Mutex::new(Shard::new(seed)))).collect(),
             clock,
-            keys_max: settings.keys_max,
+            keys_max: AtomicUsize::new(settings.keys_max),
             linger_us: LINGER_US,
             keys: AtomicUsize::new(0),
             warned: AtomicBool::new(false),
@@ -71,6 +74,13 @@ impl Embedded {
             full: metrics.counter(names::EMBEDDED_FULL, &[]),
             failures: Failures::new(metrics),
             spaces: Mutex::default(),
+        }
+    }
+
+    /// Holds as many keys at most from now on. What is there stays, even where that is more.
+    pub(super) fn resize(&self, settings: &EmbeddedSettings) {
+        if self.keys_max.swap(settings.keys_max, Ordering::Relaxed) != settings.keys_max {
+            self.warned.store(false, Ordering::Relaxed);
         }
     }
 
@@ -134,7 +144,7 @@ impl Embedded {
             let Some(mut shard) = self.shard(cell.key.tag) else { continue };
             let now_us = self.now_us();
             let reserved = usize::from(shard.get(cell.key.id()).is_none());
-            if !self.reserve(reserved) {
+            if !self.reserve(reserved, true) {
                 self.full.inc();
                 continue;
             }
@@ -192,17 +202,21 @@ impl Embedded {
             let all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| charged(cell, decision) && (shadows || !cell.shadow));
             all.map(|(cell, (id, _))| counters::growth(shard.get(*id), cell)).sum()
         };
+        let new = |shard: &Shard, shadows: bool| {
+            let mut all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| charged(cell, decision) && (shadows || !cell.shadow));
+            all.any(|(_, (id, _))| shard.get(*id).is_none())
+        };
         let mut room_for_shadows = true;
         let mut reserved: usize = growth(shard, true);
-        if !self.reserve(reserved) {
+        if !self.reserve(reserved, new(shard, true)) {
             self.release(shard.sweep(now_us, SWEEP_STEPS_WHEN_FULL));
             self.purge(shard, cells, now_us);
             reserved = growth(shard, true);
-            if !self.reserve(reserved) {
+            if !self.reserve(reserved, new(shard, true)) {
                 self.full.inc();
                 room_for_shadows = false;
                 reserved = growth(shard, false);
-                if !self.reserve(reserved) {
+                if !self.reserve(reserved, new(shard, false)) {
                     return Err(FULL);
                 }
             }
@@ -277,23 +291,22 @@ impl Embedded {
         self.shards.get(index).map(|slot| slot.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes room for `n` new counters, or says that there is none.
-    fn reserve(&self, n: usize) -> bool {
+    /// Makes room for `n` keys more, or says that there is none. `new`: for a counter that is not
+    /// there yet, among others.
+    fn reserve(&self, n: usize, new: bool) -> bool {
         if n == 0 {
             return true;
         }
+        let keys_max = self.keys_max.load(Ordering::Relaxed);
+        let most = if new { keys_max } else { keys_max.saturating_add(keys_max / KNOWN_SHARE) };
         let keys = self.keys.fetch_add(n, Ordering::Relaxed) + n;
-        if keys > self.keys_max {
+        if keys > most {
             self.keys.fetch_sub(n, Ordering::Relaxed);
             return false;
         }
         self.gauge.set(keys as i64);
-        if keys * 5 >= self.keys_max * 4 && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                keys,
-                max_keys = self.keys_max,
-                "the embedded engine is 80 % full; when it is full, new keys follow on_store_error"
-            );
+        if keys * 5 >= keys_max * 4 && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(keys, max_keys = keys_max, "the embedded engine is 80 % full; when it is full, new keys follow on_store_error");
         }
         true
     }

@@ -24,7 +24,7 @@ impl Key {
     }
 
     /// The hash slot that its tag decides.
-    pub(super) fn slot(&self) -> u16 {
+    pub(crate) fn slot(&self) -> u16 {
         let mut hex = [0_u8; 32];
         for (index, digit) in hex.iter_mut().enumerate() {
             let nibble = (self.tag >> (124 - 4 * index)) & 0xf;

@@ -26,7 +26,7 @@ mod model;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,6 +205,19 @@ pub enum Settings {
     Redis(RedisSettings),
 }
 
+impl Settings {
+    /// Whether counters that were made under `other` stay what they are: an engine that has them can
+    /// be kept, and [`Engine::resize`]d.
+    #[must_use]
+    pub fn keeps_counters_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Embedded(_), Self::Embedded(_)) => true,
+            (Self::Redis(settings), Self::Redis(other)) => settings == other,
+            (Self::Embedded(_) | Self::Redis(_), _) => false,
+        }
+    }
+}
+
 /// `[store.embedded]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedSettings {
@@ -267,6 +280,23 @@ impl Engine {
             Settings::Embedded(settings) => Ok(Self::Embedded(Embedded::new(settings, clock, metrics))),
             // Redis tells the time itself.
             Settings::Redis(settings) => Ok(Self::Redis(Redis::new(settings, metrics)?)),
+        }
+    }
+
+    /// Takes on how many counters `settings` allow; whatever else they say has an engine of its own.
+    pub fn resize(&self, settings: &Settings) {
+        if let (Self::Embedded(embedded), Settings::Embedded(settings)) = (self, settings) {
+            embedded.resize(settings);
+        }
+    }
+
+    /// Which of the store's shards has a counter, as far as that is known: a number that says
+    /// nothing else, and may be another one later.
+    #[must_use]
+    pub fn shard_of(&self, key: &Key) -> usize {
+        match self {
+            Self::Embedded(_) => 0,
+            Self::Redis(redis) => redis.shard_of(key),
         }
     }
 

@@ -8,6 +8,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+
 use super::queue::{Job, Worker};
 use super::settle;
 use super::shared::Shared;
@@ -15,7 +18,7 @@ use crate::engine::{Cell, Cells, Engine};
 
 /// Renewals in a lease's length.
 const RENEWALS: u32 = 3;
-/// Renewing calls that one worker has under way at once, at most: so many that those to a node which does not answer hold up no others for long.
+/// Renewing calls to one shard that one worker has under way at once, at most.
 const RENEWING_MAX: usize = 1_024;
 
 /// What one worker's requests hold.
@@ -72,11 +75,16 @@ impl Leases {
         if lease.released { inner.held.remove(&id) } else { None }
     }
 
-    /// What is held now; without any there is nothing left to renew, and the task that asks has ended.
-    fn to_renew(&self) -> Option<Vec<u64>> {
+    /// What is held now, by the store's shards; without any there is nothing left to renew, and the task that asks has ended.
+    fn to_renew(&self, engine: &Engine) -> Option<HashMap<usize, Vec<u64>>> {
         let mut inner = self.lock();
         inner.renews = !inner.held.is_empty();
-        inner.renews.then(|| inner.held.keys().copied().collect())
+        let mut shards: HashMap<usize, Vec<u64>> = HashMap::new();
+        for (id, lease) in &inner.held {
+            let shard = lease.cells.first().map_or(0, |cell| engine.shard_of(&cell.key));
+            shards.entry(shard).or_default().push(*id);
+        }
+        inner.renews.then_some(shards)
     }
 }
 
@@ -159,33 +167,35 @@ impl Drop for Renewal {
     }
 }
 
+/// Renews, again and again, until nothing is held. Each shard has rounds of its own: one that does
+/// not answer holds up no other's, and is left out while its last round lasts.
 async fn renew(shared: Arc<Shared>, mut task: Renewing) {
+    let mut rounds: HashMap<usize, JoinHandle<()>> = HashMap::new();
     while let Some(worker) = task.0.clone() {
         tokio::time::sleep(shared.lease / RENEWALS).await;
-        let Some(held) = worker.leases.to_renew() else {
+        let Some(shards) = worker.leases.to_renew(&shared.engine) else {
             // Another task may have begun already.
             task.0 = None;
             return;
         };
-        let share = held.len().div_ceil(RENEWING_MAX);
-        let calls: Vec<_> = held
-            .chunks(share)
-            .map(|share| {
-                let (shared, worker, share) = (Arc::clone(&shared), Arc::clone(&worker), share.to_vec());
-                tokio::spawn(async move {
-                    for id in share {
-                        let Some((renewal, cells)) = Renewal::begin(&shared, &worker, id) else { continue };
-                        if shared.engine.renew(&cells).await.is_err() {
-                            shared.counters.failed_renewals.inc();
-                        }
-                        drop(renewal);
-                    }
-                })
-            })
-            .collect();
-        for call in calls {
-            // Torn down with its runtime, and this task with it.
-            drop(call.await);
+        rounds.retain(|_, round| !round.is_finished());
+        for (shard, held) in shards {
+            rounds.entry(shard).or_insert_with(|| tokio::spawn(renew_all(Arc::clone(&shared), Arc::clone(&worker), held)));
         }
     }
+}
+
+/// One round of one shard.
+async fn renew_all(shared: Arc<Shared>, worker: Arc<Worker>, held: Vec<u64>) {
+    let share = held.len().div_ceil(RENEWING_MAX).max(1);
+    let calls = held.chunks(share).map(async |share| {
+        for id in share {
+            let Some((renewal, cells)) = Renewal::begin(&shared, &worker, *id) else { continue };
+            if shared.engine.renew(&cells).await.is_err() {
+                shared.counters.failed_renewals.inc();
+            }
+            drop(renewal);
+        }
+    });
+    join_all(calls).await;
 }

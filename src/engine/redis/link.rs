@@ -308,12 +308,12 @@ async fn open(done: Flag) {
     let link = &done.link;
     let epoch = link.epoch();
     match link.opener.open().await {
-        Ok((mut conn, topology)) => {
+        Ok((conn, topology)) => {
             let first = link.lock().refused.take().is_some() || epoch == 0;
-            if link.replace(epoch, conn.clone(), topology) && first {
+            if link.replace(epoch, conn, topology) && first {
                 tracing::info!("connected to Redis");
                 if link.opener.first_to_warn() {
-                    watch::warn_of_settings(&mut conn).await;
+                    tokio::spawn(watch::settings(Arc::downgrade(link)));
                 }
             }
         }

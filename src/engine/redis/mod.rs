@@ -133,6 +133,11 @@ impl Redis {
         self.call(&link, &request, left).await.and_then(|answer| taken(&answer, cells.len()))
     }
 
+    /// The master of a counter's slot, by its place among all; 0 where none is known yet.
+    pub(super) fn shard_of(&self, key: &Key) -> usize {
+        self.link().topology().and_then(|(_, topology)| topology.shard(key.slot())).unwrap_or(0)
+    }
+
     pub(super) async fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
         let link = self.link();
         let request = self.request(&link, Verb::GiveBack, cells, taken_at_us);

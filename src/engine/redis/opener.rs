@@ -72,13 +72,6 @@ impl Conn {
             Self::Single(_) => Ok(Topology::default()),
         }
     }
-
-    /// One setting of one node; empty where CONFIG is forbidden.
-    pub(super) async fn setting(&mut self, name: &str) -> String {
-        let mut command = cmd("CONFIG");
-        command.arg("GET").arg(name);
-        self.send_anywhere(command).await.map(|value| text(&value)).unwrap_or_default()
-    }
 }
 
 /// All text of an answer, whatever its shape.
@@ -218,6 +211,14 @@ impl Opener {
             return Ok(Topology::default());
         }
         read_topology(&conn.send_packed_command(&slots()).await?.extract_error()?)
+    }
+
+    /// All text of what a node answers to these words; `None` where it refuses.
+    pub(super) async fn told(&self, conn: &mut MultiplexedConnection, words: &[&str]) -> Option<String> {
+        let mut command = Cmd::new();
+        words.iter().for_each(|word| _ = command.arg(word));
+        let answer = conn.send_packed_command(&command).await.ok()?.extract_error().ok()?;
+        Some(text(&answer))
     }
 
     /// The addresses in the settings.

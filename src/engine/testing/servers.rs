@@ -13,7 +13,7 @@ fn free_port() -> u16 {
 }
 
 /// Waits until `done`, for at most thirty seconds.
-pub(in crate::engine) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = clock::monotonic() + Duration::from_secs(30);
     while !done() {
         assert!(clock::monotonic() < end, "{what} did not happen");
@@ -22,16 +22,16 @@ pub(in crate::engine) fn wait_until(what: &str, mut done: impl FnMut() -> bool) 
 }
 
 /// A redis-server in a temporary folder, killed when it is dropped.
-pub(in crate::engine) struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub(in crate::engine) port: u16,
-    pub(in crate::engine) bus_port: u16,
+    pub(crate) port: u16,
+    pub(crate) bus_port: u16,
     _folder: tempfile::TempDir,
 }
 
 impl Server {
     /// One for all tests that run just now, stopped with the last of them (a static would never be dropped).
-    pub(in crate::engine) fn shared() -> Arc<Self> {
+    pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
@@ -41,7 +41,7 @@ impl Server {
         })
     }
 
-    pub(in crate::engine) fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         // Somebody may take the port between the look and the start: then the server ends, and another port is tried.
         (0..10).find_map(|_| Self::try_start(arguments)).expect("redis-server starts: is it installed?")
     }
@@ -67,16 +67,16 @@ impl Server {
         (!ended).then_some(server)
     }
 
-    pub(in crate::engine) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub(in crate::engine) fn client(&self) -> ::redis::Client {
+    pub(crate) fn client(&self) -> ::redis::Client {
         ::redis::Client::open(format!("redis://{}", self.address())).unwrap()
     }
 
     /// Runs one command, by words.
-    pub(in crate::engine) fn run<T: ::redis::FromRedisValue>(&self, words: &str) -> ::redis::RedisResult<T> {
+    pub(crate) fn run<T: ::redis::FromRedisValue>(&self, words: &str) -> ::redis::RedisResult<T> {
         let mut conn = self.client().get_connection()?;
         let mut words = words.split(' ');
         let mut command = ::redis::cmd(words.next().unwrap());
@@ -84,7 +84,7 @@ impl Server {
         command.query(&mut conn)
     }
 
-    pub(in crate::engine) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
     }
 }
@@ -98,12 +98,12 @@ impl Drop for Server {
 }
 
 /// Three masters, and as many replicas of the first as asked for.
-pub(in crate::engine) struct Cluster {
-    pub(in crate::engine) nodes: Vec<Server>,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Server>,
 }
 
 impl Cluster {
-    pub(in crate::engine) fn start(replicas: usize) -> Self {
+    pub(crate) fn start(replicas: usize) -> Self {
         let arguments = [
             "--cluster-enabled",
             "yes",
@@ -143,11 +143,11 @@ impl Cluster {
         Self { nodes }
     }
 
-    pub(in crate::engine) fn addresses(&self) -> Vec<String> {
+    pub(crate) fn addresses(&self) -> Vec<String> {
         self.nodes.iter().map(Server::address).collect()
     }
 
-    pub(in crate::engine) fn id(&self, index: usize) -> String {
+    pub(crate) fn id(&self, index: usize) -> String {
         self.nodes[index].run("CLUSTER MYID").unwrap()
     }
 }

@@ -1,10 +1,13 @@
 //! Places in flight: held as long as the request is, on both engines, whatever becomes of it; on Redis as leases.
 
 use super::super::Ending;
+use super::super::keys::PlanDigests;
 use super::redis::in_mid_take;
 use super::redis_server::Server;
 use super::*;
 use crate::clock::monotonic;
+use crate::engine::testing::Cluster;
+use crate::engine::{Key, Space};
 
 const LEASE: Duration = Duration::from_millis(600);
 
@@ -184,4 +187,49 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
     }
     other.limiter.drain(PATIENCE).await;
     assert!(other.admits(&limit).await);
+}
+
+/// Places of the shard that does not answer: so many that renewing them takes longer than a lease.
+const FROZEN_PLACES: usize = 4_200;
+
+/// A shard that does not answer holds up the renewals of no other.
+#[tokio::test]
+async fn places_are_renewed_while_another_shard_does_not_answer() {
+    let cluster = Cluster::start(0);
+    let (deadline, lease) = (Duration::from_millis(300), Duration::from_millis(1_500));
+    let settings = RedisSettings { nodes: cluster.addresses(), mode: RedisMode::Cluster, deadline, ..redis_settings(0) };
+    let rig = Rig::with(&EngineSettings::Redis(settings), Settings { deadline, lease, ..Settings::default() });
+    let began = monotonic();
+    while rig.limiter.shared.engine.ping().await.is_err() {
+        assert!(began.elapsed() < PATIENCE);
+    }
+    let on = |node: usize, key: &&String| {
+        let slot = key_slot(&rig, key);
+        [0..=5460, 5461..=10922, 10923..=16383][node].contains(&slot)
+    };
+    let keys: Vec<String> = (0..100).map(|key| format!("k{key}")).collect();
+    let [frozen, well] = [0, 1].map(|node| keys.iter().find(|key| on(node, key)).unwrap());
+    let places = |key: &str, amount| Limit::new("in-flight", key, Algorithm::Concurrency { amount });
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(rig.grant(&places(well, 20)).await);
+    }
+    for _ in 0..FROZEN_PLACES {
+        held.push(rig.grant(&places(frozen, 10_000)).await);
+    }
+    cluster.nodes[0].signal("-STOP");
+    let began = monotonic();
+    while began.elapsed() < 3 * lease {
+        if let Take::Granted(..) = rig.take(&[places(well, 20)]).await {
+            panic!("a place was lost after {:?}", began.elapsed());
+        }
+        tokio::time::sleep(deadline / 3).await;
+    }
+    cluster.nodes[0].signal("-CONT");
+}
+
+/// The slot of a limit's counters with this key.
+fn key_slot(rig: &Rig, key: &str) -> u16 {
+    let tag = PlanDigests::new(&rig.limiter.shared.digests).of(key);
+    Key { tag, key: 0, space: Arc::new(Space { text: String::new(), digest: 0 }) }.slot()
 }
