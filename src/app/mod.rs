@@ -105,7 +105,7 @@ impl Serving {
         let store_is_needed = built.routes.iter().any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
         let mut upstreams: Vec<_> = built.upstreams.iter().map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream))).collect();
         upstreams.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let charges = counters::Charges::of(&built.routes);
+        let charges = counters::Charges::of(&built.routes, built.policies.values().map(|(settings, _)| settings));
         Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed, charges, upstreams }
     }
 }

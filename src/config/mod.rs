@@ -35,6 +35,7 @@ use crate::{engine, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, Item, Notes, Place, Table};
 
 pub use quick::quick;
+pub use server::ADMIN_DEFAULT;
 
 /// Upstreams, and policies, at most.
 const NAMED_MAX: usize = 1_024;

@@ -17,7 +17,8 @@ const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
+/// Where the operator's pages are, unless `[admin]` says otherwise.
+pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 const TRUSTED_PROXIES_MAX: usize = 1_024;
 
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);

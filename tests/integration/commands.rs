@@ -82,7 +82,8 @@ fn run_refuses_a_wrong_file_as_check_does() {
 #[tokio::test]
 async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
     let upstream = Upstream::start();
-    let weir = Weir::with_arguments(&["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0"]).start();
+    let weir =
+        Weir::with_arguments(&["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0", "--admin", "off"]).start();
     for expected in [200, 200, 200, 429] {
         assert_eq!(get(weir.http, "/", &[]).await.status, expected);
     }
