@@ -14,7 +14,7 @@ use crate::listen;
 use crate::policy::{self, Policy, Runtime};
 use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
 use crate::reload::Watch;
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{self, Metrics, Mistake};
 use crate::upstream::{self, Upstream};
 
 /// What outlives every configuration.
@@ -34,6 +34,7 @@ pub(super) struct Built {
     pub(super) admin: Option<SocketAddr>,
     pub(super) workers: usize,
     pub(super) shutdown_grace: Duration,
+    pub(super) log: telemetry::Settings,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) watched: Vec<Watch>,
     pub(super) limiter: Arc<Limiter>,
@@ -99,6 +100,7 @@ impl Builder {
             admin: config.admin,
             workers: config.workers,
             shutdown_grace: config.shutdown_grace,
+            log: config.log,
             connections: config.connections,
             watched: config.watched,
             limiter,
@@ -173,8 +175,10 @@ impl Built {
         }
     }
 
-    pub(super) fn warn(&self) {
-        for warning in &self.warnings {
+    /// Logs each warning that `before`, the configuration that runs, did not have.
+    pub(super) fn warn(&self, before: Option<&Self>) {
+        let known = |warning: &&String| before.is_some_and(|before| before.warnings.contains(warning));
+        for warning in self.warnings.iter().filter(|warning| !known(warning)) {
             tracing::warn!("{warning}");
         }
     }
