@@ -286,7 +286,15 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
         let setting = format!("{section}.{name}");
         source.warning(&setting, &format!("no route names {setting}"))
     };
-    upstreams.chain(policies).map(warning).collect()
+    upstreams.chain(policies).map(warning).chain(without_key_secret(config, source)).collect()
+}
+
+/// In memory a process makes a secret for itself; on Redis all proxies need the same one.
+fn without_key_secret(config: &Config, source: &Source) -> Option<String> {
+    let open = matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
+    let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
+                cluster, and so overload one server; write the same secret on all proxies (their counters start afresh)";
+    open.then(|| source.warning("store", text))
 }
 
 /// The names of upstreams, policies and routes: safe in metrics, logs and keys.

@@ -207,6 +207,16 @@ fn what_nobody_names_is_allowed_and_told() {
 }
 
 #[test]
+fn a_missing_secret_on_redis_is_warned_of() {
+    let warnings = good(&format!("{REDIS}{MINIMAL}")).warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("proxy.toml:1:2: no `key_secret_file` or `key_secret_env`: "), "{warnings:?}");
+    let keyed = REDIS.replace("[store.redis]", "key_secret_env = \"PATH\"\n[store.redis]");
+    assert_eq!(good(&format!("{keyed}{MINIMAL}")).warnings, [] as [&str; 0]);
+    assert_eq!(good(MINIMAL).warnings, [] as [&str; 0], "in memory each process makes its own");
+}
+
+#[test]
 fn two_words_are_a_configuration() {
     let config = quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()), None);
     let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
