@@ -69,6 +69,7 @@ impl Builder {
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let (policies, upstreams) = (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
+        let doubts: Vec<Mistake> = config.policies.iter().flat_map(policy::Settings::doubts).collect();
         let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
         let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
         let upstream = |settings: &upstream::Settings| Upstream::build(settings, &self.metrics);
@@ -91,7 +92,7 @@ impl Builder {
                 &format!("this policy reads `{fact}`, which the path of the route {name} has no place for: it is never there"),
             )
         }));
-        let doubts = tls.iter().flatten().flat_map(|tls| tls.doubts());
+        let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.doubts()));
         warnings
             .extend(doubts.map(|doubt| config.source.warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))));
         let built = Built {

@@ -56,6 +56,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// What the configuration may say and was probably not meant, each at its setting.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<Mistake> {
+        written::doubtful(&format!("policies.{}.config", self.name), &self.config_json)
+    }
+
     /// The limits that the configuration lists, as far as they are written as the SDK reads them.
     #[must_use]
     pub fn limits(&self) -> Vec<ListedLimit> {

@@ -5,6 +5,7 @@ mod data;
 mod extras;
 mod files;
 mod hostile;
+mod pictures;
 mod scripts;
 mod sections;
 
