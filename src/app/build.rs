@@ -14,7 +14,7 @@ use crate::listen;
 use crate::policy::{self, Policy, Runtime};
 use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
 use crate::reload::Watch;
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{self, Metrics, Mistake};
 use crate::upstream::{self, Upstream};
 
 /// What outlives every configuration.
@@ -34,6 +34,7 @@ pub(super) struct Built {
     pub(super) admin: Option<SocketAddr>,
     pub(super) workers: usize,
     pub(super) shutdown_grace: Duration,
+    pub(super) log: telemetry::Settings,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) watched: Vec<Watch>,
     pub(super) limiter: Arc<Limiter>,
@@ -68,6 +69,7 @@ impl Builder {
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let (policies, upstreams) = (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
+        let doubts: Vec<Mistake> = config.policies.iter().flat_map(policy::Settings::doubts).collect();
         let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
         let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
         let upstream = |settings: &upstream::Settings| Upstream::build(settings, &self.metrics);
@@ -90,7 +92,7 @@ impl Builder {
                 &format!("this policy reads `{fact}`, which the path of the route {name} has no place for: it is never there"),
             )
         }));
-        let doubts = tls.iter().flatten().flat_map(|tls| tls.doubts());
+        let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.doubts()));
         warnings
             .extend(doubts.map(|doubt| config.source.warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))));
         let built = Built {
@@ -99,6 +101,7 @@ impl Builder {
             admin: config.admin,
             workers: config.workers,
             shutdown_grace: config.shutdown_grace,
+            log: config.log,
             connections: config.connections,
             watched: config.watched,
             limiter,
@@ -173,8 +176,10 @@ impl Built {
         }
     }
 
-    pub(super) fn warn(&self) {
-        for warning in &self.warnings {
+    /// Logs each warning that `before`, the configuration that runs, did not have.
+    pub(super) fn warn(&self, before: Option<&Self>) {
+        let known = |warning: &&String| before.is_some_and(|before| before.warnings.contains(warning));
+        for warning in self.warnings.iter().filter(|warning| !known(warning)) {
             tracing::warn!("{warning}");
         }
     }

@@ -1,5 +1,6 @@
 //! Counters for a person who asks: of the running house for the admin's page, and straight from Redis for `weir key`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use crate::clock::Clock;
 use crate::config::{Config, Route};
 use crate::engine::{Engine, EngineError, Settings};
 use crate::limit::{Counter, Limiter, Scope, Wanted};
+use crate::plan::Algorithm;
+use crate::policy::{self, ListedLimit};
 use crate::telemetry::Metrics;
 
 pub use crate::admin::CounterQuery;
@@ -43,16 +46,45 @@ pub(super) struct Charges {
     policy: String,
     /// Its counters are its own.
     own: bool,
+    /// What the policy's configuration lists; none where the guest makes its limits itself.
+    limits: Arc<[ListedLimit]>,
 }
 
 impl Charges {
-    pub(super) fn of(routes: &[Route]) -> Vec<Self> {
+    pub(super) fn of<'a>(routes: &[Route], policies: impl IntoIterator<Item = &'a policy::Settings>) -> Vec<Self> {
+        let limits: HashMap<&str, Arc<[ListedLimit]>> =
+            policies.into_iter().map(|settings| (settings.name.as_str(), settings.limits().into())).collect();
         let charges = |route: &Route| {
             let policy = route.policy.clone()?;
-            Some(Self { route: route.name.clone(), policy, own: route.scope_is_route })
+            let limits = limits.get(policy.as_str()).cloned().unwrap_or_default();
+            Some(Self { route: route.name.clone(), policy, own: route.scope_is_route, limits })
         };
         routes.iter().filter_map(charges).collect()
     }
+}
+
+/// What the configuration says of the limit that is asked about. Where several lists have one of
+/// that name, as plans do, a key that begins with a list's name says which is meant.
+fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> {
+    let named = || listed.iter().filter(|one| one.name == limit);
+    let meant = |one: &&ListedLimit| key.strip_prefix(one.list.as_str()).is_some_and(|rest| rest.starts_with('/'));
+    let meant: Vec<&ListedLimit> = named().filter(meant).collect();
+    let all = if meant.is_empty() { named().collect() } else { meant };
+    all.into_iter().filter_map(|one| one.algorithm.clone()).collect()
+}
+
+/// Why nothing was found, where the limit is not one that the configuration lists.
+fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<NoCounters> {
+    if listed.is_empty() || listed.iter().any(|one| one.name == limit) {
+        return None;
+    }
+    let mut known: Vec<&str> = listed.iter().map(|one| one.name.as_str()).collect();
+    known.sort_unstable();
+    known.dedup();
+    let near = known.iter().map(|known| (strsim::damerau_levenshtein(limit, known), *known)).min();
+    let near = near.filter(|(distance, known)| *distance <= (known.len() / 3).max(1));
+    let near = near.map(|(_, known)| format!("; the nearest is {known:?}")).unwrap_or_default();
+    Some(NoCounters::Query(format!("no such limit: found {limit:?}, expected one of the policy {policy}: {}{near}", known.join(", "))))
 }
 
 /// The counters that `query` names as JSON, counted where `config` says; with `forget` they are forgotten. Only of a store outside this process: [`NoCounters::InMemory`] otherwise.
@@ -69,13 +101,22 @@ pub fn counters(config: &Config, query: &CounterQuery, forget: bool) -> Result<S
     let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| NoCounters::Store(error.to_string()))?;
-    runtime.block_on(look(&limiter, &Charges::of(&config.routes), query, forget))
+    runtime.block_on(look(&limiter, &Charges::of(&config.routes, &config.policies), query, forget))
 }
 
 pub(super) async fn look(limiter: &Limiter, charges: &[Charges], query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
     let CounterQuery { policy, limit, key, tag, route } = query.clone();
-    let wanted = Wanted { scope: scope(charges, &policy, route.as_deref())?, limit, key, tag };
-    let found = limiter.find(&wanted).await?;
+    let scope = scope(charges, &policy, route.as_deref())?;
+    let listed = charges.iter().find(|charges| charges.policy == policy).map(|charges| Arc::clone(&charges.limits)).unwrap_or_default();
+    let known = algorithms(&listed, &limit, &key);
+    let wanted = Wanted { scope, limit, key, tag };
+    let found = limiter.find_of(&wanted, &known).await?;
+    // After the search: a limit that an edit has removed is found until its counters expire.
+    if found.is_empty()
+        && let Some(unknown) = no_such_limit(&listed, &policy, &wanted.limit)
+    {
+        return Err(unknown);
+    }
     if forget {
         for counter in &found {
             limiter.forget(counter).await?;
@@ -124,7 +165,7 @@ mod tests {
 
     #[test]
     fn counters_belong_to_a_policy_or_to_a_policy_on_a_route() {
-        let charges = |route: &str, policy: &str, own| Charges { route: route.into(), policy: policy.into(), own };
+        let charges = |route: &str, policy: &str, own| Charges { route: route.into(), policy: policy.into(), own, limits: Arc::default() };
         let all = [charges("a", "shared", false), charges("b", "shared", true), charges("c", "own", true)];
         let said = |policy: &str, route: Option<&str>| scope(&all, policy, route).map_err(|error| error.to_string());
         assert_eq!(said("shared", None).unwrap(), "shared");
@@ -135,5 +176,25 @@ mod tests {
         assert_eq!(said("own", Some("a")).unwrap_err(), "route: found \"a\", expected one with the policy own: c");
         assert_eq!(said("x", None).unwrap_err(), "policy: found \"x\", expected one that a route names: own, shared");
         assert!(scope(&[], "x", None).unwrap_err().to_string().ends_with(": none"));
+    }
+
+    #[test]
+    fn a_limit_is_the_one_of_the_list_that_the_key_names() {
+        let one = |list: &str, name: &str, amount| ListedLimit {
+            list: list.into(),
+            name: name.into(),
+            algorithm: Some(Algorithm::Concurrency { amount }),
+        };
+        let listed = [one("free", "plan", 1), one("gold", "plan", 2), one("gold", "more", 3)];
+        let amounts = |limit: &str, key: &str| algorithms(&listed, limit, key).iter().filter_map(Algorithm::amount).collect::<Vec<_>>();
+        assert_eq!((amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")), (vec![2], vec![1, 2], vec![]));
+        let told = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
+        assert_eq!(told("plan"), None);
+        assert_eq!(
+            told("plna").unwrap(),
+            "no such limit: found \"plna\", expected one of the policy p: more, plan; the nearest is \"plan\""
+        );
+        assert!(told("zzzzzzzz").unwrap().ends_with(": more, plan"));
+        assert!(no_such_limit(&[], "p", "x").is_none(), "what a guest makes itself is not known here");
     }
 }

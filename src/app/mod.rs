@@ -105,7 +105,7 @@ impl Serving {
         let store_is_needed = built.routes.iter().any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
         let mut upstreams: Vec<_> = built.upstreams.iter().map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream))).collect();
         upstreams.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let charges = counters::Charges::of(&built.routes);
+        let charges = counters::Charges::of(&built.routes, built.policies.values().map(|(settings, _)| settings));
         Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed, charges, upstreams }
     }
 }
@@ -152,7 +152,7 @@ impl App {
         let metrics = Metrics::new(workers);
         let builder = Builder::new(metrics.clone(), clock.clone()).map_err(|mistake| config.source.locate(&[mistake]))?;
         let (built, house) = builder.build(config, None)?;
-        built.warn();
+        built.warn(None);
         built.prepare();
         let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
         show_expiry(&metrics, &built);
@@ -223,6 +223,7 @@ impl App {
 impl Drop for App {
     /// Also after [`App::shutdown`], whose grace is over then.
     fn drop(&mut self) {
+        self.house.live.cut();
         self.house.drain.cut();
         self.house.admin_drain.cut();
     }
@@ -257,7 +258,9 @@ impl Reloader {
         // One reload at a time: a second one waits here, and then compares with what the first has built.
         let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (built, house) = running.builder.build(config, Some(&current))?;
-        built.warn();
+        // First, so that the warnings below are logged as the new configuration says.
+        telemetry::apply(&built.log);
+        built.warn(Some(&current));
         built.prepare();
         for setting in current.needs_restart(&built) {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");

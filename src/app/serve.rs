@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{App, Reloader};
 use crate::reload::{Answer, Settings, Watcher};
@@ -54,23 +54,36 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
 /// Waits for SIGTERM or SIGINT and names it. From then on, a second one ends the process.
 fn until_told() -> std::io::Result<&'static str> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let told = runtime.block_on(async {
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (told, mut signals) = runtime.block_on(async {
+        let mut signals = Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
         tracing::info!("ready");
-        tokio::select! {
-            _ = terminate.recv() => Ok("SIGTERM"),
-            _ = interrupt.recv() => Ok("SIGINT"),
-        }
-    });
+        std::io::Result::Ok((signals.next().await, signals))
+    })?;
     // The handlers stay installed for the process's life, so somebody must go on listening for a second signal.
     let second = move || {
-        runtime.block_on(async {
-            let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else { return };
-            tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
-            std::process::exit(1);
-        });
+        let signal = runtime.block_on(signals.next());
+        tracing::warn!(signal, "a second signal: ending at once, and what is still under way is cut");
+        telemetry::flush();
+        std::process::exit(1);
     };
     // Without this thread a second signal is not heard; the first is being obeyed all the same.
     let _ = std::thread::Builder::new().name("weir-signal".into()).spawn(second);
-    told
+    Ok(told)
+}
+
+/// What tells the process to end. Kept from the first to the second, so that none in between is
+/// lost.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// The next one's name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

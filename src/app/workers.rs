@@ -111,6 +111,7 @@ async fn serve(running: &Arc<Running>, sockets: Vec<Listener>) -> bool {
     let finished = tokio::time::timeout(running.shutdown_grace, all(&mut serving)).await.is_ok();
     if !finished {
         // Ended before the settling, so that what these requests held is settled too, and each has its log line.
+        running.live.cut();
         running.drain.cut();
         let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;
     }

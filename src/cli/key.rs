@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::app::{self, CounterQuery, NoCounters};
+use crate::config;
 
 /// For each step of asking the admin listener.
 const ADMIN_WAIT: Duration = Duration::from_secs(15);
@@ -44,10 +45,12 @@ pub(super) struct Named {
     /// The route, where its counters are its own (limit_scope = "route")
     #[arg(long)]
     route: Option<String>,
-    /// The configuration file
-    #[arg(long, default_value = "proxy.toml")]
-    config: PathBuf,
-    /// With counters in memory: the running proxy's admin address [default: the configuration's]
+    /// The configuration file [default: proxy.toml; where there is none, the running proxy is
+    /// asked]
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// With counters in memory: the running proxy's admin address [default: the configuration's, or
+    /// 127.0.0.1:9901]
     #[arg(long)]
     admin: Option<SocketAddr>,
 }
@@ -57,17 +60,25 @@ pub(super) fn run(key: Key) -> ExitCode {
         Key::Show(named) => (named, false),
         Key::Reset(named) => (named, true),
     };
-    let config = match app::load(&named.config) {
-        Ok(config) => config,
-        Err(mistakes) => return super::wrong_config(&mistakes),
+    let config = match named.config.as_deref().or_else(|| Some(Path::new(super::CONFIG_DEFAULT)).filter(|path| path.exists())) {
+        Some(path) => match app::load(path) {
+            Ok(config) => Some(config),
+            Err(mistakes) => return super::wrong_config(&mistakes),
+        },
+        // As of `weir run --to`.
+        None => None,
     };
+    let command = command(&named, forget);
     let Named { policy, limit, key, tag, route, admin, .. } = named;
     let query = CounterQuery { policy, limit, key, tag, route };
-    let answer = match (app::counters(&config, &query, forget), admin.or(config.admin)) {
-        (Err(NoCounters::InMemory), Some(address)) => ask(address, &query, forget),
-        (answer, _) => answer,
+    let answer = match &config {
+        Some(config) => match (app::counters(config, &query, forget), admin.or(config.admin)) {
+            (Err(NoCounters::InMemory), Some(address)) => ask(address, &query, forget),
+            (answer, _) => answer,
+        },
+        None => ask(admin.unwrap_or(config::ADMIN_DEFAULT), &query, forget),
     };
-    match answer.and_then(|answer| told(&answer, &query)) {
+    match answer.and_then(|answer| told(&answer, &command)) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -115,27 +126,103 @@ fn encoded(text: &str) -> String {
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// The answer in words.
-fn told(answer: &str, query: &CounterQuery) -> Result<String, NoCounters> {
+/// The command line that asks the same, to be pasted into a shell.
+fn command(named: &Named, forget: bool) -> String {
+    let Named { policy, limit, key, tag, route, config, admin } = named;
+    let config = config.as_ref().map(|path| path.display().to_string());
+    let admin = admin.map(|address| address.to_string());
+    let options = [
+        ("--policy", Some(policy)),
+        ("--limit", Some(limit)),
+        ("--key", Some(key)),
+        ("--tag", tag.as_ref()),
+        ("--route", route.as_ref()),
+        ("--config", config.as_ref()),
+        ("--admin", admin.as_ref()),
+    ];
+    let mut command = format!("weir key {}", if forget { "reset" } else { "show" });
+    for (option, value) in options {
+        // One word: a value may begin with a hyphen.
+        let Some(value) = value else { continue };
+        let word = if value.starts_with('-') { format!(" {option}={}", quoted(value)) } else { format!(" {option} {}", quoted(value)) };
+        command.push_str(&word);
+    }
+    command
+}
+
+/// One word of a POSIX shell. Control characters need `$'..'`, which bash, zsh and dash's
+/// successors know.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:@%+=,".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    if !text.chars().any(char::is_control) {
+        return format!("'{}'", text.replace('\'', "'\\''"));
+    }
+    let mut word = "$'".to_owned();
+    for next in text.chars() {
+        match next {
+            '\'' | '\\' => word.extend(['\\', next]),
+            next if next.is_control() => {
+                let mut bytes = [0; 4];
+                next.encode_utf8(&mut bytes).bytes().for_each(|byte| word.push_str(&format!("\\x{byte:02x}")));
+            }
+            next => word.push(next),
+        }
+    }
+    word + "'"
+}
+
+/// The answer in words, below the command that asks for it.
+fn told(answer: &str, command: &str) -> Result<String, NoCounters> {
     let nonsense = || NoCounters::Store(format!("found {answer:?}, expected counters as JSON"));
     let answer: Value = serde_json::from_str(answer).map_err(|_| nonsense())?;
     let counters = answer.get("counters").and_then(Value::as_array).ok_or_else(nonsense)?;
-    let CounterQuery { policy, limit, key, .. } = query;
+    let mut text = format!("{command}\n");
     if counters.is_empty() {
-        return Ok(format!("{policy}/{limit}: nothing is counted for {key:?}\n"));
+        text.push_str("  nothing is counted\n");
     }
-    let mut text = String::new();
+    let verb = if answer.get("forgotten") == Some(&Value::Bool(true)) { "deleted: " } else { "" };
     for counter in counters {
         let part = |name: &str| counter.get(name).and_then(Value::as_str).unwrap_or("?");
-        let verb = if answer.get("forgotten") == Some(&Value::Bool(true)) { "deleted: " } else { "" };
-        text.push_str(&format!("{verb}{policy}/{limit} of {key:?}: {} ({})\n  {}\n", part("algorithm"), part("shape"), part("state")));
-        match counter.get("expires_s").and_then(Value::as_f64) {
-            Some(seconds) => text.push_str(&format!("  lives for {seconds:.3} s if nothing more comes\n")),
-            None => text.push_str("  has no lifetime\n"),
-        }
+        text.push_str(&format!("  {verb}{}: {}\n", part("algorithm"), part("state")));
+        let lives = match counter.get("expires_s").and_then(Value::as_f64) {
+            Some(seconds) => format!("forgotten in {seconds:.3} s if nothing more comes"),
+            None => "never forgotten".to_owned(),
+        };
+        text.push_str(&format!("    shape {}, {lives}\n", part("shape")));
         if let Some(name) = counter.get("redis_key").and_then(Value::as_str) {
-            text.push_str(&format!("  {name}\n"));
+            text.push_str(&format!("    {name}\n"));
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_one_command_line_again() {
+        let named = |key: &str| Named {
+            policy: "public".into(),
+            limit: "per-minute".into(),
+            key: key.into(),
+            tag: None,
+            route: None,
+            config: None,
+            admin: None,
+        };
+        assert_eq!(command(&named("203.0.113.7"), false), "weir key show --policy public --limit per-minute --key 203.0.113.7");
+        assert!(command(&named("-k"), true).starts_with("weir key reset ") && command(&named("-k"), true).ends_with(" --key=-k"));
+        // As bash reads it.
+        for key in ["\\@192.0.2.1", "a b", "it's", "9:127.0.0.1 2:/a", "$HOME `id` \"x\"", "line\nbreak\t'\\", "\u{e9}\u{85}", "*", "~", ""]
+        {
+            let shell = Command::new("bash").args(["-c", &format!("printf %s {}", quoted(key))]).output().unwrap();
+            assert_eq!(String::from_utf8(shell.stdout).unwrap(), key);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! of sysexits.h), so that a service manager can tell a mistake, which no restart mends, from a failure.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -16,6 +16,14 @@ use crate::app::{self, App, StartError};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
+/// Read where no `--config` names another.
+const CONFIG_DEFAULT: &str = "proxy.toml";
+/// `weir run` without arguments where no file is.
+const NO_CONFIG: &str = "error: there is no proxy.toml in this folder
+
+  Without a file:     weir run --to http://localhost:3000 --limit 100/1m
+  With another file:  weir run --config /etc/weir/proxy.toml
+";
 
 /// A reverse proxy that rate-limits.
 #[derive(Debug, Parser)]
@@ -32,7 +40,7 @@ enum Command {
     /// Check a configuration, policies included, and say all its mistakes
     Check {
         /// The configuration file
-        #[arg(long, default_value = "proxy.toml")]
+        #[arg(long, default_value = CONFIG_DEFAULT)]
         config: PathBuf,
     },
     /// Show or reset what is counted for one key
@@ -41,16 +49,16 @@ enum Command {
     /// Run the proxy with a small upstream of its own, to see it work
     Demo {
         /// The configuration file
-        #[arg(long, default_value = "proxy.toml")]
+        #[arg(long, default_value = CONFIG_DEFAULT)]
         config: PathBuf,
     },
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The configuration file; it reloads when it changes, and on SIGHUP
-    #[arg(long, default_value = "proxy.toml", conflicts_with = "to")]
-    config: PathBuf,
+    /// The configuration file; it reloads when it changes, and on SIGHUP [default: proxy.toml]
+    #[arg(long, conflicts_with = "to")]
+    config: Option<PathBuf>,
     /// Without a file: the upstream, as in http://localhost:3000
     #[arg(long, requires = "limit")]
     to: Option<String>,
@@ -60,9 +68,10 @@ struct Run {
     /// Without a file: where to listen [default: 127.0.0.1:8080]
     #[arg(long, requires = "to")]
     listen: Option<SocketAddr>,
-    /// Without a file: where to serve /metrics, /live, /ready and /status [default: nowhere]
-    #[arg(long, requires = "to")]
-    admin: Option<SocketAddr>,
+    /// Without a file: where to serve /metrics, /live, /ready, /status and /counters, or "off"
+    /// [default: 127.0.0.1:9901 if it is free]
+    #[arg(long, requires = "to", value_parser = admin_address)]
+    admin: Option<Admin>,
 }
 
 /// Runs the command line of this process.
@@ -76,11 +85,41 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// `--admin`: an address, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Admin(Option<SocketAddr>);
+
+fn admin_address(text: &str) -> Result<Admin, String> {
+    if text == "off" {
+        return Ok(Admin(None));
+    }
+    text.parse()
+        .map(|address| Admin(Some(address)))
+        .map_err(|_| "expected an address and port, such as 127.0.0.1:9901, or \"off\"".to_owned())
+}
+
 impl Run {
+    /// Where `weir key` looks without being told. A second proxy in the next terminal does without
+    /// rather than fail over a port that it was never given.
+    fn admin_address(&self) -> Option<SocketAddr> {
+        match self.admin {
+            Some(Admin(address)) => address,
+            None => Some(config::ADMIN_DEFAULT).filter(|address| std::net::TcpListener::bind(address).is_ok()),
+        }
+    }
+
     fn start(self) -> ExitCode {
-        let (config, watch) = match (&self.to, &self.limit) {
-            (Some(to), Some(limit)) => (config::quick(to, limit, self.listen, self.admin), None),
-            _ => (app::load(&self.config), Some(self.config.as_path())),
+        let default = Path::new(CONFIG_DEFAULT);
+        let (config, watch) = match (&self.to, &self.limit, &self.config) {
+            (Some(to), Some(limit), _) => (config::quick(to, limit, self.listen, self.admin_address()), None),
+            (.., None) if !default.exists() => {
+                eprint!("{NO_CONFIG}");
+                return ExitCode::from(EXIT_CONFIG);
+            }
+            (.., path) => {
+                let path = path.as_deref().unwrap_or(default);
+                (app::load(path), Some(path))
+            }
         };
         let config = match config {
             Ok(config) => config,
@@ -94,7 +133,7 @@ impl Run {
     }
 }
 
-fn check(path: &std::path::Path) -> ExitCode {
+fn check(path: &Path) -> ExitCode {
     match app::load(path).and_then(app::check) {
         Ok(warnings) => {
             warnings.iter().for_each(|warning| eprintln!("{warning}"));

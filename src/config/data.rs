@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::policies::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
 use super::reader::{Finding, Item, Notes, Place, Table, join};
 use super::source::Data;
-use super::{drop_flat, syntax};
+use super::{drop_flat, syntax_mistakes};
 use crate::telemetry::Mistake;
 
 /// One file, at most: some 180,000 customers.
@@ -27,7 +27,7 @@ pub(super) fn files(notes: &Notes, config: &str, table: &mut Table<'_>, inline: 
     }
     let read = |(member, item): (String, Item<'_>)| {
         if inline.is_some_and(|inline| inline.get(&member).is_some()) {
-            item.found(format!("a file for `{member}`, which stands in `config` too"), "one of the two", None);
+            item.found_key(format!("a file for `{member}`, which stands in `config` too"), "one of the two", None);
             return None;
         }
         let setting = join(config, &member);
@@ -52,7 +52,7 @@ fn content(notes: &Notes, setting: String, item: &Item<'_>) -> Option<Value> {
 
 fn from_toml(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
     let (root, errors) = DeTable::parse_recoverable(text);
-    errors.iter().for_each(|error| notes.note(syntax(setting, error)));
+    syntax_mistakes(setting, text, &errors).into_iter().for_each(|finding| notes.note(finding));
     let root = DeValue::Table(root.into_inner());
     let value = if errors.is_empty() { json(&Item { notes, path: setting.to_owned(), value: &root }, 1) } else { None };
     if let DeValue::Table(root) = root {
@@ -69,7 +69,7 @@ fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
             // Without the place that the message ends with: it is shown.
             let told = error.to_string();
             let found = format!("JSON: {}", told.split(" at line ").next().unwrap_or(&told));
-            notes.note(Finding { mistake: Mistake::new(setting, found, ""), place: Place::At(at..at + 1), help: None });
+            notes.note(Finding::new(Mistake::new(setting, found, ""), Place::At(at..at + 1), None));
         })
         .ok()?;
     match unfit(&value, setting.to_owned(), 1) {

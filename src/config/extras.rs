@@ -154,7 +154,7 @@ fn content_type(table: &mut Table<'_>) -> Option<String> {
 fn body<'a>(table: &mut Table<'a>) -> Option<(Item<'a>, Bytes)> {
     match (table.take("body"), table.take("body_file")) {
         (Some(_), Some(file)) => {
-            file.found("both `body` and `body_file`", "one of the two", None);
+            file.found_key("both `body` and `body_file`", "one of the two", None);
             None
         }
         (Some(item), None) => {

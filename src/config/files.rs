@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::reader::{Item, Notes, Table};
+use super::units;
 use crate::engine::Secret;
 use crate::reload::Watch;
 use crate::wire::{PEM_BYTES_MAX, Pem};
@@ -21,7 +22,7 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let file = File::open(path).map_err(|error| cause(&error))?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| cause(&error))?;
-    if bytes.len() as u64 > bytes_max { Err(format!("it has more than {bytes_max} bytes")) } else { Ok(bytes) }
+    if bytes.len() as u64 > bytes_max { Err(format!("it has more than {}", units::show_size(bytes_max))) } else { Ok(bytes) }
 }
 
 /// Without the number that `io::Error` adds for programmers.
@@ -51,7 +52,7 @@ impl Notes {
             }
             Err(cause) => {
                 self.watched.borrow_mut().push(Watch::now(&path));
-                item.found(format!("{} ({cause})", path.display()), format!("{expected} of at most {bytes_max} bytes"), None);
+                item.found(format!("{} ({cause})", path.display()), format!("{expected} of at most {}", units::show_size(bytes_max)), None);
                 None
             }
         }
@@ -70,7 +71,7 @@ impl Item<'_> {
 pub(super) fn secret(notes: &Notes, table: &mut Table<'_>, file_key: &'static str, env_key: &'static str) -> Option<Secret> {
     let (file, env) = (table.take(file_key), table.take(env_key));
     if let (Some(_), Some(env)) = (&file, &env) {
-        env.found(format!("both `{file_key}` and `{env_key}`"), "one of the two", None);
+        env.found_key(format!("both `{file_key}` and `{env_key}`"), "one of the two", None);
         return None;
     }
     let (item, text) = match (file, env) {

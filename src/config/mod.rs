@@ -4,6 +4,7 @@
 //! the help of `reader` (which notes every mistake and goes on), and `source` draws all mistakes into one text. Mistakes that show only when
 //! a room is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`] and are drawn the same way.
 
+mod brackets;
 mod data;
 mod extras;
 mod files;
@@ -35,7 +36,10 @@ use crate::{engine, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, Item, Notes, Place, Table};
 
 pub use quick::quick;
+pub use server::ADMIN_DEFAULT;
 
+/// The one mistake of TOML's after which the tree still holds everything else.
+const DUPLICATE: &str = "duplicate key";
 /// Upstreams, and policies, at most.
 const NAMED_MAX: usize = 1_024;
 
@@ -158,7 +162,13 @@ impl Mistakes {
         let Some(Rest { config, mut findings }) = self.rest.take().map(|rest| *rest) else { return self };
         let source = Arc::clone(&config.source);
         let routes_stand = !findings.iter().any(|finding| finding.mistake.setting.starts_with("routes"));
-        findings.extend(look(config, routes_stand).into_iter().map(Finding::elsewhere));
+        for mistake in look(config, routes_stand) {
+            let known = findings.iter_mut().find(|finding| finding.general && finding.mistake.setting == mistake.setting);
+            match known {
+                Some(finding) => finding.mistake.expected = mistake.expected,
+                None => findings.push(Finding::elsewhere(mistake)),
+            }
+        }
         source.report(findings)
     }
 }
@@ -204,11 +214,11 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     let (mut findings, data, watched) = notes.into_parts();
     let source = source.with(data, watched.clone());
     // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be none.
-    let torn = errors.iter().any(|error| error.message() != "duplicate key");
+    let torn = errors.iter().any(|error| error.message() != DUPLICATE);
     if torn {
         findings.clear();
     }
-    findings.extend(errors.iter().map(|error| syntax("", error)));
+    findings.extend(syntax_mistakes("", text, &errors));
     let source = Arc::new(source);
     if findings.is_empty() {
         let warnings = warnings(&config, &source);
@@ -270,7 +280,25 @@ fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
 fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
     let (found, expected) = error.message().split_once(", expected ").unwrap_or((error.message(), ""));
     let place = error.span().map_or(Place::Value, Place::At);
-    Finding { mistake: Mistake::new(setting, format!("TOML: {found}"), expected), place, help: None }
+    Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), place, None)
+}
+
+/// The mistakes that keep `text` from being TOML. What follows from a value that is not closed is
+/// not reported.
+fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec<Finding> {
+    let torn = errors.iter().any(|error| error.message() != DUPLICATE);
+    let unclosed = if torn { brackets::unclosed(text) } else { None };
+    let before = |error: &&toml::de::Error| {
+        let start = error.span().map(|span| span.start);
+        unclosed.as_ref().is_none_or(|unclosed| start.is_some_and(|start| start < unclosed.at.start))
+    };
+    let mut findings: Vec<Finding> = errors.iter().filter(before).map(|error| syntax(setting, error)).collect();
+    findings.extend(unclosed.map(|brackets::Unclosed { at, closing }| {
+        let opening = text.get(at.clone()).unwrap_or_default();
+        let mistake = Mistake::new(setting, format!("TOML: `{opening}` is not closed"), format!("`{closing}` before the next setting"));
+        Finding::new(mistake, Place::At(at), None)
+    }));
+    findings
 }
 
 fn warnings(config: &Config, source: &Source) -> Vec<String> {
@@ -285,7 +313,15 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
         let setting = format!("{section}.{name}");
         source.warning(&setting, &format!("no route names {setting}"))
     };
-    upstreams.chain(policies).map(warning).collect()
+    upstreams.chain(policies).map(warning).chain(without_key_secret(config, source)).collect()
+}
+
+/// In memory a process makes a secret for itself; on Redis all proxies need the same one.
+fn without_key_secret(config: &Config, source: &Source) -> Option<String> {
+    let open = matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
+    let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
+                cluster, and so overload one server; write the same secret on all proxies (their counters start afresh)";
+    open.then(|| source.warning("store", text))
 }
 
 /// The names of upstreams, policies and routes: safe in metrics, logs and keys.

@@ -76,7 +76,7 @@ fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
             None
         }
         (Some(_), Some(file)) => {
-            file.found("both `use` and `wasm`", "one of the two", None);
+            file.found_key("both `use` and `wasm`", "one of the two", None);
             None
         }
     }
@@ -93,12 +93,14 @@ pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
         DeValue::Boolean(boolean) => Some(Value::Bool(*boolean)),
         DeValue::Datetime(datetime) => Some(Value::String(datetime.to_string())),
         DeValue::Integer(_) => {
-            let exact = |number: &i128| (-JSON_WHOLE_MAX..=JSON_WHOLE_MAX).contains(number);
-            let number = integer(item.value).filter(exact).and_then(Number::from_i128);
-            if number.is_none() {
-                item.wrong("a whole number from -2^53 to 2^53");
+            // The policy gets the nearest number that JSON holds: it knows the setting's own range,
+            // which says more to a reader.
+            let number = integer(item.value);
+            let nearest = number.map(|number| number.clamp(-JSON_WHOLE_MAX, JSON_WHOLE_MAX));
+            if number.is_none() || number != nearest {
+                item.wrong_in_general("a whole number from -2^53 to 2^53");
             }
-            number.map(Value::Number)
+            nearest.and_then(Number::from_i128).map(Value::Number)
         }
         DeValue::Float(float) => {
             let number = float.as_str().parse().ok().and_then(Number::from_f64);

@@ -10,9 +10,9 @@ use crate::telemetry::Mistake;
 /// What stands in a message where a file's name would.
 const NAME: &str = "<command line>";
 
-/// The configuration that forwards everything to `to` and lets each client address through `limit` (`100/1m`, `10/1s`) times; it listens on
-/// `listen`, or where a file without listeners would. The operator's pages are served on `admin` and nowhere else: a second proxy in the next
-/// terminal finds no port taken that it never asked for.
+/// The configuration that forwards everything to `to` and lets each client address through `limit`
+/// (`100/1m`, `10/1s`) times; it listens on `listen`, or where a file without listeners would. The
+/// operator's pages are served on `admin` and nowhere else.
 ///
 /// # Errors
 /// A `limit` that is none, or whatever is wrong with `to`.

@@ -26,12 +26,20 @@ pub(super) struct Finding {
     pub(super) mistake: Mistake,
     pub(super) place: Place,
     pub(super) help: Option<String>,
+    /// The range is that of every number in the file; the module that reads this one knows a
+    /// narrower range.
+    pub(super) general: bool,
 }
 
 impl Finding {
-    /// One that another room, or a guest, has found.
+    pub(super) fn new(mistake: Mistake, place: Place, help: Option<String>) -> Self {
+        Self { mistake, place, help, general: false }
+    }
+
+    /// One that another module, or a guest, has found.
     pub(super) fn elsewhere(mistake: Mistake) -> Self {
-        Self { mistake, place: Place::Value, help: None }
+        let place = if mistake.in_key { Place::Key } else { Place::Value };
+        Self::new(mistake, place, None)
     }
 }
 
@@ -80,7 +88,7 @@ impl Notes {
     }
 
     pub(super) fn add(&self, mistake: Mistake, place: Place, help: Option<String>) {
-        self.findings.borrow_mut().push(Finding { mistake, place, help });
+        self.note(Finding::new(mistake, place, help));
     }
 
     pub(super) fn note(&self, finding: Finding) {
@@ -211,6 +219,13 @@ impl<'a> Item<'a> {
         self.found(describe(self.value), expected, help);
     }
 
+    /// A value outside of what the file can say at all: the module that reads the setting may know
+    /// a narrower range.
+    pub(super) fn wrong_in_general(&self, expected: impl Into<String>) {
+        let mistake = Mistake::new(self.path.clone(), describe(self.value), expected);
+        self.notes.note(Finding { general: true, ..Finding::new(mistake, Place::Value, None) });
+    }
+
     /// A mistake that words `found` itself.
     pub(super) fn found(&self, found: impl Into<String>, expected: impl Into<String>, help: Option<String>) {
         self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, help);
@@ -218,7 +233,12 @@ impl<'a> Item<'a> {
 
     /// A mistake in the key rather than in its value.
     pub(super) fn wrong_key(&self, found: &str, expected: impl Into<String>) {
-        self.notes.add(Mistake::new(self.path.clone(), quoted(found), expected), Place::Key, None);
+        self.found_key(quoted(found), expected, None);
+    }
+
+    /// A key that can't stand here, whatever its value.
+    pub(super) fn found_key(&self, found: impl Into<String>, expected: impl Into<String>, help: Option<String>) {
+        self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Key, help);
     }
 
     pub(super) fn table(&self) -> Option<Table<'a>> {

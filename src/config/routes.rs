@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use super::extras::{extras, respond};
-use super::reader::{Item, Table};
+use super::reader::{Item, Place, Table};
 use super::server::BODY_BYTES;
 use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
 use super::{NAME_BYTES_MAX, Route, RouteTarget, check_name, is_name};
 use crate::plan::Fallback;
 use crate::proxy::FieldStyle;
+use crate::telemetry::Mistake;
 
 const ROUTES_MAX: usize = 10_000;
 const METHODS_MAX: usize = 32;
@@ -32,14 +33,21 @@ pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
     items.iter().filter_map(|item| route(item, above, &mut names)).collect()
 }
 
-fn route(item: &Item<'_>, above: &Above, names: &mut HashMap<String, String>) -> Option<Route> {
+/// Which requests a route takes: host, path and methods.
+type Requests = (Option<String>, String, Vec<String>);
+
+/// The names so far, each with the setting that it comes from.
+type Names = HashMap<String, (String, Requests)>;
+
+fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     let mut table = item.table()?;
     let path_item = table.need("path", "a path such as \"/*\" or \"/v1/users/{id}\"");
     let path = path_item.as_ref().and_then(|item| item.text("a path such as \"/*\""));
-    let name = name(&mut table, path_item.as_ref(), path.unwrap_or_default(), names);
     let host = table.take("host").and_then(|item| item.text("a host such as \"api.example.com\" or \"*.example.com\"").map(str::to_owned));
     let methods = table.list("methods", METHODS_MAX);
-    let methods = methods.iter().filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned)).collect();
+    let methods: Vec<String> = methods.iter().filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned)).collect();
+    let requests = (host.clone(), path.unwrap_or_default().to_owned(), methods.clone());
+    let name = name(&mut table, path_item.as_ref(), requests, names);
     let target = target(&mut table, above);
     let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
     let on_policy_error = [("deny", false), ("allow", true)];
@@ -73,17 +81,24 @@ fn route(item: &Item<'_>, above: &Above, names: &mut HashMap<String, String>) ->
 }
 
 /// As written, or made from the path. Never numbered: a name that depends on the order would change whose counters a route charges.
-fn name(table: &mut Table<'_>, path_item: Option<&Item<'_>>, path: &str, names: &mut HashMap<String, String>) -> String {
+fn name(table: &mut Table<'_>, path_item: Option<&Item<'_>>, requests: Requests, names: &mut Names) -> String {
     let written = table.take("name");
     let text = written.as_ref().and_then(|item| item.text("a name").map(|name| (name, item)));
     if let Some((name, item)) = text {
         check_name(name, item);
     }
-    let name = text.map_or_else(|| name_of(path), |(name, _)| name.to_owned());
+    let name = text.map_or_else(|| name_of(&requests.1), |(name, _)| name.to_owned());
     let Some(item) = written.as_ref().or(path_item) else { return name };
-    if let Some(other) = names.insert(name.clone(), table.path.clone()) {
+    let Some((other, theirs)) = names.insert(name.clone(), (item.path.clone(), requests.clone())) else { return name };
+    // Two routes for the same requests are told apart by no name: that mistake is the router's to
+    // report.
+    if written.is_some() || theirs != requests {
         let help = if written.is_some() { None } else { Some("write a `name`; without one it is made from the path".to_owned()) };
-        item.found(format!("the name \"{name}\", which {other} has"), "a name that no other route has", help);
+        let route = other.rsplit_once('.').map_or(other.as_str(), |(route, _)| route);
+        let found = format!("the name \"{name}\", which {route} has");
+        let mistake =
+            Mistake::new(item.path.clone(), found, "a name that no other route has").beside(other.clone(), format!("{route} is here"));
+        item.notes.add(mistake, Place::Value, help);
     }
     name
 }
@@ -105,7 +120,7 @@ fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
             None
         }
         (Some(_), Some(respond)) => {
-            respond.found("both `upstream` and `respond`", "one of the two", None);
+            respond.found_key("both `upstream` and `respond`", "one of the two", None);
             None
         }
     }

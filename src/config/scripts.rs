@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::files;
 use super::reader::{Item, Notes, Table};
+use super::{files, units};
 use crate::engine::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, is_script_name};
 use crate::limit;
 use crate::reload::Watch;
@@ -63,7 +63,7 @@ fn script(notes: &Notes, item: &Item<'_>, folder: &Path, name: &str) -> Option<S
         Ok(bytes) => bytes,
         Err(cause) => {
             notes.watched.borrow_mut().push(Watch::now(&path));
-            wrong(cause, format!("a Lua file of at most {SCRIPT_BYTES_MAX} bytes"));
+            wrong(cause, format!("a Lua file of at most {}", units::show_size(SCRIPT_BYTES_MAX)));
             return None;
         }
     };

@@ -17,7 +17,8 @@ const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
+/// Where the operator's pages are, unless `[admin]` says otherwise.
+pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 const TRUSTED_PROXIES_MAX: usize = 1_024;
 
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
@@ -98,11 +99,11 @@ fn certificates(written: &Item<'_>) -> Vec<Identity> {
 fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertificates> {
     let (ca, required) = (table.take("client_ca"), table.take("client_certificates"));
     if let Some(item) = ca.as_ref().or(required.as_ref()).filter(|_| !secured) {
-        item.found("a setting for clients' certificates", "a listener with `certificates`", Some("plain HTTP has none".into()));
+        item.found_key("a setting for clients' certificates", "a listener with `certificates`", Some("plain HTTP has none".into()));
         return None;
     }
     if let (None, Some(required)) = (&ca, &required) {
-        required.found("no `client_ca` beside it", "`client_ca` with the authorities that clients' certificates come from", None);
+        required.found_key("no `client_ca` beside it", "`client_ca` with the authorities that clients' certificates come from", None);
         return None;
     }
     let required = required.map_or(Some(true), |item| item.choice(&[("required", true), ("optional", false)], &[]));

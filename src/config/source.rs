@@ -180,7 +180,7 @@ impl Page {
     }
 
     fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
-        let Mistake { setting, found, expected } = &finding.mistake;
+        let Mistake { setting, found, expected, other, .. } = &finding.mistake;
         // Where there is no `expected`, `found` is a whole sentence: TOML's own, or a guest's.
         let syntax = matches!(finding.place, Place::At(_));
         let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();
@@ -189,10 +189,14 @@ impl Page {
         let expected = if expected.is_empty() { String::new() } else { format!("expected {}", plain(expected)) };
         let mut group = match place {
             Some(place) => {
-                let (line_number, line, marked) = self.line(&place);
+                let other = other.as_ref().and_then(|(setting, label)| Some((self.spans.get(setting)?.value.clone(), plain(label))));
+                let beside = other.as_ref().map(|(place, _)| place);
+                let (line_number, lines, marked, marked_beside) = self.lines(&place, beside);
                 let label = Some(expected).filter(|label| !label.is_empty());
-                let snippet = Snippet::source(line).line_start(line_number).path(self.name.as_str());
-                Level::ERROR.primary_title(title).element(snippet.annotation(AnnotationKind::Primary.span(marked).label(label)))
+                let snippet = Snippet::source(lines).line_start(line_number).path(self.name.as_str());
+                let beside = marked_beside.zip(other).map(|(marked, (_, label))| AnnotationKind::Context.span(marked).label(label));
+                let snippet = snippet.annotation(AnnotationKind::Primary.span(marked).label(label)).annotations(beside);
+                Level::ERROR.primary_title(title).element(snippet)
             }
             None => {
                 if !expected.is_empty() {
@@ -207,16 +211,26 @@ impl Page {
         Renderer::plain().render(&[group])
     }
 
-    /// The line on which `place` begins: its number, its text, and the part of it that is marked.
-    fn line(&self, place: &Range<usize>) -> (usize, &str, Range<usize>) {
+    /// The lines from the first to the last of two places: the number of the first line, the text,
+    /// and what is marked in it. Of a place that goes over several lines the first is marked.
+    fn lines(&self, place: &Range<usize>, beside: Option<&Range<usize>>) -> (usize, &str, Range<usize>, Option<Range<usize>>) {
+        let (line, marked) = self.marked(place);
+        let beside = beside.map(|beside| self.marked(beside));
+        let first = beside.as_ref().map_or(line.start, |(other, _)| other.start.min(line.start));
+        let end = beside.as_ref().map_or(line.end, |(other, _)| other.end.max(line.end));
+        let number = self.text.get(..first).unwrap_or_default().matches('\n').count() + 1;
+        let inside = |marked: Range<usize>| marked.start - first..marked.end - first;
+        (number, self.text.get(first..end).unwrap_or_default(), inside(marked), beside.map(|(_, marked)| inside(marked)))
+    }
+
+    /// The line on which `place` begins, and the part of `place` that is on it.
+    fn marked(&self, place: &Range<usize>) -> (Range<usize>, Range<usize>) {
         let start = self.text.floor_char_boundary(place.start);
         let end = self.text.ceil_char_boundary(place.end.max(start));
-        let before = self.text.get(..start).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line_start = self.text.get(..start).unwrap_or_default().rfind('\n').map_or(0, |at| at + 1);
         let rest = self.text.get(line_start..).unwrap_or_default();
-        let line = rest.split('\n').next().unwrap_or_default().trim_end_matches('\r');
-        let marked = (start - line_start).min(line.len())..(end - line_start).min(line.len());
-        (before.matches('\n').count() + 1, line, marked)
+        let line_end = line_start + rest.split('\n').next().unwrap_or_default().trim_end_matches('\r').len();
+        (line_start..line_end, start.min(line_end)..end.min(line_end))
     }
 }
 
@@ -276,7 +290,7 @@ fn user_infos(text: &str) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut found = Vec::new();
     for word in text.split_inclusive(ends) {
-        if let Some((info, _)) = word.rsplit_once('@') {
+        if let Some((info, _)) = word.rsplit_once('@').filter(|(info, host)| !is_interface(info, host)) {
             let scheme = info.find("://").map(|at| at + 3);
             if scheme.is_some() || info.contains(':') {
                 found.push(start + scheme.unwrap_or(0)..start + info.len());
@@ -285,6 +299,19 @@ fn user_infos(text: &str) -> Vec<Range<usize>> {
         start += word.len();
     }
     found
+}
+
+/// Whether the word is an interface of a component, such as `weir:policy/handler@0.1.0`: what
+/// follows the `@` is a version of three numbers, which no host is.
+fn is_interface(name: &str, version: &str) -> bool {
+    let word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let name = name.trim_start_matches(|c: char| c.is_ascii_punctuation());
+    let named = name.split_once(':').is_some_and(|(space, path)| word(space) && path.contains('/') && path.split('/').all(word));
+    let digits = version.trim_end_matches(|c: char| c.is_whitespace() || "\"'`,;:.)".contains(c));
+    let numbers = digits.split('#').next().unwrap_or_default().split('.');
+    named
+        && numbers.clone().count() == 3
+        && numbers.into_iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// A text of the file's as a message may repeat it; also one that is shortened afterwards, which may lose the `@`.

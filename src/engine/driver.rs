@@ -95,19 +95,13 @@ fn named(kind: Kind) -> bool {
 
 /// The chunks in use, each in a block of its own, with `function` of it as `NAME`, and what the kinds in use share.
 fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
-    let mut done: SmallVec<[&str; 4]> = SmallVec::new();
-    if function.is_some() && programs.iter().any(|program| scripts::is_one(program)) {
-        text.push_str(parts::SOUND);
+    if let Some(function) = function {
+        operators_scripts(text, programs, function);
     }
-    for program in programs {
+    let mut done: SmallVec<[&str; 4]> = SmallVec::new();
+    for program in programs.iter().filter(|program| !scripts::is_one(program)) {
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
-        if scripts::is_one(program) {
-            let body = scripts::body(program);
-            let (name, hidden) = (program.name, parts::HIDDEN);
-            line(text, format_args!("local {name}\ndo\nlocal error, {hidden} = sound_error\n{body}\n{name} = {function}\nend"));
-            continue;
-        }
         line(text, format_args!("local {}\ndo", program.name));
         let code = program.text.lines().filter(|line| !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE);
         // A function is made anew by each call of the script, so the one that is not asked stays away. It ends where its last line stands alone.
@@ -133,6 +127,25 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
     text.push_str("local unpack, pack, call = struct.unpack, struct.pack, redis.call\n");
     if has(|kind| kind == Kind::Buckets) {
         text.push_str(parts::RING);
+    }
+}
+
+/// The operator's scripts come first, so that no local of the driver's is in their scope, and each
+/// before the local that it becomes. An earlier script's local is hidden from a later one.
+fn operators_scripts(text: &mut String, programs: &[&'static Program], function: &str) {
+    let mut done: SmallVec<[&str; 4]> = SmallVec::new();
+    for program in programs.iter().filter(|program| scripts::is_one(program)) {
+        let (name, body) = (program.name, scripts::body(program));
+        if done.contains(&name) {
+            continue;
+        }
+        let (hidden, error) = (parts::HIDDEN, parts::ERROR);
+        let others: String = done.iter().map(|other| format!(", {other}")).collect();
+        line(text, format_args!("local {name} = (function()\nlocal error, {hidden}{others} = {error}\n{body}\nreturn {function}\nend)()"));
+        done.push(name);
+    }
+    if !done.is_empty() {
+        text.push_str(parts::SOUND);
     }
 }
 

@@ -188,6 +188,19 @@ fn names_that_mean_something_in_lua_or_in_the_driver_are_good_names() {
     }
 }
 
+#[tokio::test]
+async fn two_scripts_of_one_call_do_not_see_each_other() {
+    let look = "if type(user_first) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')";
+    let (first, second) = (program("first", &counting("")), program("second", &counting(look)));
+    let server = Server::shared();
+    for engine in [embedded(), redis(&server)] {
+        let both = |how| Cells::from_iter([asked(first, "pair", 0), asked(second, "pair", how)]);
+        assert!(engine.take(&both(0)).await.unwrap().admitted);
+        assert_eq!(engine.take(&both(EVIL)).await.unwrap_err().cause, Cause::Script);
+        assert_eq!(engine.take(&one(&cost(&asked(first, "pair", 0), 0))).await.unwrap().cells[0].remaining, 4);
+    }
+}
+
 #[test]
 fn a_text_is_taken_up_once_and_another_text_is_another_program() {
     let (one, two) = (counting(""), counting("local more = 1"));
@@ -219,7 +232,12 @@ fn redis(server: &Server) -> Engine {
 }
 
 /// What a script may do that passes its trial and shows its face later. The last ones end by their budget, which only a sandbox has.
-const HOSTILE: [(&str, bool); 22] = [
+const HOSTILE: [(&str, bool); 26] = [
+    // What the driver calls its own helpers, and the algorithm that stands before the script.
+    ("if type(raise) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
+    ("if type(whole) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
+    ("if type(sound_take) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
+    ("if type(fixed_window) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
     ("return 1", true),
     ("return 1, 0, 0, 0, 0, -1, 0, 0, 0", true),
     ("return 1, 0/0, 0, 0, 0, -1, 0, 0", true),

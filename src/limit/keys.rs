@@ -3,13 +3,16 @@
 //! In Redis a counter is called `PREFIX:1:{TAG}:SCOPE/LIMIT/SHAPE:KEY` (`PREFIX:1:` is the engine's; 1 is the version of this layout):
 //!
 //! - `TAG` and `KEY` are 128-bit BLAKE3 digests in hexadecimal, keyed by `[store] key_secret` where one is set and the same on every proxy. A
-//!   caller can neither steer a slot with braces, nor make two keys one, nor spend memory with long ones. `TAG` is the first thing in braces,
-//!   and the prefix has none, so nothing that follows can decide the slot.
+//!   caller can neither steer a slot with braces, nor make two keys one, nor spend memory with long ones. Without a secret a caller can compute
+//!   digests, and so choose keys of one slot. `TAG` is the first thing in braces, and the prefix has none, so nothing that follows can decide
+//!   the slot.
 //! - `SCOPE` and `LIMIT` are names from the configuration and from the policy, escaped by [`escaped`].
 //! - `SHAPE` is what gives the state its meaning (`programs::Shape`): amount and burst are not in it, so that editing them applies to the
 //!   counters as they are; editing the shape starts fresh.
 
 use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
@@ -17,6 +20,8 @@ use crate::engine::{Secret, Space};
 
 /// Tells this use of a secret from any other that the same secret might be put to.
 const SECRET_CONTEXT: &str = "weir 2025 digests of counter keys and tags, version 1";
+/// The same of the secret that a process makes for itself.
+const PROCESS_CONTEXT: &str = "weir 2025 digests of counter keys in memory, version 1";
 /// Bytes of a scope's name in a key, at most: a longer one is digested.
 const SCOPE_BYTES_MAX: usize = 96;
 /// Digested without an allocation up to this size.
@@ -36,6 +41,19 @@ impl std::fmt::Debug for Digests {
 impl Digests {
     pub(super) fn new(secret: Option<&Secret>) -> Self {
         Self(secret.map(|secret| blake3::derive_key(SECRET_CONTEXT, secret.0.as_bytes())))
+    }
+
+    /// For counters that no other process shares: where no secret is configured, a random one of
+    /// this process. Without a key anybody could choose clients' keys offline so that they meet in
+    /// one shard.
+    pub(super) fn of_process(secret: Option<&Secret>) -> Self {
+        static RANDOM: OnceLock<[u8; blake3::KEY_LEN]> = OnceLock::new();
+        // The standard library seeds its hash tables' keys from the system.
+        let random = || {
+            let seed: Vec<u8> = (0..blake3::KEY_LEN / 8).flat_map(|_| RandomState::new().hash_one(0_u64).to_le_bytes()).collect();
+            blake3::derive_key(PROCESS_CONTEXT, &seed)
+        };
+        if secret.is_some() { Self::new(secret) } else { Self(Some(*RANDOM.get_or_init(random))) }
     }
 
     /// The digest of a list of parts. Each is preceded by its length, so that no two lists read alike: `["ab", "c"]` is not `["a", "bc"]`.
@@ -145,6 +163,15 @@ mod tests {
         assert_eq!(keyed("s"), keyed("s"));
         let distinct = HashSet::from([Digests::new(None).of(&[b"203.0.113.7"]), keyed("s"), keyed("t"), keyed("")]);
         assert_eq!(distinct.len(), 4);
+    }
+
+    #[test]
+    fn in_memory_the_process_has_a_secret_of_its_own_and_keeps_it() {
+        let digest = |secret: Option<&Secret>| Digests::of_process(secret).of(&[b"203.0.113.7"]);
+        assert_eq!(digest(None), digest(None), "a reload finds its counters");
+        assert_ne!(digest(None), Digests::new(None).of(&[b"203.0.113.7"]), "nobody else can compute it");
+        let secret = Secret("s".into());
+        assert_eq!(digest(Some(&secret)), Digests::new(Some(&secret)).of(&[b"203.0.113.7"]));
     }
 
     #[test]

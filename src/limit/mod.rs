@@ -5,7 +5,8 @@
 //!
 //! In the order of a plan's way: `take` runs its round, `round` says who is asked next and what is given back, `prepared` keeps what each take of a plan
 //! has in common, `programs` and `keys` say what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what happens at the end, `leases` what is held until
-//! then. `local` is each worker's memory, `shared` what they have in common. `look` finds counters for a person who asks.
+//! then. `local` is each worker's memory, `shared` what they have in common. `look` finds counters for a person who asks, `told`
+//! words them.
 
 mod failure;
 mod keys;
@@ -21,12 +22,13 @@ mod shared;
 mod take;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::{Engine, EngineError, Scripts, Secret};
-use crate::plan::{Adjustment, Fallback, Outcome, Plan};
+use crate::plan::{Adjustment, Algorithm, Fallback, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 pub use look::{Counter, Wanted};
@@ -188,7 +190,16 @@ impl Limiter {
     /// # Errors
     /// The store does not answer.
     pub async fn find(&self, wanted: &Wanted) -> Result<Vec<Counter>, EngineError> {
-        look::find(&self.shared, wanted).await
+        self.find_of(wanted, &[]).await
+    }
+
+    /// The same where the limit's algorithm is known, or is one of several: then it is told how
+    /// much of the allowance is used.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn find_of(&self, wanted: &Wanted, algorithms: &[Algorithm]) -> Result<Vec<Counter>, EngineError> {
+        look::find(&self.shared, wanted, algorithms).await
     }
 
     /// Forgets a counter that was found: its whole allowance is back. Places in flight that are still held come back when they are renewed.

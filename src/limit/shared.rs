@@ -73,13 +73,17 @@ impl Shared {
             failed_renewals: metrics.counter(names::SETTLES_FAILED, &["renewal"]),
             overload: metrics.counter(names::STORE_ERRORS, &["overload"]),
         };
-        let lease = if matches!(*engine, Engine::Embedded(_)) { programs::LEASE_IN_MEMORY } else { settings.lease };
+        let secret = settings.key_secret.as_ref();
+        let (lease, digests) = match *engine {
+            Engine::Embedded(_) => (programs::LEASE_IN_MEMORY, Digests::of_process(secret)),
+            Engine::Redis(_) => (settings.lease, Digests::new(secret)),
+        };
         Self {
             id: OWNERS.fetch_add(1, Ordering::Relaxed),
             engine,
             metrics,
             clock: Clock::system(),
-            digests: Digests::new(settings.key_secret.as_ref()),
+            digests,
             deadline: settings.deadline,
             lease,
             scripts: settings.scripts,

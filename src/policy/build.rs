@@ -116,7 +116,10 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
         let message = mistake_line(&mistake.message);
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
-        Mistake::new(format!("{config}{dot}{path}"), found, expected)
+        let mistake = Mistake::new(format!("{config}{dot}{path}"), found, expected);
+        // As the SDK words it where a key is unknown, or does not belong to what stands beside it.
+        let in_key = found.starts_with("the unknown key ") || found.starts_with("the key ") || expected.starts_with("nothing: ");
+        if in_key { mistake.in_key() } else { mistake }
     };
     mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
 }

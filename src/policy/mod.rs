@@ -11,6 +11,7 @@ mod component;
 mod error;
 mod fact;
 mod instance;
+mod listed;
 mod remember;
 mod runtime;
 mod ticker;
@@ -32,6 +33,7 @@ use workers::Token;
 pub use build::shipped;
 pub use error::{Cause, PolicyError};
 pub use fact::{FactKind, FactName};
+pub use listed::ListedLimit;
 pub use runtime::Runtime;
 
 /// One `[policies.NAME]`.
@@ -51,6 +53,20 @@ pub struct Settings {
     pub config_json: Arc<str>,
     /// The algorithms that the operator has beside those of the contract: a script of another name is no answer.
     pub scripts: Arc<[String]>,
+}
+
+impl Settings {
+    /// What the configuration may say and was probably not meant, each at its setting.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<Mistake> {
+        written::doubtful(&format!("policies.{}.config", self.name), &self.config_json)
+    }
+
+    /// The limits that the configuration lists, as far as they are written as the SDK reads them.
+    #[must_use]
+    pub fn limits(&self) -> Vec<ListedLimit> {
+        listed::limits(&self.config_json)
+    }
 }
 
 /// Where a guest comes from.

@@ -1,4 +1,5 @@
-//! What a limits table names and no guest can know: time zones, and the operator's scripts.
+//! What a limits table names and no guest can know: time zones, and the operator's scripts. And
+//! what a guest accepts although it was probably not meant: methods in lower case.
 //!
 //! Checked here, at its line, because otherwise a misspelt name would be an error of each request. Only what the SDK reads as a limit is looked at: a table
 //! with `algorithm = "quota"` and a `time_zone`, or with `algorithm = "script"` and a `script`.
@@ -11,6 +12,12 @@ use crate::telemetry::Mistake;
 
 /// Mistakes that are reported.
 const MISTAKES_MAX: usize = 32;
+/// The methods of RFC 9110 and RFC 5789.
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+/// The settings that say which requests something is about.
+const CONDITIONS: [&str; 2] = ["when", "bypass"];
+/// Facts whose names are the client's or the operator's own: one may be called `method`.
+const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 
 /// The names that nobody knows; `at` is the setting that `config_json` stands in, `scripts` are those that there are.
 pub(super) fn unknown(at: &str, config_json: &str, scripts: &[String]) -> Vec<Mistake> {
@@ -41,6 +48,58 @@ fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>
                 mistakes.push(Mistake::new(format!("{at}.{key}"), found, expected));
             }
             table.iter().for_each(|(key, member)| walk(&format!("{at}.{key}"), member, scripts, mistakes));
+        }
+        _ => {}
+    }
+}
+
+/// Conditions on a method that only differs by case from one that clients send; `at` is the setting
+/// that `config_json` stands in.
+pub(super) fn doubtful(at: &str, config_json: &str) -> Vec<Mistake> {
+    let mut doubts = Vec::new();
+    if config_json.contains("\"method\"")
+        && let Ok(config) = serde_json::from_str(config_json)
+    {
+        conditions(at, &config, false, &mut doubts);
+    }
+    doubts
+}
+
+/// `inside` of a setting that holds conditions.
+fn conditions(at: &str, value: &Value, inside: bool, doubts: &mut Vec<Mistake>) {
+    if doubts.len() >= MISTAKES_MAX {
+        return;
+    }
+    match value {
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(index, item)| conditions(&format!("{at}[{index}]"), item, inside, doubts))
+        }
+        Value::Object(table) => {
+            for (key, member) in table {
+                let at = format!("{at}.{key}");
+                if inside && key == "method" {
+                    method(&at, member, doubts);
+                } else if !inside || !FAMILIES.contains(&key.as_str()) {
+                    conditions(&at, member, inside || CONDITIONS.contains(&key.as_str()), doubts);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn method(at: &str, value: &Value, doubts: &mut Vec<Mistake>) {
+    match value {
+        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| method(&format!("{at}[{index}]"), item, doubts)),
+        Value::String(written) => {
+            let meant = METHODS.iter().find(|method| method.eq_ignore_ascii_case(written) && *method != written);
+            doubts.extend(meant.map(|meant| {
+                Mistake::new(
+                    at,
+                    format!("the method {written:?}"),
+                    format!("{meant:?}: methods are told apart by case, and this one is never sent"),
+                )
+            }));
         }
         _ => {}
     }
@@ -92,6 +151,22 @@ mod tests {
         assert_eq!(all[0].0, "c.limits[0].script");
         assert!(all[0].1.ends_with("without `.lua`; the nearest is \"mine\""), "{all:?}");
         assert_eq!(unknown("c", r#"{"algorithm": "script", "script": "mine"}"#, &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_condition_on_a_method_in_lower_case_is_doubtful() {
+        let config = r#"{"limits": [{"when": {"method": "get"}}, {"when": {"method": ["POST", "Put"]}}, {"when": {"method": "PATCH"}}],
+                         "bypass": ["10.0.0.0/8", {"method": "head", "header": {"method": "get"}}], "method": "get", "when": {"method": "purge"}}"#;
+        let doubts: Vec<String> = doubtful("c", config).iter().map(ToString::to_string).collect();
+        let told = |at: &str, found: &str, meant: &str| {
+            format!("c.{at}: found the method {found:?}, expected {meant:?}: methods are told apart by case, and this one is never sent")
+        };
+        let expected = [
+            told("bypass[1].method", "head", "HEAD"),
+            told("limits[0].when.method", "get", "GET"),
+            told("limits[1].when.method[1]", "Put", "PUT"),
+        ];
+        assert_eq!(doubts, expected);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Everything that one request needs, built whole from one configuration and never changed. Knows how things are found, not what is done with them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -82,6 +83,8 @@ pub(super) struct Tail {
     pub(super) access_json: bool,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
+    /// The grace of a shutdown is over: see [`Live::cut`](super::Live::cut).
+    cut: Arc<AtomicBool>,
 }
 
 /// Whom a route's requests are charged to, and who is told how they ended.
@@ -219,13 +222,18 @@ impl Tail {
     fn new(route: String, fields: FieldStyle, charge: Option<Charge>, settings: &Settings, metrics: &Metrics) -> Self {
         let tally = Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
-        Self { route, fields, charge, tally, access, access_json, clock: Clock::system(), extras: None }
+        Self { route, fields, charge, tally, access, access_json, clock: Clock::system(), extras: None, cut: Arc::default() }
     }
 
     /// The same for one worker: what a request counts its holds on is not shared with another.
-    pub(super) fn of_worker(&self) -> Arc<Self> {
+    pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>) -> Arc<Self> {
         let own = |Charge { policy, scope }: &Charge| Charge { policy: Arc::clone(policy), scope: Arc::new(Scope::clone(scope)) };
-        Arc::new(Self { charge: self.charge.as_ref().map(own), ..self.clone() })
+        Arc::new(Self { charge: self.charge.as_ref().map(own), cut: Arc::clone(cut), ..self.clone() })
+    }
+
+    /// Whether what ends early now is cut by the shutdown.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// The policy's name, where there is one.

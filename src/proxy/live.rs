@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -25,6 +25,8 @@ pub struct Live {
     house: ArcSwap<House>,
     /// Changes with the house. Only read on the hot path, so its cache line is shared without a fight.
     stamp: AtomicU64,
+    /// The grace of a shutdown is over.
+    cut: Arc<AtomicBool>,
 }
 
 /// One worker's hold on a house: counted by this worker's requests alone.
@@ -40,7 +42,14 @@ impl Live {
     /// Begins with `house`.
     #[must_use]
     pub fn new(house: House) -> Arc<Self> {
-        Arc::new(Self { house: ArcSwap::from_pointee(house), stamp: AtomicU64::new(next_stamp()) })
+        let (house, stamp) = (ArcSwap::from_pointee(house), AtomicU64::new(next_stamp()));
+        Arc::new(Self { house, stamp, cut: Arc::default() })
+    }
+
+    /// From now on, a request that ends before its reply does is cut by the shutdown and not given
+    /// up by its client. To be said before connections are closed.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Relaxed);
     }
 
     /// From now on, new requests see `house`.
@@ -59,7 +68,7 @@ impl Live {
 
     #[cold]
     fn renew(&self, stamp: u64) -> Arc<Local> {
-        let local = Arc::new(Local::new(stamp, self.house.load_full()));
+        let local = Arc::new(Local::new(stamp, self.house.load_full(), &self.cut));
         // The old one is dropped outside the borrow: what a house owns may be anything.
         let old = KEPT.with_borrow_mut(|kept| kept.replace(Arc::clone(&local)));
         drop(old);
@@ -68,9 +77,9 @@ impl Live {
 }
 
 impl Local {
-    pub(super) fn new(stamp: u64, house: Arc<House>) -> Self {
-        let tails = house.tails().map(Tail::of_worker).collect();
-        let nowhere = house.nowhere().of_worker();
+    pub(super) fn new(stamp: u64, house: Arc<House>, cut: &Arc<AtomicBool>) -> Self {
+        let tails = house.tails().map(|tail| tail.of_worker(cut)).collect();
+        let nowhere = house.nowhere().of_worker(cut);
         Self { stamp, house, tails, nowhere }
     }
 

@@ -60,6 +60,9 @@ pub(super) enum Refusal {
 /// nginx' code for a client that went away: never seen by one, only by the operator.
 pub(super) const CLIENT_GONE: u16 = 499;
 
+/// For logs and metrics: cut by a shutdown before it was answered.
+pub(super) const SHUTDOWN: u16 = 503;
+
 impl Refusal {
     /// What the client is told, beside the status.
     fn told(&self) -> (StatusCode, Cow<'static, str>) {

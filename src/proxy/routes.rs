@@ -61,6 +61,7 @@ impl Routes {
         };
         trie.insert(&pattern, methods, index).map_err(|other| {
             at("path", path, &format!("a host, path or methods that differ from those of routes[{other}]: neither is more specific"))
+                .beside(format!("routes[{other}].path"), format!("routes[{other}] is here"))
         })?;
         Ok(pattern)
     }

@@ -75,7 +75,8 @@ pub(super) fn fields(written: &[(String, String)], at: &str, once: bool, mistake
             .ok_or((value, "a field's value: at most 4096 visible characters and blanks between them"));
         match (name, value) {
             (Ok(name), Ok(value)) => fields.push((name, value)),
-            (Err((found, why)), _) | (Ok(_), Err((found, why))) => mistakes.push(mistake(&setting, found, why)),
+            (Err((found, why)), _) => mistakes.push(mistake(&setting, found, why).in_key()),
+            (Ok(_), Err((found, why))) => mistakes.push(mistake(&setting, found, why)),
         }
     }
     fields

@@ -16,7 +16,7 @@ use super::forward::PolicyFields;
 use super::house::{House, Route, Tail};
 use super::id::Id;
 use super::live::Local;
-use super::refusal::{CLIENT_GONE, Refusal};
+use super::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
 use super::tally::Decided;
 use super::tunnel::{self, Asked};
 use super::{access, grpc, hop, reply, settle};
@@ -229,7 +229,7 @@ impl Visit {
         let (ending, failure) = match end {
             tunnel::End::Closed => (Ending::Completed, None),
             tunnel::End::Idle => (Ending::Completed, Some("tunnel-idle")),
-            tunnel::End::Client => (Ending::ClientGone, Some("client-gone")),
+            tunnel::End::Client => (Ending::ClientGone, Some(self.gone())),
             tunnel::End::Upstream => (Ending::UpstreamFailed, Some("reply-cut")),
         };
         self.failure = failure;
@@ -259,6 +259,11 @@ impl Visit {
     /// How long it waited for its turn in a leaky bucket, before anything was sent.
     pub(super) fn delayed(&self) -> Duration {
         self.outcome.as_ref().filter(|outcome| outcome.admitted).map_or(Duration::ZERO, |outcome| Duration::from_micros(outcome.delay_us()))
+    }
+
+    /// Why it ended before its reply did: its client left, or the grace of a shutdown is over.
+    fn gone(&self) -> &'static str {
+        if self.tail.is_cut() { "shutdown" } else { "client-gone" }
     }
 
     fn answered(&mut self, status: StatusCode) {
@@ -294,7 +299,7 @@ impl OnEnd for Visit {
                 Ending::UpstreamFailed
             }
             wire::Ending::Dropped => {
-                self.failure = Some("client-gone");
+                self.failure = Some(self.gone());
                 Ending::ClientGone
             }
         };
@@ -309,10 +314,10 @@ impl Drop for Visit {
             return;
         }
         self.refused = true;
-        self.failure = Some("client-gone");
+        self.failure = Some(self.gone());
         if self.status == 0 {
-            self.status = CLIENT_GONE;
-            self.tail.tally.answered(CLIENT_GONE);
+            self.status = if self.tail.is_cut() { SHUTDOWN } else { CLIENT_GONE };
+            self.tail.tally.answered(self.status);
         }
         self.finish(self.ending, 0);
     }

@@ -5,12 +5,17 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{self, FmtContext, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 /// Chunks of text that wait for the writer, at most.
 const QUEUE_LINES_MAX: usize = 8_192;
@@ -75,13 +80,59 @@ struct Writer {
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
 
+/// The level of the log that [`start`] began.
+static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
+/// Whether its lines are JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+
 /// Starts logging for this process. A second call changes nothing: a process has one log.
 pub fn start(settings: &Settings) {
     writer();
-    let filter = EnvFilter::try_new(&settings.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Queue).with_target(false);
+    JSON.store(json(settings.format), Ordering::Relaxed);
+    let (level, handle) = reload::Layer::new(level(settings));
+    let lines = fmt::layer().with_writer(Queue).with_ansi(terminal()).event_format(Lines {
+        json: format::format().json().flatten_event(true).with_target(false),
+        text: format::format().with_target(false),
+    });
     // An error says that a log runs already (an embedding program's own, or an earlier call's): then that one stands.
-    let _ = if json(settings.format) { builder.json().flatten_event(true).try_init() } else { builder.with_ansi(terminal()).try_init() };
+    if Registry::default().with(level).with(lines).try_init().is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// Writes each event in the format of now.
+struct Lines {
+    json: format::Format<format::Json>,
+    text: format::Format,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'w> FormatFields<'w> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, writer: format::Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
+        if JSON.load(Ordering::Relaxed) {
+            self.json.format_event(context, writer, event)
+        } else {
+            self.text.format_event(context, writer, event)
+        }
+    }
+}
+
+/// Applies new settings to the log that [`start`] began; an embedding program's own is left as it
+/// is.
+pub fn apply(settings: &Settings) {
+    if let Some(handle) = LEVEL.get() {
+        JSON.store(json(settings.format), Ordering::Relaxed);
+        // It fails where the log is gone: then nothing is written anyway.
+        let _ = handle.reload(level(settings));
+    }
+}
+
+fn level(settings: &Settings) -> EnvFilter {
+    EnvFilter::try_new(&settings.level).unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
 /// Whether lines are JSON under `format` here.

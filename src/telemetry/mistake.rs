@@ -11,13 +11,31 @@ pub struct Mistake {
     pub found: String,
     /// What may stand there.
     pub expected: String,
+    /// Whether the setting's key is wrong rather than its value.
+    pub in_key: bool,
+    /// Another setting that this one contradicts, with a label for it.
+    pub other: Option<(String, String)>,
 }
 
 impl Mistake {
     /// A mistake at `setting`.
     #[must_use]
     pub fn new(setting: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self { setting: setting.into(), found: found.into(), expected: expected.into() }
+        Self { setting: setting.into(), found: found.into(), expected: expected.into(), in_key: false, other: None }
+    }
+
+    /// The same mistake, about the setting's key.
+    #[must_use]
+    pub fn in_key(mut self) -> Self {
+        self.in_key = true;
+        self
+    }
+
+    /// The same mistake, shown together with the setting that it contradicts.
+    #[must_use]
+    pub fn beside(mut self, setting: impl Into<String>, label: impl Into<String>) -> Self {
+        self.other = Some((setting.into(), label.into()));
+        self
     }
 }
 

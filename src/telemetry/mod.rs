@@ -10,6 +10,6 @@ mod mistake;
 pub mod names;
 
 pub use histogram::Histogram;
-pub use log::{Access, Format, Settings, access_line, flush, start};
+pub use log::{Access, Format, Settings, access_line, apply, flush, start};
 pub use metrics::{Counter, Gauge, Metrics, WORKERS_MAX, enter_worker};
 pub use mistake::Mistake;

@@ -82,7 +82,8 @@ fn run_refuses_a_wrong_file_as_check_does() {
 #[tokio::test]
 async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
     let upstream = Upstream::start();
-    let weir = Weir::with_arguments(&["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0"]).start();
+    let weir =
+        Weir::with_arguments(&["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0", "--admin", "off"]).start();
     for expected in [200, 200, 200, 429] {
         assert_eq!(get(weir.http, "/", &[]).await.status, expected);
     }
@@ -129,6 +130,81 @@ fn check_warns_of_a_key_that_a_route_can_never_have_with_its_line() {
     assert_eq!(warnings.len(), 1, "{err}");
     let expected = "proxy.toml:15:1: this policy reads `path.id`, which the path of the route items has no place for: it is never there";
     assert!(warnings[0].ends_with(expected), "{err}");
+}
+
+#[test]
+fn check_refuses_a_refund_that_the_policy_never_gives() {
+    for (policy, found) in [("client-ip", 1), ("keyed", 1)] {
+        let text = format!(
+            "{HEAD}[policies.p]\nuse = \"{policy}\"\nconfig.limits = [{{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", \
+             key = \"{{client_ip}}\", refund = \"by_settle\" }}]\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        );
+        let (code, told) = checked(&text);
+        assert_eq!((code, told.matches("this policy never settles").count()), (EXIT_CONFIG, found), "{told}");
+        assert!(told.contains("limits[0].refund: found \"by_settle\""), "{told}");
+    }
+}
+
+const HEAD: &str = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n\n";
+
+/// `weir check` of this text: its exit code and everything that it says.
+fn checked(text: &str) -> (i32, String) {
+    let (code, out, err) = Weir::check(Weir::build(text));
+    (code, format!("{out}{err}"))
+}
+
+#[test]
+fn check_marks_keys_and_names_the_range_of_each_setting() {
+    let limit = |fields: &str| {
+        format!(
+            "{HEAD}[policies.p]\nuse = \"client-ip\"\n[[policies.p.config.limits]]\nname = \"a\"\n{fields}\n\
+             [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+        )
+    };
+    for (fields, parts) in [
+        ("algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nbrust = 3", &["11 | brust = 3\n   | ^^^^^ expected one of"][..]),
+        (
+            "algorithm = \"fixed_window\"\nquota = 1\nperiod = \"1s\"\nburst = 3",
+            &["11 | burst = 3\n   | ^^^^^ expected nothing: `burst` does not belong to fixed_window"],
+        ),
+        ("algorithm = \"gcra\"\nquota = 1\nperiod = 60", &["period: found 60\n", "from \"1ms\" to \"400d\"", "\"60s\""]),
+        ("algorithm = \"gcra\"\nquota = 1\nperiod = \"500d\"", &["period: found \"500d\"\n", "from \"1ms\" to \"400d\""]),
+        ("algorithm = \"gcra\"\nquota = 9007199254740993\nperiod = \"1s\"", &["found 9007199254740993\n", "expected 0 to 2147483648"]),
+    ] {
+        let (code, told) = checked(&limit(fields));
+        assert_eq!(code, EXIT_CONFIG, "{told}");
+        parts.iter().for_each(|part| assert!(told.contains(part), "{part}\n{told}"));
+        assert!(told.trim_end().ends_with("proxy.toml: 1 mistake"), "{told}");
+    }
+    let method = "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nwhen = { method = \"get\" }";
+    let (code, told) = checked(&limit(method));
+    assert!(code == 0 && told.contains("proxy.toml:11:10: the method \"get\", expected \"GET\""), "{told}");
+}
+
+#[test]
+fn check_shows_both_routes_that_are_for_the_same_requests() {
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\n\n\n\n";
+    let (code, told) = checked(&format!("{HEAD}{route}{route}"));
+    assert_eq!(code, EXIT_CONFIG, "{told}");
+    for part in ["5 | path = \"/*\"", "---- routes[0] is here", "11 | path = \"/*\"", "^^^^ expected a host, path or methods", "1 mistake"]
+    {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+}
+
+#[test]
+fn check_names_what_a_guest_lacks() {
+    let text = format!("{HEAD}[policies.p]\nwasm = \"empty.wasm\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n");
+    // The smallest component: it exports nothing.
+    let (code, out, err) = Weir::check(Weir::build(&text).file("empty.wasm", b"\0asm\x0d\0\x01\0"));
+    assert!(code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@0.1.0`"), "{out}{err}");
+}
+
+#[test]
+fn run_without_a_file_says_how_to_do_without_or_name_another() {
+    let (code, out, err) = Weir::with_arguments(&["run"]).run();
+    assert_eq!(code, EXIT_CONFIG, "{out}{err}");
+    assert!(err.contains("weir run --to http://") && err.contains("--limit") && err.contains("weir run --config "), "{err}");
 }
 
 fn toml_blocks(readme: &str) -> Vec<&str> {

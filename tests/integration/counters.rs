@@ -40,17 +40,21 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
         let upstream = Upstream::start();
         let weir = Weir::start(&config.text().replace("http://127.0.0.1:9", &upstream.url()));
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
-        assert_eq!((code, out.as_str()), (0, "public/day: nothing is counted for \"127.0.0.1\"\n"), "{err}");
+        assert!(code == 0 && out.ends_with("\n  nothing is counted\n"), "{out}{err}");
         assert_eq!((remaining(&weir).await, remaining(&weir).await), (4, 3));
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
         assert_eq!(code, 0, "{out}{err}");
-        let first = "public/day of \"127.0.0.1\": fixed_window (fw1-86400000f)\n  2 units counted in the window from ";
-        assert!(out.starts_with(first) && out.contains("  lives for "), "{out}");
+        // The command that was asked with comes first, so that it can be pasted.
+        assert!(out.starts_with("weir key show --policy public --limit day --key 127.0.0.1 --config "), "{out}");
+        assert!(
+            out.contains("\n  fixed_window: 2 of 5 used, all back in ") && out.contains("\n    shape fw1-86400000f, forgotten in "),
+            "{out}"
+        );
         assert_eq!(remaining(&weir).await, 2, "to look takes nothing");
 
         let (code, out, err) = key(&weir, "reset", "day", "127.0.0.1", &[]);
-        assert!(code == 0 && out.starts_with(&format!("deleted: {}", first.replace("2 units", "3 units"))), "{out}{err}");
-        if let Some(name) = out.lines().find_map(|line| line.strip_prefix("  weir:1:")) {
+        assert!(code == 0 && out.contains("\n  deleted: fixed_window: 3 of 5 used, all back in "), "{out}{err}");
+        if let Some(name) = out.lines().find_map(|line| line.strip_prefix("    weir:1:")) {
             let gone = |address| {
                 let mut connection = crate::harness::redis::Connection::open(address).unwrap();
                 connection.command(&["EXISTS", &format!("weir:1:{name}")]).unwrap() != Value::Integer(1)
@@ -62,7 +66,7 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
         }
         assert_eq!(remaining(&weir).await, 4);
         let (code, out, _) = key(&weir, "reset", "day", "somebody else", &[]);
-        assert_eq!((code, out.as_str()), (0, "public/day: nothing is counted for \"somebody else\"\n"));
+        assert!(code == 0 && out.contains(" --key 'somebody else' ") && out.ends_with("\n  nothing is counted\n"), "{out}");
         assert_eq!(remaining(&weir).await, 3);
     }
 }
@@ -77,7 +81,9 @@ async fn after_an_edit_each_shape_is_told() {
         remaining(&weir).await;
         let both = |weir: &Weir| {
             let (_, out, _) = key(weir, "show", "day", "127.0.0.1", &[]);
-            let found = [": fixed_window (fw1-86400000f)\n  1 units counted", ": sliding_window_log (sl2-86400000)\n  1 units within"];
+            // What the limit was before the edit is told without its quota.
+            let found =
+                ["  fixed_window: 1 used", "    shape fw1-86400000f", "  sliding_window_log: 1 of 5 used", "    shape sl2-86400000"];
             let places = found.map(|text| out.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{out}")));
             assert!(places.is_sorted(), "{out}");
         };
@@ -101,7 +107,7 @@ async fn counters_of_a_route_are_asked_by_its_name() {
         let weir = Weir::start(&config.text());
         assert_eq!(get(weir.http, "/a", &[]).await.status, 200);
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &["--route", "a"]);
-        assert!(code == 0 && out.contains("1 units"), "{out}{err}");
+        assert!(code == 0 && out.contains("1 of 5 used"), "{out}{err}");
         assert!(key(&weir, "show", "day", "127.0.0.1", &["--route", "b"]).1.contains("nothing is counted"));
         let (code, _, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
         assert!(code == EXIT_USAGE && err.contains("each has counters of its own: a, b"), "{err}");
@@ -159,6 +165,69 @@ async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
         let fields: Vec<(&str, &str)> = words.map(|field| field.split_once(':').unwrap()).collect();
         assert_eq!(get(weir.http, path, &fields).await.status, 200, "{row:?}");
         let (code, out, err) = key(&weir, "show", "day", answered, &[]);
-        assert!(code == 0 && out.contains("1 units counted"), "{row:?}: {out}{err}");
+        assert!(code == 0 && out.contains("1 of 5 used"), "{row:?}: {out}{err}");
     }
+}
+
+/// The guide's lines for `plans`: the key is a digest behind the plan's name.
+#[tokio::test]
+async fn a_customers_counter_is_found_as_the_guide_says() {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md")).unwrap();
+    assert!(page.contains("--key gold/$(printf %s \"$API_KEY\" | sha256sum | cut -c -64)"), "the guide's command");
+    let digest = |key: &str| {
+        let out =
+            std::process::Command::new("sh").args(["-c", "printf %s \"$0\" | sha256sum | cut -c -64", key]).output().expect("sha256sum");
+        String::from_utf8(out.stdout).unwrap().trim_end().to_owned()
+    };
+    let plan = |quota: u8| format!("[{{ name = \"plan\", algorithm = \"gcra\", quota = {quota}, period = \"1d\" }}]");
+    let policy = format!(
+        "[policies.public]\nuse = \"plans\"\n[policies.public.config]\nkey = \"{{header.x-api-key}}\"\ndefault_plan = \"free\"\n\
+         assign = {{ \"sha256:{}\" = \"gold\" }}\n[policies.public.config.plans]\nfree = {}\ngold = {}\n",
+        digest("rich"),
+        plan(3),
+        plan(9)
+    );
+    let upstream = Upstream::start();
+    let route = "path = \"/*\"\nupstream = \"api\"\npolicy = \"public\"";
+    let weir = Weir::start(&Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text());
+    for api_key in ["rich", "rich", "unknown"] {
+        assert_eq!(get(weir.http, "/", &[("x-api-key", api_key)]).await.status, 200);
+    }
+    let (code, out, err) = key(&weir, "show", "plan", &format!("gold/{}", digest("rich")), &[]);
+    assert!(code == 0 && out.contains("  gcra: 2 of 9 used, 1 back in "), "{out}{err}");
+    let (code, out, err) = key(&weir, "show", "plan", "free/\\@127.0.0.1", &[]);
+    assert!(code == 0 && out.contains("  gcra: 1 of 3 used, back in ") && out.contains(" --key 'free/\\@127.0.0.1' "), "{out}{err}");
+}
+
+#[tokio::test]
+async fn a_limit_that_is_not_there_is_named_with_those_that_are() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let config = simple(&upstream.url(), &[DAY, &DAY.replace("day", "burst")]);
+    for config in [config.clone(), config.redis("single", &[redis.address])] {
+        let weir = Weir::start(&config.text());
+        remaining(&weir).await;
+        let (code, out, err) = key(&weir, "show", "dya", "127.0.0.1", &[]);
+        assert_eq!((code, out.as_str()), (EXIT_USAGE, ""));
+        assert!(
+            err.contains("no such limit: found \"dya\", expected one of the policy public: burst, day; the nearest is \"day\""),
+            "{err}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_configuration_the_running_proxy_is_asked() {
+    let (upstream, admin) = (Upstream::start(), free_address().to_string());
+    let run = ["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0", "--admin", &admin];
+    let weir = Weir::with_arguments(&run).start();
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    // In an empty folder: no proxy.toml is read.
+    let ask = |verb: &str| {
+        Weir::with_arguments(&["key", verb, "--policy", "limit", "--limit", "limit", "--key", "127.0.0.1", "--admin", &admin]).run()
+    };
+    let (code, out, err) = ask("show");
+    assert!(code == 0 && out.contains("  fixed_window: 1 of 3 used, all back in "), "{out}{err}");
+    let (code, out, err) = ask("reset");
+    assert!(code == 0 && out.contains("  deleted: fixed_window: 1 of 3 used"), "{out}{err}");
+    assert!(ask("show").1.ends_with("\n  nothing is counted\n"));
 }

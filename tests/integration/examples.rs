@@ -42,7 +42,10 @@ fn outbox(folder: &Path) -> limiter::Post {
 async fn counted(limiter: &Limiter) -> String {
     let wanted = Wanted { scope: "mail".into(), limit: "hourly".into(), key: "everybody".into(), tag: None };
     let found = limiter.find(&wanted).await.unwrap();
-    found.first().map_or_else(String::new, |counter| counter.state.split(" units").next().unwrap().to_owned())
+    let Some(counter) = found.first() else { return String::new() };
+    // Also of an hour that is over: "0 used (the window from .. to .., with 100, is over)".
+    let over = counter.state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
+    over.unwrap_or_else(|| counter.state.split(" used").next().unwrap()).to_owned()
 }
 
 /// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a worker that is stuck.

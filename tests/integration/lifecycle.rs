@@ -66,7 +66,9 @@ async fn sigint_finishes_what_is_under_way_and_exits_0() {
 #[tokio::test]
 async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process() {
     let upstream = Upstream::start();
-    let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"200ms\"").text());
+    let mut weir = Weir::start(
+        &simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"200ms\"").text().replace("access = \"off\"", "access = \"all\""),
+    );
     upstream.hold();
     let mut client = Client::connect(weir.http).await.unwrap();
     let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
@@ -76,6 +78,31 @@ async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process(
     let status = weir.exit();
     assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
     assert!(held.await.unwrap().is_err());
+    // The client waited to the end: it is not said to have gone.
+    let lines = weir.output().events();
+    let line = lines.iter().find(|line| line["message"] == "request").unwrap_or_else(|| panic!("{}", weir.output().tail(10)));
+    assert_eq!((&line["status"], &line["failure"]), (&503.into(), &"shutdown".into()), "{line}");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_process_at_once_and_says_so() {
+    let upstream = Upstream::start();
+    let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").text());
+    upstream.hold();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+    eventually_async("the request waits at the upstream", async || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) })
+        .await;
+    weir.signal(Signal::TERM);
+    let said = |weir: &Weir, what: &str| {
+        weir.output().events().iter().any(|event| event["message"].as_str().is_some_and(|text| text.starts_with(what)))
+    };
+    eventually_async("the shutdown has begun", async || if said(&weir, "shutting down") { Ok(()) } else { Err(weir.output().tail(5)) })
+        .await;
+    weir.signal(Signal::INT);
+    assert_eq!(weir.exit().code(), Some(1));
+    assert!(held.await.unwrap().is_err());
+    eventually_async("its last line", async || if said(&weir, "a second signal") { Ok(()) } else { Err(weir.output().tail(5)) }).await;
 }
 
 #[tokio::test]

@@ -213,3 +213,25 @@ async fn a_policy_rebuilt_in_its_file_is_reloaded() {
     .await;
     assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 2, "its counters go on");
 }
+
+#[test]
+fn the_logs_level_and_format_change_with_a_reload() {
+    let upstream = Upstream::start();
+    let config = quota(&upstream.url(), 1_000, "1d").text();
+    let weir = Weir::start(&config);
+    let said = || weir.output().lines().iter().filter(|line| line.contains("applied")).count();
+    // What was changed holds from the reload's own line on.
+    let quiet = config.replace("level = \"info\"", "level = \"error\"");
+    weir.reload(&quiet, "applied");
+    weir.reload(&quiet.replace("quota = 1000", "quota = 1001"), "applied");
+    weir.reload(&config, "applied");
+    eventually("the line of the third reload", || if said() > 0 { Ok(()) } else { Err(weir.output().tail(5)) });
+    assert_eq!(said(), 1, "{}", weir.output().tail(10));
+    assert!(weir.output().events().iter().any(|event| event["message"] == "reload" && event["result"] == "applied"));
+    weir.reload(&config.replace("format = \"json\"", "format = \"text\""), "applied");
+    eventually("a line of text", || {
+        let lines = weir.output().lines();
+        let text = lines.iter().any(|line| line.contains("INFO reload result=\"applied\"") && !line.starts_with('{'));
+        if text { Ok(()) } else { Err(weir.output().tail(5)) }
+    });
+}

@@ -168,10 +168,36 @@ async fn whoever_goes_away_while_waiting_asks_nothing_of_the_upstream() {
     assert_eq!(turns_end(&redis) - first, 10_000_000, "its turn stays taken");
 }
 
+/// Method, account, the upstream's answer, and what is left for the address and for the account:
+/// each attempt is charged until its answer is known. Where nothing is left the request is refused
+/// and the upstream is not asked.
+type Attempt = (&'static str, &'static str, u16, Option<(i64, i64)>);
+
+const ATTEMPTS: [Attempt; 13] = [
+    ("POST", "alice", 404, Some((5, 2))),
+    ("POST", "alice", 401, Some((5, 2))),
+    ("POST", "alice", 200, Some((4, 1))),
+    ("POST", "alice", 401, Some((4, 2))),
+    // To look at the page is no attempt, and resets nothing.
+    ("GET", "alice", 200, None),
+    ("POST", "alice", 401, Some((3, 1))),
+    // Nor does the success of another account.
+    ("POST", "mallory", 200, Some((2, 2))),
+    ("POST", "alice", 401, Some((2, 0))),
+    ("POST", "alice", 429, None),
+    ("POST", "bob", 401, Some((1, 2))),
+    ("POST", "mallory", 200, Some((0, 2))),
+    ("POST", "bob", 401, Some((0, 1))),
+    ("POST", "mallory", 429, None),
+];
+
 #[tokio::test]
-async fn only_failures_count_and_a_success_forgets_them() {
+async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
     let redis = Redis::start();
-    let limits = "limits = [{ name = \"failures\", algorithm = \"fixed_window\", quota = 3, period = \"1h\", refund = \"by_settle\" }]";
+    let limit = |name: &str, quota: u8| {
+        format!("[{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {quota}, period = \"1h\", refund = \"by_settle\" }}]")
+    };
+    let limits = format!("limits = {}\naccount = \"{{header.x-account}}\"\naccount_limits = {}", limit("address", 6), limit("account", 3));
     let policy = format!("[policies.sign-in]\nwasm = \"sign_in.wasm\"\n[policies.sign-in.config]\n{limits}\n");
     let route = "name = \"sign-in\"\npath = \"/*\"\nupstream = \"app\"\npolicy = \"sign-in\"";
     let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&policy).route(route);
@@ -182,10 +208,8 @@ async fn only_failures_count_and_a_success_forgets_them() {
         let config = config.server("workers = 1").text().replace("http://127.0.0.1:9", &upstream.url());
         let config = config.replace("access = \"off\"", "access = \"all\"");
         let weir = Weir::build(&config).file("sign_in.wasm", &module).start();
-        // `remaining` counts the attempt itself, which is charged until its answer is known.
-        let mut steps = vec![(404, 2), (404, 2), (401, 2), (404, 1), (401, 1), (200, 0), (200, 2), (401, 2), (401, 1), (401, 0)];
-        steps.push((429, 0));
-        for (step, (status, left)) in steps.into_iter().enumerate() {
+        let mut client = Client::connect(weir.http).await.unwrap();
+        for (step, (method, account, status, left)) in ATTEMPTS.into_iter().enumerate() {
             if status != 429 {
                 upstream.answer(status, &[], "");
             }
@@ -195,8 +219,11 @@ async fn only_failures_count_and_a_success_forgets_them() {
                 if over == step { Ok(()) } else { Err(format!("{over} of {step}")) }
             })
             .await;
-            let reply = get(weir.http, "/", &[]).await;
-            assert_eq!((reply.status, reply.remaining("failures")), (status, left), "step {step}");
+            let reply = client.send(method, "/", &[("x-account", account)], bytes::Bytes::new()).await.unwrap();
+            assert_eq!(reply.status, status, "step {step}: {reply:?}");
+            if let Some(left) = left {
+                assert_eq!((reply.remaining("address"), reply.remaining("account")), left, "step {step}");
+            }
             if step == 0 && config.contains("engine = \"redis\"") {
                 // Redis does not know the script that gives back and asks for its text, which the next take would overtake.
                 eventually_async("both scripts known to Redis", async || match redis.connect().calls("eval") {

@@ -113,7 +113,7 @@ fn tables(at: &str, family: &str, table: &serde_json::Map<String, Value>, all: &
         let fact = match fact_of(&name) {
             Ok(fact) => fact,
             Err(expected) => {
-                mistakes.add(at, format_args!("`{name}`"), expected.replace(['{', '}'], ""));
+                mistakes.add(at, format_args!("the key `{name}`"), expected.replace(['{', '}'], ""));
                 continue;
             }
         };
@@ -264,7 +264,7 @@ mod tests {
             (r#"[{"header": {"x": ["a", 1]}}]"#, "bypass[0].header.x[1]: found a number, expected a text"),
             (r#"[{"header": {}}]"#, "bypass[0].header: found an empty table"),
             (r#"[{"header.x": []}]"#, "bypass[0].header.x: found 0 values, expected 1 to 1000"),
-            (r#"{"metod": "GET"}"#, "bypass.metod: found `metod`, expected one of client_ip"),
+            (r#"{"metod": "GET"}"#, "bypass.metod: found the key `metod`, expected one of client_ip"),
             (r#"{"metod": "GET"}"#, "`method` is near"),
             (r#"{"header.x": "sha256:12"}"#, "bypass.header.x: found \"sha256:12\", expected `sha256:` and 64"),
         ] {

@@ -60,6 +60,34 @@ pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, V
     (None, mistakes)
 }
 
+/// The limits of a configuration that wait for a policy to settle them: for policies that never do.
+/// A limit is what [`Limits`](crate::Limits) reads: a table with an `algorithm`.
+pub(crate) fn by_settle(text: &str) -> Vec<Mistake> {
+    let mut mistakes = Vec::new();
+    // Mostly there is none, and a large table is not read twice.
+    if text.contains("by_settle")
+        && let Ok(value) = serde_json::from_str(text)
+    {
+        find_by_settle("", &value, &mut mistakes);
+    }
+    mistakes
+}
+
+fn find_by_settle(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
+    match value {
+        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| find_by_settle(&format!("{at}[{index}]"), item, mistakes)),
+        Value::Object(table) => {
+            let refund = table.get("refund").and_then(Value::as_str);
+            if refund == Some("by_settle") && table.contains_key("algorithm") && mistakes.len() < MISTAKES_MAX {
+                let expected = "another refund: this policy never settles, so nothing would be given back";
+                mistakes.push(Mistake { path: join(at, "refund"), message: message("\"by_settle\"", expected) });
+            }
+            table.iter().for_each(|(key, member)| find_by_settle(&join(at, key), member, mistakes));
+        }
+        _ => {}
+    }
+}
+
 /// Several mistakes in one message of serde's, for [`read_value`] to unpack. Their paths begin where the table stands.
 pub(crate) fn pack(mistakes: &[Mistake]) -> String {
     let clean = |text: &str| text.replace([RECORD, UNIT], "?");

@@ -57,7 +57,9 @@ impl<P: Policy> Slot<P> {
 
 /// Configuration text to policy: what doesn't fit the type and what the policy itself refuses, in one list.
 pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
+    let unsettled = if P::SETTLES { Vec::new() } else { config::by_settle(config) };
     let (config, mut mistakes) = config::read::<P::Config>(config);
+    mistakes.extend(unsettled);
     let Some(config) = config else { return Err(mistakes) };
     match P::new(config) {
         Ok(policy) if mistakes.is_empty() => Ok(policy),

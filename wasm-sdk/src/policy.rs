@@ -11,6 +11,10 @@ pub trait Policy: Sized + 'static {
     /// `[policies.NAME.config]`. Write `#[serde(deny_unknown_fields)]` on it, so that a misspelt key is a mistake and not a silence.
     type Config: DeserializeOwned;
 
+    /// Whether [`Policy::settle`] is written. Where it is not, a limit with `refund = "by_settle"`
+    /// is a mistake in the configuration: its units would never be given back.
+    const SETTLES: bool = false;
+
     /// Makes the policy, and says what a type alone can't check.
     ///
     /// # Errors
@@ -26,7 +30,8 @@ pub trait Policy: Sized + 'static {
     /// A sentence for the proxy's log. The request is then handled as its route's `on_policy_error` says.
     fn decide(&self, facts: &Facts) -> Result<Decision, String>;
 
-    /// Called at the end of the response, where the decision said [`Decision::settle_with`]; perhaps in another instance.
+    /// Called at the end of the response, where the decision said [`Decision::settle_with`];
+    /// perhaps in another instance. A policy that writes it sets [`Policy::SETTLES`].
     ///
     /// # Errors
     /// A sentence for the proxy's log; what was taken then stands.

@@ -80,7 +80,7 @@ impl<'de> Visitor<'de> for Table {
                 // Not the key itself: it may be one.
                 (None, _) => assign.unfit.add(
                     format!("assign.{key}"),
-                    format_args!("{} characters that are no digest", key.chars().count()),
+                    format_args!("the key of {} characters, which is no digest", key.chars().count()),
                     DIGEST_EXPECTED,
                 ),
                 (_, Err(_)) => assign.unfit.add(format!("assign.{key}"), "yet another plan", "at most 65536 names of plans"),
@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for Table {
             if let [(one, _), (two, _)] = pair
                 && one == two
             {
-                assign.unfit.add(format!("assign.{one}"), "a digest a second time", "each key once, its digits in lower case");
+                assign.unfit.add(format!("assign.{one}"), "the key a second time", "each key once, its digits in lower case");
             }
         }
         Ok(assign)

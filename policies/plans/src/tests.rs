@@ -106,14 +106,14 @@ fn a_customer_that_is_moved_starts_afresh_and_finds_its_old_count_when_it_comes_
 #[test]
 fn digests_alone_are_assigned_and_a_key_that_stands_there_is_not_repeated() {
     let found = told(&config(r#", "default_plan": "free""#).replace(&digest("rich"), "hunter2"));
-    let expected = "assign.hunter2: found 7 characters that are no digest, expected `sha256:` and 64 hexadecimal digits, such as \
+    let expected = "assign.hunter2: found the key of 7 characters, which is no digest, expected `sha256:` and 64 hexadecimal digits, such as \
                     `printf %s THE-KEY | sha256sum` prints";
     assert_eq!(found, [expected]);
     let twice = format!(r#"{{"{}": "gold", "{}": "free"}}"#, digest("a"), digest("a").to_uppercase().replace("SHA256", "sha256"));
     let found = told(&format!(
         r#"{{"key": "{{header.k}}", "default_plan": "free", "plans": {{"free": [{FREE}], "gold": [{GOLD}]}}, "assign": {twice}}}"#
     ));
-    assert_eq!(found, [format!("assign.{}: found a digest a second time, expected each key once, its digits in lower case", digest("a"))]);
+    assert_eq!(found, [format!("assign.{}: found the key a second time, expected each key once, its digits in lower case", digest("a"))]);
 }
 
 #[test]

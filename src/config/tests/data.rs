@@ -63,6 +63,11 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     for (content, parts) in [
         ("a = \"gold\"\nb = = 1\n", &["policies.p.config.assign: TOML: ", "--> customers.toml:2:5\n", "2 | b = = 1"][..]),
         ("a = 1\na = 2\n", &["policies.p.config.assign: TOML: duplicate key", "--> customers.toml:2:1"]),
+        // A list that is not closed, and nothing that follows from it.
+        (
+            "a = \"gold\"\nb = [1,\n\nc = 2\nd = 3\n",
+            &["policies.p.config.assign: TOML: `[` is not closed", "--> customers.toml:2:5", "1 mistake"],
+        ),
         ("a = 9007199254740993\n", &["policies.p.config.assign.a: found 9007199254740993", "--> customers.toml:1:5", "2^53"]),
         ("[\"secret\"]\npassword = \"hunter2\"\nx = nan", &["policies.p.config.assign.secret.x: found nan", "customers.toml:3:5"]),
     ] {
@@ -90,7 +95,7 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     fs::write(folder.path("customers.toml"), b"a = \"\xff\"").unwrap();
     assert!(folder.wrong(PLANS).contains("it is not UTF-8"));
     fs::write(folder.path("customers.toml"), vec![b'\n'; (16 << 20) + 1]).unwrap();
-    assert!(folder.wrong(PLANS).contains("it has more than 16777216 bytes"));
+    assert!(folder.wrong(PLANS).contains("it has more than 16MiB"));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn secrets_are_read_and_never_shown() {
     fs::write(folder.path().join("key"), "\n").unwrap();
     assert!(Config::parse(&text, &path).unwrap_err().text.contains("an empty secret"));
     fs::write(folder.path().join("key"), vec![b'x'; 5_000]).unwrap();
-    assert!(Config::parse(&text, &path).unwrap_err().text.contains("it has more than 4096 bytes"));
+    assert!(Config::parse(&text, &path).unwrap_err().text.contains("it has more than 4KiB"));
 }
 
 #[test]
@@ -111,5 +111,5 @@ fn a_file_that_is_none_says_why() {
     fs::write(&path, b"a = 1\nb = \"\xff\"\n").unwrap();
     assert!(Config::load(&path).unwrap_err().text.contains("proxy.toml:2: found bytes that are not UTF-8"));
     fs::write(&path, vec![b'\n'; 2 << 20]).unwrap();
-    assert!(Config::load(&path).unwrap_err().text.contains("more than 1048576 bytes"));
+    assert!(Config::load(&path).unwrap_err().text.contains("more than 1MiB"));
 }

@@ -5,6 +5,7 @@ mod data;
 mod extras;
 mod files;
 mod hostile;
+mod pictures;
 mod scripts;
 mod sections;
 
@@ -204,6 +205,16 @@ fn other_rooms_mistakes_are_located_also_those_of_missing_keys() {
 fn what_nobody_names_is_allowed_and_told() {
     let config = good(&format!("upstreams.spare.endpoints = [\"http://h:1\"]\npolicies.spare.use = \"client-ip\"\n{}", MINIMAL));
     assert_eq!(config.warnings, ["proxy.toml:1:11: no route names upstreams.spare", "proxy.toml:2:10: no route names policies.spare"]);
+}
+
+#[test]
+fn a_missing_secret_on_redis_is_warned_of() {
+    let warnings = good(&format!("{REDIS}{MINIMAL}")).warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("proxy.toml:1:2: no `key_secret_file` or `key_secret_env`: "), "{warnings:?}");
+    let keyed = REDIS.replace("[store.redis]", "key_secret_env = \"PATH\"\n[store.redis]");
+    assert_eq!(good(&format!("{keyed}{MINIMAL}")).warnings, [] as [&str; 0]);
+    assert_eq!(good(MINIMAL).warnings, [] as [&str; 0], "in memory each process makes its own");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn what_can_not_be_a_script_is_a_mistake_that_names_the_file() {
         ("my-own.lua", "x", "the name \"my-own\"", "a letter first"),
         ("gcra.lua", "x", "the name `gcra`", "expected a name that no algorithm of Weir has"),
         ("script.lua", "x", "the name `script`", "expected a name that"),
-        ("large.lua", &"x".repeat((64 << 10) + 1), "it has more than 65536 bytes", "expected a Lua file of at most 65536 bytes"),
+        ("large.lua", &"x".repeat((64 << 10) + 1), "it has more than 64KiB", "expected a Lua file of at most 64KiB"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("lua")).unwrap();

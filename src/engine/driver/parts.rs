@@ -6,10 +6,13 @@
 pub(super) const HIDDEN: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
                       getmetatable, setmetatable, rawget, rawset, rawequal, getfenv, setfenv, newproxy, collectgarbage, unpack, print, KEYS, ARGV, _G";
 
-/// Judges what a script answered, as `lua/sandbox.rs` does: before anything is written. And raises errors for it: an error that is a table ends a Redis 7.0.
+/// The `error` of an operator's script: an error that is a table ends a Redis 7.0. Its own helpers
+/// have no name that the script could use.
+pub(super) const ERROR: &str = "(function(raise, text) return function(message) raise(text(message)) end end)(error, tostring)";
+
+/// Judges what a script answered, as `lua/sandbox.rs` does: before anything is written. It stands
+/// behind the scripts, which so do not see it.
 pub(super) const SOUND: &str = "\
-local raise = error
-local function sound_error(message) raise(tostring(message)) end
 local function whole(n, ...)
   if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
   for k = 1, n do

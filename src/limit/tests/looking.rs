@@ -37,10 +37,9 @@ async fn a_counter_of_each_algorithm_is_found_told_and_forgotten() {
         assert_eq!(names, expected, "{}", rig.name());
         for counter in &counters {
             let says = match counter.algorithm.as_str() {
-                "token_bucket" => "16 tokens at ",
-                "gcra" | "leaky_bucket" => "what has flowed in since ",
-                "concurrency" => "4 places held",
-                _ => "4 units ",
+                "token_bucket" => "16 tokens left at ",
+                "gcra" | "leaky_bucket" => "nothing left at ",
+                _ => "4 used",
             };
             assert!(counter.state.starts_with(says), "{} {counter:?}", rig.name());
             assert!(counter.expires.is_some(), "{counter:?}");
@@ -64,6 +63,6 @@ async fn a_tag_is_part_of_a_counters_name_and_for_ever_has_no_lifetime() {
         drop(rig.grant(&Limit { tag: Some("tenant".into()), ..Limit::new("q", "k", forever) }).await);
         assert_eq!(found(&rig, &wanted("q", "k", None)).await, []);
         let counters = found(&rig, &wanted("q", "k", Some("tenant"))).await;
-        assert_eq!((counters.len(), counters[0].expires, counters[0].state.as_str()), (1, None, "1 units counted, for ever"));
+        assert_eq!((counters.len(), counters[0].expires, counters[0].state.as_str()), (1, None, "1 used, for ever"));
     }
 }

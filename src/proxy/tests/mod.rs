@@ -95,7 +95,7 @@ impl Rig {
         let metrics = Metrics::new(1);
         let limiter = limiter(&metrics);
         let house = Arc::new(House::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
-        Self { local: Arc::new(Local::new(0, Arc::clone(&house))), house, limiter, metrics }
+        Self { local: Arc::new(Local::new(0, Arc::clone(&house), &Arc::default())), house, limiter, metrics }
     }
 
     async fn ask(&self, method: &str, uri: &str, fields: &[(&str, &str)]) -> Answered {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::Rate;
 use crate::bindings::weir::policy::types::{self, Bucket, FixedWindow, LeakyBucket, Quota, Script, SlidingBuckets};
+use crate::limits::period::{DELAY, PERIOD};
 use crate::limits::written::{Report, Written};
 use crate::names::is_name;
 
@@ -170,28 +171,31 @@ impl Written {
         }
         let delay_ms = self.max_delay.filter(|_| self.algorithm == Some(Algorithm::LeakyBucket)).map_or(0, |delay| delay.ms);
         if delay_ms > PERIOD_MS_MAX {
-            report.add("max_delay", format_args!("{delay_ms} ms"), "0ms to 400d");
+            report.add("max_delay", report.written("max_delay"), DELAY);
         }
         let Some(per_ms) = self.period.map(|period| period.ms) else { return };
         if per_ms == 0 || per_ms > PERIOD_MS_MAX {
-            report.add("period", format_args!("{per_ms} ms"), "1ms to 400d");
+            report.add("period", report.written("period"), PERIOD);
             return;
         }
         // Above the amounts' own range the product says nothing new.
         let Some(capacity) = self.capacity(report).filter(|_| amounts_fit && delay_ms <= PERIOD_MS_MAX) else { return };
-        let (a_ms, unit) = if per_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { (1_000, "microseconds") } else { (1, "milliseconds") };
+        // Time is counted in microseconds where the period is short, and else in milliseconds.
+        let a_ms = if per_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1_000 } else { 1 };
         let units = per_ms * a_ms;
         let burst = capacity.saturating_mul(units);
         if burst > BURST_PERIOD_MAX {
             let field = if self.written_burst().is_some() { "burst" } else { "quota" };
-            report.add(field, format_args!("{capacity} in {units} {unit}"), "a product of both of at most 2^52");
+            let most = BURST_PERIOD_MAX / units;
+            report.add(field, capacity, format_args!("0 to {most} with a period of {}", report.written("period")));
             return;
         }
         // What may wait is debt like the burst.
         let waiting = (delay_ms * a_ms).saturating_mul(self.quota.unwrap_or(0));
         if waiting.saturating_add(burst) > BURST_PERIOD_MAX {
-            let found = format_args!("{delay_ms} ms with a period of {per_ms} ms");
-            report.add("max_delay", found, format_args!("quota x max_delay + burst x period of at most 2^52 (in {unit})"));
+            let most_ms = (BURST_PERIOD_MAX - burst) / (a_ms * self.quota.unwrap_or(1).max(1));
+            let expected = format_args!("\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of {}", report.written("period"));
+            report.add("max_delay", report.written("max_delay"), expected);
         }
     }
 

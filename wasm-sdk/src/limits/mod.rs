@@ -46,7 +46,7 @@ pub use missing::Missing;
 /// # when = { method = "POST" }  # which requests it is about: see [`Conditions`]; default: all
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
-/// # refund = "never"            # "unsent", "upstream_error", "by_settle"
+/// # refund = "never"            # when units come back: "unsent", "upstream_error" (also after a 5xx), "by_settle"
 /// # on_store_error = "deny"     # or "allow"; default: the route's
 /// # unit = "requests"
 /// ```
@@ -89,6 +89,11 @@ impl Limits {
     pub fn in_space(mut self, space: &str) -> Self {
         self.space = format!("{space}/");
         self
+    }
+
+    /// The limits' names, in the order of the table.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.limits.iter().map(|one| one.limit.name.as_str())
     }
 
     /// The limits without a `key` of their own, by their place in the table.

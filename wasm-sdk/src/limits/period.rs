@@ -2,10 +2,15 @@
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
+use crate::config::kind;
 use crate::mistakes::message;
 
-const EXPECTED: &str = "a duration such as \"250ms\", \"10s\", \"1m\", \"1h30m\" or \"7d\"";
+/// What a period may be.
+pub(super) const PERIOD: &str = "a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\"";
+/// What a delay may be.
+pub(super) const DELAY: &str = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
 
 /// A duration, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +46,23 @@ impl Period {
     }
 }
 
-impl<'de> Deserialize<'de> for Period {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| D::Error::custom(message(format_args!("{text:?}"), EXPECTED)))
+/// Reads a `period`.
+pub(super) fn period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Period>, D::Error> {
+    read(&Value::deserialize(deserializer)?, PERIOD).map(Some).map_err(D::Error::custom)
+}
+
+/// Reads a `max_delay`.
+pub(super) fn delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Period>, D::Error> {
+    read(&Value::deserialize(deserializer)?, DELAY).map(Some).map_err(D::Error::custom)
+}
+
+fn read(value: &Value, expected: &str) -> Result<Period, String> {
+    match value {
+        Value::String(text) => Period::parse(text).ok_or_else(|| message(format_args!("{text:?}"), expected)),
+        Value::Number(number) if number.is_u64() => {
+            Err(message(number, format_args!("{expected}: it has a unit, as in \"{number}s\" or \"{number}ms\"")))
+        }
+        other => Err(message(kind(other), expected)),
     }
 }
 

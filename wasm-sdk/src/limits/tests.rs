@@ -139,13 +139,30 @@ fn each_number_out_of_range_is_named() {
     for (fields, expected) in [
         (r#""algorithm": "gcra", "quota": 2147483649, "period": "1ms""#, "limits[0].quota: found 2147483649, expected 0 to 2147483648"),
         (r#""algorithm": "gcra", "quota": 1, "burst": 2147483649, "period": "1ms""#, "limits[0].burst: found 2147483649, expected 0 to"),
-        (r#""algorithm": "gcra", "quota": 1, "period": "0s""#, "limits[0].period: found 0 ms, expected 1ms to 400d"),
-        (r#""algorithm": "gcra", "quota": 1, "period": "401d""#, "limits[0].period: found 34646400000 ms, expected 1ms to 400d"),
-        (r#""algorithm": "gcra", "quota": 2000000000, "period": "1h""#, "limits[0].quota: found 2000000000 in 3600000000 microseconds"),
-        (r#""algorithm": "gcra", "quota": 1, "burst": 2000000000, "period": "1d""#, "limits[0].burst: found 2000000000 in 86400000 millis"),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": "0s""#,
+            "limits[0].period: found \"0s\", expected a duration from \"1ms\" to \"400d\", such as",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": "401d""#,
+            "limits[0].period: found \"401d\", expected a duration from \"1ms\" to \"400d\", such as",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 2000000000, "period": "1h""#,
+            "limits[0].quota: found 2000000000, expected 0 to 1250999 with a period of \"1h\"",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 1, "burst": 2000000000, "period": "1d""#,
+            "limits[0].burst: found 2000000000, expected 0 to 52124995 with a period of \"1d\"",
+        ),
         (r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 2147483649"#, "limits[0].cost: found 2147483649, expected 0 to"),
         (r#""algorithm": "gcra", "quota": 1"#, "limits[0]: found no `period`, expected a duration"),
-        (r#""algorithm": "gcra", "quota": 1, "period": "1x""#, "limits[0].period: found \"1x\", expected a duration such as"),
+        (r#""algorithm": "gcra", "quota": 1, "period": "1x""#, "limits[0].period: found \"1x\", expected a duration from"),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": 60"#,
+            "limits[0].period: found 60, expected a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\": it has a unit, as in \"60s\" or \"60ms\"",
+        ),
+        (r#""algorithm": "gcra", "quota": 1, "period": true"#, "limits[0].period: found true or false, expected a duration from"),
         (r#""algorithm": "gcra", "quota": -1, "period": "1s""#, "limits[0].quota: found integer `-1`, expected a whole number, 0 or more"),
         (r#""algorithm": "gcra", "quota": 1, "period": "1s", "key": "{ip}""#, "limits[0].key: found `{ip}`, expected one of {client_ip}"),
     ] {

@@ -10,7 +10,7 @@ use crate::config::join;
 use crate::limits::algorithm::{self, Algorithm, Alignment, Calendar};
 use crate::limits::built;
 use crate::limits::missing::Missing;
-use crate::limits::period::Period;
+use crate::limits::period::{self, Period};
 use crate::mistakes::Mistakes;
 use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Limit, Template};
@@ -24,10 +24,12 @@ pub(super) struct Written {
     name: Option<String>,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) quota: Option<u64>,
+    #[serde(default, deserialize_with = "period::period")]
     pub(super) period: Option<Period>,
     pub(super) burst: Option<u64>,
     pub(super) alignment: Option<Alignment>,
     pub(super) buckets: Option<u64>,
+    #[serde(default, deserialize_with = "period::delay")]
     pub(super) max_delay: Option<Period>,
     pub(super) calendar: Option<Calendar>,
     pub(super) time_zone: Option<String>,
@@ -105,6 +107,11 @@ impl Report<'_> {
         if value.is_none() && self.item.get(field).is_none() {
             self.add("", format_args!("no `{field}`"), expected);
         }
+    }
+
+    /// The value of `field`, as it is written.
+    pub(super) fn written(&self, field: &str) -> String {
+        self.item.get(field).map(Value::to_string).unwrap_or_default()
     }
 
     /// Whether an amount keeps its range.

@@ -27,6 +27,8 @@ pub struct Misbehaving {
 impl Policy for Misbehaving {
     type Config = Self;
 
+    const SETTLES: bool = true;
+
     fn new(config: Self) -> Result<Self, Mistakes> {
         while black_box(config.loops_in_configure) {
             black_box(());

@@ -1,0 +1,94 @@
+//! What of a line is marked, and what of it is hidden.
+
+use super::*;
+
+fn pictured(config: &Config, mistake: Mistake) -> String {
+    config.source.locate(&[mistake]).text
+}
+
+#[test]
+fn a_mistake_in_a_key_marks_the_key() {
+    let config = good(&MINIMAL.replace("config.limits", "config.bypas = []\nconfig.limits"));
+    let unknown = Mistake::new("policies.public.config.bypas", "the unknown key `bypas`", "one of `bypass`").in_key();
+    let picture = pictured(&config, unknown);
+    assert!(picture.contains("7 | config.bypas = []\n  |        ^^^^^ expected one of `bypass`"), "{picture}");
+    for (text, line, marked) in [
+        (
+            "policies.p = { use = \"client-ip\", wasm = \"a.wasm\" }",
+            "policies.p = { use = \"client-ip\", wasm = \"a.wasm\" }",
+            "^^^^ expected",
+        ),
+        ("[[routes]]\npath = \"/x\"\nupstream = \"api\"\nrespond = {}", "respond = {}", "^^^^^^^ expected one of the two"),
+        (
+            "store = { key_secret_file = \"b\", key_secret_env = \"A\" }",
+            "store = { key_secret_file",
+            "^^^^^^^^^^^^^^ expected one of the two",
+        ),
+    ] {
+        let picture = parse(&format!("{text}\n{MINIMAL}")).unwrap_err().text;
+        assert!(picture.contains(line) && picture.contains(&format!(" {marked}")), "{picture}");
+    }
+}
+
+#[test]
+fn two_settings_that_contradict_each_other_are_both_shown() {
+    let routes = "[[routes]]\nname = \"a\"\npath = \"/x\"\nupstream = \"api\"\n\n\n\n\n[[routes]]\npath = \"/y\"\nupstream = \"api\"\nname = \"a\"\n";
+    let picture = parse(&format!("{MINIMAL}{routes}")).unwrap_err().text;
+    let expected = [
+        "error: routes[2].name: found the name \"a\", which routes[1] has",
+        "14 | name = \"a\"\n   |        --- routes[1] is here",
+        "24 | name = \"a\"\n   |        ^^^ expected a name that no other route has",
+    ];
+    expected.iter().for_each(|part| assert!(picture.contains(part), "{part}\n{picture}"));
+    // The router's mistake, not one about names: no name would help.
+    let twice = good(&format!("{MINIMAL}[[routes]]\npath = \"/*\"\nupstream = \"api\"\n"));
+    let tie = Mistake::new("routes[1].path", "\"/*\"", "another").beside("routes[0].path", "routes[0] is here");
+    let picture = pictured(&twice, tie);
+    assert!(picture.contains("10 | path = \"/*\"\n   |        ---- routes[0] is here"), "{picture}");
+    assert!(picture.contains("14 | path = \"/*\"\n   |        ^^^^ expected another"), "{picture}");
+}
+
+#[test]
+fn an_interface_is_not_taken_for_a_password() {
+    let config = good(MINIMAL);
+    let found = |found: &str| pictured(&config, Mistake::new("policies.public.use", found, "a guest"));
+    for name in ["weir:policy/handler@0.1.0", "`wasi:io/streams@0.2.3`", "no export `weir:policy/handler@0.1.0#decide`:", "(a:b/c@1.2.3)"] {
+        assert!(found(name).contains(name), "{}", found(name));
+    }
+    for (secret, shown) in [
+        ("me:hunter2@h:1", "found **********@h:1"),
+        ("me:hun/hunter2@10.0.0.1", "@10.0.0.1"),
+        ("redis://me:hun/hunter2@1.2.3", "redis://**************@1.2.3"),
+        ("me:HUN/hunter2@1.2.3", "@1.2.3"),
+        ("me:hunter2@1.2.3", "@1.2.3"),
+    ] {
+        let picture = found(secret);
+        assert!(picture.contains(shown) && !picture.contains("hunter2"), "{picture}");
+    }
+}
+
+#[test]
+fn a_list_that_is_not_closed_is_one_mistake_at_its_bracket() {
+    for (text, place) in [
+        ("[server]\ntrusted_proxies = [\"10.0.0.0/8\"\n", "proxy.toml:2:19"),
+        ("[server]\ntrusted_proxies = [\n  \"10.0.0.0/8\",\n\nshutdown_grace = \"1s\"\n", "proxy.toml:2:19"),
+        ("[server]\nlimits = { connections = 5\n", "proxy.toml:2:10"),
+    ] {
+        let told = parse(&format!("{text}{MINIMAL}")).unwrap_err().text;
+        assert!(told.contains(&format!("--> {place}\n")) && told.contains("is not closed"), "{told}");
+        assert!(told.ends_with("proxy.toml: 1 mistake"), "{told}");
+    }
+    let told = parse(&format!("[server]\nworkers = = 2\ntrusted_proxies = [\n{MINIMAL}")).unwrap_err();
+    assert!(told.text.contains("--> proxy.toml:2:") && told.text.contains("--> proxy.toml:3:19"), "{told}");
+}
+
+#[test]
+fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
+    let mistakes = parse(&MINIMAL.replace("quota = 100", "quota = 99999999999999999999")).unwrap_err();
+    let told = mistakes.and_those_of(|config, _| {
+        assert!(config.policies[0].config_json.contains("\"quota\":9007199254740992"), "{}", config.policies[0].config_json);
+        vec![Mistake::new("policies.public.config.limits[0].quota", "9007199254740992", "0 to 5")]
+    });
+    assert_eq!(told.count, 1, "{told}");
+    assert!(told.text.contains("quota: found 99999999999999999999\n") && told.text.contains("expected 0 to 5"), "{told}");
+}
