@@ -24,6 +24,11 @@ const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
+/// What one client address may have of `connections` unless it is written, and the least of it.
+const ADDRESS_PART: usize = 10;
+const ADDRESS_CONNECTIONS_MIN: usize = 100;
+/// From a provider's block to a single address.
+const IPV6_PREFIX: RangeInclusive<u64> = 16..=128;
 /// The low end is what an HTTP/1 connection reads at a time. With the high end a head of HTTP/2, whose fields count 32 bytes more than they have, stays
 /// below the 24,576 fields that a `HeaderMap` can hold.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=512 << 10;
@@ -116,12 +121,15 @@ fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
 pub(super) fn server(root: &mut Table<'_>) -> Server {
     let mut table = root.section("server");
     let workers = table.take("workers").and_then(|item| workers(&item));
-    let trusted_proxies = table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
+    let trusted_proxies: Vec<IpNet> = table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
     let shutdown_grace = table.duration("shutdown_grace", SHUTDOWN_GRACE, SHUTDOWN_GRACE_DEFAULT);
 
     let mut limits = table.section("limits");
     let default = listen::ConnectionSettings::default();
     let connections_max = limits.count("connections", CONNECTIONS, default.connections_max);
+    let of_an_address = (connections_max / ADDRESS_PART).max(ADDRESS_CONNECTIONS_MIN);
+    let connections_per_address_max = limits.count("connections_per_address", CONNECTIONS, of_an_address);
+    let ipv6_prefix = limits.whole("ipv6_prefix", IPV6_PREFIX, default.ipv6_prefix.into());
     let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
@@ -141,9 +149,11 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     Server {
         workers: workers.unwrap_or_else(cores),
         shutdown_grace,
-        trusted_proxies,
         connections: listen::ConnectionSettings {
             connections_max,
+            connections_per_address_max,
+            ipv6_prefix: u8::try_from(ipv6_prefix).unwrap_or(128),
+            trusted_proxies: trusted_proxies.clone(),
             header_bytes_max,
             streams_max: u32::try_from(streams_max).unwrap_or(u32::MAX),
             tls_handshake,
@@ -152,6 +162,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
             send_idle,
             half_close,
         },
+        trusted_proxies,
         uri_bytes_max,
         body_bytes_max,
         waiting_max,

@@ -24,8 +24,8 @@ use tokio::io::AsyncWrite;
 
 use super::client::Client;
 use super::connection::Served;
-use super::drain::Place;
 use super::failure::Failure;
+use super::places::Place;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::tunnel::Tunnel;
@@ -154,6 +154,7 @@ impl<H: Handler> Connection<'_, H> {
         }
         loop {
             if let Some(wanted) = self.look() {
+                self.served.pulse.busy();
                 self.alarm.disarm();
                 return Poll::Ready(Ok(wanted));
             }
@@ -174,6 +175,11 @@ impl<H: Handler> Connection<'_, H> {
         if since.is_none_or(|(_, before)| before != begun) {
             let now = clock::monotonic();
             *since = Some((now, begun));
+            if begun {
+                self.served.pulse.busy();
+            } else {
+                self.served.pulse.idle(now);
+            }
             // A new connection has to show its first head in time: it has not earned the longer wait.
             let wait = if begun || self.first { self.settings.request_header } else { self.settings.keep_alive };
             let first = since.map_or(now, |(first, _)| if self.first { first } else { now });

@@ -22,9 +22,9 @@ use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Served;
-use super::drain::Place;
 use super::failure::Failure;
 use super::http2_reply::{self, Sent};
+use super::places::Place;
 use super::pulse::Pulse;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
@@ -168,8 +168,10 @@ impl Idle {
                 (_, Phase::Closing) => GOODBYE,
                 _ => self.keep_alive,
             };
-            self.alarm.arm(clock::monotonic() + wait);
+            let now = clock::monotonic();
+            self.alarm.arm(now + wait);
             self.phase = phase;
+            pulse.idle(now);
         }
         self.alarm.poll(cx).map(|()| match phase {
             _ if !seen => Lapse::Silent,

@@ -1,6 +1,7 @@
-//! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`, `known`), the body that streams
-//! through (`body`) and how it ends, the bytes of a connection (`buffer`), TLS material, and a timer that is cheap to move. Knows no route, no limit and
-//! no upstream.
+//! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`,
+//! `known`), the body that streams through (`body`) and how it ends, the bytes of a connection (`buffer`), a client's
+//! network (`network`), TLS material, a timer that is cheap to move (`alarm`), and whether descriptors have run out. Knows
+//! no route, no limit and no upstream.
 
 use bytes::Bytes;
 
@@ -8,10 +9,12 @@ mod alarm;
 mod body;
 mod buffer;
 mod content;
+mod descriptors;
 mod end;
 mod fields;
 mod known;
 mod message;
+mod network;
 #[cfg(test)]
 pub(crate) mod pki;
 #[cfg(test)]
@@ -23,11 +26,13 @@ pub use body::{Body, BodyError, Source};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
+pub use descriptors::is_out_of_descriptors;
 pub use end::{End, Ending, Failure, OnEnd};
 pub use fields::Fields;
 pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
 pub use message::{Interim, Request, Response, Stream, Upgrade};
+pub use network::Network;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
 /// A short whole body.
