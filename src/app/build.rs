@@ -15,7 +15,7 @@ use crate::policy::{self, Policy, Runtime};
 use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
 use crate::reload::Watch;
 use crate::telemetry::{Metrics, Mistake};
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, Budget, Upstream};
 
 /// What outlives every configuration.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Builder {
     metrics: Metrics,
     clock: Clock,
     runtime: Arc<Runtime>,
+    /// Of the upstreams of all configurations together.
+    pub(super) budget: Budget,
 }
 
 /// What was built from one configuration, kept for the next one to compare with.
@@ -49,7 +51,7 @@ pub(super) struct Built {
 
 impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
-        Ok(Self { metrics, clock, runtime: Runtime::new()? })
+        Ok(Self { metrics, clock, runtime: Runtime::new()?, budget: Budget::unlimited() })
     }
 
     /// What `config` says of its own mistakes, and what the rooms say of the rest of it.
@@ -70,7 +72,7 @@ impl Builder {
         let (policies, upstreams) = (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
         let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
         let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
-        let upstream = |settings: &upstream::Settings| Upstream::build(settings, &self.metrics);
+        let upstream = |settings: &upstream::Settings| Upstream::build_within(settings, &self.metrics, &self.budget);
         let upstreams = build_each(config.upstreams, |settings| &settings.name, upstreams, upstream, &mut mistakes);
         let scripts = Scripts::load(&config.scripts).map_err(|found| mistakes.extend(found)).ok();
         let Some(engine) = engine else { return Err(mistakes) };

@@ -2,7 +2,7 @@
 //!
 //! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice between hosts), `host` and `hosts` (addresses, as all
 //! workers see them), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections) with `head`, `outgoing` and `patience` (a request's head
-//! and body over HTTP/2, and how long to wait for its answer), `endpoint`, `connect`, `tls` and `stream` (from what is written to a stream).
+//! and body over HTTP/2, and how long to wait for its answer), `endpoint`, `connect` with `budget`, `tls` and `stream` (from what is written to a stream).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
 use crate::wire::{End, Ending, Failure, Request, Response};
 
+mod budget;
 mod connect;
 mod endpoint;
 mod head;
@@ -32,6 +33,7 @@ mod streams;
 mod tests;
 mod tls;
 
+pub use budget::Budget;
 pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
 
 use hosts::{Hosts, Resolve};
@@ -67,12 +69,23 @@ pub enum Cause {
     Protocol,
     /// This worker has too many requests at the upstream already; nothing was sent.
     Overload,
+    /// This process has no file descriptor left for another connection; nothing was sent.
+    Descriptors,
     /// The request's own body failed.
     Body,
 }
 
 impl Cause {
-    const ALL: [Self; 7] = [Self::Connect, Self::Tls, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Body];
+    const ALL: [Self; 8] = [
+        Self::Connect,
+        Self::Tls,
+        Self::Timeout,
+        Self::Cut,
+        Self::Protocol,
+        Self::Overload,
+        Self::Descriptors,
+        Self::Body,
+    ];
 
     /// The metric's label.
     #[must_use]
@@ -84,6 +97,7 @@ impl Cause {
             Self::Cut => "cut",
             Self::Protocol => "protocol",
             Self::Overload => "overload",
+            Self::Descriptors => "descriptors",
             Self::Body => "body",
         }
     }
@@ -109,6 +123,7 @@ struct Inner {
     name: String,
     endpoints: Vec<endpoint::Endpoint>,
     protocol: Protocol,
+    budget: Budget,
     tls: Option<tls::Tls>,
     hosts: Hosts,
     http2: Http2Settings,
@@ -137,11 +152,24 @@ impl Upstream {
     /// # Errors
     /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that can't be used (`upstreams.NAME.tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        Self::build_with(settings, metrics, Arc::new(hosts::System))
+        Self::build_within(settings, metrics, &Budget::unlimited())
+    }
+
+    /// The same for one that shares `budget` with others.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn build_within(settings: &Settings, metrics: &Metrics, budget: &Budget) -> Result<Self, Vec<Mistake>> {
+        Self::build_of(settings, metrics, budget, Arc::new(hosts::System))
     }
 
     /// The same with another way to look up names.
+    #[cfg(test)]
     fn build_with(settings: &Settings, metrics: &Metrics, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
+        Self::build_of(settings, metrics, &Budget::unlimited(), resolver)
+    }
+
+    fn build_of(settings: &Settings, metrics: &Metrics, budget: &Budget, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = ends(settings)?;
         let name = &settings.name;
@@ -154,6 +182,7 @@ impl Upstream {
             hosts: Hosts::new(&endpoints, resolver),
             endpoints,
             protocol: settings.protocol,
+            budget: budget.clone(),
             tls,
             http2: settings.http2.clone(),
             connect: settings.connect,
@@ -282,6 +311,15 @@ impl Inner {
         {
             let (upstream, endpoint) = (&self.name, &endpoint.text);
             tracing::warn!(upstream, endpoint, address = %host.address, %error, held_back, "can't connect to an upstream");
+        }
+    }
+
+    fn warn_exhausted(&self, host: &host::Host) {
+        if let Some(endpoint) = self.endpoints.get(host.endpoint)
+            && let Some(held_back) = endpoint.warned.due()
+        {
+            let upstream = &self.name;
+            tracing::warn!(upstream, held_back, "no file descriptor is left for another connection to an upstream");
         }
     }
 

@@ -159,6 +159,13 @@ pub(super) fn put(mut link: Box<Link>) {
     }
 }
 
+/// Closes idle connections of this worker, to whichever upstream: their descriptors are needed.
+pub(super) fn release_idle() {
+    // Dropped after the borrow.
+    let mut old = Old::default();
+    let _ = POOLS.try_with(|pools| pools.borrow_mut().by_upstream.values_mut().for_each(|pool| pool.slots.release_idle(&mut old)));
+}
+
 /// Looks at this worker's HTTP/2 connections to `host`. Nothing where it is gone, and while the thread ends.
 pub(super) fn with_streams<T>(upstream: &Arc<Inner>, host: &Arc<Host>, look: impl FnOnce(&mut Streams) -> T) -> Option<T> {
     POOLS.try_with(|pools| Some(look(pools.borrow_mut().of(upstream).0.slots.streams(host)?))).ok().flatten()

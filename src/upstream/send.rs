@@ -83,7 +83,9 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
             }
             Tried::Unsent(cause) => {
                 failed(upstream, &seat, cause);
-                if upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
+                // Another host's connection would need a descriptor, too.
+                let ours = cause == Cause::Descriptors;
+                if ours || upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
                     return Err(UpstreamError::unsent(cause));
                 }
                 continue;

@@ -28,6 +28,7 @@ mod clocks;
 mod commands;
 mod counters;
 mod crashes;
+mod descriptors;
 mod endpoints;
 mod endurance;
 mod examples;

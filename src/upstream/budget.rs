@@ -1,0 +1,67 @@
+//! How many connections to upstreams this process may have open, over all upstreams and workers. Touched when a connection
+//! opens and closes, and by no request. Knows nothing of what the connections do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The connections to upstreams that file descriptors were set aside for. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    open: AtomicUsize,
+    max: AtomicUsize,
+}
+
+/// One connection's share; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Permit(Arc<Inner>);
+
+impl Budget {
+    /// As many as are wanted.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self(Arc::new(Inner { open: AtomicUsize::new(0), max: AtomicUsize::new(usize::MAX) }))
+    }
+
+    /// From now on `max`. Those that are open stay open.
+    pub fn set(&self, max: usize) {
+        self.0.max.store(max, Ordering::Relaxed);
+    }
+
+    /// Takes a connection's share, if one is left.
+    pub(super) fn open(&self) -> Option<Permit> {
+        let permit = Permit(Arc::clone(&self.0));
+        let open = self.0.open.fetch_add(1, Ordering::Relaxed);
+        // Dropped where there was none, which takes it off again.
+        (open < self.0.max.load(Ordering::Relaxed)).then_some(permit)
+    }
+
+    /// Whether more than half are in use: then idle connections are not kept, since another worker may need their share.
+    pub(super) fn is_tight(&self) -> bool {
+        self.0.open.load(Ordering::Relaxed) > self.0.max.load(Ordering::Relaxed) / 2
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_taken_and_given_back() {
+        let budget = Budget::unlimited();
+        assert!(budget.open().is_some() && !budget.is_tight());
+        budget.set(4);
+        let held: Vec<_> = (0..4).map(|_| budget.open().unwrap()).collect();
+        assert!(budget.open().is_none() && budget.open().is_none() && budget.is_tight());
+        drop(held);
+        assert!(budget.open().is_some() && !budget.is_tight());
+    }
+}
