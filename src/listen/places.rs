@@ -100,7 +100,7 @@ impl Places {
         count
     }
 
-    /// All idle connections that nobody has told to close, with when they became idle.
+    /// All idle connections that were not told to close yet, and when each became idle.
     fn idle(&self) -> Vec<(u64, Arc<Pulse>)> {
         let lists: Vec<_> = self.lists().iter().filter_map(Weak::upgrade).collect();
         let mut idle = Vec::new();
@@ -148,7 +148,7 @@ impl Connections {
         reclaimed: &mut usize,
     ) -> Result<Place, NoPlace> {
         let places = &self.0.places;
-        // First, so that a network that is over its bound closes nobody's connection.
+        // First, so that a network that is over its bound closes no other connection.
         let counted = match settings.counts(client) {
             false => None,
             true => {
@@ -205,7 +205,7 @@ impl Drop for Place {
         let mut pulses = self.open.pulses();
         pulses.remove(&self.key);
         if pulses.is_empty() {
-            // Stored when nobody waits yet; waking for nothing is what the loop in `emptied` is for.
+            // Stored where `emptied` does not wait yet; it looks again after each wake-up.
             self.open.emptied.notify_one();
         }
         drop(pulses);

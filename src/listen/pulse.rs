@@ -63,7 +63,7 @@ impl Pulse {
         u64::try_from(now.saturating_duration_since(*BEGAN).as_millis()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// Nothing is under way since `now`: it may be closed for somebody else's sake.
+    /// Nothing is under way since `now`: it may be closed to make room.
     pub(super) fn idle(&self, now: Instant) {
         self.idle_since_ms.store(Self::millis(now), Ordering::Relaxed);
     }
@@ -71,6 +71,11 @@ impl Pulse {
     /// Something is under way.
     pub(super) fn busy(&self) {
         self.idle_since_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle_since_ms.load(Ordering::Relaxed) != 0
     }
 
     /// Since when nothing is under way, unless it was told to close already.

@@ -99,6 +99,17 @@ async fn a_client_that_has_sent_nothing_yet_gives_way_too() {
 }
 
 #[tokio::test]
+async fn a_tls_client_that_has_not_begun_its_handshake_gives_way_too() {
+    let pki = crate::wire::pki::Pki::new();
+    let house = secured_house(ConnectionSettings { connections_max: 1, ..settings() }, Some(tls::api(&pki)));
+    let mut silent = house.connect().await;
+    house.await_shown("weir_connections_open 1").await;
+    let mut client = tls::Client::connect(&house, &pki.ca, "api.example").await;
+    assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
+    assert_eq!(silent.read_all().await, "");
+}
+
+#[tokio::test]
 async fn an_idle_http2_connection_gives_way_too() {
     let house = house(ConnectionSettings { connections_max: 1, ..settings() });
     let stream = TcpStream::connect(house.address).await.unwrap();
