@@ -118,7 +118,7 @@ fn within(descriptors: Descriptors, built: &Built, budget: &Budget) -> (Connecti
     let public = &built.connections;
     let shares = descriptors.share(public.connections_max, ADMIN_CONNECTIONS_MAX, built.workers, built.listeners.len());
     shares.warn(public.connections_max);
-    budget.set(shares.upstreams);
+    budget.set(shares.upstreams, built.workers);
     // Where there are fewer places than was thought, one address has no more than half of them.
     let of_an_address = if shares.clients < public.connections_max { (shares.clients / 2).max(1) } else { usize::MAX };
     let clients = ConnectionSettings {
@@ -127,8 +127,7 @@ fn within(descriptors: Descriptors, built: &Built, budget: &Budget) -> (Connecti
         ..public.clone()
     };
     // Scrapers and people behind one address share them.
-    let admin =
-        ConnectionSettings { connections_max: shares.admin, connections_per_address_max: ADMIN_CONNECTIONS_MAX, ..public.clone() };
+    let admin = ConnectionSettings { connections_max: shares.admin, connections_per_address_max: ADMIN_CONNECTIONS_MAX, ..public.clone() };
     (clients, admin)
 }
 

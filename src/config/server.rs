@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::reader::{Item, Table};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
-use crate::wire::Identity;
+use crate::wire::{Identity, Rate};
 use crate::{limit, listen, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
@@ -42,6 +42,11 @@ const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
 
+/// Bytes a second; with 0 a client may be as slow as it likes.
+const BODY_RATE_DEFAULT: u64 = 240;
+const RATE: RangeInclusive<u64> = 0..=1 << 30;
+const RATE_GRACE_DEFAULT: Duration = Duration::from_secs(10);
+
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
 const BODY_IDLE_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -57,6 +62,7 @@ pub(super) struct Server {
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
     pub(super) body_idle: Duration,
+    pub(super) body_rate: Option<Rate>,
 }
 
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
@@ -135,6 +141,8 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
     let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
     let waiting_max = limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
+    let body_rate = limits.size("body_rate", RATE, BODY_RATE_DEFAULT);
+    let send_rate = limits.size("send_rate", RATE, BODY_RATE_DEFAULT);
     limits.finish();
 
     let mut timeouts = table.section("timeouts");
@@ -142,6 +150,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let request_header = timeouts.duration("request_header", TIMEOUT, default.request_header);
     let body_idle = timeouts.duration("body_idle", TIMEOUT, BODY_IDLE_DEFAULT);
     let send_idle = timeouts.duration("send_idle", TIMEOUT, default.send_idle);
+    let rate_grace = timeouts.duration("rate_grace", TIMEOUT, RATE_GRACE_DEFAULT);
     let half_close = timeouts.duration("half_close", TIMEOUT, default.half_close);
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
@@ -160,6 +169,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
             request_header,
             keep_alive,
             send_idle,
+            send_rate: Rate::new(send_rate, rate_grace),
             half_close,
         },
         trusted_proxies,
@@ -167,6 +177,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         body_bytes_max,
         waiting_max,
         body_idle,
+        body_rate: Rate::new(body_rate, rate_grace),
     }
 }
 
@@ -237,6 +248,8 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
         body_idle: server.body_idle,
+        body_rate: server.body_rate,
+        ipv6_prefix: server.connections.ipv6_prefix,
         access: log.access,
         access_json: match log.format {
             Format::Auto => !std::io::stdout().is_terminal(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
-use crate::wire::{End, Ending, Failure, Request, Response};
+use crate::wire::{BodyError, End, Ending, Failure, Network, Request, Response};
 
 mod budget;
 mod connect;
@@ -51,7 +51,7 @@ pub struct UpstreamError {
     /// Whether the upstream may have got any of the request.
     pub sent: bool,
     /// The request's body was the fault, not the upstream: too large, stood still, or the client went away.
-    pub body: Option<crate::wire::BodyError>,
+    pub body: Option<BodyError>,
 }
 
 /// What went wrong, closed: a metric's label.
@@ -69,6 +69,8 @@ pub enum Cause {
     Protocol,
     /// This worker has too many requests at the upstream already; nothing was sent.
     Overload,
+    /// This worker has much to do there, and as much of it is this client's as one may have; nothing was sent.
+    Share,
     /// This process has no file descriptor left for another connection; nothing was sent.
     Descriptors,
     /// The request's own body failed.
@@ -76,16 +78,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 8] = [
-        Self::Connect,
-        Self::Tls,
-        Self::Timeout,
-        Self::Cut,
-        Self::Protocol,
-        Self::Overload,
-        Self::Descriptors,
-        Self::Body,
-    ];
+    const ALL: [Self; 9] =
+        [Self::Connect, Self::Tls, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Share, Self::Descriptors, Self::Body];
 
     /// The metric's label.
     #[must_use]
@@ -97,6 +91,7 @@ impl Cause {
             Self::Cut => "cut",
             Self::Protocol => "protocol",
             Self::Overload => "overload",
+            Self::Share => "share",
             Self::Descriptors => "descriptors",
             Self::Body => "body",
         }
@@ -224,7 +219,15 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
-        let reply = send::send(&self.0, request).await;
+        self.send_for(request, None).await
+    }
+
+    /// The same for a request of `client`: while the worker has much to do, no client has more than a share of its places.
+    ///
+    /// # Errors
+    /// See [`UpstreamError`].
+    pub async fn send_for(&self, request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+        let reply = send::send(&self.0, request, client).await;
         if let Err(error) = &reply {
             self.0.count(error.cause);
         }
@@ -236,6 +239,14 @@ impl Upstream {
     pub fn misunderstood(&self) -> UpstreamError {
         self.0.count(Cause::Protocol);
         UpstreamError::sent(Cause::Protocol)
+    }
+
+    /// The error for a request whose time was over before its reply began. `uploading`: the client had not sent all of it.
+    #[must_use]
+    pub fn overdue(&self, uploading: bool) -> UpstreamError {
+        let error = if uploading { UpstreamError::body(BodyError::Overdue) } else { UpstreamError::sent(Cause::Timeout) };
+        self.0.count(error.cause);
+        error
     }
 
     /// How long there may be silence between two pieces of a body.
@@ -281,7 +292,7 @@ impl Inner {
         let cause = match end.ending {
             Ending::Failed(Failure::Idle) => Cause::Timeout,
             Ending::Failed(Failure::Cut) => Cause::Cut,
-            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => return,
+            Ending::Complete | Ending::Failed(Failure::TooLarge | Failure::Overdue) | Ending::Dropped => return,
         };
         self.count(cause);
         if let Some(host) = seat.host() {
@@ -331,6 +342,17 @@ impl Inner {
         }
     }
 
+    /// Requests that one worker can have there at once, on `hosts` hosts.
+    fn places(&self, hosts: usize) -> usize {
+        let connections = match self.protocol {
+            Protocol::H1 => self.budget.per_worker(),
+            Protocol::H2 => {
+                self.http2.connections_per_worker.saturating_mul(self.http2.streams_per_connection).saturating_mul(hosts.max(1))
+            }
+        };
+        self.requests_per_worker.min(connections)
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
@@ -346,7 +368,7 @@ impl UpstreamError {
     }
 
     /// The request's own body was the fault.
-    fn body(error: crate::wire::BodyError) -> Self {
+    fn body(error: BodyError) -> Self {
         Self { cause: Cause::Body, sent: true, body: Some(error) }
     }
 }

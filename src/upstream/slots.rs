@@ -77,6 +77,11 @@ impl Slots {
         Some((index, Some(Turn::new(self.host(index)?))))
     }
 
+    /// Hosts.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn host(&self, index: usize) -> Option<&Arc<Host>> {
         self.all.get(index).map(|slot| &slot.host)
     }

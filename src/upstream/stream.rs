@@ -16,8 +16,14 @@ use super::budget::Permit;
 
 /// A connected stream, and its share of the process' connections.
 pub(super) enum Stream {
-    Plain { stream: TcpStream, _permit: Permit },
-    Tls { stream: Box<TlsStream<TcpStream>>, _permit: Permit },
+    Plain {
+        stream: TcpStream,
+        _permit: Permit,
+    },
+    Tls {
+        stream: Box<TlsStream<TcpStream>>,
+        _permit: Permit,
+    },
     /// Shared by the task that sends a request's body and the one that reads the reply.
     Shared(Arc<Mutex<Stream>>),
     /// Taken out.

@@ -1,6 +1,6 @@
 //! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`,
 //! `known`), the body that streams through (`body`) and how it ends, the bytes of a connection (`buffer`), a client's
-//! network (`network`), TLS material, a timer that is cheap to move (`alarm`), and whether descriptors have run out. Knows
+//! network (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to move (`alarm`), and whether descriptors have run out. Knows
 //! no route, no limit and no upstream.
 
 use bytes::Bytes;
@@ -15,11 +15,13 @@ mod fields;
 mod known;
 mod message;
 mod network;
+mod pace;
 #[cfg(test)]
 pub(crate) mod pki;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tls;
+mod wait;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
@@ -33,6 +35,8 @@ pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
 pub use message::{Interim, Request, Response, Stream, Upgrade};
 pub use network::Network;
+pub(crate) use pace::Pace;
+pub use pace::Rate;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
 /// A short whole body.

@@ -48,6 +48,7 @@ mod routes;
 mod scripts;
 mod settling;
 mod several;
+mod slow_clients;
 mod smuggling;
 mod streams;
 mod tls;

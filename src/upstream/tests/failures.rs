@@ -145,7 +145,7 @@ async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
     let settings = Settings { ejection: Ejection { failures: 1, ..Ejection::default() }, ..settings(&[one.address, other.address]) };
     let upstream = Upstream::build_within(&settings, &metrics, &budget).unwrap();
     let held = budget.open().unwrap();
-    budget.set(1);
+    budget.set(1, 1);
     for _ in 0..5 {
         let error = upstream.send(get()).await.unwrap_err();
         assert_eq!((error.cause, error.sent), (Cause::Descriptors, false));
@@ -169,7 +169,7 @@ async fn an_idle_connection_gives_way_to_one_that_is_needed() {
     let (first, second) = (build(&one), build(&other));
     assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");
     // What the first keeps is all there is.
-    budget.set(1);
+    budget.set(1, 1);
     assert_eq!(text(second.send(get()).await.unwrap()).await, "ok");
     assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");
     assert_eq!((one.accepted(), other.accepted()), (2, 1));
