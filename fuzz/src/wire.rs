@@ -16,6 +16,10 @@ mod fields;
 mod known;
 #[path = "../../src/wire/message.rs"]
 mod message;
+#[path = "../../src/wire/pace.rs"]
+mod pace;
+#[path = "../../src/wire/wait.rs"]
+mod wait;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
@@ -25,3 +29,5 @@ pub use fields::Fields;
 pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
 pub use message::{Interim, Request, Response, Stream, Upgrade};
+pub(crate) use pace::Pace;
+pub use pace::Rate;

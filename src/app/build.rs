@@ -15,7 +15,7 @@ use crate::policy::{self, Policy, Runtime};
 use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, Mistake};
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, Budget, Upstream};
 
 /// What outlives every configuration.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Builder {
     metrics: Metrics,
     clock: Clock,
     runtime: Arc<Runtime>,
+    /// Of the upstreams of all configurations together.
+    pub(super) budget: Budget,
 }
 
 /// What was built from one configuration, kept for the next one to compare with.
@@ -50,7 +52,7 @@ pub(super) struct Built {
 
 impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
-        Ok(Self { metrics, clock, runtime: Runtime::new()? })
+        Ok(Self { metrics, clock, runtime: Runtime::new()?, budget: Budget::unlimited() })
     }
 
     /// What `config` says of its own mistakes, and what the rooms say of the rest of it.
@@ -72,7 +74,7 @@ impl Builder {
         let doubts: Vec<Mistake> = config.policies.iter().flat_map(policy::Settings::doubts).collect();
         let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
         let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
-        let upstream = |settings: &upstream::Settings| Upstream::build(settings, &self.metrics);
+        let upstream = |settings: &upstream::Settings| Upstream::build_within(settings, &self.metrics, &self.budget);
         let upstreams = build_each(config.upstreams, |settings| &settings.name, upstreams, upstream, &mut mistakes);
         let scripts = Scripts::load(&config.scripts).map_err(|found| mistakes.extend(found)).ok();
         let Some(engine) = engine else { return Err(mistakes) };
@@ -273,6 +275,7 @@ fn settings_of(
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,
+        request_timeout: route.request_timeout,
         extras: route.extras.clone(),
     }
 }

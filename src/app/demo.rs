@@ -46,7 +46,12 @@ impl DemoUpstream {
         let socket = sockets.pop().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         let (address, drain) = (socket.address(), Drain::new());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let settings = ConnectionSettings { connections_max: 1_000, header_bytes_max: 64 << 10, ..ConnectionSettings::default() };
+        let settings = ConnectionSettings {
+            connections_max: 1_000,
+            connections_per_address_max: 1_000,
+            header_bytes_max: 64 << 10,
+            ..ConnectionSettings::default()
+        };
         let serving = socket.serve(Echo, Arc::new(arc_swap::ArcSwap::from_pointee(settings)), drain.clone(), Metrics::new(1));
         let thread = std::thread::Builder::new().name("weir-demo".into()).spawn(move || runtime.block_on(serving))?;
         Ok(Self { address, drain, thread: Some(thread) })

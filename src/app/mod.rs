@@ -2,11 +2,12 @@
 //!
 //! [`App`] is Weir as a library, too: it starts the same house from another Rust program, on sockets it is given or binds itself.
 //! `counters` finds counters for a person who asks; `build` turns a checked configuration into a house; `workers` runs the threads; `views` shows the operator what stands; `demo` is the small
-//! upstream of `weir demo`; `memory` gives back what closed connections leave.
+//! upstream of `weir demo`; `descriptors` divides the files that the process may have open; `memory` gives back what closed connections leave.
 
 mod build;
 mod counters;
 mod demo;
+mod descriptors;
 mod memory;
 mod serve;
 #[cfg(test)]
@@ -27,13 +28,14 @@ use crate::listen::{ConnectionSettings, Drain, Listener, Security};
 use crate::plan::Fallback;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
-use crate::upstream::Upstream;
+use crate::upstream::{Budget, Upstream};
 
 pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use serve::serve;
 
 use build::{Builder, Built};
+use descriptors::Descriptors;
 use memory::Memory;
 use workers::Workers;
 
@@ -68,6 +70,7 @@ struct Running {
     admin_connections: Arc<Connections>,
     metrics: Metrics,
     clock: Clock,
+    descriptors: Descriptors,
     drain: Drain,
     /// The operator's pages are served until everything else has ended.
     admin_drain: Drain,
@@ -110,8 +113,22 @@ impl Serving {
     }
 }
 
-fn admin_connections(public: &ConnectionSettings) -> ConnectionSettings {
-    ConnectionSettings { connections_max: ADMIN_CONNECTIONS_MAX, ..public.clone() }
+/// What the listeners may have of what `built` says, and the admin pages: what the descriptors allow.
+fn within(descriptors: Descriptors, built: &Built, budget: &Budget) -> (ConnectionSettings, ConnectionSettings) {
+    let public = &built.connections;
+    let shares = descriptors.share(public.connections_max, ADMIN_CONNECTIONS_MAX, built.workers, built.listeners.len());
+    shares.warn(public.connections_max);
+    budget.set(shares.upstreams, built.workers);
+    // Where there are fewer places than was thought, one address has no more than half of them.
+    let of_an_address = if shares.clients < public.connections_max { (shares.clients / 2).max(1) } else { usize::MAX };
+    let clients = ConnectionSettings {
+        connections_max: shares.clients,
+        connections_per_address_max: public.connections_per_address_max.min(of_an_address),
+        ..public.clone()
+    };
+    // Scrapers and people behind one address share them.
+    let admin = ConnectionSettings { connections_max: shares.admin, connections_per_address_max: ADMIN_CONNECTIONS_MAX, ..public.clone() };
+    (clients, admin)
 }
 
 /// Why Weir did not start.
@@ -134,7 +151,8 @@ pub enum StartError {
 }
 
 impl App {
-    /// Starts what `config` says, on the addresses it names.
+    /// Starts what `config` says, on the addresses it names. Raises the number of files that the process may have open to
+    /// its hard limit.
     ///
     /// # Errors
     /// See [`StartError`]: nothing keeps running then.
@@ -148,7 +166,7 @@ impl App {
     /// # Errors
     /// See [`StartError`].
     pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Self, StartError> {
-        let (workers, clock) = (config.workers.max(1), Clock::system());
+        let (workers, clock, descriptors) = (config.workers.max(1), Clock::system(), Descriptors::raise());
         let metrics = Metrics::new(workers);
         let builder = Builder::new(metrics.clone(), clock.clone()).map_err(|mistake| config.source.locate(&[mistake]))?;
         let (built, house) = builder.build(config, None)?;
@@ -162,20 +180,21 @@ impl App {
         let addresses = public.iter().filter_map(|per_worker| per_worker.first().map(Listener::address)).collect();
         let admin_address = admin.as_ref().and_then(|bound| bound.first().map(Listener::address));
 
-        let connections = Arc::new(Connections::from_pointee(built.connections.clone()));
+        let (clients, operators) = within(descriptors, &built, &builder.budget);
         let running = Arc::new(Running {
             views: views::State::new(&built, clock.wall_us()),
             shutdown_grace: built.shutdown_grace,
             serving: arc_swap::ArcSwap::from_pointee(Serving::of(&built)),
             retired: Mutex::default(),
-            admin_connections: Arc::new(Connections::from_pointee(admin_connections(&built.connections))),
+            admin_connections: Arc::new(Connections::from_pointee(operators)),
             current: Mutex::new(built),
             live: crate::proxy::Live::new(house),
             builder,
-            connections,
+            connections: Arc::new(Connections::from_pointee(clients)),
             security,
             metrics,
             clock,
+            descriptors,
             drain: Drain::new(),
             admin_drain: Drain::new(),
         });
@@ -272,8 +291,9 @@ impl Reloader {
         built.settle_in();
         show_expiry(&running.metrics, &built);
         running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
-        running.connections.store(Arc::new(built.connections.clone()));
-        running.admin_connections.store(Arc::new(admin_connections(&built.connections)));
+        let (clients, operators) = within(running.descriptors, &built, &running.builder.budget);
+        running.connections.store(Arc::new(clients));
+        running.admin_connections.store(Arc::new(operators));
         if !Arc::ptr_eq(&current.limiter, &built.limiter) {
             running.retire(&current.limiter);
         }

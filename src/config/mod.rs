@@ -107,6 +107,8 @@ pub struct Route {
     pub fields: FieldStyle,
     /// Bytes of a request's body, at most.
     pub body_bytes_max: u64,
+    /// `timeouts.request`.
+    pub request_timeout: Option<Duration>,
     /// Header rules, rewriting and the like: checked where the house is built.
     pub extras: Extras,
 }

@@ -1,6 +1,8 @@
 //! `[[routes]]`: as written, its names checked. What a path means and which route wins is the business of the room that routes.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::extras::{extras, respond};
 use super::reader::{Item, Place, Table};
@@ -13,6 +15,8 @@ use crate::telemetry::Mistake;
 
 const ROUTES_MAX: usize = 10_000;
 const METHODS_MAX: usize = 32;
+/// A whole request: a download may take hours.
+const REQUEST: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 
 /// What a route may refer to, and what it inherits.
 #[derive(Debug)]
@@ -58,6 +62,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     let styles = [("draft", FieldStyle::Draft), ("legacy", FieldStyle::Legacy), ("both", FieldStyle::Both), ("off", FieldStyle::Off)];
     let fields = table.take("ratelimit_fields").and_then(|item| item.choice(&styles, &[])).unwrap_or_default();
     let body_bytes_max = table.size("body_bytes", BODY_BYTES, above.body_bytes_max);
+    let request_timeout = request_timeout(&mut table);
     let extras = extras(&mut table);
     if matches!(target, Some(RouteTarget::Respond(_))) {
         of_upstreams_only(&table);
@@ -76,6 +81,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         scope_is_route,
         fields,
         body_bytes_max,
+        request_timeout,
         extras,
     })
 }
@@ -126,9 +132,17 @@ fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
     }
 }
 
+/// Time for a whole request; as long as it takes where nothing is said.
+fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
+    let mut timeouts = table.section("timeouts");
+    let request = timeouts.take("request").and_then(|item| item.duration(REQUEST));
+    timeouts.finish();
+    request
+}
+
 /// What would do nothing on a route that has no upstream is a mistake: somebody believes that it does something.
 fn of_upstreams_only(table: &Table<'_>) {
-    for key in ["request_headers", "upstream_host", "rewrite", "upgrade"] {
+    for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
         table.useless(key, "a route with an `upstream`");
     }
 }

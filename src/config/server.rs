@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::reader::{Item, Table};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
-use crate::wire::Identity;
+use crate::wire::{Identity, Rate};
 use crate::{limit, listen, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
@@ -25,6 +25,11 @@ const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
+/// What one client address may have of `connections` unless it is written, and the least of it.
+const ADDRESS_PART: usize = 10;
+const ADDRESS_CONNECTIONS_MIN: usize = 100;
+/// From a provider's block to a single address.
+const IPV6_PREFIX: RangeInclusive<u64> = 16..=128;
 /// The low end is what an HTTP/1 connection reads at a time. With the high end a head of HTTP/2, whose fields count 32 bytes more than they have, stays
 /// below the 24,576 fields that a `HeaderMap` can hold.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=512 << 10;
@@ -37,6 +42,11 @@ const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
+
+/// Bytes a second; with 0 a client may be as slow as it likes.
+const BODY_RATE_DEFAULT: u64 = 240;
+const RATE: RangeInclusive<u64> = 0..=1 << 30;
+const RATE_GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
 const BODY_IDLE_DEFAULT: Duration = Duration::from_secs(30);
@@ -53,6 +63,7 @@ pub(super) struct Server {
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
     pub(super) body_idle: Duration,
+    pub(super) body_rate: Option<Rate>,
 }
 
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
@@ -117,17 +128,22 @@ fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
 pub(super) fn server(root: &mut Table<'_>) -> Server {
     let mut table = root.section("server");
     let workers = table.take("workers").and_then(|item| workers(&item));
-    let trusted_proxies = table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
+    let trusted_proxies: Vec<IpNet> = table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
     let shutdown_grace = table.duration("shutdown_grace", SHUTDOWN_GRACE, SHUTDOWN_GRACE_DEFAULT);
 
     let mut limits = table.section("limits");
     let default = listen::ConnectionSettings::default();
     let connections_max = limits.count("connections", CONNECTIONS, default.connections_max);
+    let of_an_address = (connections_max / ADDRESS_PART).max(ADDRESS_CONNECTIONS_MIN);
+    let connections_per_address_max = limits.count("connections_per_address", CONNECTIONS, of_an_address);
+    let ipv6_prefix = limits.whole("ipv6_prefix", IPV6_PREFIX, default.ipv6_prefix.into());
     let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
     let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
     let waiting_max = limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
+    let body_rate = limits.size("body_rate", RATE, BODY_RATE_DEFAULT);
+    let send_rate = limits.size("send_rate", RATE, BODY_RATE_DEFAULT);
     limits.finish();
 
     let mut timeouts = table.section("timeouts");
@@ -135,6 +151,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let request_header = timeouts.duration("request_header", TIMEOUT, default.request_header);
     let body_idle = timeouts.duration("body_idle", TIMEOUT, BODY_IDLE_DEFAULT);
     let send_idle = timeouts.duration("send_idle", TIMEOUT, default.send_idle);
+    let rate_grace = timeouts.duration("rate_grace", TIMEOUT, RATE_GRACE_DEFAULT);
     let half_close = timeouts.duration("half_close", TIMEOUT, default.half_close);
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
@@ -142,21 +159,26 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     Server {
         workers: workers.unwrap_or_else(cores),
         shutdown_grace,
-        trusted_proxies,
         connections: listen::ConnectionSettings {
             connections_max,
+            connections_per_address_max,
+            ipv6_prefix: u8::try_from(ipv6_prefix).unwrap_or(128),
+            trusted_proxies: trusted_proxies.clone(),
             header_bytes_max,
             streams_max: u32::try_from(streams_max).unwrap_or(u32::MAX),
             tls_handshake,
             request_header,
             keep_alive,
             send_idle,
+            send_rate: Rate::new(send_rate, rate_grace),
             half_close,
         },
+        trusted_proxies,
         uri_bytes_max,
         body_bytes_max,
         waiting_max,
         body_idle,
+        body_rate: Rate::new(body_rate, rate_grace),
     }
 }
 
@@ -227,6 +249,8 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
         body_idle: server.body_idle,
+        body_rate: server.body_rate,
+        ipv6_prefix: server.connections.ipv6_prefix,
         access: log.access,
         access_json: match log.format {
             Format::Auto => !std::io::stdout().is_terminal(),

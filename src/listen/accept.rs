@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -11,15 +10,19 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
 use super::connection::Connection;
-use super::drain::Connections;
 use super::failure::Failures;
+use super::places::{Connections, NoPlace, Place};
 use super::pulse::Pulse;
 use super::{ConnectionSettings, Drain, Handler, Listener, Security};
+use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, Metrics, names};
+use crate::wire;
 
 /// The first wait after an error that hits every accept, and the longest: each further one is twice as long.
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
+/// Time for idle connections that were told to close to do so, while a new one waits for its place.
+const ROOM: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
@@ -33,7 +36,7 @@ pub(super) async fn serve<H: Handler>(
         Ok(listener) => {
             let abandon = AbandonOnDrop(acceptor.connections.clone());
             acceptor.accept_until_drained(&listener, &drain).await;
-            acceptor.accept_the_queued(listener);
+            acceptor.accept_the_queued(listener).await;
             acceptor.connections.drain();
             tokio::select! {
                 () = acceptor.connections.emptied() => {}
@@ -65,6 +68,11 @@ struct Acceptor<H> {
     connections: Connections,
     accepted: Counter,
     refused_limit: Counter,
+    refused_address: Counter,
+    reclaimed_limit: Counter,
+    reclaimed_descriptors: Counter,
+    /// Lines about an address with too many connections.
+    told: Seldom,
     refused_accept: Counter,
     failed: Arc<Failures>,
     /// Errors in a row that hit every accept.
@@ -73,14 +81,18 @@ struct Acceptor<H> {
 
 impl<H: Handler> Acceptor<H> {
     fn new(handler: H, security: Security, settings: Arc<ArcSwap<ConnectionSettings>>, drain: &Drain, metrics: &Metrics) -> Self {
-        let open: Arc<AtomicUsize> = drain.open_under(&settings);
+        let places = drain.places_under(&settings);
         Self {
             handler,
             security,
             settings,
-            connections: Connections::new(open, metrics.gauge(names::CONNECTIONS_OPEN)),
+            connections: Connections::new(&places, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
             refused_limit: metrics.counter(names::CONNECTIONS_REFUSED, &["limit"]),
+            refused_address: metrics.counter(names::CONNECTIONS_REFUSED, &["address"]),
+            reclaimed_limit: metrics.counter(names::CONNECTIONS_RECLAIMED, &["limit"]),
+            reclaimed_descriptors: metrics.counter(names::CONNECTIONS_RECLAIMED, &["descriptors"]),
+            told: Seldom::default(),
             refused_accept: metrics.counter(names::CONNECTIONS_REFUSED, &["accept"]),
             failed: Arc::new(Failures::new(metrics)),
             failures: 0,
@@ -98,7 +110,7 @@ impl<H: Handler> Acceptor<H> {
             match accepted {
                 Ok((stream, address)) => {
                     self.failures = 0;
-                    self.open(stream, address, false);
+                    self.open(stream, address, false).await;
                 }
                 Err(error) => {
                     let Some(wait) = self.failed(&error) else { continue };
@@ -112,9 +124,13 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    /// Counts and tells of a failed accept, and how long to wait before the next.
+    /// Counts and logs a failed accept, and says how long to wait before the next. Where descriptors have run out, idle
+    /// connections are closed.
     fn failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused_accept.inc();
+        if wire::is_out_of_descriptors(error) {
+            self.reclaimed_descriptors.add(self.connections.places().reclaim() as u64);
+        }
         let wait = after_accept_error(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
         tracing::warn!(%error, wait_ms = wait.as_millis(), "accepting failed");
@@ -122,7 +138,7 @@ impl<H: Handler> Acceptor<H> {
     }
 
     /// Closing a listening socket resets what the kernel has accepted for it and we have not: serve those too, a request each.
-    fn accept_the_queued(&self, listener: TcpListener) {
+    async fn accept_the_queued(&self, listener: TcpListener) {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => return tracing::warn!(%error, "connections that waited to be accepted are lost"),
@@ -132,19 +148,27 @@ impl<H: Handler> Acceptor<H> {
             let Ok((stream, address)) = listener.accept() else { return };
             let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
             match stream {
-                Ok(stream) => self.open(stream, address, true),
+                Ok(stream) => self.open(stream, address, true).await,
                 Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
             }
         }
     }
 
-    fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
+    async fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
         let settings = self.settings.load_full();
         let pulse = Arc::<Pulse>::default();
-        let Some(place) = self.connections.enter(&pulse, settings.connections_max) else {
-            self.refused_limit.inc();
-            return;
+        let place = match self.place(&pulse, address, &settings).await {
+            Ok(place) => place,
+            Err(NoPlace::Full { .. }) => return self.refused_limit.inc(),
+            Err(NoPlace::Address) => {
+                self.refused_address.inc();
+                if let Some(held_back) = self.told.due() {
+                    let bound = settings.connections_per_address_max;
+                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
+                }
+                return;
+            }
         };
         if draining {
             pulse.drain();
@@ -160,6 +184,25 @@ impl<H: Handler> Acceptor<H> {
                 tracing::debug!(%address, error = %failure, "a connection failed");
             }
         });
+    }
+
+    /// A place for a connection from `address`. Where all are taken, idle connections are closed for it.
+    async fn place(&self, pulse: &Arc<Pulse>, address: SocketAddr, settings: &ConnectionSettings) -> Result<Place, NoPlace> {
+        let until = clock::monotonic() + ROOM;
+        loop {
+            let mut reclaimed = 0;
+            // Before the look, so that what closes meanwhile is not missed.
+            let freed = self.connections.places().freed();
+            let entered = self.connections.enter(pulse, address.ip(), settings, &mut reclaimed);
+            self.reclaimed_limit.add(reclaimed as u64);
+            match entered {
+                Err(NoPlace::Full { reclaimed }) if reclaimed > 0 => {}
+                entered => return entered,
+            }
+            if tokio::time::timeout_at(until.into(), freed).await.is_err() {
+                return Err(NoPlace::Full { reclaimed });
+            }
+        }
     }
 }
 

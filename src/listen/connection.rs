@@ -10,9 +10,9 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
-use super::drain::Place;
 use super::failure::Failure;
 use super::http1::{self, End};
+use super::places::Place;
 use super::pulse::Pulse;
 use super::stream::ClientStream;
 use super::transport::Transport;

@@ -20,6 +20,10 @@ pub(super) enum Failure {
     Silent,
     /// A client that takes nothing of its reply.
     SendTimeout,
+    /// A client that takes its reply more slowly than the rate allows.
+    SendSlow,
+    /// A request that took longer than its route allows.
+    Overdue,
     /// A reply that ended before its end.
     ReplyCut,
     /// A client that speaks TLS where nobody does.
@@ -48,6 +52,8 @@ enum HttpCause {
     HeadTooLarge,
     HeadTimeout,
     SendTimeout,
+    SendSlow,
+    RequestTimeout,
     ReplyCut,
     Closed,
     Other,
@@ -78,12 +84,14 @@ impl TlsCause {
 }
 
 impl HttpCause {
-    const ALL: [(Self, &str); 8] = [
+    const ALL: [(Self, &str); 10] = [
         (Self::Malformed, "malformed"),
         (Self::TlsHello, "tls_hello"),
         (Self::HeadTooLarge, "head_too_large"),
         (Self::HeadTimeout, "head_timeout"),
         (Self::SendTimeout, "send_timeout"),
+        (Self::SendSlow, "send_slow"),
+        (Self::RequestTimeout, "request_timeout"),
         (Self::ReplyCut, "reply_cut"),
         (Self::Closed, "closed"),
         (Self::Other, "other"),
@@ -136,6 +144,8 @@ impl Failures {
             Failure::HeadTooLarge => http(HttpCause::HeadTooLarge),
             Failure::Silent => http(HttpCause::HeadTimeout),
             Failure::SendTimeout => http(HttpCause::SendTimeout),
+            Failure::SendSlow => http(HttpCause::SendSlow),
+            Failure::Overdue => http(HttpCause::RequestTimeout),
             Failure::ReplyCut => http(HttpCause::ReplyCut),
             Failure::TlsHello => http(HttpCause::TlsHello),
             Failure::Socket(_) => http(HttpCause::Closed),
@@ -170,6 +180,8 @@ impl fmt::Display for Failure {
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
             Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
+            Self::SendSlow => write!(out, "the client takes its reply too slowly"),
+            Self::Overdue => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),
         }

@@ -17,6 +17,7 @@ use super::failure::{Failure, TlsCause};
 use super::pulse::Pulse;
 use super::transport::Noting;
 use super::{Peer, subject};
+use crate::clock;
 
 /// The first byte of a TLS record that holds a hello (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
@@ -26,7 +27,8 @@ const NOT_PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length: 95\r\n\r\n\
     {\"title\":\"Bad Request\",\"status\":400,\"detail\":\"plain HTTP was sent to a port that speaks HTTPS\"}";
 
-/// Shakes hands, and notes in `peer` what it brought to light. Gives up after `within`, or when the connection is abandoned.
+/// Shakes hands, and notes in `peer` what it brought to light. Gives up after `within`, or when the connection is abandoned,
+/// and makes room for others while nothing has come.
 pub(super) async fn shake(
     socket: TcpStream,
     config: Arc<ServerConfig>,
@@ -46,7 +48,10 @@ pub(super) async fn shake(
 
 async fn attempt(socket: TcpStream, config: Arc<ServerConfig>, pulse: &Arc<Pulse>) -> Result<TlsStream<Noting<TcpStream>>, Failure> {
     let mut first = [0];
-    match socket.peek(&mut first).await {
+    pulse.idle(clock::monotonic());
+    let peeked = socket.peek(&mut first).await;
+    pulse.busy();
+    match peeked {
         Ok(1) if first == [HANDSHAKE] => {}
         Ok(1) if first.iter().all(u8::is_ascii_uppercase) => return Err(refuse_plain(socket).await),
         // Nothing to speak to: rustls would say the same at greater length.
@@ -71,15 +76,22 @@ async fn refuse_plain(mut socket: TcpStream) -> Failure {
     Failure::Tls(TlsCause::PlainText, error)
 }
 
-/// A handshake is nothing that a drain waits for to be idle: it ends with the connection's first requests. But the end of the grace ends it.
+/// A drain lets handshakes finish: they end with the connection's first requests. A client that has not begun its own is
+/// let go, and the deadline of the drain ends them all.
 async fn unless_abandoned<T>(pulse: &Pulse, shaking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut shaking = pin!(shaking);
+    // Accepted in a drain, it gets its one request.
+    let late = pulse.is_draining();
     poll_fn(|cx| {
         pulse.wake_with(cx.waker());
         if pulse.is_abandoned() {
             return Poll::Ready(Err(Failure::Tls(TlsCause::Closed, io::ErrorKind::ConnectionAborted.into())));
         }
-        shaking.as_mut().poll(cx)
+        let polled = shaking.as_mut().poll(cx);
+        if polled.is_pending() && !late && pulse.is_draining() && pulse.is_idle() {
+            return Poll::Ready(Err(Failure::Tls(TlsCause::Closed, io::ErrorKind::ConnectionAborted.into())));
+        }
+        polled
     })
     .await
 }

@@ -24,8 +24,9 @@ use tokio::io::AsyncWrite;
 
 use super::client::Client;
 use super::connection::Served;
-use super::drain::Place;
 use super::failure::Failure;
+use super::places::Place;
+use super::progress::Progress;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::tunnel::Tunnel;
@@ -33,7 +34,7 @@ use super::upload::Upload;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
 use crate::http1::{self, Encoding, Framing, HTTP2_PREFACE, Outbox, Reader, Refused, RequestHead, Scan, SendError};
-use crate::wire::{Alarm, Body, Buffer, Known, Request, Response, Upgrade};
+use crate::wire::{Alarm, Body, BodyError, Buffer, Known, Request, Response, Upgrade};
 
 /// How a TLS hello begins: a handshake record of version 3.
 const TLS_HELLO: [u8; 2] = [22, 3];
@@ -154,6 +155,7 @@ impl<H: Handler> Connection<'_, H> {
         }
         loop {
             if let Some(wanted) = self.look() {
+                self.served.pulse.busy();
                 self.alarm.disarm();
                 return Poll::Ready(Ok(wanted));
             }
@@ -174,6 +176,11 @@ impl<H: Handler> Connection<'_, H> {
         if since.is_none_or(|(_, before)| before != begun) {
             let now = clock::monotonic();
             *since = Some((now, begun));
+            if begun {
+                self.served.pulse.busy();
+            } else {
+                self.served.pulse.idle(now);
+            }
             // A new connection has to show its first head in time: it has not earned the longer wait.
             let wait = if begun || self.first { self.settings.request_header } else { self.settings.keep_alive };
             let first = since.map_or(now, |(first, _)| if self.first { first } else { now });
@@ -350,7 +357,7 @@ impl<H: Handler> Connection<'_, H> {
 
     /// Sends what the outbox begins and `body` goes on with; false when the client or the worker has gone meanwhile.
     async fn send(&mut self, body: &mut Body) -> Result<bool, Failure> {
-        let mut progress = Progress::default();
+        let mut progress = Progress::new(self.outbox.sent_bytes());
         poll_fn(|cx| {
             if self.served.pulse.is_abandoned() {
                 return Poll::Ready(Ok(false));
@@ -361,37 +368,36 @@ impl<H: Handler> Connection<'_, H> {
                     return Poll::Ready(Ok(true));
                 }
                 Poll::Ready(Err(SendError::Io(error))) => return Poll::Ready(Err(Failure::Socket(error))),
+                Poll::Ready(Err(SendError::Body(BodyError::Overdue))) => return Poll::Ready(Err(Failure::Overdue)),
                 Poll::Ready(Err(SendError::Body(_) | SendError::Length)) => return Poll::Ready(Err(Failure::ReplyCut)),
                 Poll::Pending => {}
             }
             if self.outbox.awaits_body() {
                 let taken = (self.outbox.sent_bytes(), self.served.pulse.writes());
-                if progress.client_is_awaited || progress.taken != taken {
-                    progress = Progress { client_is_awaited: false, taken };
+                if progress.awaits_upstream(taken) {
                     self.alarm.disarm();
                 }
                 return self.poll_gone(cx).map(|()| Ok(false));
             }
             body.poll_besides(cx);
-            self.poll_taken(cx, &mut progress).map(Err)
+            self.poll_taken(cx, &mut progress, body.deadline()).map(Err)
         })
         .await
     }
 
-    /// Ready when the client has taken nothing for too long: it would hold its reply, the upstream's connection and any lease for ever.
-    fn poll_taken(&mut self, cx: &mut Context<'_>, progress: &mut Progress) -> Poll<Failure> {
+    /// Ready when the client has taken nothing for too long, or too little, or when the reply must be over: it would hold
+    /// the upstream's connection and any lease for ever.
+    fn poll_taken(&mut self, cx: &mut Context<'_>, progress: &mut Progress, deadline: Option<Instant>) -> Poll<Failure> {
         loop {
             // TLS has buffers of its own: it may be stuck for long and yet bring something out.
-            let now = (self.outbox.sent_bytes(), self.served.pulse.writes());
-            if !progress.client_is_awaited || progress.taken != now {
-                *progress = Progress { client_is_awaited: true, taken: now };
-                self.alarm.arm(clock::monotonic() + self.settings.send_idle);
+            let taken = (self.outbox.sent_bytes(), self.served.pulse.writes());
+            if let Some(until) = progress.awaits_client(taken, deadline, self.settings) {
+                self.alarm.arm(until);
             }
             std::task::ready!(self.alarm.poll(cx));
-            if progress.taken == (self.outbox.sent_bytes(), self.served.pulse.writes()) {
-                return Poll::Ready(Failure::SendTimeout);
+            if let Some(failure) = progress.is_over((self.outbox.sent_bytes(), self.served.pulse.writes()), deadline) {
+                return Poll::Ready(failure);
             }
-            progress.client_is_awaited = false;
         }
     }
 
@@ -462,11 +468,4 @@ struct Asked {
 
 fn is_trailers(coding: &[u8]) -> bool {
     coding.trim_ascii().eq_ignore_ascii_case(b"trailers")
-}
-
-/// How far a client has taken its reply, when it was last looked at.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Progress {
-    client_is_awaited: bool,
-    taken: (u64, u64),
 }

@@ -10,7 +10,7 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -22,9 +22,9 @@ use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Served;
-use super::drain::Place;
 use super::failure::Failure;
 use super::http2_reply::{self, Sent};
+use super::places::Place;
 use super::pulse::Pulse;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
@@ -168,8 +168,10 @@ impl Idle {
                 (_, Phase::Closing) => GOODBYE,
                 _ => self.keep_alive,
             };
-            self.alarm.arm(clock::monotonic() + wait);
+            let now = clock::monotonic();
+            self.alarm.arm(now + wait);
             self.phase = phase;
+            pulse.idle(now);
         }
         self.alarm.poll(cx).map(|()| match phase {
             _ if !seen => Lapse::Silent,
@@ -194,7 +196,7 @@ where
     fn execute(&self, work: F) {
         self.pulse.stream_opened();
         let open = Open { pulse: Arc::clone(&self.pulse), _place: Arc::clone(&self.place) };
-        tokio::spawn(Stream { work, open, alarm: Alarm::default(), send_idle: self.send_idle });
+        tokio::spawn(Stream { work, open, alarm: Alarm::default(), send_idle: self.send_idle, deadline: None });
     }
 }
 
@@ -211,13 +213,14 @@ impl Drop for Open {
 }
 
 pin_project! {
-    /// One stream, and the time for which its client takes nothing of the reply. hyper waits for the client without a bound.
+    /// One stream, the time for which its client takes nothing of the reply, and when that must be over. hyper waits for the client without a bound.
     struct Stream<F> {
         #[pin]
         work: F,
         open: Open,
         alarm: Alarm,
         send_idle: Duration,
+        deadline: Option<Instant>,
     }
 }
 
@@ -226,12 +229,16 @@ impl<F: Future<Output = ()>> Future for Stream<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        let (polled, sent) = http2_reply::watch(|| this.work.poll(cx));
+        let (polled, sent, deadline) = http2_reply::watch(|| this.work.poll(cx));
+        *this.deadline = deadline.or(*this.deadline);
         if polled.is_ready() {
             return polled;
         }
         match sent {
-            Sent::Piece => this.alarm.arm(clock::monotonic() + *this.send_idle),
+            Sent::Piece => {
+                let still = clock::monotonic() + *this.send_idle;
+                this.alarm.arm(this.deadline.map_or(still, |deadline| deadline.min(still)));
+            }
             Sent::Awaited => this.alarm.disarm(),
             Sent::Nothing => {}
         }

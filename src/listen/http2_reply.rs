@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -25,13 +26,14 @@ pub(super) enum Sent {
 
 thread_local! {
     static SENT: Cell<Sent> = const { Cell::new(Sent::Nothing) };
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Polls a stream, and says what its body did.
-pub(super) fn watch<T>(poll: impl FnOnce() -> T) -> (T, Sent) {
+/// Polls a stream, and says what its body did, and when it must be over if it was asked and knows.
+pub(super) fn watch<T>(poll: impl FnOnce() -> T) -> (T, Sent, Option<Instant>) {
     SENT.set(Sent::Nothing);
     let polled = poll();
-    (polled, SENT.get())
+    (polled, SENT.get(), DEADLINE.take())
 }
 
 /// A reply's body that tells.
@@ -43,6 +45,9 @@ impl http_body::Body for Reply {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = Pin::new(&mut self.0).poll_frame(cx);
+        if let deadline @ Some(_) = self.0.deadline() {
+            DEADLINE.set(deadline);
+        }
         SENT.set(if polled.is_ready() { Sent::Piece } else { Sent::Awaited });
         polled
     }

@@ -1,21 +1,23 @@
 //! Accepts connections and serves requests on them, until told to drain. Knows no route and no limit: its handler is handed in.
 //!
 //! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its close), `tls` (certificates, and which of them a
-//! client sees), `handshake`, `http1` with `client`, `upload` and `close` (its socket, a request's body, the last words), `http2` with `stream` (what hyper
-//! reads and writes), `pulse` (what a worker tells its connections).
+//! client sees), `handshake`, `http1` with `client`, `upload` and `progress` (its socket, a request's body, how it takes a reply), `http2` with `stream` (what hyper
+//! reads and writes), `pulse` (what a worker tells its connections), `places` with `addresses` (how many there may be, in all and of one client).
 
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::StatusCode;
+use ipnet::IpNet;
 
 use crate::telemetry::Metrics;
-use crate::wire::{Body, Identity, Pem, Request, Response};
+use crate::wire::{Body, Identity, Pem, Rate, Request, Response};
 
 mod accept;
+mod addresses;
 mod bind;
 mod client;
 mod connection;
@@ -25,6 +27,8 @@ mod handshake;
 mod http1;
 mod http2;
 mod http2_reply;
+mod places;
+mod progress;
 mod pulse;
 mod stream;
 mod subject;
@@ -73,6 +77,12 @@ pub struct ClientCertificates {
 pub struct ConnectionSettings {
     /// Connections at once over all workers, at most: over all listeners that are served with these very settings.
     pub connections_max: usize,
+    /// And of one client network.
+    pub connections_per_address_max: usize,
+    /// Bits of an IPv6 address that make a client network.
+    pub ipv6_prefix: u8,
+    /// Their connections are many clients', and count under no address.
+    pub trusted_proxies: Vec<IpNet>,
     /// Bytes of a request's head, at most: above, 431.
     pub header_bytes_max: usize,
     /// HTTP/2: requests at once on one connection, at most.
@@ -85,6 +95,9 @@ pub struct ConnectionSettings {
     pub keep_alive: Duration,
     /// Time for which a client may take nothing of a reply that waits for it.
     pub send_idle: Duration,
+    /// How slowly a client may take a reply that waits for it (HTTP/1): over HTTP/2 it has to take whole pieces within
+    /// `send_idle`, which is no less.
+    pub send_rate: Option<Rate>,
     /// Time for which a client that has closed its sending side is still worked for (HTTP/1).
     pub half_close: Duration,
 }
@@ -94,14 +107,26 @@ impl Default for ConnectionSettings {
     fn default() -> Self {
         Self {
             connections_max: 20_000,
+            connections_per_address_max: 2_000,
+            ipv6_prefix: 64,
+            trusted_proxies: Vec::new(),
             header_bytes_max: 32 << 10,
             streams_max: 100,
             tls_handshake: Duration::from_secs(5),
             request_header: Duration::from_secs(10),
             keep_alive: Duration::from_secs(75),
             send_idle: Duration::from_secs(60),
+            send_rate: Rate::new(240, Duration::from_secs(10)),
             half_close: Duration::from_secs(1),
         }
+    }
+}
+
+impl ConnectionSettings {
+    /// Whether the connections of `client` count under its address.
+    fn counts(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        !self.trusted_proxies.iter().any(|network| network.contains(&client))
     }
 }
 

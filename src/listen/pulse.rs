@@ -2,8 +2,14 @@
 //! nothing here is contended. Knows nothing of requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
+
+use crate::clock;
+
+/// Where [`Pulse::millis`] counts from.
+static BEGAN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
 
 /// See the file's head.
 #[derive(Debug, Default)]
@@ -19,6 +25,8 @@ pub(super) struct Pulse {
     /// It is no HTTP connection any more, and read by whoever asked for the upgrade: woken through this.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
+    /// Since when it waits for a request, in [`Pulse::millis`]; 0: it does not.
+    idle_since_ms: AtomicU64,
 }
 
 impl Pulse {
@@ -50,6 +58,32 @@ impl Pulse {
         }
     }
 
+    /// Milliseconds from the first call on, and one more: never 0.
+    pub(super) fn millis(now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(*BEGAN).as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    /// Nothing is under way since `now`: it may be closed to make room.
+    pub(super) fn idle(&self, now: Instant) {
+        self.idle_since_ms.store(Self::millis(now), Ordering::Relaxed);
+    }
+
+    /// Something is under way.
+    pub(super) fn busy(&self) {
+        self.idle_since_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle_since_ms.load(Ordering::Relaxed) != 0
+    }
+
+    /// Since when nothing is under way, unless it was told to close already.
+    pub(super) fn idle_since_ms(&self) -> Option<u64> {
+        let since = self.idle_since_ms.load(Ordering::Relaxed);
+        (since != 0 && !self.is_draining() && !self.is_abandoned()).then_some(since)
+    }
+
     /// Bytes went out below TLS.
     pub(super) fn wrote(&self) {
         // One writer: no need for the bus lock of a fetch_add.
@@ -62,6 +96,7 @@ impl Pulse {
 
     /// An HTTP/2 stream begins.
     pub(super) fn stream_opened(&self) {
+        self.busy();
         self.streams.fetch_add(1, Ordering::Relaxed);
         self.had_streams.store(true, Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::drain::Place;
+use super::places::Place;
 use super::pulse::Pulse;
 use crate::clock;
 use crate::wire::Alarm;

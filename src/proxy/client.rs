@@ -9,13 +9,15 @@ use ipnet::IpNet;
 
 use super::text::AddressText;
 use crate::listen::Peer;
-use crate::wire::{Fields, Known};
+use crate::wire::{Fields, Known, Network};
 
 /// Who asks.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The address that limits count by, as text.
     pub(super) text: AddressText,
+    /// That address; none where it is a trusted proxy's own, which is many clients'.
+    address: Option<IpAddr>,
     /// The peer is a trusted proxy: what it forwarded is kept.
     pub(super) trusted: bool,
     /// The client's own connection was TLS.
@@ -29,13 +31,20 @@ impl Client {
         if !is_trusted(address, trusted_proxies) {
             return Self::untrusted(peer);
         }
-        let text = AddressText::address(walk(address, fields, trusted_proxies));
-        Self { text, trusted: true, https: forwarded_https(fields).unwrap_or(peer.tls) }
+        let client = walk(address, fields, trusted_proxies);
+        let text = AddressText::address(client);
+        let address = Some(client).filter(|client| !is_trusted(*client, trusted_proxies));
+        Self { text, address, trusted: true, https: forwarded_https(fields).unwrap_or(peer.tls) }
     }
 
     /// The connection's own far end.
     pub(super) fn untrusted(peer: &Peer) -> Self {
-        Self { text: AddressText::copied(&peer.ip), trusted: false, https: peer.tls }
+        Self { text: AddressText::copied(&peer.ip), address: Some(peer.address.ip()), trusted: false, https: peer.tls }
+    }
+
+    /// The network that its requests under way count for; none where the client is not known.
+    pub(super) fn network(&self, ipv6_prefix: u8) -> Option<Network> {
+        self.address.map(|address| Network::of(address, ipv6_prefix))
     }
 
     /// `http` or `https`.
@@ -143,6 +152,16 @@ mod tests {
             is("10.0.0.1:1", &[wrong], "10.0.0.1");
         }
         is("10.0.0.1:1", &["1.1.1.1, x, 10.0.0.2"], "10.0.0.2");
+    }
+
+    #[test]
+    fn a_clients_network_is_that_of_its_address_and_a_trusted_proxy_has_none() {
+        let network = |text: &str| Some(Network::of(text.parse().unwrap(), 64));
+        assert_eq!(client("192.0.2.7:1", &[]).network(64), network("192.0.2.7"));
+        assert_eq!(client("10.0.0.1:1", &["198.51.100.1"]).network(64), network("198.51.100.1"));
+        assert_eq!(client("10.0.0.1:1", &["2001:db9::5"]).network(64), network("2001:db9::6"));
+        assert_eq!(client("10.0.0.1:1", &[]).network(64), None);
+        assert_eq!(client("10.0.0.1:1", &["10.0.0.2"]).network(64), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -41,6 +42,7 @@ pub(super) struct Route {
     pub(super) answer: Answer,
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
+    pub(super) request_timeout: Option<Duration>,
     pub(super) extras: Option<Box<RequestExtras>>,
     pub(super) upgrades: Upgrades,
     tail: Tail,
@@ -175,7 +177,8 @@ impl Route {
         let tail = Tail { extras: reply_extras.map(Arc::new), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written.policy.map(|policy| Decider::new(policy, &parameters));
-        Self { answer, decider, body_bytes_max: written.body_bytes_max, extras, upgrades, tail }
+        let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
+        Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, tail }
     }
 }
 

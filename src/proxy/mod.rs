@@ -46,12 +46,14 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
+use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, Request, Response};
 
 use forward::PolicyFields;
@@ -144,8 +146,9 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
             if let Some(protocol) = upgrade {
                 tunnel::ask(&route.upgrades, &mut request, &body, protocol, visit);
             }
+            let body = visit.bound(body, route.request_timeout);
             request.body = visit.sending(body);
-            let reply = upstream.send(request).await.map_err(|error| visit.not_replied(&error))?;
+            let reply = send(upstream, request, house, visit).await.map_err(|error| visit.not_replied(&error))?;
             if visit.understands(&reply) { Ok(reply) } else { Err(visit.not_replied(&upstream.misunderstood())) }
         }
         Answer::Respond(own) => {
@@ -156,12 +159,27 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
     }
 }
 
+/// Has the upstream answer, within the time for the whole request.
+async fn send(upstream: &Upstream, request: Request, house: &House, visit: &Visit) -> Result<Response, UpstreamError> {
+    let client = visit.client.network(house.settings.ipv6_prefix);
+    let sending = pin!(upstream.send_for(request, client));
+    let Some(timeout) = &visit.timeout else { return sending.await };
+    // Boxed: few routes have one, and every connection would carry its room.
+    match Box::pin(tokio::time::timeout_at(timeout.deadline.into(), sending)).await {
+        Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
+        Ok(failed) => failed,
+        Err(_) => Err(upstream.overdue(timeout.is_uploading())),
+    }
+}
+
 /// A request's body within the route's bounds. One that has come whole needs none.
 fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     if !body.is_streaming() {
         return body;
     }
-    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).sift_trailers(hop::sift_trailers)
+    // A gRPC client may also send little for long: see `body_idle`.
+    let rate = house.settings.body_rate.filter(|_| !visit.grpc);
+    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).at_least(rate).sift_trailers(hop::sift_trailers)
 }
 
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.

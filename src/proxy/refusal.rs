@@ -33,7 +33,7 @@ pub(super) enum Refusal {
     NotFound,
     /// 405: only these methods have routes.
     MethodNotAllowed(String),
-    /// 408: its body stood still.
+    /// 408: its body stood still, came too slowly, or was not over in the request's time.
     BodyTooSlow,
     /// 413.
     BodyTooLarge { limit_bytes: u64 },
@@ -51,6 +51,11 @@ pub(super) enum Refusal {
     UpstreamFailed,
     /// 503: too much is under way to the upstream already.
     UpstreamOverloaded,
+    /// 503: as much of that is this client's as one may have. The status of a full upstream, since a wait helps in the same
+    /// way; nginx' `limit_conn` answers it, too.
+    ClientOverShare,
+    /// 503: this process has no file descriptor left for a connection to the upstream.
+    OutOfDescriptors,
     /// 504.
     UpstreamTooSlow,
     /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads the answer.
@@ -74,7 +79,7 @@ impl Refusal {
             Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
             Self::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into()),
-            Self::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "The request's body stood still for too long.".into()),
+            Self::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "The request's body came too slowly.".into()),
             Self::BodyTooLarge { limit_bytes } => (StatusCode::PAYLOAD_TOO_LARGE, limit("request's body", *limit_bytes)),
             Self::UriTooLong { limit_bytes } => (StatusCode::URI_TOO_LONG, limit("request's target", *limit_bytes as u64)),
             Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "The allowance is used up for now.".into()),
@@ -83,6 +88,8 @@ impl Refusal {
             Self::PolicyFailed => (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into()),
             Self::UpstreamFailed => (StatusCode::BAD_GATEWAY, "The upstream can't be reached, or its answer can't be read.".into()),
             Self::UpstreamOverloaded => (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into()),
+            Self::ClientOverShare => (StatusCode::SERVICE_UNAVAILABLE, "Too many requests of this client are under way.".into()),
+            Self::OutOfDescriptors => (StatusCode::SERVICE_UNAVAILABLE, "Too many connections are open already.".into()),
             Self::UpstreamTooSlow => (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into()),
             Self::ClientGone => {
                 (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into())
@@ -235,11 +242,13 @@ impl From<&UpstreamError> for Refusal {
     fn from(error: &UpstreamError) -> Self {
         match (&error.body, error.cause) {
             (Some(BodyError::TooLarge { limit_bytes }), _) => Self::BodyTooLarge { limit_bytes: *limit_bytes },
-            (Some(BodyError::Idle), _) => Self::BodyTooSlow,
+            (Some(BodyError::Idle | BodyError::Slow | BodyError::Overdue), _) => Self::BodyTooSlow,
             (Some(BodyError::Malformed), _) => Self::BadRequest("the body's chunks are broken"),
             (Some(BodyError::Cut(_) | BodyError::Reset), _) | (None, Cause::Body) => Self::ClientGone,
             (None, Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
             (None, Cause::Overload) => Self::UpstreamOverloaded,
+            (None, Cause::Share) => Self::ClientOverShare,
+            (None, Cause::Descriptors) => Self::OutOfDescriptors,
             (None, Cause::Timeout) => Self::UpstreamTooSlow,
         }
     }

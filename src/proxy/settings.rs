@@ -9,6 +9,7 @@ use crate::limit::Scope;
 use crate::policy::Policy;
 use crate::telemetry::Access;
 use crate::upstream::Upstream;
+use crate::wire::Rate;
 
 /// One `[[routes]]`, with the rooms' things that it names already built.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct RouteSettings {
     pub fields: FieldStyle,
     /// Bytes of a request's body, at most: above, 413.
     pub body_bytes_max: u64,
+    /// Time for the whole request, from its head to its reply's last byte; none where it is not bounded.
+    pub request_timeout: Option<Duration>,
     /// What else it does.
     pub extras: Extras,
 }
@@ -180,6 +183,10 @@ pub struct Settings {
     pub uri_bytes_max: usize,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
+    /// How slowly a client may send a request's body.
+    pub body_rate: Option<Rate>,
+    /// Bits of an IPv6 address that make one client, where requests under way are counted.
+    pub ipv6_prefix: u8,
     /// Which requests are logged.
     pub access: Access,
     /// JSON lines, or text.

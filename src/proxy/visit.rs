@@ -4,7 +4,7 @@
 //! keeps nothing of the house but the route's [`Tail`], so that a long stream does not keep an old configuration.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Method, StatusCode};
@@ -67,7 +67,24 @@ pub(super) struct Visit {
     pub(super) reply_facts: Vec<(String, String)>,
     /// Bytes of the request's body, once it has ended; only counted where `settle` reads it.
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
+    /// Where the route bounds the whole request.
+    pub(super) timeout: Option<Box<Timeout>>,
     over: bool,
+}
+
+/// The end of a request's time.
+#[derive(Debug)]
+pub(super) struct Timeout {
+    pub(super) deadline: Instant,
+    /// The request's body has come to its end.
+    sent: Arc<AtomicBool>,
+}
+
+impl Timeout {
+    /// Whether the client has not sent all of its request.
+    pub(super) fn is_uploading(&self) -> bool {
+        !self.sent.load(Ordering::Relaxed)
+    }
 }
 
 /// The request's body has not ended yet.
@@ -113,6 +130,7 @@ impl Visit {
             failure: None,
             reply_facts: Vec::new(),
             request_bytes: None,
+            timeout: None,
             over: false,
         })
     }
@@ -176,6 +194,15 @@ impl Visit {
         let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));
         self.request_bytes = Some(Arc::clone(&bytes));
         body.on_end(move |end: &End| bytes.store(end.bytes, Ordering::Relaxed))
+    }
+
+    /// The whole request has `timeout`, where it is bounded: then the end of its body is noted.
+    pub(super) fn bound(&mut self, body: Body, timeout: Option<Duration>) -> Body {
+        let Some(timeout) = timeout else { return body };
+        let streams = body.is_streaming();
+        let sent = Arc::new(AtomicBool::new(!streams));
+        self.timeout = Some(Box::new(Timeout { deadline: self.started + timeout, sent: Arc::clone(&sent) }));
+        if streams { body.on_end(move |_: &End| sent.store(true, Ordering::Relaxed)) } else { body }
     }
 
     /// There is no reply. A request whose own body failed is the client's doing, and refunds nothing.
@@ -294,6 +321,11 @@ impl OnEnd for Visit {
         let ending = match end.ending {
             wire::Ending::Complete if self.status < 500 => Ending::Completed,
             wire::Ending::Complete => Ending::UpstreamFailed,
+            wire::Ending::Failed(wire::Failure::Overdue) => {
+                self.failure = Some("request-timeout");
+                // Refunds nothing: a client could make its request last.
+                Ending::ClientGone
+            }
             wire::Ending::Failed(_) => {
                 self.failure = Some("reply-cut");
                 Ending::UpstreamFailed

@@ -7,17 +7,34 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::budget::Permit;
 use super::endpoint::Endpoint;
 use super::host::Host;
 use super::hosts::Hosts;
 use super::stream::Stream;
-use super::{Cause, Inner, Protocol};
+use super::{Cause, Inner, Protocol, pool};
+use crate::wire::is_out_of_descriptors;
 
 /// Connects to `host`. What fails is logged with its reason, once a second at most: while an upstream is down this happens at every request.
 pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protocol) -> Result<Stream, Cause> {
     let endpoint = upstream.endpoints.get(host.endpoint).ok_or(Cause::Connect)?;
-    let (cause, error) = match timeout(upstream.connect, open(upstream, host, endpoint, protocol)).await {
+    // An idle connection to another host gives way.
+    let permit = upstream.budget.open().or_else(|| {
+        pool::release_idle();
+        upstream.budget.open()
+    });
+    let Some(permit) = permit else {
+        upstream.warn_exhausted(host);
+        return Err(Cause::Descriptors);
+    };
+    let (cause, error) = match timeout(upstream.connect, open(upstream, host, endpoint, protocol, permit)).await {
         Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err((Cause::Descriptors, _))) => {
+            // The next one may find what this one has not.
+            pool::release_idle();
+            upstream.warn_exhausted(host);
+            return Err(Cause::Descriptors);
+        }
         Ok(Err((cause, error))) => (cause, error),
         Err(elapsed) => (Cause::Timeout, elapsed.into()),
     };
@@ -26,11 +43,18 @@ pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protoc
     Err(cause)
 }
 
-async fn open(upstream: &Inner, host: &Host, endpoint: &Endpoint, protocol: Protocol) -> Result<Stream, (Cause, io::Error)> {
-    let unconnected = |error| (Cause::Connect, error);
+async fn open(
+    upstream: &Inner,
+    host: &Host,
+    endpoint: &Endpoint,
+    protocol: Protocol,
+    _permit: Permit,
+) -> Result<Stream, (Cause, io::Error)> {
+    // Our own lack of descriptors says nothing of the host.
+    let unconnected = |error| (if is_out_of_descriptors(&error) { Cause::Descriptors } else { Cause::Connect }, error);
     let stream = TcpStream::connect(host.address).await.map_err(unconnected)?;
     stream.set_nodelay(true).map_err(unconnected)?;
-    let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else { return Ok(Stream::Plain(stream)) };
+    let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else { return Ok(Stream::Plain { stream, _permit }) };
     let stream = tls.handshake(name, stream, protocol).await.map_err(|error| (Cause::Tls, error))?;
-    Ok(Stream::Tls(Box::new(stream)))
+    Ok(Stream::Tls { stream: Box::new(stream), _permit })
 }

@@ -90,7 +90,7 @@ impl Host {
     /// It did not, and that was its own fault.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
         let failures_max = upstream.ejection.failures;
-        if failures_max == 0 || matches!(cause, Cause::Body | Cause::Overload) {
+        if failures_max == 0 || matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors) {
             return;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);

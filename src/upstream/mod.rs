@@ -2,7 +2,7 @@
 //!
 //! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice between hosts), `host` and `hosts` (addresses, as all
 //! workers see them), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections) with `head`, `outgoing` and `patience` (a request's head
-//! and body over HTTP/2, and how long to wait for its answer), `endpoint`, `connect`, `tls` and `stream` (from what is written to a stream).
+//! and body over HTTP/2, and how long to wait for its answer), `endpoint`, `connect` with `budget`, `tls` and `stream` (from what is written to a stream).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
-use crate::wire::{End, Ending, Failure, Request, Response};
+use crate::wire::{BodyError, End, Ending, Failure, Network, Request, Response};
 
+mod budget;
 mod connect;
 mod endpoint;
 mod head;
@@ -32,6 +33,7 @@ mod streams;
 mod tests;
 mod tls;
 
+pub use budget::Budget;
 pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettings};
 
 use hosts::{Hosts, Resolve};
@@ -49,7 +51,7 @@ pub struct UpstreamError {
     /// Whether the upstream may have got any of the request.
     pub sent: bool,
     /// The request's body was the fault, not the upstream: too large, stood still, or the client went away.
-    pub body: Option<crate::wire::BodyError>,
+    pub body: Option<BodyError>,
 }
 
 /// What went wrong, closed: a metric's label.
@@ -67,12 +69,17 @@ pub enum Cause {
     Protocol,
     /// This worker has too many requests at the upstream already; nothing was sent.
     Overload,
+    /// This worker has much to do there, and as much of it is this client's as one may have; nothing was sent.
+    Share,
+    /// This process has no file descriptor left for another connection; nothing was sent.
+    Descriptors,
     /// The request's own body failed.
     Body,
 }
 
 impl Cause {
-    const ALL: [Self; 7] = [Self::Connect, Self::Tls, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Body];
+    const ALL: [Self; 9] =
+        [Self::Connect, Self::Tls, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Share, Self::Descriptors, Self::Body];
 
     /// The metric's label.
     #[must_use]
@@ -84,6 +91,8 @@ impl Cause {
             Self::Cut => "cut",
             Self::Protocol => "protocol",
             Self::Overload => "overload",
+            Self::Share => "share",
+            Self::Descriptors => "descriptors",
             Self::Body => "body",
         }
     }
@@ -109,6 +118,7 @@ struct Inner {
     name: String,
     endpoints: Vec<endpoint::Endpoint>,
     protocol: Protocol,
+    budget: Budget,
     tls: Option<tls::Tls>,
     hosts: Hosts,
     http2: Http2Settings,
@@ -137,11 +147,24 @@ impl Upstream {
     /// # Errors
     /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that can't be used (`upstreams.NAME.tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        Self::build_with(settings, metrics, Arc::new(hosts::System))
+        Self::build_within(settings, metrics, &Budget::unlimited())
+    }
+
+    /// The same for one that shares `budget` with others.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn build_within(settings: &Settings, metrics: &Metrics, budget: &Budget) -> Result<Self, Vec<Mistake>> {
+        Self::build_of(settings, metrics, budget, Arc::new(hosts::System))
     }
 
     /// The same with another way to look up names.
+    #[cfg(test)]
     fn build_with(settings: &Settings, metrics: &Metrics, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
+        Self::build_of(settings, metrics, &Budget::unlimited(), resolver)
+    }
+
+    fn build_of(settings: &Settings, metrics: &Metrics, budget: &Budget, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = ends(settings)?;
         let name = &settings.name;
@@ -154,6 +177,7 @@ impl Upstream {
             hosts: Hosts::new(&endpoints, resolver),
             endpoints,
             protocol: settings.protocol,
+            budget: budget.clone(),
             tls,
             http2: settings.http2.clone(),
             connect: settings.connect,
@@ -195,7 +219,15 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`].
     pub async fn send(&self, request: Request) -> Result<Response, UpstreamError> {
-        let reply = send::send(&self.0, request).await;
+        self.send_for(request, None).await
+    }
+
+    /// The same for a request of `client`: while the worker has much to do, no client has more than a share of its places.
+    ///
+    /// # Errors
+    /// See [`UpstreamError`].
+    pub async fn send_for(&self, request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+        let reply = send::send(&self.0, request, client).await;
         if let Err(error) = &reply {
             self.0.count(error.cause);
         }
@@ -207,6 +239,14 @@ impl Upstream {
     pub fn misunderstood(&self) -> UpstreamError {
         self.0.count(Cause::Protocol);
         UpstreamError::sent(Cause::Protocol)
+    }
+
+    /// The error for a request whose time was over before its reply began. `uploading`: the client had not sent all of it.
+    #[must_use]
+    pub fn overdue(&self, uploading: bool) -> UpstreamError {
+        let error = if uploading { UpstreamError::body(BodyError::Overdue) } else { UpstreamError::sent(Cause::Timeout) };
+        self.0.count(error.cause);
+        error
     }
 
     /// How long there may be silence between two pieces of a body.
@@ -252,7 +292,7 @@ impl Inner {
         let cause = match end.ending {
             Ending::Failed(Failure::Idle) => Cause::Timeout,
             Ending::Failed(Failure::Cut) => Cause::Cut,
-            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => return,
+            Ending::Complete | Ending::Failed(Failure::TooLarge | Failure::Overdue) | Ending::Dropped => return,
         };
         self.count(cause);
         if let Some(host) = seat.host() {
@@ -285,12 +325,32 @@ impl Inner {
         }
     }
 
+    fn warn_exhausted(&self, host: &host::Host) {
+        if let Some(endpoint) = self.endpoints.get(host.endpoint)
+            && let Some(held_back) = endpoint.warned.due()
+        {
+            let upstream = &self.name;
+            tracing::warn!(upstream, held_back, "no file descriptor is left for another connection to an upstream");
+        }
+    }
+
     fn warn_unresolved(&self, endpoint: usize, error: &dyn std::fmt::Display) {
         if let Some(endpoint) = self.endpoints.get(endpoint)
             && let Some(held_back) = endpoint.warned.due()
         {
             tracing::warn!(upstream = self.name, endpoint = endpoint.text, %error, held_back, "can't resolve an upstream's name");
         }
+    }
+
+    /// Requests that one worker can have there at once, on `hosts` hosts.
+    fn places(&self, hosts: usize) -> usize {
+        let connections = match self.protocol {
+            Protocol::H1 => self.budget.per_worker(),
+            Protocol::H2 => {
+                self.http2.connections_per_worker.saturating_mul(self.http2.streams_per_connection).saturating_mul(hosts.max(1))
+            }
+        };
+        self.requests_per_worker.min(connections)
     }
 
     fn is_closed(&self) -> bool {
@@ -308,7 +368,7 @@ impl UpstreamError {
     }
 
     /// The request's own body was the fault.
-    fn body(error: crate::wire::BodyError) -> Self {
+    fn body(error: BodyError) -> Self {
         Self { cause: Cause::Body, sent: true, body: Some(error) }
     }
 }

@@ -15,6 +15,7 @@ use super::multi::Multi;
 use super::slots::Slots;
 use super::streams::Streams;
 use crate::clock;
+use crate::wire::Network;
 
 /// How often a worker looks for idle connections that have become too old, and for names that should be asked again.
 pub(super) const SWEEP: Duration = Duration::from_millis(1_000);
@@ -34,6 +35,8 @@ struct Pool {
     upstream: Arc<Inner>,
     slots: Slots,
     outstanding: usize,
+    /// Of those, by client: only those that came while many were under way.
+    by_client: HashMap<Network, usize>,
     /// Requests that may be sent a second time, in hundredths: see [`Inner::retry_percent`].
     credit: usize,
 }
@@ -41,6 +44,11 @@ struct Pool {
 /// Second tries that a worker may begin with, and that it may save up, in hundredths.
 const CREDIT_FIRST: usize = 32 * 100;
 const CREDIT_MAX: usize = 1_024 * 100;
+
+/// Where more than one of so many places are taken, requests are counted by client.
+const MANY_PART: usize = 2;
+/// And each client has one of so many places then, beside those that it had before.
+const CLIENT_PART: usize = 8;
 
 /// Upstreams' ids are counted up: they need no mixing.
 #[derive(Default)]
@@ -70,6 +78,8 @@ pub(super) struct Seat {
     slot: usize,
     /// None where there is one host only.
     turn: Option<Turn>,
+    /// The client, where its requests are counted.
+    client: Option<Network>,
 }
 
 /// What [`admit`] says.
@@ -77,12 +87,14 @@ pub(super) enum Admitted {
     Here(Seat),
     /// This worker has too many requests there.
     Full,
+    /// It has many, and enough of them are this client's.
+    Share,
     /// Names are to be asked first.
     Unresolved,
 }
 
 /// A place for one more request, at the host that has least to do.
-pub(super) fn admit(upstream: &Arc<Inner>) -> Admitted {
+pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admitted {
     // What is gone is dropped after the borrow.
     let mut old = Old::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
@@ -90,14 +102,22 @@ pub(super) fn admit(upstream: &Arc<Inner>) -> Admitted {
         if pool.outstanding >= upstream.requests_per_worker {
             return (Admitted::Full, false);
         }
+        let places = upstream.places(pool.slots.len());
+        let client = client.filter(|_| pool.outstanding >= places / MANY_PART);
+        if client.is_some_and(|client| pool.has_share(client, (places / CLIENT_PART).max(1))) {
+            return (Admitted::Share, false);
+        }
         pool.slots.follow(upstream, &mut old);
         if new && upstream.hosts.is_due(upstream) {
             return (Admitted::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
         }
         let Some((slot, turn)) = pool.slots.choose(upstream, &[]) else { return (Admitted::Unresolved, false) };
         pool.outstanding += 1;
+        if let Some(client) = client {
+            *pool.by_client.entry(client).or_insert(0) += 1;
+        }
         pool.credit = (pool.credit + upstream.retry_percent).min(CREDIT_MAX);
-        let seat = Seat { upstream: upstream.id, slot, turn };
+        let seat = Seat { upstream: upstream.id, slot, turn, client };
         (Admitted::Here(seat), new && !std::mem::replace(&mut pools.sweeping, true))
     });
     if begin_to_sweep {
@@ -157,6 +177,13 @@ pub(super) fn put(mut link: Box<Link>) {
     if begin_to_sweep == Ok(true) {
         start_sweeping();
     }
+}
+
+/// Closes idle connections of this worker, to whichever upstream: their descriptors are needed.
+pub(super) fn release_idle() {
+    // Dropped after the borrow.
+    let mut old = Old::default();
+    let _ = POOLS.try_with(|pools| pools.borrow_mut().by_upstream.values_mut().for_each(|pool| pool.slots.release_idle(&mut old)));
 }
 
 /// Looks at this worker's HTTP/2 connections to `host`. Nothing where it is gone, and while the thread ends.
@@ -235,13 +262,35 @@ impl Pools {
         let mut new = false;
         let pool = self.by_upstream.entry(upstream.id).or_insert_with(|| {
             new = true;
-            Pool { upstream: Arc::clone(upstream), slots: Slots::default(), outstanding: 0, credit: CREDIT_FIRST }
+            Pool {
+                upstream: Arc::clone(upstream),
+                slots: Slots::default(),
+                outstanding: 0,
+                by_client: HashMap::new(),
+                credit: CREDIT_FIRST,
+            }
         });
         (pool, new)
     }
 }
 
 impl Pool {
+    fn has_share(&self, client: Network, share: usize) -> bool {
+        self.by_client.get(&client).is_some_and(|count| *count >= share)
+    }
+
+    fn leave(&mut self, client: Option<Network>) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if let Some(client) = client
+            && let Some(count) = self.by_client.get_mut(&client)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.by_client.remove(&client);
+            }
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.outstanding == 0 && self.slots.are_empty()
     }
@@ -258,7 +307,7 @@ impl Drop for Seat {
         // A reply that outlives its worker's pools has nothing to give back.
         let _ = POOLS.try_with(|pools| {
             if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&self.upstream) {
-                pool.outstanding = pool.outstanding.saturating_sub(1);
+                pool.leave(self.client);
             }
         });
     }

@@ -17,7 +17,7 @@ use super::{Cause, Inner, Protocol, Retry, UpstreamError};
 use super::{head, streams};
 use crate::clock;
 use crate::http1::ReplyHead;
-use crate::wire::{Body, Request, Response};
+use crate::wire::{Body, Network, Request, Response};
 
 /// Idle connections that are tried for one request before a new one is made: each may just have been closed by the upstream.
 const REUSE_TRIES_MAX: usize = 3;
@@ -54,8 +54,8 @@ struct Exchange<'a> {
     lent: bool,
 }
 
-pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<Response, UpstreamError> {
-    let mut seat = admit(upstream).await?;
+pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+    let mut seat = admit(upstream, client).await?;
     // HTTP/2 has no way to become something else.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
@@ -83,7 +83,9 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
             }
             Tried::Unsent(cause) => {
                 failed(upstream, &seat, cause);
-                if upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
+                // Another host's connection would need a descriptor, too.
+                let ours = cause == Cause::Descriptors;
+                if ours || upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
                     return Err(UpstreamError::unsent(cause));
                 }
                 continue;
@@ -118,19 +120,23 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
 }
 
 /// A place for the request, once it is known where the upstream is.
-async fn admit(upstream: &Arc<Inner>) -> Result<Seat, UpstreamError> {
-    match pool::admit(upstream) {
-        Admitted::Here(seat) => return Ok(seat),
-        Admitted::Full => return Err(UpstreamError::unsent(Cause::Overload)),
-        Admitted::Unresolved => {}
+async fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Result<Seat, UpstreamError> {
+    if let Some(admitted) = admitted(pool::admit(upstream, client)) {
+        return admitted;
     }
     // Who is too late finds the addresses of before, if there were any.
     let asked = Box::pin(timeout(upstream.connect, Hosts::ask_now(upstream))).await;
-    match pool::admit(upstream) {
-        Admitted::Here(seat) => Ok(seat),
-        Admitted::Full => Err(UpstreamError::unsent(Cause::Overload)),
-        Admitted::Unresolved if asked.is_err() => Err(UpstreamError::unsent(Cause::Timeout)),
-        Admitted::Unresolved => Err(UpstreamError::unsent(Cause::Connect)),
+    let unresolved = if asked.is_err() { Cause::Timeout } else { Cause::Connect };
+    admitted(pool::admit(upstream, client)).unwrap_or(Err(UpstreamError::unsent(unresolved)))
+}
+
+/// None where names are to be asked first.
+fn admitted(admitted: Admitted) -> Option<Result<Seat, UpstreamError>> {
+    match admitted {
+        Admitted::Here(seat) => Some(Ok(seat)),
+        Admitted::Full => Some(Err(UpstreamError::unsent(Cause::Overload))),
+        Admitted::Share => Some(Err(UpstreamError::unsent(Cause::Share))),
+        Admitted::Unresolved => None,
     }
 }
 

@@ -77,6 +77,11 @@ impl Slots {
         Some((index, Some(Turn::new(self.host(index)?))))
     }
 
+    /// Hosts.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn host(&self, index: usize) -> Option<&Arc<Host>> {
         self.all.get(index).map(|slot| &slot.host)
     }
@@ -114,14 +119,23 @@ impl Slots {
         Err(Some(Arc::clone(&slot.host)))
     }
 
-    /// Keeps an idle connection, unless enough are kept or its host is gone.
+    /// Keeps an idle connection, unless enough are kept, others need its descriptor, or its host is gone.
     pub(super) fn put(&mut self, upstream: &Inner, link: Box<Link>) {
-        if self.idle_total >= upstream.pool_idle_per_worker {
+        if self.idle_total >= upstream.pool_idle_per_worker || upstream.budget.is_tight() {
             return;
         }
         if let Some(slot) = self.at(link.slot, &link.host).and_then(|at| self.all.get_mut(at)) {
             slot.idle.push(link);
             self.idle_total += 1;
+        }
+    }
+
+    /// Gives up idle connections, the longest unused first: half of each host's, and one at least.
+    pub(super) fn release_idle(&mut self, old: &mut Old) {
+        for slot in &mut self.all {
+            let count = slot.idle.len().div_ceil(2);
+            old.links.extend(slot.idle.drain(..count));
+            self.idle_total -= count;
         }
     }
 

@@ -12,10 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A connected stream.
+use super::budget::Permit;
+
+/// A connected stream, and its share of the process' connections.
 pub(super) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain {
+        stream: TcpStream,
+        _permit: Permit,
+    },
+    Tls {
+        stream: Box<TlsStream<TcpStream>>,
+        _permit: Permit,
+    },
     /// Shared by the task that sends a request's body and the one that reads the reply.
     Shared(Arc<Mutex<Stream>>),
     /// Taken out.
@@ -100,11 +108,11 @@ impl AsyncWrite for UpstreamStream {
 macro_rules! each {
     ($self:ident, $gone:expr, $stream:ident => $call:expr) => {
         match $self.get_mut() {
-            Self::Plain($stream) => {
+            Self::Plain { stream: $stream, .. } => {
                 let $stream = Pin::new($stream);
                 $call
             }
-            Self::Tls($stream) => {
+            Self::Tls { stream: $stream, .. } => {
                 let $stream = Pin::new($stream);
                 $call
             }

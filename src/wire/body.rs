@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -17,7 +17,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::content::Content;
-use super::{End, Failure, OnEnd};
+use super::{End, Failure, OnEnd, Rate};
 
 /// A request's or a reply's body.
 #[derive(Default)]
@@ -70,6 +70,12 @@ pub enum BodyError {
     /// Nothing came for the idle timeout.
     #[error("the body stood still")]
     Idle,
+    /// What came was less than the rate allows.
+    #[error("the body came too slowly")]
+    Slow,
+    /// Its message took too long as a whole.
+    #[error("the body's time is over")]
+    Overdue,
     /// More than the route takes.
     #[error("the body is larger than {limit_bytes} bytes")]
     TooLarge {
@@ -85,7 +91,8 @@ impl BodyError {
         match self {
             // To whoever counts, both are a body that broke off.
             Self::Cut(_) | Self::Malformed | Self::Reset => Failure::Cut,
-            Self::Idle => Failure::Idle,
+            Self::Idle | Self::Slow => Failure::Idle,
+            Self::Overdue => Failure::Overdue,
             Self::TooLarge { .. } => Failure::TooLarge,
         }
     }
@@ -131,6 +138,26 @@ impl Body {
     #[must_use]
     pub fn idle_timeout(self, idle: Duration) -> Self {
         self.with(|content| content.idle_timeout(idle))
+    }
+
+    /// Fails with [`BodyError::Slow`] when the reader of a stream has waited so long for it that it is slower than `rate`.
+    /// [`idle_timeout`](Self::idle_timeout) bounds how long a fast beginning pays for.
+    #[must_use]
+    pub fn at_least(self, rate: Option<Rate>) -> Self {
+        self.with(|content| content.at_least(rate))
+    }
+
+    /// Fails with [`BodyError::Overdue`] when the reader of a stream still waits for it at `deadline`. A reader that waits
+    /// for something else then has to look at [`deadline`](Self::deadline) itself.
+    #[must_use]
+    pub fn until(self, deadline: Instant) -> Self {
+        self.with(|content| content.until(deadline))
+    }
+
+    /// When it must be over.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.0.as_ref().and_then(|content| content.deadline())
     }
 
     /// When nobody reads a stream any more, a little more of it is taken and thrown away. For HTTP/2: a stream that is dropped before its end is

@@ -8,7 +8,7 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
@@ -16,8 +16,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
-use super::{Alarm, BodyError, End, Ending, OnEnd, Source};
-use crate::clock;
+use super::wait::Wait;
+use super::{BodyError, End, Ending, OnEnd, Rate, Source};
 
 /// What is still taken of a [`lingering`](Body::lingering) stream that nobody reads any more, and for how long.
 const LINGER_BYTES_MAX: usize = 256 << 10;
@@ -31,8 +31,7 @@ pub(super) struct Content {
     rest: Option<Box<Rest>>,
     bytes: u64,
     bytes_max: u64,
-    idle: Option<Duration>,
-    alarm: Alarm,
+    wait: Wait,
     sift: Option<fn(&mut HeaderMap)>,
     linger: bool,
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
@@ -77,17 +76,7 @@ impl Content {
     }
 
     fn of(kind: Kind) -> Self {
-        Self {
-            kind,
-            rest: None,
-            bytes: 0,
-            bytes_max: u64::MAX,
-            idle: None,
-            alarm: Alarm::default(),
-            sift: None,
-            linger: false,
-            on_end: SmallVec::new(),
-        }
+        Self { kind, rest: None, bytes: 0, bytes_max: u64::MAX, wait: Wait::default(), sift: None, linger: false, on_end: SmallVec::new() }
     }
 
     /// [`Body::limit`](super::Body::limit).
@@ -97,7 +86,22 @@ impl Content {
 
     /// [`Body::idle_timeout`](super::Body::idle_timeout).
     pub(super) fn idle_timeout(&mut self, idle: Duration) {
-        self.idle = Some(idle);
+        self.wait.idle = Some(idle);
+    }
+
+    /// [`Body::at_least`](super::Body::at_least).
+    pub(super) fn at_least(&mut self, rate: Option<Rate>) {
+        self.wait.rate = rate;
+    }
+
+    /// [`Body::until`](super::Body::until).
+    pub(super) fn until(&mut self, deadline: Instant) {
+        self.wait.deadline = Some(deadline);
+    }
+
+    /// [`Body::deadline`](super::Body::deadline).
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.wait.deadline
     }
 
     /// [`Body::lingering`](super::Body::lingering).
@@ -189,10 +193,10 @@ impl Content {
         }
         let Kind::Source(source) = &mut self.kind else { return Poll::Ready(None) };
         let filled = match source.poll_fill(cx) {
-            Poll::Pending => return self.poll_idle(cx).map(|error| Some(Err(error))),
+            Poll::Pending => return self.poll_wait(cx).map(|error| Some(Err(error))),
             Poll::Ready(filled) => filled,
         };
-        self.alarm.disarm();
+        self.wait.end();
         let Kind::Source(source) = &mut self.kind else { return Poll::Ready(None) };
         let error = match filled {
             Ok(()) if source.data().is_empty() => {
@@ -320,18 +324,15 @@ impl Content {
         !incoming.is_end_stream() && (self.linger || incoming.size_hint().lower() > 0)
     }
 
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
-        let Some(idle) = self.idle else { return Poll::Pending };
-        if !self.alarm.is_armed() {
-            self.alarm.arm(clock::monotonic() + idle);
-        }
-        ready!(self.alarm.poll(cx));
-        self.failed(&BodyError::Idle);
-        Poll::Ready(BodyError::Idle)
+    /// The peer is waited for.
+    fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
+        let error = ready!(self.wait.poll(cx, self.bytes));
+        self.failed(&error);
+        Poll::Ready(error)
     }
 
     fn pass(&mut self, item: Option<Result<Frame<Bytes>, hyper::Error>>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.alarm.disarm();
+        self.wait.end();
         let mut frame = match item {
             None if self.is_reset() => return self.fail(BodyError::Reset),
             None => {
@@ -398,7 +399,7 @@ impl http_body::Body for Content {
         }
         match &mut self.kind {
             Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
-                Poll::Pending => self.poll_idle(cx).map(|error| Some(Err(error))),
+                Poll::Pending => self.poll_wait(cx).map(|error| Some(Err(error))),
                 Poll::Ready(item) => self.pass(item),
             },
             Kind::Source(_) => match ready!(self.poll_source(cx)) {

@@ -29,8 +29,10 @@ pub enum Ending {
 pub enum Failure {
     /// The connection failed, or its framing was wrong.
     Cut,
-    /// Nothing came for the idle timeout.
+    /// Nothing came for the idle timeout, or too little.
     Idle,
+    /// Its message took too long as a whole.
+    Overdue,
     /// It was larger than the limit.
     TooLarge,
 }

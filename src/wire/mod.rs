@@ -1,6 +1,7 @@
-//! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`, `known`), the body that streams
-//! through (`body`) and how it ends, the bytes of a connection (`buffer`), TLS material, and a timer that is cheap to move. Knows no route, no limit and
-//! no upstream.
+//! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`,
+//! `known`), the body that streams through (`body`) and how it ends, the bytes of a connection (`buffer`), a client's
+//! network (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to move (`alarm`), and whether descriptors have run out. Knows
+//! no route, no limit and no upstream.
 
 use bytes::Bytes;
 
@@ -8,26 +9,34 @@ mod alarm;
 mod body;
 mod buffer;
 mod content;
+mod descriptors;
 mod end;
 mod fields;
 mod known;
 mod message;
+mod network;
+mod pace;
 #[cfg(test)]
 pub(crate) mod pki;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tls;
+mod wait;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
+pub use descriptors::is_out_of_descriptors;
 pub use end::{End, Ending, Failure, OnEnd};
 pub use fields::Fields;
 pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
 pub use message::{Interim, Request, Response, Stream, Upgrade};
+pub use network::Network;
+pub(crate) use pace::Pace;
+pub use pace::Rate;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
 /// A short whole body.

@@ -118,6 +118,15 @@ impl Client {
     }
 }
 
+/// A connection to a loopback address from `127.0.0.LAST`, as another client would make it.
+pub async fn connect_from(last: u8, address: SocketAddr) -> tokio::net::TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind((std::net::Ipv4Addr::new(127, 0, 0, last), 0).into()).expect("a loopback address");
+    let stream = socket.connect(address).await.expect("a connection");
+    stream.set_nodelay(true).expect("an option");
+    stream
+}
+
 /// One request on a connection of its own.
 pub async fn get(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Reply {
     let mut client = Client::connect(address).await.expect("a connection");

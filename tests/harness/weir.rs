@@ -37,6 +37,8 @@ pub struct Builder {
     folder: TempDir,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
+    /// An argument of `ulimit`.
+    files: Option<String>,
 }
 
 /// What a process wrote on both its outputs so far.
@@ -53,13 +55,13 @@ impl Weir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("proxy.toml");
         std::fs::write(&path, config).expect("a configuration file");
-        Builder { folder, arguments: vec!["run".into(), "--config".into(), path.into()], environment: Vec::new() }
+        Builder { folder, arguments: vec!["run".into(), "--config".into(), path.into()], environment: Vec::new(), files: None }
     }
 
     /// `weir ARGUMENTS`, without a file.
     pub fn with_arguments(arguments: &[&str]) -> Builder {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Builder { folder, arguments: arguments.iter().map(OsString::from).collect(), environment: Vec::new() }
+        Builder { folder, arguments: arguments.iter().map(OsString::from).collect(), environment: Vec::new(), files: None }
     }
 
     /// `weir check` of a configuration that was made for [`Builder::start`]: exit code, standard output, standard error.
@@ -197,6 +199,18 @@ impl Builder {
         self
     }
 
+    /// Lets it have so many files open and no more, as `ulimit -n` does.
+    pub fn files(mut self, max: u64) -> Self {
+        self.files = Some(format!("-n {max}"));
+        self
+    }
+
+    /// Starts it with so many, which it may raise.
+    pub fn soft_files(mut self, max: u64) -> Self {
+        self.files = Some(format!("-Sn {max}"));
+        self
+    }
+
     pub fn folder(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
@@ -230,7 +244,15 @@ impl Builder {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = match &self.files {
+            None => Command::new(binary()),
+            Some(files) => {
+                // The shell becomes the program, so that its id is the program's.
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(format!("ulimit {files} && exec \"$0\" \"$@\"")).arg(binary());
+                shell
+            }
+        };
         command.args(&self.arguments).envs(self.environment.iter().cloned()).current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

@@ -34,8 +34,8 @@ pub const NARROW: &[(&str, &str, &[&str])] = &[
     ("proxy", "listen", &["Peer", "Handler"]),
     // It says which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
-    // It reads TLS material, it does not judge it.
-    ("config", "wire", &["Pem", "Identity", "PEM_BYTES_MAX"]),
+    // It reads TLS material, it does not judge it; and it says how slow a client may be.
+    ("config", "wire", &["Pem", "Identity", "PEM_BYTES_MAX", "Rate"]),
 ];
 
 /// A crate that belongs to some rooms only: its names, path prefixes under `src/`, and why.

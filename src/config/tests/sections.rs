@@ -34,8 +34,38 @@ fn each_number_has_its_range() {
     says("store.lease = \"500ms\"", &["\"1s\" to \"5m\""]);
     says("store.lease = \"301s\"", &["\"1s\" to \"5m\""]);
     assert_eq!(good(&extended("store.lease = \"5m\"")).limiter.lease, Duration::from_secs(300));
+    says("server.limits.connections_per_address = 0", &["from 1 to 1000000"]);
+    says("server.limits.ipv6_prefix = 129", &["from 16 to 128"]);
+    says("server.limits.body_rate = 240", &["help: a size has a unit: \"240B\""]);
+    says("server.timeouts.rate_grace = \"2h\"", &["\"1ms\" to \"1h\""]);
     says("server.limits.waiting_per_worker = 1_000_001", &["0 to 1000000"]);
     assert_eq!(good(&extended("server.limits.waiting_per_worker = 0")).limiter.waiting_max, 0);
+}
+
+#[test]
+fn an_address_has_a_tenth_of_the_connections_unless_it_is_written() {
+    let of = |text: &str| good(&extended(text)).connections.connections_per_address_max;
+    assert_eq!(of(""), 2_000);
+    assert_eq!(of("server.limits.connections = 50_000"), 5_000);
+    assert_eq!(of("server.limits.connections = 10"), 100);
+    assert_eq!(of("server.limits.connections_per_address = 7"), 7);
+}
+
+#[test]
+fn how_slow_a_client_may_be_and_how_long_a_request() {
+    let slow = |text: &str| {
+        let config = good(&extended(text));
+        (config.requests.body_rate, config.connections.send_rate)
+    };
+    let rate = |bytes, s| crate::wire::Rate::new(bytes, Duration::from_secs(s));
+    assert_eq!(slow(""), (rate(240, 10), rate(240, 10)));
+    assert_eq!(
+        slow("server.limits = { body_rate = \"0B\", send_rate = \"1KiB\" }\nserver.timeouts.rate_grace = \"3s\""),
+        (None, rate(1_024, 3))
+    );
+    let route = |line: &str| format!("[[routes]]\npath = \"/slow\"\nrespond = {{ status = 200 }}\n{line}\n");
+    let wrong = parse(&format!("{}\n{}", MINIMAL, route("timeouts = { request = \"1m\" }"))).unwrap_err().text;
+    assert!(wrong.contains("a route with an `upstream`"), "{wrong}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What happens to connections when the process is told to stop.
 
+use super::super::places::Connections;
 use super::*;
 
 #[tokio::test]
@@ -75,8 +76,10 @@ async fn a_cut_ends_what_is_under_way_and_serve_returns_when_it_has_ended() {
 async fn listeners_count_together_under_the_same_settings_only() {
     let drain = Drain::new();
     let (one, other) = (Arc::new(ArcSwap::from_pointee(settings())), Arc::new(ArcSwap::from_pointee(settings())));
-    let open = drain.open_under(&one);
-    open.fetch_add(1, Ordering::SeqCst);
-    assert_eq!(drain.clone().open_under(&one).load(Ordering::SeqCst), 1);
-    assert_eq!(drain.open_under(&other).load(Ordering::SeqCst), 0);
+    let places = drain.places_under(&one);
+    let gauge = Metrics::new(1).gauge(crate::telemetry::names::CONNECTIONS_OPEN);
+    let (connections, client) = (Connections::new(&places, gauge), [127, 0, 0, 1].into());
+    let _place = connections.enter(&Arc::default(), client, &settings(), &mut 0).unwrap();
+    assert_eq!(drain.clone().places_under(&one).open(), 1);
+    assert_eq!(drain.places_under(&other).open(), 0);
 }

@@ -17,6 +17,7 @@ mod certificates;
 mod draining;
 mod flood;
 mod http2;
+mod places;
 mod serving;
 mod tls;
 mod upgrades;

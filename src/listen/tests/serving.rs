@@ -185,8 +185,11 @@ async fn a_request_that_takes_long_is_not_cut_by_the_waits_for_heads() {
 async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
     let house = house(ConnectionSettings { connections_max: 2, ..settings() });
     let (mut first, mut second) = (house.connect().await, house.connect().await);
-    first.get("/hello", "hello").await;
-    second.get("/hello", "hello").await;
+    // Each begins another request: they are not idle.
+    for client in [&mut first, &mut second] {
+        client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nGET /hello HTTP/1.1\r\n").await;
+        client.read_to("hello").await;
+    }
     let mut third = house.connect().await;
     assert_eq!(third.read_all().await, "");
     assert!(house.shows("weir_connections_refused_total{cause=\"limit\"} 1"), "{}", house.metrics.encode());

@@ -27,7 +27,7 @@ impl Client {
     }
 }
 
-fn api(pki: &Pki) -> Arc<Tls> {
+pub(super) fn api(pki: &Pki) -> Arc<Tls> {
     tls(&listener(&[pki.server(&["api.example"])]))
 }
 

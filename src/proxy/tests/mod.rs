@@ -47,6 +47,7 @@ fn respond(path: &str) -> RouteSettings {
         policy: None,
         fields: FieldStyle::Draft,
         body_bytes_max: 1_000,
+        request_timeout: None,
         extras: Extras::default(),
     }
 }
@@ -74,6 +75,8 @@ fn settings() -> Settings {
         trusted_proxies: Vec::new(),
         uri_bytes_max: 200,
         body_idle: PATIENCE,
+        body_rate: None,
+        ipv6_prefix: 64,
         access: Access::Off,
         access_json: true,
         refusals: Vec::new(),

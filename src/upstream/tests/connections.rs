@@ -240,7 +240,7 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
     let scripted = Scripted::answering(OK).await;
     let upstream = Upstream::build(&Settings { requests_per_worker: 10, ..settings(&[scripted.address]) }, &metrics).unwrap();
     let mut seats = Vec::new();
-    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0) {
+    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) {
         seats.push(seat);
     }
     assert_eq!(seats.len(), 10);
@@ -252,4 +252,29 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
     for _ in 0..2 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     }
+}
+
+#[tokio::test]
+async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() {
+    let metrics = Metrics::new(1);
+    let scripted = Scripted::answering(OK).await;
+    let upstream = Upstream::build(&Settings { requests_per_worker: 32, ..settings(&[scripted.address]) }, &metrics).unwrap();
+    let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
+    let mut seats = Vec::new();
+    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, client(1)) {
+        seats.push(seat);
+    }
+    // Half of them, which are not counted, and an eighth.
+    assert_eq!(seats.len(), 16 + 4);
+    let error = upstream.send_for(get(), client(1)).await.unwrap_err();
+    assert_eq!((error.cause, error.sent), (Cause::Share, false));
+    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"share\"} 1"));
+    assert_eq!(text(upstream.send_for(get(), client(2)).await.unwrap()).await, "ok");
+    assert_eq!(text(upstream.send_for(get(), None).await.unwrap()).await, "ok");
+    // What was counted is given back; below half nothing is counted.
+    drop(seats);
+    assert_eq!(text(upstream.send_for(get(), client(1)).await.unwrap()).await, "ok");
+    let seats: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, client(1))).collect();
+    assert!(seats.iter().all(|admitted| matches!(admitted, pool::Admitted::Here(_))));
+    assert!(matches!(pool::admit(&upstream.0, client(1)), pool::Admitted::Here(_)));
 }

@@ -137,3 +137,40 @@ async fn a_reply_that_stands_still_fails_after_the_idle_time() {
     assert!(matches!(error, crate::wire::BodyError::Idle), "{error}");
     assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"timeout\"} 1\n"), "{}", metrics.encode());
 }
+
+#[tokio::test]
+async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
+    let (one, other) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
+    let (metrics, budget) = (Metrics::new(1), Budget::unlimited());
+    let settings = Settings { ejection: Ejection { failures: 1, ..Ejection::default() }, ..settings(&[one.address, other.address]) };
+    let upstream = Upstream::build_within(&settings, &metrics, &budget).unwrap();
+    let held = budget.open().unwrap();
+    budget.set(1, 1);
+    for _ in 0..5 {
+        let error = upstream.send(get()).await.unwrap_err();
+        assert_eq!((error.cause, error.sent), (Cause::Descriptors, false));
+    }
+    assert_eq!(one.accepted() + other.accepted(), 0);
+    assert!(upstream.status().iter().all(|host| !host.ejected));
+    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"descriptors\"} 5\n"), "{}", metrics.encode());
+    drop(held);
+    // Where few are left an idle connection is not kept; the next request has room for its own.
+    for _ in 0..5 {
+        assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
+    }
+    assert_eq!(one.accepted() + other.accepted(), 5);
+}
+
+#[tokio::test]
+async fn an_idle_connection_gives_way_to_one_that_is_needed() {
+    let (one, other) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
+    let budget = Budget::unlimited();
+    let build = |scripted: &Scripted| Upstream::build_within(&settings(&[scripted.address]), &Metrics::new(1), &budget).unwrap();
+    let (first, second) = (build(&one), build(&other));
+    assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");
+    // What the first keeps is all there is.
+    budget.set(1, 1);
+    assert_eq!(text(second.send(get()).await.unwrap()).await, "ok");
+    assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");
+    assert_eq!((one.accepted(), other.accepted()), (2, 1));
+}

@@ -389,7 +389,7 @@ async fn the_systems_names_are_found() {
 async fn where_there_is_one_host_nothing_is_counted() {
     let scripted = Scripted::answering(OK).await;
     let upstream = upstream(&scripted);
-    let pool::Admitted::Here(seat) = pool::admit(&upstream.0) else { panic!("full") };
+    let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) else { panic!("full") };
     assert!(seat.host().is_none());
     assert_eq!(upstream.0.hosts.current()[0].outstanding(), 0);
 }
@@ -444,6 +444,6 @@ async fn a_request_for_another_protocol_gets_the_connection() {
         // It counts as long as it is held.
         assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
         drop(stream);
-        assert!(matches!(pool::admit(&upstream.0), pool::Admitted::Here(_)));
+        assert!(matches!(pool::admit(&upstream.0, None), pool::Admitted::Here(_)));
     }
 }

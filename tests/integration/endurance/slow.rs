@@ -28,6 +28,7 @@ const HELD_KIB_MAX: u64 = 512;
 fn house(upstream: &Upstream, flood: &Flood) -> Toml {
     Toml::new()
         .server("workers = 1")
+        .limit("body_rate = \"0B\"\nsend_rate = \"0B\"")
         .timeout("request_header = \"5m\"\nbody_idle = \"5m\"")
         .upstream("api", &upstream.url(), "")
         .upstream("flood", &flood.url(), "")

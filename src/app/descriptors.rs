@@ -1,0 +1,115 @@
+//! File descriptors: how many this process may have, and how many of them are set aside for clients, upstreams and the
+//! operator. Knows no connection.
+//!
+//! Running out of descriptors must not look like a failing upstream, and must not shut the operator out. So the numbers of
+//! connections are bounded beforehand, by what is there: [`Shares`].
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// For the log, watched files, signals, the configuration that is being read, and the thread of the admin pages.
+const FIXED: usize = 24;
+/// For each worker: its runtime, its connections to Redis, a name that is being resolved.
+const PER_WORKER: usize = 8;
+/// For the admin pages, where there are few.
+const ADMIN_MIN: usize = 8;
+
+/// How many files the process may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptors {
+    have: usize,
+}
+
+/// What the descriptors allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// Connections of clients.
+    pub(super) clients: usize,
+    /// Connections to upstreams.
+    pub(super) upstreams: usize,
+    /// Connections to the admin pages.
+    pub(super) admin: usize,
+    /// Descriptors that there are, and that there should be.
+    pub(super) have: usize,
+    pub(super) wanted: usize,
+}
+
+impl Descriptors {
+    /// Raises the soft limit to the hard one, and says how many there are then.
+    pub(super) fn raise() -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        // No limit at all is refused by some systems: then the one that holds stays.
+        if limit.current != limit.maximum
+            && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        {
+            tracing::warn!(%error, "the number of open files can't be raised to its hard limit");
+        }
+        let have = getrlimit(Resource::Nofile).current.and_then(|have| usize::try_from(have).ok());
+        Self { have: have.unwrap_or(usize::MAX) }
+    }
+
+    /// Divides them: `connections` clients and as many upstreams, if they are enough; else what there is beside `workers`
+    /// with their `listeners`, half for each of the two.
+    pub(super) fn share(self, connections: usize, admin: usize, workers: usize, listeners: usize) -> Shares {
+        let have = self.have;
+        let own = FIXED + workers.saturating_mul(PER_WORKER + listeners);
+        let wanted = own.saturating_add(admin).saturating_add(connections.saturating_mul(2));
+        if have >= wanted {
+            let upstreams = have - own - admin - connections;
+            return Shares { clients: connections, upstreams, admin, have, wanted };
+        }
+        let admin = admin.min(ADMIN_MIN);
+        let rest = have.saturating_sub(own + admin);
+        let clients = connections.min((rest / 2).max(1));
+        Shares { clients, upstreams: rest.saturating_sub(clients).max(1), admin, have, wanted }
+    }
+}
+
+impl Shares {
+    /// Says what is missing, where fewer clients are served than the configuration allows.
+    pub(super) fn warn(&self, connections: usize) {
+        if self.clients < connections {
+            let Self { have, wanted, clients, .. } = *self;
+            tracing::warn!(
+                have,
+                wanted,
+                "this process may have {have} files open, and server.limits.connections = {connections} wants {wanted}: \
+                 at most {clients} clients are connected at once; raise the limit (ulimit -n, LimitNOFILE) or lower the setting"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_are_enough_all_get_what_they_want() {
+        let shares = Descriptors { have: 100_000 }.share(20_000, 256, 2, 1);
+        assert_eq!((shares.clients, shares.admin), (20_000, 256));
+        assert!(shares.upstreams >= 20_000, "{shares:?}");
+        assert_eq!(shares.wanted, 24 + 2 * 9 + 256 + 40_000);
+        let all = Descriptors { have: usize::MAX }.share(20_000, 256, 2, 1);
+        assert!(all.upstreams > 1_000_000);
+    }
+
+    #[test]
+    fn where_there_are_few_clients_and_upstreams_share_what_is_left() {
+        for have in [0, 10, 64, 100, 1_024, 4_096, 40_000] {
+            let Shares { clients, upstreams, admin, wanted, .. } = Descriptors { have }.share(20_000, 256, 2, 1);
+            assert!(clients >= 1 && upstreams >= 1 && admin == ADMIN_MIN && wanted > have);
+            assert!(have < 64 || 24 + 18 + admin + clients + upstreams <= have, "{have}: {clients} {upstreams}");
+        }
+        assert_eq!(Descriptors { have: 64 }.share(20_000, 256, 2, 1).clients, 7);
+        // A small setting is not touched.
+        assert_eq!(Descriptors { have: 1_024 }.share(100, 256, 2, 1).clients, 100);
+    }
+
+    #[test]
+    fn the_soft_limit_is_raised_to_the_hard_one() {
+        let raised = Descriptors::raise();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+        assert_eq!(raised.have, limit.current.map_or(usize::MAX, |have| usize::try_from(have).unwrap()));
+    }
+}

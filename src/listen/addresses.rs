@@ -1,0 +1,104 @@
+//! How many connections each client network has open, over all workers. Touched when a connection opens and closes, and
+//! by no request. Knows nothing of what the connections do.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::wire::Network;
+
+/// Workers that accept at the same time rarely meet in one shard.
+const SHARDS: usize = 64;
+
+/// Open connections by network. The hash is keyed at random, so that no choice of addresses makes a shard slow.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    shards: [Mutex<HashMap<Network, usize>>; SHARDS],
+    hasher: RandomState,
+}
+
+/// One connection's count; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    addresses: Arc<Addresses>,
+    network: Network,
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
+    }
+}
+
+impl Addresses {
+    /// Counts one more connection of `network`, unless it has `max` already.
+    pub(super) fn enter(self: &Arc<Self>, network: Network, max: usize) -> Option<Counted> {
+        let mut shard = self.shard(network)?;
+        let open = shard.entry(network).or_insert(0);
+        if *open >= max {
+            return None;
+        }
+        *open += 1;
+        Some(Counted { addresses: Arc::clone(self), network })
+    }
+
+    fn shard(&self, network: Network) -> Option<MutexGuard<'_, HashMap<Network, usize>>> {
+        let index = usize::try_from(self.hasher.hash_one(network) % SHARDS as u64).unwrap_or(0);
+        self.shards.get(index).map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Some(mut shard) = self.addresses.shard(self.network) else { return };
+        if let Some(open) = shard.get_mut(&self.network) {
+            *open -= 1;
+            if *open == 0 {
+                shard.remove(&self.network);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_network_has_its_own_bound_and_an_empty_one_is_forgotten() {
+        let addresses = Arc::<Addresses>::default();
+        let network = |text: &str| Network::of(text.parse().unwrap(), 64);
+        let (one, other) = (network("192.0.2.1"), network("192.0.2.2"));
+        let held: Vec<_> = (0..3).map(|_| addresses.enter(one, 3).unwrap()).collect();
+        assert!(addresses.enter(one, 3).is_none());
+        let kept = addresses.enter(other, 3).unwrap();
+        drop(held);
+        assert!(addresses.enter(one, 3).is_some());
+        drop(kept);
+        assert!(addresses.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    }
+
+    #[test]
+    fn many_threads_at_once_never_exceed_the_bound_and_leave_nothing_behind() {
+        let addresses = Arc::<Addresses>::default();
+        let network = Network::of("2001:db8::1".parse().unwrap(), 64);
+        let most = std::sync::atomic::AtomicUsize::new(0);
+        let open = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        if let Some(counted) = addresses.enter(network, 4) {
+                            let now = open.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
+                            most.fetch_max(now, std::sync::atomic::Ordering::SeqCst);
+                            open.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                            drop(counted);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(most.into_inner() <= 4);
+        assert!(addresses.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    }
+}

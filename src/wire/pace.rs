@@ -1,0 +1,135 @@
+//! How slowly a peer may move a body. Knows neither what is moved nor in which direction.
+//!
+//! A peer has a credit of time for which it may be waited for. It begins with the grace, each byte adds what that byte may
+//! take at the rate, and waiting uses it up. It is bounded, so that a fast beginning does not pay for a standstill. Time in
+//! which the peer is not waited for does not count: then the other side is slow.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+/// The least that a peer must move, on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Bytes a second.
+    pub bytes_per_s: NonZeroU32,
+    /// How long it may be waited for before the rate counts, in milliseconds.
+    pub grace_ms: u32,
+}
+
+impl Rate {
+    /// A rate of `bytes_per_s` after `grace`; none where it is 0.
+    #[must_use]
+    pub fn new(bytes_per_s: u64, grace: Duration) -> Option<Self> {
+        let bytes_per_s = NonZeroU32::new(u32::try_from(bytes_per_s).unwrap_or(u32::MAX))?;
+        Some(Self { bytes_per_s, grace_ms: u32::try_from(grace.as_millis()).unwrap_or(u32::MAX) })
+    }
+
+    fn grace(self) -> Duration {
+        Duration::from_millis(self.grace_ms.into())
+    }
+
+    /// The time that `bytes` may take.
+    fn time_of(self, bytes: u64) -> Duration {
+        Duration::from_micros(bytes.saturating_mul(1_000_000) / u64::from(self.bytes_per_s.get()))
+    }
+}
+
+/// One body's credit.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    rate: Rate,
+    credit: Duration,
+    credit_max: Duration,
+    /// Bytes whose time is in the credit.
+    bytes: u64,
+    waits_since: Option<Instant>,
+}
+
+impl Pace {
+    /// The credit is never more than `idle`, or the grace where that is longer. `bytes` have been moved before.
+    pub(crate) fn new(rate: Rate, idle: Duration, bytes: u64) -> Self {
+        Self { rate, credit: rate.grace(), credit_max: idle.max(rate.grace()), bytes, waits_since: None }
+    }
+
+    /// The peer is waited for from `now` on, and has moved `bytes` so far. Until when at most.
+    pub(crate) fn wait(&mut self, now: Instant, bytes: u64) -> Instant {
+        self.resume(now);
+        let earned = self.rate.time_of(bytes.saturating_sub(self.bytes));
+        self.bytes = bytes;
+        self.credit = self.credit.saturating_add(earned).min(self.credit_max);
+        self.waits_since = Some(now);
+        now + self.credit
+    }
+
+    /// It is not waited for any more.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        if let Some(since) = self.waits_since.take() {
+            self.credit = self.credit.saturating_sub(now.saturating_duration_since(since));
+        }
+    }
+
+    /// Whether it is waited for.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits_since.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(30);
+
+    fn pace() -> (Pace, Instant) {
+        (Pace::new(Rate::new(240, Duration::from_secs(5)).unwrap(), IDLE, 0), crate::clock::monotonic())
+    }
+
+    /// How many seconds a peer is waited for that moves `bytes` each `every` seconds, an hour at most.
+    fn lasts(bytes: u64, every: u64) -> u64 {
+        let (mut pace, start) = pace();
+        for round in 0..3_600 / every {
+            let now = start + Duration::from_secs(round * every);
+            let until = pace.wait(now, round * bytes);
+            if until < now + Duration::from_secs(every) {
+                return until.saturating_duration_since(start).as_secs();
+            }
+        }
+        3_600
+    }
+
+    #[test]
+    fn a_peer_that_drips_is_given_up_soon_after_the_grace_and_one_at_the_rate_never() {
+        assert_eq!(lasts(0, 1), 5);
+        assert_eq!(lasts(1, 1), 5);
+        assert_eq!(lasts(1, 29), 5);
+        assert_eq!(lasts(240, 1), 3_600);
+        assert_eq!(lasts(2_400, 4), 3_600);
+        assert_eq!(lasts(120, 1), 9);
+    }
+
+    #[test]
+    fn a_fast_beginning_pays_for_one_standstill_only() {
+        let (mut pace, start) = pace();
+        let until = pace.wait(start, 100 << 20);
+        assert_eq!(until, start + IDLE);
+        let later = start + Duration::from_secs(29);
+        assert!(pace.waits());
+        assert_eq!(pace.wait(later, (100 << 20) + 240), later + Duration::from_secs(2));
+    }
+
+    #[test]
+    fn only_waiting_counts() {
+        let (mut pace, start) = pace();
+        pace.wait(start, 0);
+        pace.resume(start + Duration::from_secs(3));
+        // An hour in which the reader was busy.
+        let later = start + Duration::from_secs(3_600);
+        assert_eq!(pace.wait(later, 0), later + Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_none() {
+        assert_eq!(Rate::new(0, IDLE), None);
+        assert_eq!(Rate::new(u64::MAX, IDLE).unwrap().bytes_per_s.get(), u32::MAX);
+    }
+}

@@ -1,0 +1,125 @@
+//! A process that may have few files open: it says so, serves as many clients as it can, and its lack is no upstream's fault.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::client::{Client, connect_from};
+use crate::harness::eventually_async;
+use crate::harness::toml::Toml;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+/// What `ulimit -n` says: enough for one worker and a few connections.
+const FILES: u64 = 64;
+/// Far more than that, each from an address of its own.
+const CLIENTS: u8 = 192;
+
+fn house(upstreams: &[&Upstream]) -> Toml {
+    let endpoints: Vec<String> = upstreams.iter().map(|upstream| format!("\"{}\"", upstream.url())).collect();
+    Toml::new()
+        .server("workers = 1")
+        .more(&format!("[upstreams.api]\nendpoints = [{}]", endpoints.join(", ")))
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"")
+}
+
+/// Files that the process has open.
+fn open_files(weir: &Weir) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", weir.pid().as_raw_nonzero())).expect("a running process").count()
+}
+
+#[tokio::test]
+async fn started_with_few_descriptors_it_says_how_many_it_has_and_wants() {
+    let upstream = Upstream::start();
+    let weir = Weir::build(&house(&[&upstream]).text()).files(FILES).start();
+    let events = weir.output().events();
+    let said = events.iter().find(|event| event["wanted"].is_u64()).unwrap_or_else(|| panic!("{}", weir.output().tail(20)));
+    assert_eq!((said["level"].as_str(), said["have"].as_u64()), (Some("WARN"), Some(FILES)), "{said}");
+    assert!(said["wanted"].as_u64() > Some(40_000), "{said}");
+    let message = said["message"].as_str().unwrap();
+    assert!(message.contains("server.limits.connections = 20000") && message.contains("ulimit -n"), "{message}");
+    println!("{} files are open at rest", open_files(&weir));
+}
+
+#[tokio::test]
+async fn with_enough_descriptors_nothing_is_said_and_the_soft_limit_does_not_count() {
+    let upstream = Upstream::start();
+    let weir = Weir::build(&house(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
+    assert!(weir.output().events().iter().all(|event| !event["wanted"].is_u64()), "{}", weir.output().tail(20));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.pid().as_raw_nonzero())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().filter(|word| word.parse::<u64>().is_ok()).collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{line}");
+}
+
+#[tokio::test]
+async fn idle_connections_give_way_and_every_new_client_is_served() {
+    let (one, other) = (Upstream::start(), Upstream::start());
+    let weir = Weir::build(&house(&[&one, &other]).text()).files(FILES).start();
+    let mut idle = Vec::new();
+    let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http);
+    for number in 1..=CLIENTS {
+        let mut stream = connect_from(number, weir.http).await;
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        while !reply.ends_with("from upstream\n") {
+            let mut piece = [0; 4096];
+            let read = stream.read(&mut piece).await.unwrap();
+            assert!(read > 0, "closed after {reply:?}");
+            reply.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+        }
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+        idle.push(stream);
+    }
+    assert!(open_files(&weir) <= FILES as usize);
+    assert!(weir.metric("weir_connections_reclaimed_total{cause=\"limit\"}") > 0);
+    unharmed(&weir);
+}
+
+#[tokio::test]
+async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered() {
+    let (one, other) = (Upstream::start(), Upstream::start());
+    let weir = Weir::build(&house(&[&one, &other]).text()).files(FILES).start();
+    one.hold();
+    other.hold();
+    let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", weir.http);
+    let mut busy = Vec::new();
+    for number in 1..=CLIENTS {
+        let mut stream = connect_from(number, weir.http).await;
+        // It may have been closed at once.
+        let _ = stream.write_all(ask.as_bytes()).await;
+        busy.push(stream);
+    }
+    eventually_async("the others are refused", async || {
+        let refused = weir.metric("weir_connections_refused_total{cause=\"limit\"}");
+        if refused > FILES { Ok(()) } else { Err(refused.to_string()) }
+    })
+    .await;
+    assert_eq!(weir.admin_page("/live").status, 200);
+    one.release();
+    other.release();
+    let (mut served, mut closed) = (0, 0_usize);
+    for mut stream in busy {
+        let mut reply = String::new();
+        // A connection that was closed with an unread request is reset.
+        let _ = stream.read_to_string(&mut reply).await;
+        match reply.get(9..12) {
+            Some("200") => served += 1,
+            Some("503") | None => closed += 1,
+            Some(_) => panic!("{reply}"),
+        }
+    }
+    assert!(served > 0 && closed > FILES as usize, "{served} {closed}");
+    unharmed(&weir);
+    // And then all is well.
+    assert_eq!(Client::connect(weir.http).await.unwrap().get("/", &[]).await.unwrap().status, 200);
+}
+
+fn unharmed(weir: &Weir) {
+    let page = weir.admin_page("/metrics").text();
+    let total = |name: &str| -> f64 {
+        let values = page.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+        values.filter_map(|value| value.parse::<f64>().ok()).sum()
+    };
+    assert_eq!(total("weir_upstream_ejections_total"), 0.0, "{page}");
+    assert_eq!(total("weir_upstream_errors_total{upstream=\"api\",cause=\"connect\"}"), 0.0, "{page}");
+    assert_eq!(total("weir_connections_refused_total{cause=\"accept\"}"), 0.0, "{page}");
+}
