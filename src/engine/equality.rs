@@ -1,5 +1,6 @@
 //! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster of one), under random plans, costs, times,
-//! looks, give-backs, renewals and edits; and what Redis keeps lives as long as it means something, and not much longer.
+//! looks, give-backs, renewals and edits; and what Redis keeps lives as long as it means something, and not much longer. Where the clock
+//! never steps back, an embedded engine that forgets what has expired decides the same, too.
 //!
 //! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
 //! decisions that are (`make test-long`).
@@ -27,6 +28,8 @@ const CASES: u32 = 200;
 #[derive(Debug, Default)]
 struct Seen {
     decisions: u64,
+    /// Of an embedded engine that forgets.
+    forgetting: u64,
     events: BTreeMap<(&'static str, &'static str), u64>,
 }
 
@@ -65,6 +68,7 @@ impl Seen {
 
     /// Each of what can happen to a program happened to one in a hundred of the decisions or, what is rarer, one in a thousand.
     fn check(&self) {
+        assert!(self.forgetting > self.decisions / 100, "{self:#?}");
         for program in ALL {
             let rare = self.decisions / 1_000;
             for (what, least) in [("fits", 10 * rare), ("refused", 10 * rare), ("looked at", 10 * rare), ("given back", 5 * rare)] {
@@ -151,6 +155,10 @@ fn both_engines_decide_as_the_model_does() {
         let result = TestRunner::new(config()).run(&cases::cases(), |case: Case| {
             let played = case.play();
             same("embedded", &played, &Timed::embedded().replay(&played.events))?;
+            if played.events.is_sorted_by_key(|event| event.now_us) {
+                same("forgetting", &played, &Timed::forgetting().replay(&played.events))?;
+                seen.borrow_mut().forgetting += played.expected.len() as u64;
+            }
             let mut redis = redis.borrow_mut();
             redis.on_redis().start_again();
             same("redis", &played, &redis.replay(&played.events))?;

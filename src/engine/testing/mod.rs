@@ -128,10 +128,20 @@ pub(super) struct Timed {
 }
 
 impl Timed {
+    /// In memory, and nothing is forgotten: a clock that steps back finds every counter again.
     pub(super) fn embedded() -> Self {
+        Self::in_memory(Embedded::remembering)
+    }
+
+    /// In memory, and what has expired is forgotten, as in a proxy.
+    pub(super) fn forgetting() -> Self {
+        Self::in_memory(|embedded| embedded)
+    }
+
+    fn in_memory(change: fn(Embedded) -> Embedded) -> Self {
         let clock = Clock::virtual_at(START_US as i64);
         let settings = EmbeddedSettings { keys_max: 1_000_000 };
-        let embedded = Embedded::new(&settings, clock.clone(), &Metrics::new(1)).remembering();
+        let embedded = change(Embedded::new(&settings, clock.clone(), &Metrics::new(1)));
         Self::of(Store::Embedded(Box::new(embedded), clock))
     }
 

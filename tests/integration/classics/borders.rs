@@ -80,7 +80,7 @@ async fn what_passes_in_any_span_of_one_period_is_within_each_sliding_algorithms
             _ => algorithm.capacity().unwrap() + QUOTA,
         };
         assert!(held <= bound, "{held} in {PERIOD_S} s, {bound} are promised: {algorithm:?}: {passed:?}");
-        // And it is no limit that refuses all: it admits at least its quota in each period.
+        // And it is no limit that refuses all: in three periods it admits twice its quota at least.
         assert!(in_all >= 2 * QUOTA, "{in_all} in {} s: {algorithm:?}: {passed:?}", 3 * PERIOD_S);
     }
 }
