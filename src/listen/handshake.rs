@@ -76,19 +76,17 @@ async fn refuse_plain(mut socket: TcpStream) -> Failure {
     Failure::Tls(TlsCause::PlainText, error)
 }
 
-/// A drain lets handshakes finish: they end with the connection's first requests. A client that has not begun its own is
-/// let go, and the deadline of the drain ends them all.
+/// A drain lets handshakes finish, also those that have not begun: they end with the connection's first requests, or with
+/// the deadline of the drain. Where places run out, a handshake that has not begun is given up.
 async fn unless_abandoned<T>(pulse: &Pulse, shaking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut shaking = pin!(shaking);
-    // Accepted in a drain, it gets its one request.
-    let late = pulse.is_draining();
     poll_fn(|cx| {
         pulse.wake_with(cx.waker());
         if pulse.is_abandoned() {
             return Poll::Ready(Err(Failure::Tls(TlsCause::Closed, io::ErrorKind::ConnectionAborted.into())));
         }
         let polled = shaking.as_mut().poll(cx);
-        if polled.is_pending() && !late && pulse.is_draining() && pulse.is_idle() {
+        if polled.is_pending() && pulse.is_reclaimed() && pulse.is_idle() {
             return Poll::Ready(Err(Failure::Tls(TlsCause::Closed, io::ErrorKind::ConnectionAborted.into())));
         }
         polled

@@ -95,7 +95,7 @@ impl Places {
         if count < idle.len() {
             idle.select_nth_unstable_by_key(count, |(since_ms, _)| *since_ms);
         }
-        idle.iter().take(count).for_each(|(_, pulse)| pulse.drain());
+        idle.iter().take(count).for_each(|(_, pulse)| pulse.reclaim());
         self.barren_ms.store(if count < wanted { now_ms } else { 0 }, Ordering::Relaxed);
         count
     }

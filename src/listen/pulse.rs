@@ -27,6 +27,8 @@ pub(super) struct Pulse {
     upgraded_waker: Mutex<Option<Waker>>,
     /// Since when it waits for a request, in [`Pulse::millis`]; 0: it does not.
     idle_since_ms: AtomicU64,
+    /// It was told to close for another connection's sake.
+    reclaimed: AtomicBool,
 }
 
 impl Pulse {
@@ -39,6 +41,13 @@ impl Pulse {
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.wake();
+    }
+
+    /// Close if idle, since another connection needs the place. Unlike a drain this does not wait for a handshake that
+    /// has not begun.
+    pub(super) fn reclaim(&self) {
+        self.reclaimed.store(true, Ordering::Relaxed);
+        self.drain();
     }
 
     /// Close at once.
@@ -132,6 +141,10 @@ impl Pulse {
 
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_reclaimed(&self) -> bool {
+        self.reclaimed.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
