@@ -9,6 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::reader::{Item, Table};
+use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
 use crate::wire::Identity;
 use crate::{limit, listen, proxy, telemetry};
@@ -48,6 +49,7 @@ pub(super) struct Server {
     pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) uri_bytes_max: usize,
+    pub(super) paths: proxy::Paths,
     pub(super) body_bytes_max: u64,
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
@@ -137,6 +139,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let half_close = timeouts.duration("half_close", TIMEOUT, default.half_close);
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
+    let paths = paths(&mut table);
     table.finish();
     Server {
         workers: workers.unwrap_or_else(cores),
@@ -153,10 +156,36 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
             half_close,
         },
         uri_bytes_max,
+        paths,
         body_bytes_max,
         waiting_max,
         body_idle,
     }
+}
+
+/// `[server.paths]`.
+fn paths(server: &mut Table<'_>) -> proxy::Paths {
+    let mut table = server.section("paths");
+    let slashes = [("reject", EncodedSlash::Reject), ("keep", EncodedSlash::Keep), ("decode", EncodedSlash::Decode)];
+    let parameters = [
+        ("ignore", PathParameters::Ignore),
+        ("keep", PathParameters::Keep),
+        ("strip", PathParameters::Strip),
+        ("reject", PathParameters::Reject),
+    ];
+    let exact = [("ignore", false), ("exact", true)];
+    let paths = proxy::Paths {
+        encoded_slash: table.take("encoded_slash").and_then(|item| item.choice(&slashes, &[])).unwrap_or_default(),
+        parameters: table.take("parameters").and_then(|item| item.choice(&parameters, &[])).unwrap_or_default(),
+        control_characters: table
+            .take("control_characters")
+            .and_then(|item| item.choice(&[("reject", false), ("keep", true)], &[]))
+            .unwrap_or_default(),
+        trailing_slash_exact: table.take("trailing_slash").and_then(|item| item.choice(&exact, &[])).unwrap_or_default(),
+        case_exact: table.take("case").and_then(|item| item.choice(&exact, &[])).unwrap_or_default(),
+    };
+    table.finish();
+    paths
 }
 
 /// Sizes that are held in memory are far below what any `usize` holds.
@@ -225,6 +254,7 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         refusals,
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
+        paths: server.paths,
         body_idle: server.body_idle,
         access: log.access,
         access_json: match log.format {

@@ -130,6 +130,7 @@ pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::settings;
     use super::*;
     use crate::wire::Body;
 
@@ -142,7 +143,7 @@ mod tests {
         let address = from.parse().unwrap();
         let peer = Peer::plain(address, address);
         let client = Client::of(&request.fields, &peer, &["10.0.0.0/8".parse().unwrap()]);
-        let authority = super::super::target::normalize(&mut request, false, &peer, 100).unwrap();
+        let authority = super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let wanted: Vec<_> = wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let wanted = policy_fields(&wanted).unwrap();
         prepare(&mut request, &authority, &client, &peer, &Id::fresh());

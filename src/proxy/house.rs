@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::Question;
 use super::page::Page;
-use super::routes::{Routes, Unrouted};
+use super::routes::{Routes, Taken, Unrouted};
 use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
@@ -97,12 +97,14 @@ impl House {
     /// # Errors
     /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is more specific (settings `routes[0].path` ...).
     pub fn build(settings: Settings, routes: Vec<RouteSettings>, limiter: Arc<Limiter>, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        let mut found = Routes::default();
+        let mut found = Routes::new(settings.paths);
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
         let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
-            match found.add(index, written.host.as_deref(), &written.path, &written.methods) {
+            let redirects = matches!(&written.target, settings::Target::Respond(own) if (300..400).contains(&own.status));
+            let taken = Taken { host: written.host.as_deref(), path: &written.path, methods: &written.methods, redirects };
+            match found.add(index, taken) {
                 Ok(pattern) => table.push(Route::build(index, written, &pattern, &pages, (&settings, metrics), &mut mistakes)),
                 Err(mistake) => mistakes.push(mistake),
             }

@@ -64,7 +64,8 @@ use visit::Visit;
 pub use house::House;
 pub use live::Live;
 pub use settings::{
-    Cors, Extras, FieldStyle, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target, Upgrade,
+    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy,
+    RouteSettings, Settings, Target, Upgrade,
 };
 
 /// What listeners call.
@@ -105,7 +106,7 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
     let house = local.house();
 
     // One authority and one path, in the one form that is matched, shown to the policy and forwarded.
-    let authority = target::normalize(&mut request, visit.client.https, peer, house.settings.uri_bytes_max)
+    let authority = target::normalize(&mut request, visit.client.https, peer, &house.settings)
         .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
     // Before the policy looks: it sees what the upstream will see.
     let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted).filter(|_| request.version == Version::HTTP_11);
@@ -113,7 +114,7 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
         hop::join_cookies(&mut request.fields);
     }
     let body = std::mem::take(&mut request.body);
-    let target = target::Target::of(&request, &authority);
+    let target = target::Target::of(&request, &authority, house.settings.paths);
     visit.note_path(target.path);
 
     let Match { route, parameters } = house.find(target, &request)?;

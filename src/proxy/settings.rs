@@ -171,6 +171,49 @@ pub enum FieldStyle {
     Off,
 }
 
+/// `[server.paths]`: which spellings name the same resource. Many servers treat `/Login`, `/login/`
+/// and `/login;x` as `/login`, so by default routing does too: otherwise a client could choose a
+/// less specific route by the way it writes the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// What becomes of `%2F` and `%5C`.
+    pub encoded_slash: EncodedSlash,
+    /// What becomes of `;` and what follows it in a segment.
+    pub parameters: PathParameters,
+    /// Control characters other than NUL may stand in a path, escaped.
+    pub control_characters: bool,
+    /// `/login` and `/login/` are two paths.
+    pub trailing_slash_exact: bool,
+    /// `/login` and `/Login` are two paths.
+    pub case_exact: bool,
+}
+
+/// `server.paths.encoded_slash`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EncodedSlash {
+    /// 400.
+    #[default]
+    Reject,
+    /// They are data within a segment, forwarded as they came.
+    Keep,
+    /// They separate segments, and are forwarded as slashes.
+    Decode,
+}
+
+/// `server.paths.parameters`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathParameters {
+    /// Forwarded, and left out of what is matched and shown to policies.
+    #[default]
+    Ignore,
+    /// They are data within a segment.
+    Keep,
+    /// Taken off, for the upstream too.
+    Strip,
+    /// 400.
+    Reject,
+}
+
 /// What of `[server]` and `[log]` concerns requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -178,6 +221,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// Bytes of a request's target, at most: above, 414.
     pub uri_bytes_max: usize,
+    /// Which spellings of a path are one.
+    pub paths: Paths,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
     /// Which requests are logged.

@@ -48,6 +48,7 @@ mod scripts;
 mod settling;
 mod several;
 mod smuggling;
+mod spellings;
 mod streams;
 mod tls;
 mod traces;

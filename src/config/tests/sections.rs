@@ -39,6 +39,27 @@ fn each_number_has_its_range() {
 }
 
 #[test]
+fn spellings_of_paths_have_a_word_each() {
+    let paths = |text: &str| good(&extended(text)).requests.paths;
+    assert_eq!(paths(""), crate::proxy::Paths::default());
+    let all = paths(
+        "server.paths = { case = \"exact\", trailing_slash = \"exact\", parameters = \"strip\", encoded_slash = \"decode\", control_characters = \"keep\" }",
+    );
+    let expected = crate::proxy::Paths {
+        encoded_slash: crate::proxy::EncodedSlash::Decode,
+        parameters: crate::proxy::PathParameters::Strip,
+        control_characters: true,
+        trailing_slash_exact: true,
+        case_exact: true,
+    };
+    assert_eq!(all, expected);
+    says("server.paths.case = \"lower\"", &["server.paths.case: found \"lower\"", "\"ignore\" or \"exact\""]);
+    says("server.paths.encoded_slash = \"rejct\"", &["the nearest is \"reject\""]);
+    says("server.paths.parameters = true", &["\"ignore\" or \"keep\" or \"strip\" or \"reject\""]);
+    says("server.paths.slash = \"keep\"", &["the unknown key \"slash\""]);
+}
+
+#[test]
 fn what_is_not_built_yet_says_so() {
     says("store.on_store_error = \"local\"", &["\"allow\" or \"deny\"", "\"local\" is not built yet"]);
     says("store.local_share = \"1/4\"", &["not built yet"]);

@@ -69,10 +69,11 @@ fn client_ip(limits: &str) -> RoutePolicy {
 
 const TWO_A_MINUTE: &str = r#"{"name":"per-minute","algorithm":"fixed_window","quota":2,"period":"1m"}"#;
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         trusted_proxies: Vec::new(),
         uri_bytes_max: 200,
+        paths: Paths::default(),
         body_idle: PATIENCE,
         access: Access::Off,
         access_json: true,
