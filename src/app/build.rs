@@ -85,10 +85,12 @@ impl Builder {
         let mut warnings = config.warnings;
         warnings.extend(house.unanswerable().map(|(route, fact)| {
             let (setting, name) = (format!("routes[{route}].policy"), config.routes.get(route).map_or("", |route| route.name.as_str()));
-            config.source.warning(
-                &setting,
-                &format!("this policy reads `{fact}`, which the path of the route {name} has no place for: it is never there"),
-            )
+            let why = if fact.starts_with("header.") {
+                "which is dropped from requests without server.underscores_in_headers".to_owned()
+            } else {
+                format!("which the path of the route {name} has no place for")
+            };
+            config.source.warning(&setting, &format!("this policy reads `{fact}`, {why}: it is never there"))
         }));
         let doubts = tls.iter().flatten().flat_map(|tls| tls.doubts());
         warnings

@@ -50,6 +50,7 @@ pub(super) struct Server {
     pub(super) connections: listen::ConnectionSettings,
     pub(super) uri_bytes_max: usize,
     pub(super) paths: proxy::Paths,
+    pub(super) underscores_in_headers: bool,
     pub(super) body_bytes_max: u64,
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
@@ -140,6 +141,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
     let paths = paths(&mut table);
+    let underscores_in_headers = table.take("underscores_in_headers").and_then(|item| item.flag()).unwrap_or(false);
     table.finish();
     Server {
         workers: workers.unwrap_or_else(cores),
@@ -157,6 +159,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         },
         uri_bytes_max,
         paths,
+        underscores_in_headers,
         body_bytes_max,
         waiting_max,
         body_idle,
@@ -255,6 +258,7 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
         paths: server.paths,
+        underscores_in_headers: server.underscores_in_headers,
         body_idle: server.body_idle,
         access: log.access,
         access_json: match log.format {

@@ -13,6 +13,7 @@ use http::{HeaderName, Version};
 use smallvec::SmallVec;
 
 use super::client::Client;
+use super::hop;
 use super::path;
 use super::settings::{PathParameters, Paths};
 use super::target::Target;
@@ -67,8 +68,9 @@ pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
 const FEW: usize = 4;
 
 impl Question {
-    /// `None` where this route can never answer it: it has no such path parameter.
-    pub(super) fn new(fact: &FactName, parameters: &[&String]) -> Option<Self> {
+    /// `None` where this route can never answer it: it has no such path parameter, or the field's
+    /// name has an underscore and such fields are dropped.
+    pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
         let ask = match &fact.kind {
             FactKind::Method => Ask::Method,
             FactKind::Scheme => Ask::Scheme,
@@ -77,6 +79,7 @@ impl Question {
             FactKind::Query => Ask::Query,
             FactKind::ClientIp => Ask::ClientIp,
             FactKind::Route => Ask::Route,
+            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => return None,
             FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
             FactKind::Cookie(name) => Ask::Cookie(name.clone()),
             FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
@@ -211,7 +214,7 @@ mod tests {
         let questions: Vec<Question> = asked
             .iter()
             .filter_map(|(text, kind)| {
-                Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>())
+                Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>(), false)
             })
             .collect();
         let seen = Seen { request: &request, target, client: &client, peer: &peer, route: "api", parameters };

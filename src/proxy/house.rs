@@ -67,7 +67,8 @@ pub(super) struct Decider {
     pub(super) allow_on_error: bool,
     /// What the policy asks to see.
     pub(super) questions: Vec<Question>,
-    /// What it asks to see, and this route never shows: path parameters that its path has not.
+    /// What it asks to see, and this route never shows: path parameters that its path has not, and
+    /// header fields that are dropped for their names.
     unanswerable: Vec<String>,
 }
 
@@ -173,7 +174,7 @@ impl Route {
         let charge = written.policy.as_ref().map(|policy| Charge { policy: Arc::clone(&policy.policy), scope: Arc::clone(&policy.scope) });
         let tail = Tail { extras: reply_extras.map(Arc::new), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
         let parameters: Vec<&String> = pattern.parameters().collect();
-        let decider = written.policy.map(|policy| Decider::new(policy, &parameters));
+        let decider = written.policy.map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
         Self { answer, decider, body_bytes_max: written.body_bytes_max, extras, upgrades, tail }
     }
 }
@@ -205,10 +206,10 @@ impl OwnAnswer {
 }
 
 impl Decider {
-    fn new(policy: RoutePolicy, parameters: &[&String]) -> Self {
+    fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
         let (mut questions, mut unanswerable) = (Vec::new(), Vec::new());
         for fact in policy.policy.request_facts() {
-            match Question::new(fact, parameters) {
+            match Question::new(fact, parameters, underscores) {
                 Some(question) => questions.push(question),
                 None => unanswerable.push(fact.text.clone()),
             }

@@ -109,7 +109,8 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
     let authority = target::normalize(&mut request, visit.client.https, peer, &house.settings)
         .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
     // Before the policy looks: it sees what the upstream will see.
-    let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted).filter(|_| request.version == Version::HTTP_11);
+    let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted, house.settings.underscores_in_headers)
+        .filter(|_| request.version == Version::HTTP_11);
     if request.version == Version::HTTP_2 {
         hop::join_cookies(&mut request.fields);
     }
@@ -162,7 +163,8 @@ fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     if !body.is_streaming() {
         return body;
     }
-    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).sift_trailers(hop::sift_trailers)
+    let sift = if house.settings.underscores_in_headers { hop::sift_trailers } else { hop::sift_trailers_without_underscores };
+    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).sift_trailers(sift)
 }
 
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.

@@ -223,6 +223,8 @@ pub struct Settings {
     pub uri_bytes_max: usize,
     /// Which spellings of a path are one.
     pub paths: Paths,
+    /// Whether a request's fields are forwarded whose names have an underscore.
+    pub underscores_in_headers: bool,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
     /// Which requests are logged.

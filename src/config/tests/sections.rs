@@ -53,6 +53,9 @@ fn spellings_of_paths_have_a_word_each() {
         case_exact: true,
     };
     assert_eq!(all, expected);
+    assert!(!good(&extended("")).requests.underscores_in_headers);
+    assert!(good(&extended("server.underscores_in_headers = true")).requests.underscores_in_headers);
+    says("server.underscores_in_headers = \"keep\"", &["true or false"]);
     says("server.paths.case = \"lower\"", &["server.paths.case: found \"lower\"", "\"ignore\" or \"exact\""]);
     says("server.paths.encoded_slash = \"rejct\"", &["the nearest is \"reject\""]);
     says("server.paths.parameters = true", &["\"ignore\" or \"keep\" or \"strip\" or \"reject\""]);

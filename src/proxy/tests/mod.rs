@@ -74,6 +74,7 @@ pub(super) fn settings() -> Settings {
         trusted_proxies: Vec::new(),
         uri_bytes_max: 200,
         paths: Paths::default(),
+        underscores_in_headers: false,
         body_idle: PATIENCE,
         access: Access::Off,
         access_json: true,
