@@ -9,6 +9,7 @@ use http::HeaderMap;
 use http::header::HeaderName;
 use smallvec::SmallVec;
 
+use crate::plan::is_reserved_field;
 use crate::wire::{Fields, Known, KnownSet};
 
 /// A connection's own fields.
@@ -25,9 +26,6 @@ const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     // What this proxy says of itself: another one's word would be taken for ours.
     Known::WeirDegraded,
 ]);
-
-/// Fields that say where a message ends, and whom it is for.
-const FRAMING: KnownSet = KnownSet::of(&[Known::Host, Known::ContentLength, Known::Trailer, Known::Expect]);
 
 /// Fields that `Connection` can't take away: framing, the target, and what proxies tell each other about the client. So are all `X-Forwarded-*`.
 const END_TO_END: KnownSet = KnownSet::of(&[
@@ -58,7 +56,8 @@ pub(super) type Text = SmallVec<[u8; 24]>;
 ///
 /// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that would concern the next connection, whose
 /// fields `upstream` writes. What a client that is no trusted proxy says in a proxy's name goes too: an upstream may believe all of
-/// `X-Forwarded-*`, not only those that we set. So do names with an underscore, unless they are kept: see [`is_ambiguous`].
+/// `X-Forwarded-*`, not only those that we set. So do names with an underscore, unless they are
+/// kept: see [`is_ambiguous`].
 pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: bool) -> Option<Text> {
     let trailers = fields.get_all(Known::Te).flat_map(tokens).any(|token| token.eq_ignore_ascii_case(b"trailers"));
     let upgrade = strip(fields);
@@ -161,7 +160,7 @@ fn upgrade(fields: &Fields) -> Option<Text> {
 pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
     let late = |name: &&HeaderName| {
         let known = Known::of(name.as_str().as_bytes());
-        is_reserved(name.as_str()) || is_end_to_end(name.as_str().as_bytes()) || IDENTITY.has(known)
+        is_reserved_field(name.as_str()) || is_end_to_end(name.as_str().as_bytes()) || IDENTITY.has(known)
     };
     let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
     for name in doomed {
@@ -176,12 +175,6 @@ pub(super) fn sift_trailers_without_underscores(trailers: &mut HeaderMap) {
         trailers.remove(name);
     }
     sift_trailers(trailers);
-}
-
-/// Fields that a policy may not set: those of a connection, and those that say where a message ends or whom it is for.
-pub(super) fn is_reserved(name: &str) -> bool {
-    let known = Known::of(name.as_bytes());
-    HOP_BY_HOP.has(known) || FRAMING.has(known)
 }
 
 fn is_end_to_end(name: &[u8]) -> bool {
@@ -232,6 +225,27 @@ mod tests {
         ]);
         strip_request(&mut found, true, false);
         assert_eq!(found.to_map(), headers(&[("trailer", "x-sum"), ("accept", "*/*")]));
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_can_be_set_by_nobody() {
+        let own = [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "transfer-encoding",
+            "upgrade",
+            "http2-settings",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "weir-degraded",
+        ];
+        for name in own {
+            assert!(HOP_BY_HOP.has(Known::of(name.as_bytes())) && is_reserved_field(name), "{name}");
+        }
+        let kept = crate::plan::reserved_fields().filter(|name| !HOP_BY_HOP.has(Known::of(name.as_bytes())));
+        assert_eq!(kept.collect::<Vec<_>>(), ["host", "content-length", "trailer", "expect"]);
     }
 
     #[test]

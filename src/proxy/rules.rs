@@ -2,8 +2,8 @@
 
 use http::{HeaderName, HeaderValue};
 
-use super::hop;
 use super::settings::HeaderRules;
+use crate::plan::is_reserved_field;
 use crate::telemetry::Mistake;
 use crate::wire::Fields;
 
@@ -101,7 +101,7 @@ fn name(name: &str) -> Result<HeaderName, &'static str> {
     let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a field's name")?;
     match header.as_str() {
         "host" => Err("another field: what the upstream gets as Host is said by `upstream_host`"),
-        name if hop::is_reserved(name) => Err("a field that is forwarded: this one belongs to a connection, or says where a message ends"),
+        name if is_reserved_field(name) => Err("a field that is forwarded: this one belongs to a connection, or says where a message ends"),
         _ => Ok(header),
     }
 }
