@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::files;
 use super::reader::{Item, Table};
 use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
 use crate::wire::Identity;
-use crate::{limit, listen, proxy, telemetry};
+use crate::{admin, limit, listen, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
+/// Names of the admin's listener, at most, and bytes of one (RFC 1035).
+const ADMIN_HOSTS_MAX: usize = 64;
+const HOST_BYTES_MAX: usize = 253;
 const TRUSTED_PROXIES_MAX: usize = 1_024;
 
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
@@ -223,11 +227,14 @@ pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
 }
 
 /// `[admin]`: its own listener, or none with `address = "off"`.
-pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Option<SocketAddr> {
+pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Option<admin::Settings> {
     let mut table = root.section("admin");
     let item = table.take("address");
+    let hosts = table.list("hosts", ADMIN_HOSTS_MAX).iter().filter_map(admin_host).collect();
+    let token = files::secret(&mut table, "token_file", "token_env").map(|secret| admin::Token::new(secret.0));
     table.finish();
-    let Some(item) = item else { return Some(ADMIN_DEFAULT) };
+    let settings = |address| Some(admin::Settings { address, hosts, token });
+    let Some(item) = item else { return settings(ADMIN_DEFAULT) };
     if item.value.as_str() == Some("off") {
         return None;
     }
@@ -235,7 +242,13 @@ pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Opt
     if address.port() != 0 && listeners.iter().any(|listener| listener.address == address) {
         item.wrong("an address that no listener has");
     }
-    Some(address)
+    settings(address)
+}
+
+fn admin_host(item: &Item<'_>) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_name = |text: &str| (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain);
+    item.parsed("a host name without a port, such as \"weir.internal\"", |text| is_name(text).then(|| text.to_ascii_lowercase()))
 }
 
 pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {

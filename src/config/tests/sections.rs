@@ -116,6 +116,9 @@ fn servers_listeners_and_logs() {
     says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
     says("[zzzzzzzz]", &["help: known here: listeners, server"]);
     assert_eq!(good(&extended("admin.address = \"off\"")).admin, None);
+    assert_eq!(good(&extended("admin.hosts = [\"Weir.internal\"]")).admin.unwrap().hosts, ["weir.internal"]);
+    says("admin.hosts = [\"weir.internal:9901\"]", &["admin.hosts[0]: found \"weir.internal:9901\"", "without a port"]);
+    says("admin.token_env = \"WEIR_TEST_THAT_IS_NOT_SET\"", &["admin.token_env", "an environment variable that is set"]);
 }
 
 #[test]
