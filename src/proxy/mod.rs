@@ -54,7 +54,6 @@ use http::{StatusCode, Version};
 use crate::listen::{Handler, Peer};
 use crate::wire::{Body, Request, Response};
 
-use forward::PolicyFields;
 use house::{Answer, Route};
 use live::Local;
 use refusal::Refusal;
@@ -65,7 +64,7 @@ pub use house::House;
 pub use live::Live;
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy,
-    RouteSettings, Settings, Target, Upgrade,
+    RouteSettings, SecretField, Settings, Target, Upgrade,
 };
 
 /// What listeners call.
@@ -130,7 +129,7 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
 
     // The policy (Wasm), then the limits that it named (Lua).
     let upstream_fields = match visit.bypasses(&request, &body) {
-        true => PolicyFields::new(),
+        true => admit::uncounted(route, &request, target, peer, &parameters, visit)?,
         false => admit::admit(&house.limiter, route, &request, target, peer, &parameters, visit).await?,
     };
 

@@ -103,7 +103,8 @@ pub struct Cors {
 /// What happens to preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
-    /// Answered without policy and limits.
+    /// Let through, whatever the policy says, and charged to no limit. The fields that the policy
+    /// sets for the upstream are set.
     #[default]
     Bypass,
     /// As any request.
@@ -130,6 +131,25 @@ pub struct HeaderRules {
     pub add: Vec<(String, String)>,
     /// Taken off.
     pub remove: Vec<String>,
+    /// Set or added like the others, and never shown.
+    pub secrets: Vec<SecretField>,
+}
+
+/// A field whose value came from a file or the environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretField {
+    /// The setting that names its source: `set_file`, `set_env`, `add_file` or `add_env`.
+    pub key: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl std::fmt::Debug for SecretField {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SecretField").field("key", &self.key).field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// What path the upstream is asked for. The query stays.

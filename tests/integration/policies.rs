@@ -224,3 +224,23 @@ fn a_field_that_no_policy_may_set_is_a_mistake_of_the_configuration() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_preflight_that_is_let_through_carries_no_plan_of_the_clients() {
+    let upstream = Upstream::start();
+    let limits = "name = \"a\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
+    for (default, told) in [("default_plan = \"free\", ", "free"), ("unknown = \"deny\", ", "")] {
+        let policy = format!(
+            "[policies.p]\nuse = \"plans\"\nconfig = {{ key = \"{{header.x-api-key}}\", {default}plan_header = \"x-plan\", \
+             plans = {{ free = [{{ {limits} }}] }}, assign = {{}} }}"
+        );
+        let route = "path = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\ncors.origins = [\"https://app.example\"]";
+        let weir = Weir::start(&Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text());
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let fields = [("origin", "https://app.example"), ("access-control-request-method", "PUT"), ("x-plan", "gold")];
+        for _ in 0..3 {
+            assert_eq!(client.send("OPTIONS", "/", &fields, Bytes::new()).await.unwrap().status, 200);
+            assert_eq!(upstream.last().header("x-plan").as_deref(), Some(told));
+        }
+    }
+}
