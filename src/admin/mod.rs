@@ -1,10 +1,11 @@
-//! The operator's own listener: `/metrics`, `/live`, `/ready`, `/status`, and `/counters`, the only one that also changes something. What they show is
-//! handed in.
+//! The operator's own listener: `/metrics`, `/live`, `/ready`, `/status`, and `/counters`, the only
+//! one that also changes something. What they show is handed in; `gate` says who may see them.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::{Method, StatusCode};
 
 use crate::listen::{Handler, Peer};
@@ -12,10 +13,12 @@ use crate::telemetry::Metrics;
 use crate::wire::{self, Known, Request, Response};
 
 mod counters;
+mod gate;
 #[cfg(test)]
 mod tests;
 
 pub use counters::CounterQuery;
+pub use gate::{Settings, Token};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -41,11 +44,12 @@ pub trait Views: Send + Sync + 'static {
 pub struct Admin<V> {
     views: Arc<V>,
     metrics: Metrics,
+    settings: Arc<ArcSwap<Settings>>,
 }
 
 impl<V> Clone for Admin<V> {
     fn clone(&self) -> Self {
-        Self { views: Arc::clone(&self.views), metrics: self.metrics.clone() }
+        Self { views: Arc::clone(&self.views), metrics: self.metrics.clone(), settings: Arc::clone(&self.settings) }
     }
 }
 
@@ -56,9 +60,9 @@ impl<V> fmt::Debug for Admin<V> {
 }
 
 impl<V: Views> Admin<V> {
-    /// Admin pages over `views`.
-    pub fn new(views: Arc<V>, metrics: Metrics) -> Self {
-        Self { views, metrics }
+    /// Admin pages over `views`, for those whom `settings` admit at the time.
+    pub fn new(views: Arc<V>, metrics: Metrics, settings: Arc<ArcSwap<Settings>>) -> Self {
+        Self { views, metrics, settings }
     }
 
     async fn page(&self, path: &str) -> Response {
@@ -91,6 +95,14 @@ impl<V: Views> Handler for Admin<V> {
     async fn call(&self, request: Request, _peer: &Arc<Peer>) -> Response {
         let target = request.target();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let admitted = self.settings.load().admits(&request, path);
+        if let Err((status, sentence)) = admitted {
+            let mut refused = reply(status, TEXT, format!("{sentence}\n"));
+            if status == StatusCode::UNAUTHORIZED {
+                refused.fields.set("www-authenticate", "Bearer");
+            }
+            return refused;
+        }
         if path == "/counters" {
             return match request.method {
                 Method::GET | Method::HEAD => self.counters(query, false).await,

@@ -3,12 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::listen::{ConnectionSettings, Drain, Listener, Settings};
+use crate::listen::{self, ConnectionSettings, Drain, Listener};
 
 #[derive(Default)]
 struct Shown {
@@ -32,9 +31,13 @@ impl Views for Shown {
     }
 }
 
+fn settings_of(address: std::net::SocketAddr) -> Arc<ArcSwap<super::Settings>> {
+    Arc::new(ArcSwap::from_pointee(super::Settings::plain(address)))
+}
+
 async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    stream.write_all(format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     reply
@@ -42,11 +45,11 @@ async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String 
 
 #[tokio::test]
 async fn counters_are_shown_and_only_delete_forgets_them() {
-    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
+    let listener = Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
     let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::default()));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
-    let admin = Admin::new(Arc::new(Shown::default()), metrics.clone());
+    let admin = Admin::new(Arc::new(Shown::default()), metrics.clone(), settings_of(address));
     let serving = tokio::spawn(listener.serve(admin, settings, drain.clone(), metrics));
     let path = "/counters?policy=p&limit=l&key=a%20b";
     for (method, path, status, says) in [
@@ -68,12 +71,12 @@ async fn counters_are_shown_and_only_delete_forgets_them() {
 async fn each_page_shows_what_it_is_handed() {
     let views = Arc::new(Shown::default());
     let metrics = Metrics::new(1);
-    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
+    let listener = Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
     let patience = Duration::from_secs(5);
     let settings =
         ConnectionSettings { connections_max: 10, request_header: patience, keep_alive: patience, ..ConnectionSettings::default() };
-    let admin = Admin::new(Arc::clone(&views), metrics.clone());
+    let admin = Admin::new(Arc::clone(&views), metrics.clone(), settings_of(address));
     let serving = tokio::spawn(listener.serve(admin, Arc::new(ArcSwap::from_pointee(settings)), Drain::new(), metrics));
 
     let reply = ask(address, "GET", "/metrics").await;

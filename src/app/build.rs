@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admin;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes, Route, RouteTarget};
 use crate::engine::{self, Engine, Scripts};
@@ -33,7 +34,7 @@ pub(super) struct Built {
     pub(super) listeners: Vec<listen::Settings>,
     /// Of each listener: taken over while its certificates stand, so that clients can resume.
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
-    pub(super) admin: Option<SocketAddr>,
+    pub(super) admin: Option<admin::Settings>,
     pub(super) workers: usize,
     pub(super) shutdown_grace: Duration,
     pub(super) log: telemetry::Settings,
@@ -89,10 +90,12 @@ impl Builder {
         let mut warnings = config.warnings;
         warnings.extend(house.unanswerable().map(|(route, fact)| {
             let (setting, name) = (format!("routes[{route}].policy"), config.routes.get(route).map_or("", |route| route.name.as_str()));
-            config.source.warning(
-                &setting,
-                &format!("this policy reads `{fact}`, which the path of the route {name} has no place for: it is never there"),
-            )
+            let why = if fact.starts_with("header.") {
+                "which is dropped from requests without server.underscores_in_headers".to_owned()
+            } else {
+                format!("which the path of the route {name} has no place for")
+            };
+            config.source.warning(&setting, &format!("this policy reads `{fact}`, {why}: it is never there"))
         }));
         let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.doubts()));
         warnings
@@ -197,7 +200,11 @@ impl Built {
             }
         }
         (self.listeners, self.tls) = (listeners, tls);
-        self.admin = running.admin;
+        // The address stays, and who may see the pages does not.
+        self.admin = match (self.admin, &running.admin) {
+            (Some(next), Some(running)) => Some(admin::Settings { address: running.address, ..next }),
+            (_, running) => running.clone(),
+        };
         self.workers = running.workers;
         self.shutdown_grace = running.shutdown_grace;
         self
@@ -232,9 +239,10 @@ impl Built {
     /// Settings of `next` that a running process can't take on.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
         let addresses = |built: &Self| built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>();
+        let address = |built: &Self| built.admin.as_ref().map(|admin| admin.address);
         let changed = [
             ("listeners", addresses(self) != addresses(next)),
-            ("admin.address", self.admin != next.admin),
+            ("admin.address", address(self) != address(next)),
             ("server.workers", self.workers != next.workers),
             ("server.shutdown_grace", self.shutdown_grace != next.shutdown_grace),
         ];

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::admin;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
@@ -68,6 +69,8 @@ struct Running {
     security: Vec<Security>,
     /// The operator's own: clients who take all places must not shut out whoever looks why.
     admin_connections: Arc<Connections>,
+    /// Who may see the operator's pages; none are served where there are no settings.
+    admin: Option<Arc<arc_swap::ArcSwap<admin::Settings>>>,
     metrics: Metrics,
     clock: Clock,
     descriptors: Descriptors,
@@ -176,9 +179,9 @@ impl App {
         show_expiry(&metrics, &built);
         let security: Vec<Security> = built.tls.iter().cloned().map(Security::new).collect();
         let public = secure(public, &security);
-        let admin = built.admin.map(|address| bind_one(address, 1)).transpose()?;
+        let pages = built.admin.as_ref().map(|admin| bind_one(admin.address, 1)).transpose()?;
         let addresses = public.iter().filter_map(|per_worker| per_worker.first().map(Listener::address)).collect();
-        let admin_address = admin.as_ref().and_then(|bound| bound.first().map(Listener::address));
+        let admin_address = pages.as_ref().and_then(|bound| bound.first().map(Listener::address));
 
         let (clients, operators) = within(descriptors, &built, &builder.budget);
         let running = Arc::new(Running {
@@ -187,6 +190,7 @@ impl App {
             serving: arc_swap::ArcSwap::from_pointee(Serving::of(&built)),
             retired: Mutex::default(),
             admin_connections: Arc::new(Connections::from_pointee(operators)),
+            admin: built.admin.clone().map(|settings| Arc::new(arc_swap::ArcSwap::from_pointee(settings))),
             current: Mutex::new(built),
             live: crate::proxy::Live::new(house),
             builder,
@@ -200,7 +204,7 @@ impl App {
         });
         running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
         let memory = Memory::watch(&running.metrics).map_err(StartError::Worker)?;
-        let workers = Workers::start(&running, public, admin.unwrap_or_default(), workers).inspect_err(|_| {
+        let workers = Workers::start(&running, public, pages.unwrap_or_default(), workers).inspect_err(|_| {
             // Those that did start must not serve on.
             running.drain.cut();
         })?;
@@ -294,6 +298,9 @@ impl Reloader {
         let (clients, operators) = within(running.descriptors, &built, &running.builder.budget);
         running.connections.store(Arc::new(clients));
         running.admin_connections.store(Arc::new(operators));
+        if let (Some(running), Some(next)) = (&running.admin, &built.admin) {
+            running.store(Arc::new(next.clone()));
+        }
         if !Arc::ptr_eq(&current.limiter, &built.limiter) {
             running.retire(&current.limiter);
         }

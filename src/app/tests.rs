@@ -22,7 +22,7 @@ fn app() -> App {
 fn get(address: SocketAddr, close: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(format!("GET /live HTTP/1.1\r\nhost: a\r\n{close}\r\n").as_bytes()).unwrap();
+    stream.write_all(format!("GET /live HTTP/1.1\r\nhost: {address}\r\n{close}\r\n").as_bytes()).unwrap();
     let mut piece = [0; 4096];
     let read = stream.read(&mut piece).unwrap_or(0);
     (stream, String::from_utf8_lossy(&piece[..read]).into_owned())

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::views::Pages;
 use super::{Connections, Running, StartError};
-use crate::admin::Admin;
+use crate::admin::{self, Admin};
 use crate::clock;
 use crate::listen::{Drain, Handler, Listener};
 use crate::proxy::Proxy;
@@ -53,7 +53,10 @@ impl Workers {
             };
             threads.push(spawn(format!("weir-worker-{index}"), work)?);
         }
-        let admin = if admin.is_empty() { None } else { Some(start_admin(running, admin)?) };
+        let admin = match &running.admin {
+            Some(settings) if !admin.is_empty() => Some(start_admin(running, settings, admin)?),
+            _ => None,
+        };
         Ok(Self { threads, finished, admin, admin_drain: running.admin_drain.clone() })
     }
 
@@ -73,10 +76,14 @@ impl Workers {
     }
 }
 
-fn start_admin(running: &Arc<Running>, sockets: Vec<Listener>) -> Result<JoinHandle<()>, StartError> {
-    let running = Arc::clone(running);
+fn start_admin(
+    running: &Arc<Running>,
+    settings: &Arc<arc_swap::ArcSwap<admin::Settings>>,
+    sockets: Vec<Listener>,
+) -> Result<JoinHandle<()>, StartError> {
+    let (running, settings) = (Arc::clone(running), Arc::clone(settings));
     spawn("weir-admin".into(), async move || {
-        let handler = Admin::new(Arc::new(Pages(Arc::clone(&running))), running.metrics.clone());
+        let handler = Admin::new(Arc::new(Pages(Arc::clone(&running))), running.metrics.clone(), settings);
         let drain = &running.admin_drain;
         let mut serving = start_serving(sockets, &handler, &running.admin_connections, drain, &running);
         drain.wait().await;

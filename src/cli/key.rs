@@ -71,12 +71,14 @@ pub(super) fn run(key: Key) -> ExitCode {
     let command = command(&named, forget);
     let Named { policy, limit, key, tag, route, admin, .. } = named;
     let query = CounterQuery { policy, limit, key, tag, route };
+    let pages = config.as_ref().and_then(|config| config.admin.as_ref());
+    let token = pages.and_then(|pages| pages.token.as_ref()).map(|token| token.reveal());
     let answer = match &config {
-        Some(config) => match (app::counters(config, &query, forget), admin.or(config.admin)) {
-            (Err(NoCounters::InMemory), Some(address)) => ask(address, &query, forget),
+        Some(config) => match (app::counters(config, &query, forget), admin.or(pages.map(|pages| pages.address))) {
+            (Err(NoCounters::InMemory), Some(address)) => ask(address, token, &query, forget),
             (answer, _) => answer,
         },
-        None => ask(admin.unwrap_or(config::ADMIN_DEFAULT), &query, forget),
+        None => ask(admin.unwrap_or(config::ADMIN_DEFAULT), None, &query, forget),
     };
     match answer.and_then(|answer| told(&answer, &command)) {
         Ok(text) => {
@@ -90,14 +92,16 @@ pub(super) fn run(key: Key) -> ExitCode {
     }
 }
 
-/// Asks `/counters` of a running proxy.
-fn ask(address: SocketAddr, query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
+/// Asks `/counters` of a running proxy, with the configuration's token where it has one.
+fn ask(address: SocketAddr, token: Option<&str>, query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
     let CounterQuery { policy, limit, key, tag, route } = query;
     let parts = [("policy", Some(policy)), ("limit", Some(limit)), ("key", Some(key)), ("tag", tag.as_ref()), ("route", route.as_ref())];
     let parts = parts.iter().filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
     let parts: Vec<String> = parts.collect();
     let method = if forget { "DELETE" } else { "GET" };
-    let request = format!("{method} /counters?{} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n", parts.join("&"));
+    let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let fields = format!("Host: {address}\r\n{authorization}Connection: close\r\n");
+    let request = format!("{method} /counters?{} HTTP/1.1\r\n{fields}\r\n", parts.join("&"));
     let answer = exchange(address, &request);
     let answer = answer.map_err(|error| NoCounters::Store(format!("the proxy's admin listener at {address} does not answer: {error}")))?;
     let nonsense = || NoCounters::Store(format!("what answers at {address} is no admin listener of Weir"));
@@ -105,7 +109,7 @@ fn ask(address: SocketAddr, query: &CounterQuery, forget: bool) -> Result<String
     match head.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
         Some("400") => Err(NoCounters::Query(body.trim_end().to_owned())),
-        Some("503") => Err(NoCounters::Store(body.trim_end().to_owned())),
+        Some("401" | "403" | "421" | "503") => Err(NoCounters::Store(body.trim_end().to_owned())),
         _ => Err(nonsense()),
     }
 }

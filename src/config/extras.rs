@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::reader::{Item, Table};
-use crate::proxy::{Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, Upgrade};
+use crate::proxy::{Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, SecretField, Upgrade};
 
 /// Names in one set of header rules, at most.
 const RULES_MAX: usize = 64;
@@ -94,8 +94,21 @@ fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
     let set = fields(&mut rules, "set", |item| Vec::from_iter(text(item, "a field's value")));
     let add = added(&mut rules, "add");
     let remove = rules.list("remove", RULES_MAX).iter().filter_map(|item| text(item, "a field's name")).collect();
+    let mut secrets = Vec::new();
+    for key in ["set_file", "add_file"] {
+        secrets.extend(secret_fields(&mut rules, key, |item| item.secret_in_file()));
+    }
+    for key in ["set_env", "add_env"] {
+        secrets.extend(secret_fields(&mut rules, key, |item| item.secret_in_env()));
+    }
     rules.finish();
-    HeaderRules { set, add, remove }
+    HeaderRules { set, add, remove, secrets }
+}
+
+/// Fields whose values stand elsewhere: `set_file = { Authorization = "/run/secrets/upstream" }`.
+fn secret_fields<'a>(rules: &mut Table<'a>, key: &'static str, read: impl Fn(&Item<'a>) -> Option<String>) -> Vec<SecretField> {
+    let values = fields(rules, key, |item| Vec::from_iter(read(item)));
+    values.into_iter().map(|(name, value)| SecretField { key, name, value }).collect()
 }
 
 /// Fields of which one may stand several times: its values in an array.
@@ -107,7 +120,7 @@ fn added(table: &mut Table<'_>, key: &'static str) -> Vec<(String, String)> {
     })
 }
 
-fn fields(table: &mut Table<'_>, key: &'static str, values: impl Fn(&Item<'_>) -> Vec<String>) -> Vec<(String, String)> {
+fn fields<'a>(table: &mut Table<'a>, key: &'static str, values: impl Fn(&Item<'a>) -> Vec<String>) -> Vec<(String, String)> {
     let section = table.section(key);
     let named = section.named();
     if named.len() > RULES_MAX {

@@ -68,35 +68,47 @@ impl Item<'_> {
 }
 
 /// A secret from the file or the environment variable that a setting names. Its text is in no message.
-pub(super) fn secret(notes: &Notes, table: &mut Table<'_>, file_key: &'static str, env_key: &'static str) -> Option<Secret> {
+pub(super) fn secret(table: &mut Table<'_>, file_key: &'static str, env_key: &'static str) -> Option<Secret> {
     let (file, env) = (table.take(file_key), table.take(env_key));
     if let (Some(_), Some(env)) = (&file, &env) {
         env.found_key(format!("both `{file_key}` and `{env_key}`"), "one of the two", None);
         return None;
     }
-    let (item, text) = match (file, env) {
-        (Some(item), _) => {
-            let (_, bytes) = notes.named_file(&item, "a file that holds the secret", SECRET_BYTES_MAX)?;
-            let text = String::from_utf8(bytes).ok();
-            if text.is_none() {
-                item.found("a file that is not UTF-8", "a secret in UTF-8", None);
-            }
-            (item, text?)
-        }
-        (None, Some(item)) => {
-            let name = item.text("the name of an environment variable")?;
-            let value = if name.is_empty() || name.contains(['=', '\0']) { None } else { std::env::var(name).ok() };
-            if value.is_none() {
-                item.wrong("the name of an environment variable that is set, in UTF-8");
-            }
-            (item, value?)
-        }
-        (None, None) => return None,
-    };
-    let secret = text.trim_end_matches(['\r', '\n']);
-    if secret.is_empty() {
-        item.found("an empty secret", "a secret of one character or more", None);
-        return None;
+    match (file, env) {
+        (Some(item), _) => item.secret_in_file(),
+        (None, Some(item)) => item.secret_in_env(),
+        (None, None) => None,
     }
-    Some(Secret(secret.to_owned()))
+    .map(Secret)
+}
+
+impl Item<'_> {
+    /// The secret in the file that the setting names.
+    pub(super) fn secret_in_file(&self) -> Option<String> {
+        let (_, bytes) = self.notes.named_file(self, "a file that holds the secret", SECRET_BYTES_MAX)?;
+        let text = String::from_utf8(bytes).ok();
+        if text.is_none() {
+            self.found("a file that is not UTF-8", "a secret in UTF-8", None);
+        }
+        self.secret(&text?)
+    }
+
+    /// The secret in the environment variable that the setting names.
+    pub(super) fn secret_in_env(&self) -> Option<String> {
+        let name = self.text("the name of an environment variable")?;
+        let value = if name.is_empty() || name.contains(['=', '\0']) { None } else { std::env::var(name).ok() };
+        if value.is_none() {
+            self.wrong("the name of an environment variable that is set, in UTF-8");
+        }
+        self.secret(&value?)
+    }
+
+    fn secret(&self, text: &str) -> Option<String> {
+        let secret = text.trim_end_matches(['\r', '\n']);
+        if secret.is_empty() {
+            self.found("an empty secret", "a secret of one character or more", None);
+            return None;
+        }
+        Some(secret.to_owned())
+    }
 }

@@ -21,7 +21,6 @@ mod tests;
 mod units;
 mod upstreams;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use crate::plan::{Fallback, NAME_BYTES_MAX};
 use crate::proxy::{Extras, FieldStyle, Respond};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
-use crate::{engine, limit, listen, policy, proxy, telemetry, upstream};
+use crate::{admin, engine, limit, listen, policy, proxy, telemetry, upstream};
 use reader::{Finding, Item, Notes, Place, Table};
 
 pub use quick::quick;
@@ -57,7 +56,7 @@ pub struct Config {
     /// `[server]`, `[log]`.
     pub requests: proxy::Settings,
     /// `[admin]`.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<admin::Settings>,
     /// `[log]`.
     pub log: telemetry::Settings,
     /// `[store]`.

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::files;
 use super::reader::{Item, Table};
+use crate::proxy::{EncodedSlash, PathParameters};
 use crate::telemetry::{Access, Format, WORKERS_MAX};
 use crate::wire::{Identity, Rate};
-use crate::{limit, listen, proxy, telemetry};
+use crate::{admin, limit, listen, proxy, telemetry};
 
 const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
@@ -19,6 +21,9 @@ const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// Where the operator's pages are, unless `[admin]` says otherwise.
 pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
+/// Names of the admin's listener, at most, and bytes of one (RFC 1035).
+const ADMIN_HOSTS_MAX: usize = 64;
+const HOST_BYTES_MAX: usize = 253;
 const TRUSTED_PROXIES_MAX: usize = 1_024;
 
 const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
@@ -59,6 +64,8 @@ pub(super) struct Server {
     pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) uri_bytes_max: usize,
+    pub(super) paths: proxy::Paths,
+    pub(super) underscores_in_headers: bool,
     pub(super) body_bytes_max: u64,
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
@@ -155,6 +162,8 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let half_close = timeouts.duration("half_close", TIMEOUT, default.half_close);
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
+    let paths = paths(&mut table);
+    let underscores_in_headers = table.take("underscores_in_headers").and_then(|item| item.flag()).unwrap_or(false);
     table.finish();
     Server {
         workers: workers.unwrap_or_else(cores),
@@ -175,11 +184,38 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         },
         trusted_proxies,
         uri_bytes_max,
+        paths,
+        underscores_in_headers,
         body_bytes_max,
         waiting_max,
         body_idle,
         body_rate: Rate::new(body_rate, rate_grace),
     }
+}
+
+/// `[server.paths]`.
+fn paths(server: &mut Table<'_>) -> proxy::Paths {
+    let mut table = server.section("paths");
+    let slashes = [("reject", EncodedSlash::Reject), ("keep", EncodedSlash::Keep), ("decode", EncodedSlash::Decode)];
+    let parameters = [
+        ("ignore", PathParameters::Ignore),
+        ("keep", PathParameters::Keep),
+        ("strip", PathParameters::Strip),
+        ("reject", PathParameters::Reject),
+    ];
+    let exact = [("ignore", false), ("exact", true)];
+    let paths = proxy::Paths {
+        encoded_slash: table.take("encoded_slash").and_then(|item| item.choice(&slashes, &[])).unwrap_or_default(),
+        parameters: table.take("parameters").and_then(|item| item.choice(&parameters, &[])).unwrap_or_default(),
+        control_characters: table
+            .take("control_characters")
+            .and_then(|item| item.choice(&[("reject", false), ("keep", true)], &[]))
+            .unwrap_or_default(),
+        trailing_slash_exact: table.take("trailing_slash").and_then(|item| item.choice(&exact, &[])).unwrap_or_default(),
+        case_exact: table.take("case").and_then(|item| item.choice(&exact, &[])).unwrap_or_default(),
+    };
+    table.finish();
+    paths
 }
 
 /// Sizes that are held in memory are far below what any `usize` holds.
@@ -214,11 +250,14 @@ pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
 }
 
 /// `[admin]`: its own listener, or none with `address = "off"`.
-pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Option<SocketAddr> {
+pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Option<admin::Settings> {
     let mut table = root.section("admin");
     let item = table.take("address");
+    let hosts = table.list("hosts", ADMIN_HOSTS_MAX).iter().filter_map(admin_host).collect();
+    let token = files::secret(&mut table, "token_file", "token_env").map(|secret| admin::Token::new(secret.0));
     table.finish();
-    let Some(item) = item else { return Some(ADMIN_DEFAULT) };
+    let settings = |address| Some(admin::Settings { address, hosts, token });
+    let Some(item) = item else { return settings(ADMIN_DEFAULT) };
     if item.value.as_str() == Some("off") {
         return None;
     }
@@ -226,7 +265,13 @@ pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Opt
     if address.port() != 0 && listeners.iter().any(|listener| listener.address == address) {
         item.wrong("an address that no listener has");
     }
-    Some(address)
+    settings(address)
+}
+
+fn admin_host(item: &Item<'_>) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_name = |text: &str| (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain);
+    item.parsed("a host name without a port, such as \"weir.internal\"", |text| is_name(text).then(|| text.to_ascii_lowercase()))
 }
 
 pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
@@ -248,6 +293,8 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         refusals,
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
+        paths: server.paths,
+        underscores_in_headers: server.underscores_in_headers,
         body_idle: server.body_idle,
         body_rate: server.body_rate,
         ipv6_prefix: server.connections.ipv6_prefix,

@@ -58,7 +58,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     };
     let deadline = table.duration("deadline", DEADLINE, default.deadline);
     let lease = table.duration("lease", LEASE, default.lease);
-    let key_secret = files::secret(notes, &mut table, "key_secret_file", "key_secret_env");
+    let key_secret = files::secret(&mut table, "key_secret_file", "key_secret_env");
 
     let scripts = scripts::scripts(notes, &mut table);
 
@@ -68,7 +68,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     embedded.finish();
 
     // Read also when it is not in use, so that a mistake does not wait for the day of the switch.
-    let redis = redis(notes, &mut table, deadline, kind == Kind::Redis);
+    let redis = redis(&mut table, deadline, kind == Kind::Redis);
     table.not_yet("local_share", "on_store_error = \"local\"");
     table.finish();
     Store {
@@ -82,13 +82,13 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     }
 }
 
-fn redis(notes: &Notes, store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
+fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
     let mut table = store.section("redis");
     let modes = [("cluster", RedisMode::Cluster), ("single", RedisMode::Single)];
     let mode = table.take("mode").and_then(|item| item.choice(&modes, &[])).unwrap_or(RedisMode::Cluster);
     let nodes = if used || table.is_present() { nodes(&mut table, mode) } else { Vec::new() };
     let username = table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
-    let password = files::secret(notes, &mut table, "password_file", "password_env");
+    let password = files::secret(&mut table, "password_file", "password_env");
     let key_prefix = table.take("key_prefix").and_then(|item| key_prefix(&item)).unwrap_or_else(|| KEY_PREFIX_DEFAULT.into());
     table.not_yet("tls", "TLS");
     table.finish();

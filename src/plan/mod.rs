@@ -7,12 +7,14 @@ mod adjustment;
 mod calendar;
 mod check;
 mod outcome;
+mod reserved;
 mod slot;
 
 pub use adjustment::{Adjustment, Change};
 pub use calendar::{Calendar, TimeZone, utc_text};
 pub use check::Invalid;
 pub use outcome::{LimitOutcome, Outcome};
+pub use reserved::{is_reserved_field, reserved_fields};
 pub use slot::Slot;
 
 use std::sync::Arc;

@@ -19,21 +19,6 @@ const REASON_BYTES_MAX: usize = 1_024;
 const BALANCE_KEY_BYTES_MAX: usize = 4_096;
 const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
-/// Fields that frame a message or belong to one connection (RFC 9110, section 7.6.1; RFC 9113, section 8.2.2), and Host, by which others route.
-const REFUSED_FIELDS: [&str; 11] = [
-    "connection",
-    "content-length",
-    "host",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "proxy-authenticate",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
 type Pairs = Vec<(String, String)>;
 
 /// A guest's decision as the house's own.
@@ -202,7 +187,7 @@ fn headers(place: &str, mut fields: Pairs) -> Result<Pairs, String> {
             return Err(format!("{place}[{index}]: its name is none, or longer than {HEADER_NAME_BYTES_MAX} bytes"));
         }
         name.make_ascii_lowercase();
-        if REFUSED_FIELDS.contains(&name.as_str()) {
+        if plan::is_reserved_field(name) {
             return Err(format!("{place}[{index}]: `{name}` may not be set by a policy"));
         }
         if !is_field_value(value) {
@@ -274,7 +259,7 @@ mod tests {
 
     #[test]
     fn no_field_that_frames_a_message_may_be_set() {
-        for name in REFUSED_FIELDS {
+        for name in plan::reserved_fields() {
             assert!(headers("h", vec![(name.to_ascii_uppercase(), "x".into())]).is_err(), "{name}");
         }
         assert!(headers("h", vec![(":path".into(), "/".into())]).is_err());

@@ -12,6 +12,8 @@ use crate::telemetry::{self, Access};
 
 /// Bytes of a path in a line, at most.
 const PATH_BYTES_MAX: usize = 2_048;
+/// Bytes of a method in a line, at most: a client may make one up as long as a head.
+const METHOD_BYTES_MAX: usize = 32;
 /// Labels in a line, at most.
 const LABELS_MAX: usize = 16;
 /// What a line takes as a rule: the one allocation.
@@ -34,7 +36,7 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
     line.open(wall_us);
     line.text("request_id", visit.id.as_str());
     line.text("client", visit.client.text.as_str());
-    line.text("method", visit.method.as_str());
+    line.text("method", cut_method(visit.method.as_str()));
     line.text("path", std::str::from_utf8(&visit.path).unwrap_or_default());
     line.text("route", &visit.tail.route);
     line.number("status", u64::from(visit.status));
@@ -71,6 +73,11 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
 /// What a line shows of a path: at most [`PATH_BYTES_MAX`].
 pub(super) fn cut(path: &str) -> &str {
     path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default()
+}
+
+/// What a line shows of a method.
+fn cut_method(method: &str) -> &str {
+    method.get(..method.floor_char_boundary(METHOD_BYTES_MAX)).unwrap_or_default()
 }
 
 /// A line under construction: a JSON object, or `key=value` for a person.
@@ -245,6 +252,12 @@ mod tests {
         let path = format!("/{}", "\u{e9}".repeat(PATH_BYTES_MAX));
         assert_eq!(cut(&path).len(), PATH_BYTES_MAX - 1);
         assert_eq!(cut("/a"), "/a");
+    }
+
+    #[test]
+    fn a_long_method_is_cut() {
+        assert_eq!(cut_method(&"M".repeat(8_000)).len(), METHOD_BYTES_MAX);
+        assert_eq!(cut_method("PROPPATCH"), "PROPPATCH");
     }
 
     #[test]

@@ -44,6 +44,28 @@ pub(super) fn admit(
     }
 }
 
+/// What a decision wants set on a request to the upstream that is let through uncounted, a
+/// browser's preflight. Of the decision nothing else is done; but what a client writes where the
+/// policy tells the upstream something must not pass for the policy's word.
+///
+/// # Errors
+/// The policy could not answer and the route says deny.
+pub(super) fn uncounted(
+    route: &Route,
+    request: &Request,
+    target: Target<'_>,
+    peer: &Peer,
+    parameters: &[&str],
+    visit: &mut Visit,
+) -> Result<PolicyFields, Refusal> {
+    let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
+    let asked = ask(decider, request, target, peer, parameters, visit);
+    visit.response_fields = PolicyFields::new();
+    let Some((_, upstream_fields)) = asked else { return unasked(decider, visit) };
+    visit.decided(Decided::Bypassed);
+    Ok(upstream_fields)
+}
+
 /// Asks the policy; `None` when it failed, which is logged here.
 fn ask(
     decider: &Decider,

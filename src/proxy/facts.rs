@@ -3,7 +3,9 @@
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is dropped, and no two values look alike. Header fields
 //! and cookies are shown as they stand, each occurrence in order. Query parameters are read as forms write them (`application/x-www-form-urlencoded`:
 //! `+` is a space, escapes are decoded, a broken escape stands for itself), path parameters with their escapes decoded: so that
-//! `/users/%37` and `/users/7` are one user. `path` and `query` are what is forwarded, but for a route's own `rewrite`, which comes after.
+//! `/users/%37` and `/users/7` are one user. `path` and `query` are what is forwarded, but for a
+//! route's own `rewrite`, which comes after, and for a path's `;parameters`, which routing leaves
+//! out as well unless `server.paths` says otherwise.
 
 use std::borrow::Cow;
 
@@ -11,7 +13,9 @@ use http::{HeaderName, Version};
 use smallvec::SmallVec;
 
 use super::client::Client;
+use super::hop;
 use super::path;
+use super::settings::{PathParameters, Paths};
 use super::target::Target;
 use crate::listen::Peer;
 use crate::policy::{FactKind, FactName};
@@ -64,8 +68,9 @@ pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
 const FEW: usize = 4;
 
 impl Question {
-    /// `None` where this route can never answer it: it has no such path parameter.
-    pub(super) fn new(fact: &FactName, parameters: &[&String]) -> Option<Self> {
+    /// `None` where this route can never answer it: it has no such path parameter, or the field's
+    /// name has an underscore and such fields are dropped.
+    pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
         let ask = match &fact.kind {
             FactKind::Method => Ask::Method,
             FactKind::Scheme => Ask::Scheme,
@@ -74,6 +79,7 @@ impl Question {
             FactKind::Query => Ask::Query,
             FactKind::ClientIp => Ask::ClientIp,
             FactKind::Route => Ask::Route,
+            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => return None,
             FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
             FactKind::Cookie(name) => Ask::Cookie(name.clone()),
             FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
@@ -109,7 +115,7 @@ impl<'a> Facts<'a> {
             Ask::Method => Some(Cow::Borrowed(seen.request.method.as_str())),
             Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
             Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|authority| !authority.is_empty()),
-            Ask::Path => Some(Cow::Borrowed(seen.target.path)),
+            Ask::Path => Some(path::shown(seen.target.path, seen.target.paths)),
             Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
             Ask::ClientIp if !seen.client.trusted => Some(Cow::Borrowed(&*seen.peer.ip)),
             Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
@@ -117,7 +123,7 @@ impl<'a> Facts<'a> {
             Ask::Header(name) => return self.extend(question, seen.request.fields.get_all(name).map(latin1)),
             Ask::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
             Ask::QueryParameter(name) => return self.extend(question, query_parameters(seen.target, name)),
-            Ask::PathParameter(place) => seen.parameters.get(*place).map(|value| decoded(value)),
+            Ask::PathParameter(place) => seen.parameters.get(*place).map(|value| path_parameter(value, seen.target.paths)),
             Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
             Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
             // What TLS has proved of this very connection: a field that says so is somebody's word.
@@ -161,6 +167,12 @@ fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item
     })
 }
 
+/// A segment's value. What an upstream may ignore of it is left out: each of `7;a` and `7;b` would
+/// else be counted apart from `7`.
+fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
+    decoded(if paths.parameters == PathParameters::Ignore { path::without_parameters(segment) } else { segment })
+}
+
 fn form(text: &str) -> Cow<'_, str> {
     if text.contains('+') { Cow::Owned(decoded(&text.replace('+', " ")).into_owned()) } else { decoded(text) }
 }
@@ -183,6 +195,7 @@ fn version(version: Version) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::settings;
     use super::*;
     use crate::wire::{Body, Fields};
 
@@ -195,13 +208,13 @@ mod tests {
         let address = "192.0.2.1:5".parse().unwrap();
         let peer = Peer { sni: Some("api.example".into()), client_subject: Some("CN=alice".into()), ..Peer::plain(address, address) };
         let client = Client::of(&Fields::new(), &peer, &[]);
-        let authority = super::super::target::normalize(&mut request, false, &peer, 1_000).unwrap();
-        let target = Target::of(&request, &authority);
+        let authority = super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
+        let target = Target::of(&request, &authority, Paths::default());
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let questions: Vec<Question> = asked
             .iter()
             .filter_map(|(text, kind)| {
-                Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>())
+                Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>(), false)
             })
             .collect();
         let seen = Seen { request: &request, target, client: &client, peer: &peer, route: "api", parameters };
@@ -244,6 +257,7 @@ mod tests {
             ("tls.client.subject", "CN=alice"),
         ];
         is(&facts("/a/b/../c", &[], &[], &asked), &expected);
+        is(&facts("/a;x=1/c%3by", &[], &[], &asked), &expected);
         is(
             &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6].clone(), asked[8].clone()]),
             &[("query", "a=%41"), ("request.length", "17")],
@@ -269,7 +283,7 @@ mod tests {
     fn parameters_are_decoded_one_way() {
         let asked = [("query.k", FactKind::QueryParameter("k".into())), ("path.p0", FactKind::PathParameter("p0".into()))];
         is(
-            &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+"], &asked),
+            &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+;a=%31"], &asked),
             &[("query.k", "a b"), ("query.k", "\u{c3}\u{a9}"), ("query.k", ""), ("query.k", "%zz"), ("query.k", "a=b"), ("path.p0", "7/+")],
         );
     }

@@ -5,8 +5,10 @@
 //! most its quota says quota and period too. One with a larger burst may have more left than its quota: it says its burst and the time in which the burst
 //! comes back, which is the same rate. Seconds are rounded up, since nobody may come early.
 //!
-//! A limit that refused gives as `t` the time after which the request would fit: until then, and no longer, there is too little. Shadow
-//! limits and limits that were not measured (`degraded`) are in no field. An upstream's own members stay beside ours.
+//! Where too little is left, `t` is when enough is back: after a refusal, when the request would
+//! fit; after the request that took the last unit, when the next one is there. A client that paces
+//! itself by `t` waits as long as `Retry-After` would have it wait. Shadow limits and limits that
+//! were not measured (`degraded`) are in no field. An upstream's own members stay beside ours.
 
 use super::json;
 use super::settings::FieldStyle;
@@ -122,8 +124,26 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
 /// `t`; none where time alone brings nothing back: places in flight, and what is counted for ever.
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     let never = matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::Quota { calendar: Calendar::Forever, .. });
-    let us = outcome.retry_after_us.filter(|_| !outcome.fits).unwrap_or(outcome.reset_us);
+    let us = match outcome {
+        LimitOutcome { fits: false, retry_after_us: Some(us), .. } => *us,
+        LimitOutcome { fits: true, remaining: 0, .. } => unit_back_us(limit, outcome.reset_us),
+        _ => outcome.reset_us,
+    };
     (!never).then(|| seconds(us))
+}
+
+/// When the next unit is there, of a limit whose whole allowance is back after `reset_us`. A bucket
+/// fills unit by unit; of a window all units come back together.
+fn unit_back_us(limit: &Limit, reset_us: u64) -> u64 {
+    let (Algorithm::TokenBucket { burst, rate } | Algorithm::Gcra { burst, rate } | Algorithm::LeakyBucket { burst, rate, .. }) =
+        &limit.algorithm
+    else {
+        return reset_us;
+    };
+    // Below 2^31 x 2^36 x 1000: in 128 bits whatever the plan allows. Rounded down, since nobody
+    // may come early.
+    let others_us = u128::from(burst.saturating_sub(1)) * u128::from(rate.per_ms) * 1_000 / u128::from(rate.amount.max(1));
+    reset_us.saturating_sub(u64::try_from(others_us).unwrap_or(u64::MAX))
 }
 
 /// What is counted, where it is not requests: the draft has a name for those in flight.
@@ -265,6 +285,23 @@ mod tests {
         assert_eq!(policy(gcra("a", 20, 10, 1_000)), [member("a", &[("q", "20"), ("w", "2")])]);
         assert_eq!(policy(gcra("a", 7, 3, 1_000)), [member("a", &[("q", "7"), ("w", "3")])]);
         assert_eq!(policy(gcra("a", 7, 0, 1_000)), [member("a", &[("q", "0"), ("w", "1")])]);
+    }
+
+    #[test]
+    fn with_nothing_left_it_is_told_when_a_unit_is_back() {
+        let told = |limit: Limit, outcome| read(&fields(FieldStyle::Draft, &[limit], &[outcome]), "ratelimit").remove(0);
+        let left = |r: &str, t: &str| member("a", &[("r", r), ("t", t)]);
+        let token = |burst| Limit::new("a", "k", Algorithm::TokenBucket { burst, rate: Rate { amount: 10, per_ms: 60_000 } });
+        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
+        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)), left("0", "1"), "nearly there");
+        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(1, 54_000_000)), left("1", "54"));
+        assert_eq!(told(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)), left("0", "6"), "as the refusal says");
+        assert_eq!(told(token(20), fits(0, 120_000_000)), left("0", "6"));
+        let leaky = Algorithm::LeakyBucket { burst: 1, rate: Rate { amount: 10, per_ms: 60_000 }, max_delay_ms: 60_000 };
+        assert_eq!(told(Limit::new("a", "k", leaky), fits(0, 18_000_000)), left("0", "18"), "those that wait are before it");
+        assert_eq!(told(window("a", 10, 60_000), fits(0, 41_000_000)), left("0", "41"));
+        let headers = fields(FieldStyle::Legacy, &[gcra("a", 10, 10, 60_000)], &[fits(0, 60_000_000)]);
+        assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "6");
     }
 
     #[test]

@@ -8,10 +8,10 @@ use http::header::{HeaderName, HeaderValue, SET_COOKIE, VARY};
 use smallvec::SmallVec;
 
 use super::client::Client;
-use super::hop;
 use super::id::Id;
 use super::target::Authority;
 use crate::listen::Peer;
+use crate::plan::is_reserved_field;
 use crate::wire::{Fields, Known, KnownSet, Request};
 
 /// Fields that a policy sets, checked.
@@ -106,7 +106,7 @@ fn push_quoted(text: &mut Vec<u8>, value: &[u8], quotes: bool) {
 pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields, &str> {
     let mut fields = PolicyFields::new();
     for (name, value) in wanted {
-        let header = HeaderName::from_bytes(name.as_bytes()).ok().filter(|header| !hop::is_reserved(header.as_str()));
+        let header = HeaderName::from_bytes(name.as_bytes()).ok().filter(|header| !is_reserved_field(header.as_str()));
         let bytes: Option<Vec<u8>> = value.chars().map(|point| u8::try_from(u32::from(point)).ok()).collect();
         match (header, bytes.and_then(|bytes| HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes)).ok())) {
             (Some(header), Some(value)) => fields.push((header, value)),
@@ -130,6 +130,7 @@ pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::settings;
     use super::*;
     use crate::wire::Body;
 
@@ -142,7 +143,7 @@ mod tests {
         let address = from.parse().unwrap();
         let peer = Peer::plain(address, address);
         let client = Client::of(&request.fields, &peer, &["10.0.0.0/8".parse().unwrap()]);
-        let authority = super::super::target::normalize(&mut request, false, &peer, 100).unwrap();
+        let authority = super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let wanted: Vec<_> = wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let wanted = policy_fields(&wanted).unwrap();
         prepare(&mut request, &authority, &client, &peer, &Id::fresh());
@@ -216,8 +217,16 @@ mod tests {
 
     #[test]
     fn a_policy_sets_no_framing_and_nothing_that_is_no_field() {
-        for (name, value) in [("host", "a"), ("Content-Length", "1"), ("connection", "x"), ("a b", "x"), ("x", "a\r\nb"), ("x", "\u{20ac}")]
-        {
+        for (name, value) in [
+            ("host", "a"),
+            ("Content-Length", "1"),
+            ("connection", "x"),
+            ("Expect", "x"),
+            ("weir-degraded", "x"),
+            ("a b", "x"),
+            ("x", "a\r\nb"),
+            ("x", "\u{20ac}"),
+        ] {
             assert_eq!(policy_fields(&[(name.into(), value.into())]).map(|_| ()), Err(name));
         }
     }

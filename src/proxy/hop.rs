@@ -9,6 +9,7 @@ use http::HeaderMap;
 use http::header::HeaderName;
 use smallvec::SmallVec;
 
+use crate::plan::is_reserved_field;
 use crate::wire::{Fields, Known, KnownSet};
 
 /// A connection's own fields.
@@ -25,9 +26,6 @@ const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     // What this proxy says of itself: another one's word would be taken for ours.
     Known::WeirDegraded,
 ]);
-
-/// Fields that say where a message ends, and whom it is for.
-const FRAMING: KnownSet = KnownSet::of(&[Known::Host, Known::ContentLength, Known::Trailer, Known::Expect]);
 
 /// Fields that `Connection` can't take away: framing, the target, and what proxies tell each other about the client. So are all `X-Forwarded-*`.
 const END_TO_END: KnownSet = KnownSet::of(&[
@@ -58,12 +56,13 @@ pub(super) type Text = SmallVec<[u8; 24]>;
 ///
 /// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that would concern the next connection, whose
 /// fields `upstream` writes. What a client that is no trusted proxy says in a proxy's name goes too: an upstream may believe all of
-/// `X-Forwarded-*`, not only those that we set.
-pub(super) fn strip_request(fields: &mut Fields, trusted: bool) -> Option<Text> {
+/// `X-Forwarded-*`, not only those that we set. So do names with an underscore, unless they are
+/// kept: see [`is_ambiguous`].
+pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: bool) -> Option<Text> {
     let trailers = fields.get_all(Known::Te).flat_map(tokens).any(|token| token.eq_ignore_ascii_case(b"trailers"));
     let upgrade = strip(fields);
-    if !trusted {
-        disbelieve(fields);
+    if !(trusted && underscores) {
+        disbelieve(fields, trusted, underscores);
     }
     // A trailer is sent on only where it is announced. One of these would reach an upstream that merges trailers into fields, past us.
     if fields.get_all(Known::Trailer).flat_map(tokens).any(is_end_to_end) {
@@ -88,14 +87,31 @@ pub(super) fn join_cookies(fields: &mut Fields) {
     fields.set(Known::Cookie, whole);
 }
 
-/// Takes off what only a proxy may say of its client.
-fn disbelieve(fields: &mut Fields) {
-    // The names of the family that are not known by number are among the others.
+/// Takes off what only a proxy may say of its client, where that is no trusted one, and names with
+/// an underscore, where they are not kept.
+fn disbelieve(fields: &mut Fields, trusted: bool, underscores: bool) {
+    // All names in question that are not known by number are among the others.
     if fields.present().has(Known::Other) {
-        fields.retain(|known, name, _| !OF_THE_CLIENT.has(known) && (known != Known::Other || !is_forwarded(name)));
-    } else {
+        fields.retain(|known, name, _| match known {
+            Known::Other if is_ambiguous(name) => underscores && (trusted || !is_of_the_client_when_read_with_hyphens(name)),
+            Known::Other => trusted || !is_forwarded(name),
+            known => trusted || !OF_THE_CLIENT.has(known),
+        });
+    } else if !trusted {
         fields.remove_all(OF_THE_CLIENT);
     }
+}
+
+/// Whether an upstream may read the name as another one: CGI, WSGI, PHP and their like turn hyphens
+/// into underscores, so that `X_Forwarded_For` and `X-Forwarded-For` are one to them.
+pub(super) fn is_ambiguous(name: &[u8]) -> bool {
+    name.contains(&b'_')
+}
+
+#[cold]
+fn is_of_the_client_when_read_with_hyphens(name: &[u8]) -> bool {
+    let hyphens: Text = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+    OF_THE_CLIENT.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
 }
 
 /// Takes the connection's own fields off a reply, or off what is left of a request, and says which protocol it would change to. `Trailer` stays: trailers
@@ -144,7 +160,7 @@ fn upgrade(fields: &Fields) -> Option<Text> {
 pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
     let late = |name: &&HeaderName| {
         let known = Known::of(name.as_str().as_bytes());
-        is_reserved(name.as_str()) || is_end_to_end(name.as_str().as_bytes()) || IDENTITY.has(known)
+        is_reserved_field(name.as_str()) || is_end_to_end(name.as_str().as_bytes()) || IDENTITY.has(known)
     };
     let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
     for name in doomed {
@@ -152,10 +168,13 @@ pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Fields that a policy may not set: those of a connection, and those that say where a message ends or whom it is for.
-pub(super) fn is_reserved(name: &str) -> bool {
-    let known = Known::of(name.as_bytes());
-    HOP_BY_HOP.has(known) || FRAMING.has(known)
+/// The same for a request's: also those whose names have an underscore.
+pub(super) fn sift_trailers_without_underscores(trailers: &mut HeaderMap) {
+    let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
+    for name in doomed {
+        trailers.remove(name);
+    }
+    sift_trailers(trailers);
 }
 
 fn is_end_to_end(name: &[u8]) -> bool {
@@ -204,8 +223,29 @@ mod tests {
             ("trailer", "x-sum"),
             ("accept", "*/*"),
         ]);
-        strip_request(&mut found, true);
+        strip_request(&mut found, true, false);
         assert_eq!(found.to_map(), headers(&[("trailer", "x-sum"), ("accept", "*/*")]));
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_can_be_set_by_nobody() {
+        let own = [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "transfer-encoding",
+            "upgrade",
+            "http2-settings",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "weir-degraded",
+        ];
+        for name in own {
+            assert!(HOP_BY_HOP.has(Known::of(name.as_bytes())) && is_reserved_field(name), "{name}");
+        }
+        let kept = crate::plan::reserved_fields().filter(|name| !HOP_BY_HOP.has(Known::of(name.as_bytes())));
+        assert_eq!(kept.collect::<Vec<_>>(), ["host", "content-length", "trailer", "expect"]);
     }
 
     #[test]
@@ -220,17 +260,17 @@ mod tests {
         ];
         let mut found = fields(&kept);
         found.append(Known::Connection, "host, content-length, x-forwarded-for, X-Forwarded-Port, forwarded, x-request-id");
-        strip_request(&mut found, true);
+        strip_request(&mut found, true, false);
         assert_eq!(found.to_map(), headers(&kept));
     }
 
     #[test]
     fn of_te_only_trailers_is_left() {
         let mut found = fields(&[("te", "gzip, Trailers"), ("connection", "te")]);
-        strip_request(&mut found, true);
+        strip_request(&mut found, true, false);
         assert_eq!(found.to_map(), headers(&[("te", "trailers")]));
         let mut found = fields(&[("te", "gzip")]);
-        strip_request(&mut found, true);
+        strip_request(&mut found, true, false);
         assert!(found.is_empty());
     }
 
@@ -245,14 +285,39 @@ mod tests {
             ("accept", "*/*"),
         ];
         let mut found = fields(&said);
-        strip_request(&mut found, true);
+        strip_request(&mut found, true, false);
         assert_eq!(found.to_map(), headers(&said));
-        strip_request(&mut found, false);
+        strip_request(&mut found, false, false);
         assert_eq!(found.to_map(), headers(&said[5..]));
         // Where all names are known by number.
         let mut found = fields(&[said[0], said[3], said[4], said[5]]);
-        strip_request(&mut found, false);
+        strip_request(&mut found, false, false);
         assert_eq!(found.to_map(), headers(&said[5..]));
+    }
+
+    #[test]
+    fn names_with_an_underscore_are_taken_off_unless_they_are_kept() {
+        let said = [
+            ("X_Forwarded_For", "1.1.1.1"),
+            ("x-forwarded_port", "443"),
+            ("x_real-ip", "1.1.1.1"),
+            ("X_Plan", "gold"),
+            ("x-plan", "free"),
+            ("accept", "*/*"),
+        ];
+        for trusted in [true, false] {
+            let mut found = fields(&said);
+            strip_request(&mut found, trusted, false);
+            assert_eq!(found.to_map(), headers(&said[4..]), "{trusted}");
+        }
+        let mut found = fields(&said);
+        strip_request(&mut found, true, true);
+        assert_eq!(found.to_map(), headers(&said));
+        strip_request(&mut found, false, true);
+        assert_eq!(found.to_map(), headers(&said[3..]), "as good as `X-Forwarded-For` where it is read");
+        let mut trailers = headers(&[("x_sum", "1"), ("x-sum", "1"), ("cookie", "a")]);
+        sift_trailers_without_underscores(&mut trailers);
+        assert_eq!(trailers, headers(&[("x-sum", "1")]));
     }
 
     #[test]
@@ -268,7 +333,7 @@ mod tests {
             (&[("connection", "upgrade")], None),
         ] {
             let mut found = fields(pairs);
-            assert_eq!(strip_request(&mut found, false).as_deref(), expected.map(str::as_bytes), "{pairs:?}");
+            assert_eq!(strip_request(&mut found, false, false).as_deref(), expected.map(str::as_bytes), "{pairs:?}");
             assert!(found.is_empty(), "{found:?}");
         }
     }
@@ -292,7 +357,7 @@ mod tests {
     fn what_we_say_of_a_client_is_no_trailer() {
         for (announced, kept) in [("x-sum", true), ("x-sum, X-Forwarded-For", false), ("host", false), ("x-request-id", false)] {
             let mut found = fields(&[("trailer", announced)]);
-            strip_request(&mut found, true);
+            strip_request(&mut found, true, false);
             assert_eq!(found.has(Known::Trailer), kept, "{announced}");
         }
     }

@@ -10,7 +10,7 @@ use http::{HeaderValue, StatusCode};
 use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::Question;
 use super::page::Page;
-use super::routes::{Routes, Unrouted};
+use super::routes::{Routes, Taken, Unrouted};
 use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
@@ -70,7 +70,8 @@ pub(super) struct Decider {
     pub(super) allow_on_error: bool,
     /// What the policy asks to see.
     pub(super) questions: Vec<Question>,
-    /// What it asks to see, and this route never shows: path parameters that its path has not.
+    /// What it asks to see, and this route never shows: path parameters that its path has not, and
+    /// header fields that are dropped for their names.
     unanswerable: Vec<String>,
 }
 
@@ -102,12 +103,14 @@ impl House {
     /// # Errors
     /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is more specific (settings `routes[0].path` ...).
     pub fn build(settings: Settings, routes: Vec<RouteSettings>, limiter: Arc<Limiter>, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        let mut found = Routes::default();
+        let mut found = Routes::new(settings.paths);
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
         let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
-            match found.add(index, written.host.as_deref(), &written.path, &written.methods) {
+            let redirects = matches!(&written.target, settings::Target::Respond(own) if (300..400).contains(&own.status));
+            let taken = Taken { host: written.host.as_deref(), path: &written.path, methods: &written.methods, redirects };
+            match found.add(index, taken) {
                 Ok(pattern) => table.push(Route::build(index, written, &pattern, &pages, (&settings, metrics), &mut mistakes)),
                 Err(mistake) => mistakes.push(mistake),
             }
@@ -176,7 +179,7 @@ impl Route {
         let charge = written.policy.as_ref().map(|policy| Charge { policy: Arc::clone(&policy.policy), scope: Arc::clone(&policy.scope) });
         let tail = Tail { extras: reply_extras.map(Arc::new), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
         let parameters: Vec<&String> = pattern.parameters().collect();
-        let decider = written.policy.map(|policy| Decider::new(policy, &parameters));
+        let decider = written.policy.map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, tail }
     }
@@ -209,10 +212,10 @@ impl OwnAnswer {
 }
 
 impl Decider {
-    fn new(policy: RoutePolicy, parameters: &[&String]) -> Self {
+    fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
         let (mut questions, mut unanswerable) = (Vec::new(), Vec::new());
         for fact in policy.policy.request_facts() {
-            match Question::new(fact, parameters) {
+            match Question::new(fact, parameters, underscores) {
                 Some(question) => questions.push(question),
                 None => unanswerable.push(fact.text.clone()),
             }

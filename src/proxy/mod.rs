@@ -56,7 +56,6 @@ use crate::listen::{Handler, Peer};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, Request, Response};
 
-use forward::PolicyFields;
 use house::{Answer, Route};
 use live::Local;
 use refusal::Refusal;
@@ -66,7 +65,8 @@ use visit::Visit;
 pub use house::House;
 pub use live::Live;
 pub use settings::{
-    Cors, Extras, FieldStyle, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, Settings, Target, Upgrade,
+    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy,
+    RouteSettings, SecretField, Settings, Target, Upgrade,
 };
 
 /// What listeners call.
@@ -107,15 +107,16 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
     let house = local.house();
 
     // One authority and one path, in the one form that is matched, shown to the policy and forwarded.
-    let authority = target::normalize(&mut request, visit.client.https, peer, house.settings.uri_bytes_max)
+    let authority = target::normalize(&mut request, visit.client.https, peer, &house.settings)
         .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
     // Before the policy looks: it sees what the upstream will see.
-    let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted).filter(|_| request.version == Version::HTTP_11);
+    let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted, house.settings.underscores_in_headers)
+        .filter(|_| request.version == Version::HTTP_11);
     if request.version == Version::HTTP_2 {
         hop::join_cookies(&mut request.fields);
     }
     let body = std::mem::take(&mut request.body);
-    let target = target::Target::of(&request, &authority);
+    let target = target::Target::of(&request, &authority, house.settings.paths);
     visit.note_path(target.path);
 
     let Match { route, parameters } = house.find(target, &request)?;
@@ -130,7 +131,7 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
 
     // The policy (Wasm), then the limits that it named (Lua).
     let upstream_fields = match visit.bypasses(&request, &body) {
-        true => PolicyFields::new(),
+        true => admit::uncounted(route, &request, target, peer, &parameters, visit)?,
         false => admit::admit(&house.limiter, route, &request, target, peer, &parameters, visit).await?,
     };
 
@@ -179,7 +180,8 @@ fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     }
     // A gRPC client may also send little for long: see `body_idle`.
     let rate = house.settings.body_rate.filter(|_| !visit.grpc);
-    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).at_least(rate).sift_trailers(hop::sift_trailers)
+    let sift = if house.settings.underscores_in_headers { hop::sift_trailers } else { hop::sift_trailers_without_underscores };
+    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).at_least(rate).sift_trailers(sift)
 }
 
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.

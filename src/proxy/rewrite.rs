@@ -6,10 +6,20 @@
 use super::path;
 use super::refusal::Refusal;
 use super::routes;
-use super::settings::Rewrite;
+use super::settings::{EncodedSlash, PathParameters, Paths, Rewrite};
 use super::target::PATH_AND_QUERY_BYTES_MAX;
 use super::trie::{Pattern, Segment};
 use crate::telemetry::Mistake;
+
+/// What an operator writes for the upstream is taken as it stands: only a client's spelling is
+/// narrowed.
+const WRITTEN: Paths = Paths {
+    encoded_slash: EncodedSlash::Keep,
+    parameters: PathParameters::Keep,
+    control_characters: true,
+    trailing_slash_exact: true,
+    case_exact: true,
+};
 
 /// How a path is put together.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,18 +100,18 @@ fn stripped(prefix: &str, route: &Pattern) -> Result<usize, &'static str> {
 fn added(prefix: &str) -> Result<String, &'static str> {
     const EXPECTED: &str = "a path such as \"/v1\", without parameters and without a slash at its end";
     plain(prefix).ok_or(EXPECTED)?;
-    path::normal(prefix).map(std::borrow::Cow::into_owned).map_err(|_| EXPECTED)
+    path::normal(prefix, WRITTEN).map(std::borrow::Cow::into_owned).map_err(|_| EXPECTED)
 }
 
 /// A path of literal segments that does not end in a slash.
 fn plain(prefix: &str) -> Option<Pattern> {
-    let pattern = routes::pattern(prefix).ok()?;
+    let pattern = routes::pattern(prefix, WRITTEN).ok()?;
     let literal = pattern.segments.iter().all(|segment| matches!(segment, Segment::Literal(bytes) if !bytes.is_empty()));
     (literal && !pattern.open && !pattern.segments.is_empty()).then_some(pattern)
 }
 
 fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
-    let pattern = routes::pattern(text)?;
+    let pattern = routes::pattern(text, WRITTEN)?;
     if pattern.open && !route.open {
         return Err("a path without `/*`, since the route's own has none".into());
     }
@@ -118,7 +128,7 @@ fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
                 }
             },
             Segment::Literal(bytes) if bytes.is_empty() => Part::Text("/".into()),
-            Segment::Literal(_) => Part::Text(path::normal(&format!("/{written}"))?.into_owned()),
+            Segment::Literal(_) => Part::Text(path::normal(&format!("/{written}"), WRITTEN)?.into_owned()),
         });
     }
     if pattern.open {
@@ -144,7 +154,7 @@ mod tests {
     }
 
     fn build(route: &str, written: &Rewrite) -> Result<Rewriting, Mistake> {
-        Rewriting::build(written, &routes::pattern(route).unwrap(), "rewrite")
+        Rewriting::build(written, &routes::pattern(route, WRITTEN).unwrap(), "rewrite")
     }
 
     #[track_caller]
@@ -206,7 +216,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_comes_out_is_a_normal_path_below_where_the_route_sends_it(path in "/api(/([a-c.;~]|%2[fF]|%5C|%40){0,5}){2,6}") {
-            let Ok(normal) = path::normal(&path) else { return Ok(()) };
+            let Ok(normal) = path::normal(&path, WRITTEN) else { return Ok(()) };
             let segments: Vec<&str> = normal.split('/').skip(1).collect();
             // What the trie would match.
             prop_assume!(segments.len() > 2 && segments[0] == "api" && !segments[1].is_empty());
@@ -219,7 +229,7 @@ mod tests {
             ] {
                 let out = build(route, &written).unwrap().apply(&normal, None, &[segments[1]]).unwrap();
                 prop_assert!(out.starts_with(base), "{} -> {}", normal, out);
-                prop_assert_eq!(path::normal(&out).unwrap(), out.as_str());
+                prop_assert_eq!(path::normal(&out, WRITTEN).unwrap(), out.as_str());
             }
         }
     }

@@ -10,6 +10,7 @@ use std::net::Ipv6Addr;
 use http::Method;
 
 use super::path;
+use super::settings::{PathParameters, Paths};
 use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie};
 use crate::telemetry::Mistake;
 
@@ -19,12 +20,26 @@ const PARAMETER_BYTES_MAX: usize = 64;
 const HOST_BYTES_MAX: usize = 253;
 
 /// All routes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Routes {
+    paths: Paths,
     exact: BTreeMap<String, Trie>,
     /// By what follows the `*`, dot included.
     wildcard: BTreeMap<String, Trie>,
     any: Trie,
+}
+
+/// Which requests a route takes, as written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken<'w> {
+    /// Exact or `*.host`; any where there is none.
+    pub(super) host: Option<&'w str>,
+    /// `/v1/*`, `/users/{id}`.
+    pub(super) path: &'w str,
+    /// Any where empty.
+    pub(super) methods: &'w [String],
+    /// The route redirects: from `/docs` to `/docs/`, perhaps, which must not come back to it.
+    pub(super) redirects: bool,
 }
 
 /// Why no route takes a request.
@@ -37,13 +52,20 @@ pub(super) enum Unrouted {
 }
 
 impl Routes {
+    /// No routes.
+    pub(super) fn new(paths: Paths) -> Self {
+        Self { paths, exact: BTreeMap::new(), wildcard: BTreeMap::new(), any: Trie::new(paths) }
+    }
+
     /// Adds route number `index`, and says what its path is.
     ///
     /// # Errors
     /// The first thing in it that can't stand.
-    pub(super) fn add(&mut self, index: usize, host: Option<&str>, path: &str, methods: &[String]) -> Result<Pattern, Mistake> {
+    pub(super) fn add(&mut self, index: usize, taken: Taken<'_>) -> Result<Pattern, Mistake> {
+        let Taken { host, path, methods, redirects } = taken;
         let at = |setting: &str, found: &str, expected: &str| Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected);
-        let pattern = pattern(path).map_err(|expected| at("path", path, expected))?;
+        let pattern = pattern(path, self.paths).and_then(|pattern| without_parameters(pattern, self.paths));
+        let pattern = pattern.map_err(|expected| at("path", path, expected))?;
         let methods = self::methods(methods)
             .map_err(|(place, expected)| at(&format!("methods[{place}]"), methods.get(place).map_or("", String::as_str), expected))?;
         let trie = match host {
@@ -56,11 +78,12 @@ impl Routes {
                 if !is_host(plain) {
                     return Err(at("host", host, "a host name in lower case without a port, or `*.` and one"));
                 }
-                tries.entry(name.to_owned()).or_default()
+                tries.entry(name.to_owned()).or_insert_with(|| Trie::new(self.paths))
             }
         };
-        trie.insert(&pattern, methods, index).map_err(|other| {
-            at("path", path, &format!("a host, path or methods that differ from those of routes[{other}]: neither is more specific"))
+        trie.insert(&pattern, methods, index, redirects).map_err(|other| {
+            let case = if self.paths.case_exact { "" } else { " (case makes no difference without server.paths.case = \"exact\")" };
+            at("path", path, &format!("a host, path or methods that differ from those of routes[{other}]: neither is more specific{case}"))
                 .beside(format!("routes[{other}].path"), format!("routes[{other}] is here"))
         })?;
         Ok(pattern)
@@ -106,7 +129,7 @@ impl Routes {
 }
 
 /// Reads a route's path; an error says what may stand there.
-pub(super) fn pattern(text: &str) -> Result<Pattern, &'static str> {
+pub(super) fn pattern(text: &str, paths: Paths) -> Result<Pattern, &'static str> {
     let Some(mut rest) = text.strip_prefix('/') else { return Err("a path that begins with a slash: `/v1/*`, `/users/{id}`") };
     let open = rest == "*" || rest.ends_with("/*");
     if open {
@@ -120,7 +143,7 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, &'static str> {
             if part.is_empty() && (open || parts.peek().is_some()) {
                 return Err("a path without doubled slashes, since a request's are merged");
             }
-            let segment = segment(part)?;
+            let segment = segment(part, paths)?;
             if let Segment::Parameter(name) = &segment
                 && segments.iter().any(|other| matches!(other, Segment::Parameter(same) if same == name))
             {
@@ -135,7 +158,7 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, &'static str> {
     Ok(Pattern { segments, open })
 }
 
-fn segment(part: &str) -> Result<Segment, &'static str> {
+fn segment(part: &str, paths: Paths) -> Result<Segment, &'static str> {
     if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
         if name.is_empty() || name.len() > PARAMETER_BYTES_MAX || !plain {
@@ -150,11 +173,25 @@ fn segment(part: &str) -> Result<Segment, &'static str> {
         return Err("a path without query and fragment");
     }
     let slashed = format!("/{part}");
-    let normal = path::normal(&slashed).map_err(|_| "a path that is a request's normal form, without dot segments and broken escapes")?;
+    let normal = path::normal(&slashed, paths)
+        .map_err(|_| "a path that is a request's normal form, without dot segments, broken escapes and what `server.paths` refuses")?;
     if normal.len() == 1 && !part.is_empty() {
         return Err("a path without dot segments, since a request's are resolved");
     }
+    if normal.bytes().filter(|byte| *byte == b'/').count() > 1 {
+        return Err("a path with plain slashes, since a request's escaped ones are decoded");
+    }
     Ok(Segment::Literal(path::decode(normal.trim_start_matches('/').as_bytes()).to_vec()))
+}
+
+/// A literal with parameters would match no request where those are ignored or taken off.
+fn without_parameters(pattern: Pattern, paths: Paths) -> Result<Pattern, &'static str> {
+    let parameters = |segment: &Segment| matches!(segment, Segment::Literal(bytes) if bytes.contains(&b';'));
+    match paths.parameters {
+        PathParameters::Keep => Ok(pattern),
+        _ if !pattern.segments.iter().any(parameters) => Ok(pattern),
+        _ => Err("a path without `;`: what follows it is matched only with `server.paths.parameters = \"keep\"`"),
+    }
 }
 
 /// An error says which one, and what may stand there.
@@ -195,18 +232,23 @@ fn shown(text: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::settings::EncodedSlash;
     use super::*;
 
     /// Host, path, methods.
     type Written = (Option<&'static str>, &'static str, &'static [&'static str]);
 
-    fn built(written: &[Written]) -> Result<Routes, Mistake> {
-        let mut routes = Routes::default();
+    fn built_with(paths: Paths, written: &[Written]) -> Result<Routes, Mistake> {
+        let mut routes = Routes::new(paths);
         for (index, (host, path, methods)) in written.iter().enumerate() {
             let methods: Vec<String> = methods.iter().map(|method| (*method).to_owned()).collect();
-            routes.add(index, *host, path, &methods)?;
+            routes.add(index, Taken { host: *host, path, methods: &methods, redirects: false })?;
         }
         Ok(routes)
+    }
+
+    fn built(written: &[Written]) -> Result<Routes, Mistake> {
+        built_with(Paths::default(), written)
     }
 
     #[track_caller]
@@ -275,10 +317,71 @@ mod tests {
 
     #[test]
     fn an_escape_is_no_way_round_a_literal() {
-        let routes = routes(&[(None, "/@me", &[]), (None, "/a%2fb", &[]), (None, "/*", &[])]);
+        let paths = Paths { encoded_slash: EncodedSlash::Keep, ..Paths::default() };
+        let routes = built_with(paths, &[(None, "/@me", &[]), (None, "/a%2fb", &[]), (None, "/*", &[])]).unwrap();
         let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
         assert_eq!((get("/@me"), get("/%40me")), (0, 0));
         assert_eq!((get("/a%2Fb"), get("/a/b")), (1, 2));
+    }
+
+    #[test]
+    fn another_spelling_is_no_way_round_a_route() {
+        let written: &[Written] = &[
+            (None, "/*", &[]),
+            (None, "/api/Login", &[]),
+            (None, "/api/login/{id}", &[]),
+            (None, "/API/x/*", &[]),
+            (None, "/docs", &[]),
+            (None, "/docs/", &[]),
+            (None, "/end/", &[]),
+            (None, "/%C3%89t%C3%A9", &[]),
+            (None, "/one", &["POST"]),
+        ];
+        let routes = built(written).unwrap();
+        let get = |path| found(&routes, "", path, &Method::GET).unwrap();
+        for path in ["/api/login", "/API/LOGIN", "/api/login/", "/api/login;x", "/api;y/login%3Bx/", "/api/%6Cogin", "/api/login/;x"] {
+            assert_eq!(get(path).0, 1, "{path}");
+        }
+        assert_eq!(get("/api/LOGIN/a;B"), (2, vec!["a;B"]));
+        assert_eq!((get("/api/x").0, get("/api/X/y").0, get("/aPi;/x/").0), (3, 3, 3));
+        assert_eq!((get("/docs").0, get("/docs/").0, get("/Docs/;x").0), (4, 5, 5), "each takes its own");
+        assert_eq!((get("/end").0, get("/end/").0, get("/end/x").0), (6, 6, 0));
+        assert_eq!((get("/%C3%A9T%C3%89").0, get("/%C3%A9t%C3%A8").0), (7, 0));
+        let one = routes.find("", "/ONE/", &Method::POST).unwrap().route;
+        assert_eq!((one, get("/ONE/").0), (8, 0));
+
+        let exact = Paths { case_exact: true, trailing_slash_exact: true, parameters: PathParameters::Keep, ..Paths::default() };
+        let routes = built_with(exact, written).unwrap();
+        let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
+        assert_eq!((get("/api/Login"), get("/api/Login/"), get("/api/login"), get("/api/Login;x")), (1, 0, 0, 0));
+        assert_eq!((get("/end"), get("/end/"), get("/API/x/"), get("/api/x")), (0, 6, 3, 0));
+    }
+
+    #[test]
+    fn a_redirect_takes_its_own_final_slash_only() {
+        let mut routes = Routes::new(Paths::default());
+        for (index, (path, redirects)) in [("/*", false), ("/docs", true), ("/to/", true), ("/other", false)].into_iter().enumerate() {
+            routes.add(index, Taken { host: None, path, methods: &[], redirects }).unwrap();
+        }
+        let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
+        assert_eq!((get("/docs"), get("/Docs"), get("/docs/"), get("/to"), get("/to/"), get("/other/")), (1, 1, 0, 0, 2, 3));
+    }
+
+    #[test]
+    fn what_would_match_nothing_is_a_mistake() {
+        let setting = |paths, path| built_with(paths, &[(None, path, &[])]).map(|_| ()).map_err(|mistake| mistake.setting);
+        let default = Paths::default();
+        for path in ["/a;b", "/a%3Bb", "/a%2Fb", "/a%5Cb", "/%0A"] {
+            assert_eq!(setting(default, path), Err("routes[0].path".into()), "{path}");
+        }
+        assert_eq!(setting(Paths { encoded_slash: EncodedSlash::Decode, ..default }, "/a%2Fb"), Err("routes[0].path".into()));
+        for path in ["/a;b", "/a%3Bb", "/;a"] {
+            assert_eq!(setting(Paths { parameters: PathParameters::Keep, ..default }, path), Ok(()), "{path}");
+        }
+        let mistake = built(&[(None, "/a/B", &[]), (None, "/A/b", &[])]).unwrap_err();
+        assert!(mistake.expected.contains("server.paths.case"), "{mistake}");
+        let exact = Paths { case_exact: true, ..default };
+        assert!(built_with(exact, &[(None, "/a/B", &[]), (None, "/A/b", &[])]).is_ok());
     }
 
     #[test]
@@ -302,7 +405,8 @@ mod tests {
             assert_eq!(built(&[(Some(host), "/", &[])]).unwrap_err().setting, "routes[0].host", "{host}");
         }
         for method in ["", "get", "A B", "CONNECT", "TRACE"] {
-            let written = Routes::default().add(0, None, "/", &["PUT".to_owned(), method.to_owned()]);
+            let taken = Taken { host: None, path: "/", methods: &["PUT".to_owned(), method.to_owned()], redirects: false };
+            let written = Routes::new(Paths::default()).add(0, taken);
             assert_eq!(written.unwrap_err().setting, "routes[0].methods[1]", "{method}");
         }
         routes(&[(Some("[::1]"), "/", &[]), (Some("*.a_b.c-d"), "/{id}/", &["PURGE"])]);
@@ -310,12 +414,17 @@ mod tests {
 
     /// What the documentation says, without a trie: compare everything.
     fn naive(written: &[(Vec<&str>, bool)], path: &[&str]) -> Option<usize> {
+        let path: Vec<String> =
+            path.iter().map(|segment| segment.to_lowercase().split(';').next().unwrap_or_default().to_owned()).collect();
         let rank = |(pattern, open): &(Vec<&str>, bool)| {
-            if path.len() < pattern.len() || (path.len() > pattern.len() && !open) {
+            // No pattern here ends in a slash, so a path that does takes one without, before one
+            // that is open.
+            let slashed = path.last().is_some_and(String::is_empty) && path.len() == pattern.len() + 1;
+            if path.len() < pattern.len() || (path.len() > pattern.len() && !open && !slashed) {
                 return None;
             }
             let mut ranks = Vec::new();
-            for (part, segment) in pattern.iter().zip(path) {
+            for (part, segment) in pattern.iter().zip(&path) {
                 ranks.push(match *part {
                     "{}" if !segment.is_empty() => 2,
                     literal if literal == *segment => 3,
@@ -333,10 +442,10 @@ mod tests {
         #[test]
         fn the_trie_finds_what_comparing_everything_finds(
             written in prop::collection::btree_set((prop::collection::vec(prop::sample::select(vec!["a", "b", "{}"]), 0..4), any::<bool>()), 1..12),
-            path in prop::collection::vec(prop::sample::select(vec!["a", "b", "c", ""]), 1..5),
+            path in prop::collection::vec(prop::sample::select(vec!["a", "A", "b", "b;a", "c", ""]), 1..5),
         ) {
             let written: Vec<(Vec<&str>, bool)> = written.into_iter().filter(|(pattern, open)| *open || !pattern.is_empty()).collect();
-            let mut routes = Routes::default();
+            let mut routes = Routes::new(Paths::default());
             for (index, (pattern, open)) in written.iter().enumerate() {
                 let mut text = String::new();
                 for (place, part) in pattern.iter().enumerate() {
@@ -346,7 +455,8 @@ mod tests {
                 if *open {
                     text.push_str("/*");
                 }
-                prop_assert!(routes.add(index, None, &text, &[]).is_ok(), "{}", text);
+                let taken = Taken { host: None, path: &text, methods: &[], redirects: false };
+                prop_assert!(routes.add(index, taken).is_ok(), "{}", text);
             }
             let text = format!("/{}", path.join("/"));
             prop_assert_eq!(routes.find("", &text, &Method::GET).ok().map(|found| found.route), naive(&written, &path), "{}", text);

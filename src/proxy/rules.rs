@@ -2,8 +2,8 @@
 
 use http::{HeaderName, HeaderValue};
 
-use super::hop;
 use super::settings::HeaderRules;
+use crate::plan::is_reserved_field;
 use crate::telemetry::Mistake;
 use crate::wire::Fields;
 
@@ -25,7 +25,7 @@ impl Rules {
     /// All of them: names that are none, or that belong to a connection or to a message's framing, and values that are none.
     pub(super) fn build(written: &HeaderRules, at: &str) -> Result<Option<Self>, Vec<Mistake>> {
         let mut mistakes = Vec::new();
-        let rules = Self {
+        let mut rules = Self {
             remove: written
                 .remove
                 .iter()
@@ -37,6 +37,11 @@ impl Rules {
             set: fields(&written.set, &format!("{at}.set"), true, &mut mistakes),
             add: fields(&written.add, &format!("{at}.add"), false, &mut mistakes),
         };
+        for secret in &written.secrets {
+            let sets = secret.key.starts_with("set");
+            let into = if sets { &mut rules.set } else { &mut rules.add };
+            push(into, &format!("{at}.{}", secret.key), (&secret.name, &secret.value), sets, true, &mut mistakes);
+        }
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
@@ -61,25 +66,41 @@ impl Rules {
 pub(super) fn fields(written: &[(String, String)], at: &str, once: bool, mistakes: &mut Vec<Mistake>) -> Vec<(HeaderName, HeaderValue)> {
     let mut fields: Vec<(HeaderName, HeaderValue)> = Vec::with_capacity(written.len());
     for (name, value) in written {
-        let setting = format!("{at}.{name}");
-        let name = match self::name(name) {
-            Ok(header) if once && fields.iter().any(|(known, _)| *known == header) => {
-                Err((name, "each name once: case does not tell them apart"))
-            }
-            Ok(header) => Ok(header),
-            Err(why) => Err((name, why)),
-        };
-        let value = HeaderValue::from_bytes(value.as_bytes())
-            .ok()
-            .filter(|_| value.len() <= VALUE_BYTES_MAX && value.trim() == value)
-            .ok_or((value, "a field's value: at most 4096 visible characters and blanks between them"));
-        match (name, value) {
-            (Ok(name), Ok(value)) => fields.push((name, value)),
-            (Err((found, why)), _) => mistakes.push(mistake(&setting, found, why).in_key()),
-            (Ok(_), Err((found, why))) => mistakes.push(mistake(&setting, found, why)),
-        }
+        push(&mut fields, at, (name, value), once, false, mistakes);
     }
     fields
+}
+
+/// Checks one name and value under the setting `at`. No mistake shows the value of a `secret` one.
+fn push(
+    fields: &mut Vec<(HeaderName, HeaderValue)>,
+    at: &str,
+    (name, value): (&str, &str),
+    once: bool,
+    secret: bool,
+    mistakes: &mut Vec<Mistake>,
+) {
+    let setting = format!("{at}.{name}");
+    let name = match self::name(name) {
+        Ok(header) if once && fields.iter().any(|(known, _)| *known == header) => {
+            Err((name, "each name once: case does not tell them apart"))
+        }
+        Ok(header) => Ok(header),
+        Err(why) => Err((name, why)),
+    };
+    let shown = if secret { "a value that is not shown" } else { value };
+    let value = HeaderValue::from_bytes(value.as_bytes())
+        .ok()
+        .filter(|_| value.len() <= VALUE_BYTES_MAX && value.trim() == value)
+        .ok_or((shown, "a field's value: at most 4096 visible characters and blanks between them"));
+    match (name, value) {
+        (Ok(name), Ok(mut value)) => {
+            value.set_sensitive(secret);
+            fields.push((name, value));
+        }
+        (Err((found, why)), _) => mistakes.push(mistake(&setting, found, why).in_key()),
+        (Ok(_), Err((found, why))) => mistakes.push(mistake(&setting, found, why)),
+    }
 }
 
 /// Checks the setting `at`.content_type.
@@ -102,7 +123,7 @@ fn name(name: &str) -> Result<HeaderName, &'static str> {
     let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a field's name")?;
     match header.as_str() {
         "host" => Err("another field: what the upstream gets as Host is said by `upstream_host`"),
-        name if hop::is_reserved(name) => Err("a field that is forwarded: this one belongs to a connection, or says where a message ends"),
+        name if is_reserved_field(name) => Err("a field that is forwarded: this one belongs to a connection, or says where a message ends"),
         _ => Ok(header),
     }
 }
@@ -113,6 +134,7 @@ fn mistake(setting: &str, found: &str, expected: &str) -> Mistake {
 
 #[cfg(test)]
 mod tests {
+    use super::super::settings::SecretField;
     use super::*;
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -125,6 +147,7 @@ mod tests {
             set: pairs(&[("X-Set", "new"), ("x-both", "1")]),
             add: pairs(&[("x-both", "2"), ("x-both", "3")]),
             remove: vec!["X-Gone".into(), "x-both".into()],
+            secrets: Vec::new(),
         };
         let mut fields = Fields::new();
         for (name, value) in [("X-Set", "old"), ("x-set", "older"), ("x-gone", "1"), ("x-kept", "1"), ("x-both", "0")] {
@@ -152,6 +175,7 @@ mod tests {
             ]),
             add: pairs(&[("connection", "close"), ("a b", "1")]),
             remove: vec!["x-fine".into(), "transfer-encoding".into()],
+            secrets: Vec::new(),
         };
         let mistakes = Rules::build(&written, "routes[0].request_headers").unwrap_err();
         let settings: Vec<&str> =
@@ -160,5 +184,32 @@ mod tests {
         // A value beyond ASCII goes as its UTF-8.
         assert_eq!(settings, expected);
         assert!(mistakes[1].expected.contains("upstream_host"), "{}", mistakes[1]);
+    }
+
+    #[test]
+    fn a_value_from_elsewhere_is_set_and_never_shown() {
+        let secret = |key, name: &str, value: &str| SecretField { key, name: name.into(), value: value.into() };
+        let written = HeaderRules {
+            secrets: vec![secret("set_file", "Authorization", "s3cret"), secret("add_env", "x-key", "s3cret2")],
+            ..HeaderRules::default()
+        };
+        let rules = Rules::build(&written, "r").unwrap().unwrap();
+        let mut fields = Fields::new();
+        fields.append("authorization", "client's");
+        fields.append("x-key", "1");
+        rules.apply(&mut fields);
+        assert_eq!(fields.get_all("authorization").collect::<Vec<_>>(), [b"s3cret"]);
+        assert_eq!(fields.get_all("x-key").collect::<Vec<_>>(), [b"1".as_slice(), b"s3cret2"]);
+        assert!(!format!("{rules:?} {written:?}").contains("s3cret"), "{rules:?} {written:?}");
+
+        let wrong = HeaderRules {
+            set: pairs(&[("x-a", "1")]),
+            secrets: vec![secret("set_file", "X-A", "s3cret"), secret("set_env", "x-b", "s3cret\nx"), secret("add_file", "te", "s3cret")],
+            ..HeaderRules::default()
+        };
+        let mistakes = Rules::build(&wrong, "r").unwrap_err();
+        let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
+        assert_eq!(settings, ["r.set_file.X-A", "r.set_env.x-b", "r.add_file.te"]);
+        assert!(!mistakes.iter().any(|mistake| mistake.to_string().contains("s3cret")), "{mistakes:?}");
     }
 }

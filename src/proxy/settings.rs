@@ -106,7 +106,8 @@ pub struct Cors {
 /// What happens to preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
-    /// Answered without policy and limits.
+    /// Let through, whatever the policy says, and charged to no limit. The fields that the policy
+    /// sets for the upstream are set.
     #[default]
     Bypass,
     /// As any request.
@@ -133,6 +134,25 @@ pub struct HeaderRules {
     pub add: Vec<(String, String)>,
     /// Taken off.
     pub remove: Vec<String>,
+    /// Set or added like the others, and never shown.
+    pub secrets: Vec<SecretField>,
+}
+
+/// A field whose value came from a file or the environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretField {
+    /// The setting that names its source: `set_file`, `set_env`, `add_file` or `add_env`.
+    pub key: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl std::fmt::Debug for SecretField {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SecretField").field("key", &self.key).field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// What path the upstream is asked for. The query stays.
@@ -174,6 +194,49 @@ pub enum FieldStyle {
     Off,
 }
 
+/// `[server.paths]`: which spellings name the same resource. Many servers treat `/Login`, `/login/`
+/// and `/login;x` as `/login`, so by default routing does too: otherwise a client could choose a
+/// less specific route by the way it writes the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// What becomes of `%2F` and `%5C`.
+    pub encoded_slash: EncodedSlash,
+    /// What becomes of `;` and what follows it in a segment.
+    pub parameters: PathParameters,
+    /// Control characters other than NUL may stand in a path, escaped.
+    pub control_characters: bool,
+    /// `/login` and `/login/` are two paths.
+    pub trailing_slash_exact: bool,
+    /// `/login` and `/Login` are two paths.
+    pub case_exact: bool,
+}
+
+/// `server.paths.encoded_slash`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EncodedSlash {
+    /// 400.
+    #[default]
+    Reject,
+    /// They are data within a segment, forwarded as they came.
+    Keep,
+    /// They separate segments, and are forwarded as slashes.
+    Decode,
+}
+
+/// `server.paths.parameters`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathParameters {
+    /// Forwarded, and left out of what is matched and shown to policies.
+    #[default]
+    Ignore,
+    /// They are data within a segment.
+    Keep,
+    /// Taken off, for the upstream too.
+    Strip,
+    /// 400.
+    Reject,
+}
+
 /// What of `[server]` and `[log]` concerns requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -181,6 +244,10 @@ pub struct Settings {
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// Bytes of a request's target, at most: above, 414.
     pub uri_bytes_max: usize,
+    /// Which spellings of a path are one.
+    pub paths: Paths,
+    /// Whether a request's fields are forwarded whose names have an underscore.
+    pub underscores_in_headers: bool,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
     /// How slowly a client may send a request's body.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::path;
 use super::refusal::Refusal;
+use super::settings::{Paths, Settings};
 use super::text::Short;
 use crate::listen::Peer;
 use crate::wire::{Fields, Known, Request};
@@ -21,8 +22,10 @@ pub(super) const PATH_AND_QUERY_BYTES_MAX: usize = 65_534;
 /// A request's target in its normal form, once it was [read](normalize).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'r> {
-    /// The normal path.
+    /// The normal path, as it is forwarded.
     pub(super) path: &'r str,
+    /// Which other spellings of it name the same resource.
+    pub(super) paths: Paths,
     /// As it came.
     pub(super) query: Option<&'r str>,
     /// Whom the client wants to talk to.
@@ -38,9 +41,9 @@ pub(super) struct Authority {
 
 impl<'r> Target<'r> {
     /// Of a request whose target is in its normal form.
-    pub(super) fn of(request: &'r Request, authority: &'r Authority) -> Self {
+    pub(super) fn of(request: &'r Request, authority: &'r Authority, paths: Paths) -> Self {
         let (path, query) = split(request.target());
-        Self { path, query, authority }
+        Self { path, paths, query, authority }
     }
 }
 
@@ -68,7 +71,8 @@ fn is_misspelt(method: &Method) -> bool {
 ///
 /// # Errors
 /// 400, 414 and 501.
-pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, uri_bytes_max: usize) -> Result<Authority, Refusal> {
+pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, settings: &Settings) -> Result<Authority, Refusal> {
+    let &Settings { uri_bytes_max, paths, .. } = settings;
     if unsupported(&request.method) {
         return Err(Refusal::NotImplemented("this method is not forwarded"));
     }
@@ -82,8 +86,8 @@ pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, uri_byt
     if asked == b"*" {
         return Err(star(&request.method));
     }
-    if !path::begins_normal(asked)
-        && let Some(changed) = normal(request.target(), request.authority().is_some())?
+    if !path::begins_normal(asked, paths)
+        && let Some(changed) = normal(request.target(), request.authority().is_some(), paths)?
     {
         request.set_target(&changed);
     }
@@ -96,9 +100,9 @@ fn star(method: &Method) -> Refusal {
 }
 
 /// The normal form of path and query, where it is another than the one that came. After an authority the path may be left off: it is `/` then.
-fn normal(asked: &str, after_authority: bool) -> Result<Option<String>, Refusal> {
+fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<String>, Refusal> {
     let (path, query) = split(asked);
-    let path = match path::normal(if path.is_empty() && after_authority { "/" } else { path }).map_err(Refusal::BadRequest)? {
+    let path = match path::normal(if path.is_empty() && after_authority { "/" } else { path }, paths).map_err(Refusal::BadRequest)? {
         Cow::Borrowed(_) if !path.is_empty() => return Ok(None),
         normal => normal,
     };
@@ -217,6 +221,7 @@ fn plain(raw: &[u8], https: bool) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::settings;
     use super::*;
     use crate::wire::Body;
 
@@ -231,7 +236,8 @@ mod tests {
             request = request.header("host", *host);
         }
         let mut request = Request::from(request.body(Body::empty()).unwrap());
-        (normalize(&mut request, false, &peer(), 100), request)
+        let settings = Settings { uri_bytes_max: 100, ..settings() };
+        (normalize(&mut request, false, &peer(), &settings), request)
     }
 
     fn get(uri: &str, hosts: &[&str]) -> Result<(Authority, Request), Refusal> {
@@ -262,7 +268,7 @@ mod tests {
         assert_eq!(path("/a?x=%61/../&y", &["h"]), "/a?x=%61/../&y");
         assert_eq!(path("/%61//b/?x=%61/../&y", &["h"]), "/a/b/?x=%61/../&y");
         let (authority, request) = get("/a?x=?&y", &["h"]).unwrap();
-        let target = Target::of(&request, &authority);
+        let target = Target::of(&request, &authority, Paths::default());
         assert_eq!((target.path, target.query, target.authority.as_str()), ("/a", Some("x=?&y"), "h"));
     }
 
@@ -319,7 +325,10 @@ mod tests {
             assert_eq!(path(empty, &[]), expected, "{empty}");
         }
         // As HTTP/1 leaves it where there is no path at all.
-        assert_eq!((normal("", true).unwrap().as_deref(), normal("", false).is_err()), (Some("/"), true));
+        assert_eq!(
+            (normal("", true, Paths::default()).unwrap().as_deref(), normal("", false, Paths::default()).is_err()),
+            (Some("/"), true)
+        );
         assert!(matches!(get("http://user@a/", &[]), Err(Refusal::BadRequest(_))));
     }
 

@@ -3,11 +3,16 @@
 //! `matchit` refuses `/api/{*rest}` beside `/api/{tenant}/items`; here both stand. A search tries, at each segment, the literal, then
 //! the parameter, then the trailing `*`, and comes back when a branch ends without a route. Each node is entered at most once in a search, since only one
 //! way leads to it: a request costs at most as many steps as the configuration has segments.
+//!
+//! Spellings that many servers take for the same resource are one here, unless [`Paths`] tells them
+//! apart. Literals are kept and compared in their [folded](path::folded) form. A path with a final
+//! slash takes the route that has none where no route ends in one, and the other way round.
 
 use http::Method;
 use smallvec::SmallVec;
 
 use super::path;
+use super::settings::{PathParameters, Paths};
 
 /// Segments of a pattern, at most: bounds how deep a search goes.
 pub(super) const SEGMENTS_MAX: usize = 64;
@@ -48,7 +53,10 @@ pub(super) enum Methods {
 
 /// The routes of one host.
 #[derive(Debug)]
-pub(super) struct Trie(Vec<Node>);
+pub(super) struct Trie {
+    nodes: Vec<Node>,
+    paths: Paths,
+}
 
 #[derive(Debug, Default)]
 struct Node {
@@ -65,6 +73,15 @@ struct Node {
 struct Leaf {
     methods: Methods,
     route: usize,
+    /// It is never taken by a path that differs in its final slash.
+    slash_exact: bool,
+}
+
+/// Leaves that a search has come to, and whether the path differs from theirs in its final slash.
+#[derive(Clone, Copy, Debug)]
+struct Reached<'t> {
+    leaves: &'t [Leaf],
+    by_other_slash: bool,
 }
 
 /// What a search found: the route, and the segments that its parameters stand for, in the pattern's order.
@@ -79,46 +96,52 @@ pub(super) struct Match<'p> {
 /// Few enough to need no allocation, as a rule.
 pub(super) type Parameters<'p> = SmallVec<[&'p str; 4]>;
 
-impl Default for Trie {
-    fn default() -> Self {
-        Self(vec![Node::default()])
-    }
-}
-
 impl Trie {
-    /// Adds a route.
+    /// No routes.
+    pub(super) fn new(paths: Paths) -> Self {
+        Self { nodes: vec![Node::default()], paths }
+    }
+
+    /// Adds a route; with `slash_exact` it is never taken by a path that differs in its final
+    /// slash.
     ///
     /// # Errors
     /// The route that matches exactly the same paths and shares a method.
-    pub(super) fn insert(&mut self, pattern: &Pattern, methods: Methods, route: usize) -> Result<(), usize> {
+    pub(super) fn insert(&mut self, pattern: &Pattern, methods: Methods, route: usize, slash_exact: bool) -> Result<(), usize> {
         let mut at = 0;
         for segment in &pattern.segments {
             at = self.child(at, segment);
         }
-        let Some(node) = self.0.get_mut(at) else { return Ok(()) };
+        let Some(node) = self.nodes.get_mut(at) else { return Ok(()) };
         let leaves = if pattern.open { &mut node.below } else { &mut node.here };
         if let Some(other) = leaves.iter().find(|leaf| leaf.methods.overlaps(&methods)) {
             return Err(other.route);
         }
-        leaves.push(Leaf { methods, route });
+        leaves.push(Leaf { methods, route, slash_exact: slash_exact || self.paths.trailing_slash_exact });
         Ok(())
     }
 
     fn child(&mut self, parent: usize, segment: &Segment) -> usize {
-        let fresh = self.0.len();
-        let Some(node) = self.0.get_mut(parent) else { return parent };
+        let (fresh, paths) = (self.nodes.len(), self.paths);
+        let Some(node) = self.nodes.get_mut(parent) else { return parent };
         let child = match segment {
             Segment::Parameter(_) => *node.parameter.get_or_insert(fresh),
-            Segment::Literal(bytes) => match node.literals.binary_search_by(|(name, _)| name.cmp(bytes)) {
-                Ok(found) => node.literals.get(found).map_or(parent, |(_, child)| *child),
-                Err(place) => {
-                    node.literals.insert(place, (bytes.clone(), fresh));
-                    fresh
+            Segment::Literal(bytes) => {
+                let mut folded = SmallVec::from_slice(bytes);
+                if !paths.case_exact {
+                    path::fold_case(&mut folded);
                 }
-            },
+                match node.literals.binary_search_by(|(name, _)| name.as_slice().cmp(&folded)) {
+                    Ok(found) => node.literals.get(found).map_or(parent, |(_, child)| *child),
+                    Err(place) => {
+                        node.literals.insert(place, (folded.into_vec(), fresh));
+                        fresh
+                    }
+                }
+            }
         };
         if child == fresh {
-            self.0.push(Node::default());
+            self.nodes.push(Node::default());
         }
         child
     }
@@ -126,14 +149,14 @@ impl Trie {
     /// The most specific route for a normal `path` and a method.
     pub(super) fn find<'p>(&self, path: &'p str, method: &Method) -> Option<Match<'p>> {
         let mut parameters = Parameters::new();
-        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |leaves: &[Leaf]| best(leaves, method))?;
+        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |reached| best(reached, method))?;
         Some(Match { route, parameters })
     }
 
     /// The methods of all routes for `path`; only asked after [`Trie::find`] found none, for `Allow`.
     pub(super) fn methods(&self, path: &str, into: &mut Vec<Method>) {
-        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |leaves: &[Leaf]| {
-            for leaf in leaves {
+        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |reached: Reached<'_>| {
+            for leaf in reached.leaves() {
                 if let Methods::Only(methods) = &leaf.methods {
                     into.extend_from_slice(methods);
                 }
@@ -148,42 +171,83 @@ impl Trie {
         at: usize,
         rest: Option<&'p str>,
         parameters: &mut Parameters<'p>,
-        pick: &mut impl FnMut(&[Leaf]) -> Option<usize>,
+        pick: &mut impl FnMut(Reached<'_>) -> Option<usize>,
     ) -> Option<usize> {
-        let node = self.0.get(at)?;
-        let Some(rest) = rest else { return pick(&node.here).or_else(|| pick(&node.below)) };
+        let node = self.nodes.get(at)?;
+        let Some(rest) = rest else {
+            return pick(Reached::exactly(&node.here))
+                .or_else(|| pick(Reached::by_other_slash(self.slashed(node))))
+                .or_else(|| pick(Reached::exactly(&node.below)));
+        };
+        if node.is_only_open() {
+            return pick(Reached::exactly(&node.below));
+        }
         let (segment, rest) = rest.split_once('/').map_or((rest, None), |(segment, rest)| (segment, Some(rest)));
-        if let Some(child) = node.literal(segment)
+        let folds = path::may_fold(segment);
+        let ignored = folds && self.paths.parameters == PathParameters::Ignore;
+        let bare = if ignored { path::without_parameters(segment) } else { segment };
+        if bare.is_empty() && rest.is_none() {
+            return pick(Reached::exactly(self.slashed(node)))
+                .or_else(|| pick(Reached::by_other_slash(&node.here)))
+                .or_else(|| pick(Reached::exactly(&node.below)));
+        }
+        if let Some(child) = node.literal(segment, folds, self.paths)
             && let Some(found) = self.walk(child, rest, parameters, pick)
         {
             return Some(found);
         }
-        if let Some(child) = node.parameter.filter(|_| !segment.is_empty()) {
+        if let Some(child) = node.parameter.filter(|_| !bare.is_empty()) {
             parameters.push(segment);
             if let Some(found) = self.walk(child, rest, parameters, pick) {
                 return Some(found);
             }
             parameters.pop();
         }
-        pick(&node.below)
+        pick(Reached::exactly(&node.below))
+    }
+
+    /// Patterns that end in a slash after this node.
+    fn slashed(&self, node: &Node) -> &[Leaf] {
+        // Sorted: an empty name comes first.
+        let child = node.literals.first().filter(|(name, _)| name.is_empty()).and_then(|(_, child)| self.nodes.get(*child));
+        child.map_or(&[], |child| &child.here)
+    }
+}
+
+impl<'t> Reached<'t> {
+    fn exactly(leaves: &'t [Leaf]) -> Self {
+        Self { leaves, by_other_slash: false }
+    }
+
+    fn by_other_slash(leaves: &'t [Leaf]) -> Self {
+        Self { leaves, by_other_slash: true }
+    }
+
+    fn leaves(self) -> impl Iterator<Item = &'t Leaf> {
+        self.leaves.iter().filter(move |leaf| !(self.by_other_slash && leaf.slash_exact))
     }
 }
 
 impl Node {
+    /// Whether no segment makes a difference here.
+    fn is_only_open(&self) -> bool {
+        self.literals.is_empty() && self.parameter.is_none() && self.here.is_empty()
+    }
+
     /// A segment is compared by what its escapes stand for, so that `/%40me` is no way round a route for `/@me`.
-    fn literal(&self, segment: &str) -> Option<usize> {
+    fn literal(&self, segment: &str, folds: bool, paths: Paths) -> Option<usize> {
         if self.literals.is_empty() {
             return None;
         }
         let find = |bytes: &[u8]| self.literals.binary_search_by(|(name, _)| name.as_slice().cmp(bytes)).ok();
-        let found = if segment.contains('%') { find(&path::decode(segment.as_bytes())) } else { find(segment.as_bytes()) };
+        let found = if folds { find(&path::folded(segment, paths)) } else { find(segment.as_bytes()) };
         self.literals.get(found?).map(|(_, child)| *child)
     }
 }
 
 /// The route that names the method, else one whose GET stands for HEAD, else one for any method.
-fn best(leaves: &[Leaf], method: &Method) -> Option<usize> {
-    leaves.iter().filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route))).max().map(|(_, route)| route)
+fn best(reached: Reached<'_>, method: &Method) -> Option<usize> {
+    reached.leaves().filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route))).max().map(|(_, route)| route)
 }
 
 impl Methods {

@@ -158,14 +158,11 @@ impl Visit {
         }
     }
 
-    /// Whether it is a preflight that its route lets through unasked and uncounted: one without a body, as browsers send it, from an origin of the route's.
-    pub(super) fn bypasses(&mut self, request: &Request, body: &Body) -> bool {
+    /// Whether it is a preflight that its route lets through uncounted: one without a body, as
+    /// browsers send it, from an origin of the route's.
+    pub(super) fn bypasses(&self, request: &Request, body: &Body) -> bool {
         let known = self.cors().zip(self.origin.as_deref()).is_some_and(|(cors, origin)| cors.bypasses(origin));
-        let bypasses = known && !body.is_streaming() && cors::preflight(&request.method, &request.fields).is_some();
-        if bypasses && self.tail.charge.is_some() {
-            self.decided(Decided::Bypassed);
-        }
-        bypasses
+        known && !body.is_streaming() && cors::preflight(&request.method, &request.fields).is_some()
     }
 
     /// Lets the origin's script read an answer of Weir's own.

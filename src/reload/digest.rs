@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a file that are compared, at most: more than any file that Weir reads.
 const COMPARED_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Names in a folder that are compared, at most.
 const COMPARED_NAMES_MAX: usize = 10_001;
@@ -15,38 +18,54 @@ const COMPARED_NAMES_MAX: usize = 10_001;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Watch {
     path: PathBuf,
-    digest: Option<blake3::Hash>,
+    content: Option<Content>,
     /// Its content is the names in it.
     is_folder: bool,
 }
+
+/// What tells one content from another, and a whole one from a part.
+#[derive(Clone, Copy)]
+struct Content {
+    digest: blake3::Hash,
+    bytes: u64,
+    ends_in_newline: bool,
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Content {}
 
 impl Watch {
     /// A file in which `content` was read.
     #[must_use]
     pub fn read(path: impl AsRef<Path>, content: &[u8]) -> Self {
-        Self { path: absolute(path.as_ref()), digest: Some(blake3::hash(content)), is_folder: false }
+        Self { path: absolute(path.as_ref()), content: Content::of(content).ok(), is_folder: false }
     }
 
     /// A file that was not there or could not be read: its coming is a change.
     #[must_use]
     pub fn absent(path: impl AsRef<Path>) -> Self {
-        Self { path: absolute(path.as_ref()), digest: None, is_folder: false }
+        Self { path: absolute(path.as_ref()), content: None, is_folder: false }
     }
 
     /// A file as it is now, for one that was not read whole.
     #[must_use]
     pub fn now(path: impl AsRef<Path>) -> Self {
         let path = absolute(path.as_ref());
-        let digest = content(&path);
-        Self { path, digest, is_folder: false }
+        let content = content(&path);
+        Self { path, content, is_folder: false }
     }
 
     /// A folder with the names that it has now: a file that comes or goes is a change. What its files say is watched with each of them.
     #[must_use]
     pub fn folder(path: impl AsRef<Path>) -> Self {
         let path = absolute(path.as_ref());
-        let digest = names(&path);
-        Self { path, digest, is_folder: true }
+        let content = names(&path);
+        Self { path, content, is_folder: true }
     }
 
     pub(super) fn is_folder(&self) -> bool {
@@ -62,7 +81,15 @@ impl Watch {
     /// Whether the disk now says something else.
     pub(super) fn is_stale(&self) -> bool {
         let now = if self.is_folder { names(&self.path) } else { content(&self.path) };
-        now != self.digest
+        now != self.content
+    }
+
+    /// Whether somebody may still be writing it, in place: it is shorter than it was, or its last
+    /// line has lost its end.
+    pub(super) fn looks_unfinished(&self) -> bool {
+        let (Some(before), false) = (self.content, self.is_folder) else { return false };
+        let Some(now) = content(&self.path) else { return false };
+        now != before && (now.bytes < before.bytes || (before.ends_in_newline && !now.ends_in_newline))
     }
 }
 
@@ -73,7 +100,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-fn names(folder: &Path) -> Option<blake3::Hash> {
+fn names(folder: &Path) -> Option<Content> {
     let entries = fs::read_dir(folder).ok()?.take(COMPARED_NAMES_MAX);
     let mut names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
     names.sort();
@@ -81,7 +108,7 @@ fn names(folder: &Path) -> Option<blake3::Hash> {
     for name in names {
         hasher.update(name.as_encoded_bytes()).update(b"/");
     }
-    Some(hasher.finalize())
+    Some(Content { digest: hasher.finalize(), bytes: 0, ends_in_newline: false })
 }
 
 /// Without a working directory there is no better path than the one given.
@@ -90,11 +117,59 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 /// Nothing for what is no readable file; a pipe is not opened, for that could wait for ever.
-fn content(path: &Path) -> Option<blake3::Hash> {
+fn content(path: &Path) -> Option<Content> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(File::open(path).ok()?.take(COMPARED_BYTES_MAX)).ok()?;
-    Some(hasher.finalize())
+    Content::of(File::open(path).ok()?.take(COMPARED_BYTES_MAX)).ok()
+}
+
+impl Content {
+    fn of(mut reader: impl Read) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        let (mut piece, mut bytes, mut ends_in_newline) = (vec![0; PIECE_BYTES], 0, false);
+        loop {
+            let read = match reader.read(&mut piece) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let Some(last) = piece.get(..read).and_then(<[u8]>::last) else { break };
+            ends_in_newline = *last == b'\n';
+            bytes += read as u64;
+            hasher.update(piece.get(..read).unwrap_or_default());
+        }
+        Ok(Self { digest: hasher.finalize(), bytes, ends_in_newline })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_shrinks_or_loses_its_last_newline_looks_unfinished() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let unfinished = |before: &str, now: &str| {
+            let watch = Watch::read(file.path(), before.as_bytes());
+            fs::write(file.path(), now).unwrap();
+            watch.looks_unfinished()
+        };
+        for (before, now, expected) in [
+            ("one\n", "", true),
+            ("one\n", "on", true),
+            ("one\n", "one\ntwo", true),
+            ("one\n", "1\n", true),
+            ("one\n", "one\n", false),
+            ("one\n", "one\ntwo\n", false),
+            ("one", "three", false),
+            ("one", "three\n", false),
+            ("one", "o", true),
+        ] {
+            assert_eq!(unfinished(before, now), expected, "{before:?} {now:?}");
+        }
+        assert!(!Watch::absent(file.path()).looks_unfinished() && !Watch::folder("/").looks_unfinished());
+        let gone = Watch::read("/absent/file", b"one\n");
+        assert!(gone.is_stale() && !gone.looks_unfinished());
+    }
 }

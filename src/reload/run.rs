@@ -20,6 +20,10 @@ use crate::telemetry::{Metrics, names};
 const QUIET_MS: u64 = 100;
 /// Time after the first event at which they are read even so.
 const SETTLE_MS_MAX: u64 = 1_000;
+/// The same where a file looks as if its writer were not done: it is written in place, and has
+/// become shorter or has no end of line yet.
+const UNFINISHED_QUIET_MS: u64 = 1_000;
+const UNFINISHED_MS_MAX: u64 = 3_000;
 /// How often the files are read where the system gives no watches.
 const POLL_MS: u64 = 2_000;
 
@@ -137,20 +141,32 @@ impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
         }
     }
 
-    /// Waits until nothing changes any more, at most [`SETTLE_MS_MAX`].
+    /// Waits until nothing changes any more, at most [`SETTLE_MS_MAX`]; longer where a file looks
+    /// unfinished, at most [`UNFINISHED_MS_MAX`].
     async fn settle(&mut self) -> Wake {
-        let latest = Instant::now() + Duration::from_millis(SETTLE_MS_MAX);
+        let began = Instant::now();
+        let (mut quiet_ms, mut latest) = (QUIET_MS, began + Duration::from_millis(SETTLE_MS_MAX));
         loop {
-            let quiet = (Instant::now() + Duration::from_millis(QUIET_MS)).min(latest);
+            let quiet = (Instant::now() + Duration::from_millis(quiet_ms)).min(latest);
             tokio::select! {
                 biased;
                 () = self.wishes.stop.notified() => return Wake::Stop,
                 () = hung_up(&mut self.hangup) => return Wake::Build(Reason::Signal),
                 () = self.wishes.reload.notified() => return Wake::Build(Reason::Asked),
-                () = sleep_until(quiet) => return Wake::Look,
-                () = self.changed.notified() => {}
+                () = sleep_until(quiet) => {
+                    latest = began + Duration::from_millis(UNFINISHED_MS_MAX);
+                    if quiet_ms == UNFINISHED_QUIET_MS || quiet >= latest || !self.looks_unfinished() {
+                        return Wake::Look;
+                    }
+                    quiet_ms = UNFINISHED_QUIET_MS;
+                }
+                () = self.changed.notified() => quiet_ms = QUIET_MS,
             }
         }
+    }
+
+    fn looks_unfinished(&self) -> bool {
+        self.files.iter().any(Watch::looks_unfinished)
     }
 
     fn watch_anew(&mut self) {

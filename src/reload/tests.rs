@@ -97,6 +97,15 @@ impl Set {
 }
 
 #[test]
+fn what_looks_unfinished_for_long_is_read_as_it_is() {
+    let set = Set::new(|folder| fs::write(folder.join("proxy.toml"), "one\ntwo\n").unwrap(), "proxy.toml");
+    fs::write(set.path("proxy.toml"), "one\nt").unwrap();
+    assert_eq!(set.built("one\nt"), Reason::FileChanged);
+    fs::write(set.path("proxy.toml"), "1").unwrap();
+    assert_eq!(set.built("1"), Reason::FileChanged);
+}
+
+#[test]
 fn a_saved_file_is_built() {
     let set = Set::one_file();
     fs::write(set.path("proxy.toml"), "two").unwrap();

@@ -207,6 +207,17 @@ fn run_without_a_file_says_how_to_do_without_or_name_another() {
     assert!(err.contains("weir run --to http://") && err.contains("--limit") && err.contains("weir run --config "), "{err}");
 }
 
+#[test]
+fn check_warns_of_a_field_that_is_dropped_for_its_name() {
+    let config = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n[policies.p]\nuse = \"keyed\"\n\
+                  config.limits = [{ name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\", key = \"{header.api_key}\" }]\n\
+                  [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
+    let (code, _, err) = Weir::check(Weir::build(config));
+    assert!(code == 0 && err.contains("`header.api_key`, which is dropped from requests without server.underscores_in_headers"), "{err}");
+    let (code, _, err) = Weir::check(Weir::build(&format!("server.underscores_in_headers = true\n{config}")));
+    assert!(code == 0 && err.is_empty(), "{err}");
+}
+
 fn toml_blocks(readme: &str) -> Vec<&str> {
     readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }

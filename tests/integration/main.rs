@@ -50,6 +50,7 @@ mod settling;
 mod several;
 mod slow_clients;
 mod smuggling;
+mod spellings;
 mod streams;
 mod tls;
 mod traces;

@@ -204,3 +204,43 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
     change(&customers(&[("c", "gold")]), "applied");
     assert_eq!([status("a").await, status("c").await], [401, 200]);
 }
+
+#[test]
+fn a_field_that_no_policy_may_set_is_a_mistake_of_the_configuration() {
+    let limits = "name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\"";
+    for name in include_str!("../../wasm-sdk/reserved-fields.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let policy = format!(
+            "[policies.p]\nuse = \"plans\"\nconfig = {{ key = \"{{header.x-api-key}}\", default_plan = \"free\", plan_header = \"{name}\", \
+             plans = {{ free = [{{ {limits} }}] }} }}"
+        );
+        let route = format!(
+            "path = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\nrequest_headers.set = {{ {name} = \"x\" }}\nresponse_headers.remove = [\"{name}\"]"
+        );
+        let config = Toml::new().upstream("api", "http://127.0.0.1:9", "").more(&policy).route(&route);
+        let (code, _, err) = Weir::check(Weir::build(&config.text()));
+        assert_eq!(code, 78, "{name}: {err}");
+        for setting in ["policies.p.config.plan_header", &format!("request_headers.set.{name}"), "response_headers.remove[0]"] {
+            assert!(err.contains(setting), "{name}: {setting}: {err}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_preflight_that_is_let_through_carries_no_plan_of_the_clients() {
+    let upstream = Upstream::start();
+    let limits = "name = \"a\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
+    for (default, told) in [("default_plan = \"free\", ", "free"), ("unknown = \"deny\", ", "")] {
+        let policy = format!(
+            "[policies.p]\nuse = \"plans\"\nconfig = {{ key = \"{{header.x-api-key}}\", {default}plan_header = \"x-plan\", \
+             plans = {{ free = [{{ {limits} }}] }}, assign = {{}} }}"
+        );
+        let route = "path = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\ncors.origins = [\"https://app.example\"]";
+        let weir = Weir::start(&Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text());
+        let mut client = Client::connect(weir.http).await.unwrap();
+        let fields = [("origin", "https://app.example"), ("access-control-request-method", "PUT"), ("x-plan", "gold")];
+        for _ in 0..3 {
+            assert_eq!(client.send("OPTIONS", "/", &fields, Bytes::new()).await.unwrap().status, 200);
+            assert_eq!(upstream.last().header("x-plan").as_deref(), Some(told));
+        }
+    }
+}

@@ -36,6 +36,30 @@ async fn paths_hosts_and_fields_are_changed_for_the_upstream_and_the_client() {
 }
 
 #[tokio::test]
+async fn a_fields_value_may_be_a_secret_that_nothing_shows() {
+    let upstream = Upstream::start();
+    let config = Toml::new().upstream("api", &upstream.url(), "").route(
+        "path = \"/*\"\nupstream = \"api\"\nrequest_headers = { set_file = { Authorization = \"upstream.key\" }, set_env = { X-Key = \"UPSTREAM_KEY\" } }",
+    );
+    let weir = Weir::build(&config.text()).file("upstream.key", b"Bearer s3cret\n").environment("UPSTREAM_KEY", "s3cret too").start();
+    assert_eq!(get(weir.http, "/", &[("authorization", "Bearer client")]).await.status, 200);
+    let seen = upstream.last();
+    assert_eq!((seen.header("authorization").as_deref(), seen.header("x-key").as_deref()), (Some("Bearer s3cret"), Some("s3cret too")));
+    let before = weir.reloads("applied");
+    replace(&weir.folder().join("upstream.key"), b"Bearer s3cret renewed\n");
+    weir.await_reloads("applied", before + 1);
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    assert_eq!(upstream.last().header("authorization").as_deref(), Some("Bearer s3cret renewed"));
+    // One that is no field's value is a mistake that does not show it.
+    let before = weir.reloads("refused");
+    replace(&weir.folder().join("upstream.key"), b"Bearer s3cret\nin two lines\n");
+    weir.await_reloads("refused", before + 1);
+    let log = weir.output().tail(1_000);
+    assert!(log.contains("set_file.Authorization") && log.contains("a value that is not shown"), "{log}");
+    assert!(!log.contains("s3cret") && !weir.admin_page("/status").text().contains("s3cret"), "{log}");
+}
+
+#[tokio::test]
 async fn files_of_answers_and_refusals_are_watched() {
     let upstream = Upstream::start();
     let config = simple(&upstream.url(), &[ONE])

@@ -12,7 +12,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "app",
         &["config", "reload", "listen", "proxy", "policy", "plan", "limit", "engine", "upstream", "admin", "wire", "clock", "telemetry"],
     ),
-    ("config", &["reload", "listen", "proxy", "policy", "limit", "engine", "upstream", "wire", "telemetry", "plan"]),
+    ("config", &["reload", "listen", "proxy", "admin", "policy", "limit", "engine", "upstream", "wire", "telemetry", "plan"]),
     ("reload", &["clock", "telemetry"]),
     ("listen", &["http1", "wire", "clock", "telemetry"]),
     ("proxy", &["listen", "policy", "limit", "upstream", "plan", "wire", "clock", "telemetry"]),

@@ -62,10 +62,12 @@ impl Conditions {
         self.any.iter().any(|all| all.iter().all(only))
     }
 
-    /// Whether one may hold: for what tightens. One fitting value among several is enough, so that adding another is no way out.
+    /// Whether one may hold: for what tightens. One fitting value among several is enough, so that
+    /// adding another is no way out. Nor is another spelling of a `path`: case (of ASCII letters)
+    /// and a final slash make no difference, since many servers answer alike.
     #[must_use]
     pub fn may_hold(&self, facts: &Facts) -> bool {
-        let some = |condition: &Condition| facts.all(&condition.fact).any(|value| condition.allows(value));
+        let some = |condition: &Condition| facts.all(&condition.fact).any(|value| condition.may_allow(value));
         self.any.iter().any(|all| all.iter().all(some))
     }
 
@@ -157,6 +159,10 @@ fn matcher(fact: &str, value: &Value) -> Result<Matcher, &'static str> {
 }
 
 impl Condition {
+    fn may_allow(&self, value: &str) -> bool {
+        self.allows(value) || (self.fact == "path" && self.any.iter().any(|matcher| matcher.is_like(value)))
+    }
+
     fn allows(&self, value: &str) -> bool {
         let allows = |matcher: &Matcher| match matcher {
             Matcher::Anything => true,
@@ -166,6 +172,21 @@ impl Condition {
             Matcher::Network(network) => value.parse::<IpAddr>().is_ok_and(|address| network.contains(&address.to_canonical())),
         };
         self.any.iter().any(allows)
+    }
+}
+
+impl Matcher {
+    /// Whether it may stand for a path that is spelt otherwise.
+    fn is_like(&self, path: &str) -> bool {
+        let bare = |path: &str| path.strip_suffix('/').unwrap_or(path).to_ascii_lowercase();
+        match self {
+            Self::Exactly(text) => bare(text) == bare(path),
+            Self::Below(above) => {
+                let (above, path) = (above.to_ascii_lowercase(), path.to_ascii_lowercase());
+                path.strip_prefix(above.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            Self::Anything | Self::Hashed(_) | Self::Network(_) => false,
+        }
     }
 }
 
@@ -238,6 +259,18 @@ mod tests {
         }
         is(r#"{"path": "/*"}"#, &[("path", "/any")], true, true);
         is(r#"{"header.x": "/v1/*"}"#, &[("header.x", "/v1/a")], false, false);
+    }
+
+    #[test]
+    fn another_spelling_of_a_path_tightens_and_loosens_nothing() {
+        for path in ["/Login", "/login/", "/LOGIN/"] {
+            is(r#"{"path": "/login"}"#, &[("path", path)], false, true);
+        }
+        is(r#"{"path": "/Login/"}"#, &[("path", "/login")], false, true);
+        is(r#"{"path": "/v1/*"}"#, &[("path", "/V1/a")], false, true);
+        is(r#"{"path": "/"}"#, &[("path", "/a")], false, false);
+        is(r#"{"path": "/login"}"#, &[("path", "/login//")], false, false);
+        is(r#"{"header.x": "a"}"#, &[("header.x", "A")], false, false);
     }
 
     #[test]

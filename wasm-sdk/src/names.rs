@@ -9,20 +9,8 @@ const NAME_BYTES_MAX: usize = 64;
 /// What a message asks for, where [`is_name`] says no.
 pub const NAME_EXPECTED: &str = "1 to 64 of a-z 0-9 . _ -";
 const FIELD_BYTES_MAX: usize = 128;
-/// Fields that frame a message, belong to one connection or choose a route: the proxy lets no policy set them.
-const REFUSED_FIELDS: [&str; 11] = [
-    "connection",
-    "content-length",
-    "host",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "proxy-authenticate",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+/// Fields that the proxy lets no policy set, a name a line.
+const RESERVED_FIELDS: &str = include_str!("../reserved-fields.txt");
 
 /// Whether a limit, a label or a unit may be called so.
 #[must_use]
@@ -51,7 +39,7 @@ impl<'de> Deserialize<'de> for FieldName {
         if name.is_empty() || name.len() > FIELD_BYTES_MAX || !name.bytes().all(tchar) {
             return Err(D::Error::custom(message(format_args!("{text:?}"), "the name of a header field")));
         }
-        if REFUSED_FIELDS.contains(&name.as_str()) {
+        if RESERVED_FIELDS.lines().any(|reserved| reserved == name) {
             return Err(D::Error::custom(message(format_args!("{text:?}"), "a field that does not frame the message or route it")));
         }
         Ok(Self(name))
@@ -65,7 +53,18 @@ mod tests {
     #[test]
     fn a_field_that_a_policy_may_not_set_is_a_mistake() {
         assert_eq!(serde_json::from_str::<FieldName>("\"X-Plan\"").unwrap().as_str(), "x-plan");
-        for wrong in ["", "x plan", "x-plan:", "Host", "content-length", "\u{e9}", &"x".repeat(129)] {
+        for wrong in [
+            "",
+            "x plan",
+            "x-plan:",
+            "Host",
+            "content-length",
+            "Expect",
+            "proxy-authorization",
+            "weir-degraded",
+            "\u{e9}",
+            &"x".repeat(129),
+        ] {
             assert!(serde_json::from_str::<FieldName>(&format!("{wrong:?}")).is_err(), "{wrong}");
         }
     }

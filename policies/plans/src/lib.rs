@@ -129,7 +129,8 @@ impl Policy for Plans {
         let (plan, key) = match (assigned, self.default_plan) {
             (Some((plan, digest)), _) => (plan, format!("{digest:x}")),
             (None, Some(plan)) => (plan, self.ipv6_prefix.client(facts)?.key()),
-            (None, None) => return Ok(Decision::deny(self.stranger())),
+            // Where the proxy lets it through all the same, a preflight, it has no plan.
+            (None, None) => return Ok(self.tell(Decision::deny(self.stranger()), "")),
         };
         let (name, limits) = self.plans.get(plan).ok_or("a plan that is none")?;
         Ok(self.tell(limits.check(&key, facts).label("plan", name), name))

@@ -117,6 +117,15 @@ fn digests_alone_are_assigned_and_a_key_that_stands_there_is_not_repeated() {
 }
 
 #[test]
+fn a_plan_is_told_in_no_field_that_the_proxy_would_not_send() {
+    for name in ["Expect", "proxy-authorization", "Weir-Degraded", "trailer", "te"] {
+        let found = told(&config(&format!(r#", "default_plan": "free", "plan_header": "{name}""#)));
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        assert!(found[0].starts_with("plan_header: found"), "{name}: {found:?}");
+    }
+}
+
+#[test]
 fn all_mistakes_come_at_once() {
     let text = config(r#", "default_plan": "fre", "plan_header": "Host", "unknown": "denny""#)
         .replace("{header.x-api-key}", "key {header.x-api-key}")

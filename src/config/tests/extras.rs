@@ -29,6 +29,7 @@ fn header_rules_and_rewriting_are_read() {
         set: vec![pair("X-A", "1")],
         add: vec![pair("x-b", "1"), pair("x-b", "2"), pair("x-c", "3")],
         remove: vec!["cookie".into()],
+        secrets: Vec::new(),
     };
     assert_eq!((read.request_headers, read.response_headers), (expected, HeaderRules::default()));
     assert_eq!(extras("response_headers.remove = [\"server\"]").response_headers.remove, ["server"]);
@@ -36,6 +37,35 @@ fn header_rules_and_rewriting_are_read() {
     assert_eq!(extras("rewrite.strip_prefix = \"/x\"").rewrite, Some(Rewrite::Prefix { strip: Some("/x".into()), add: None }));
     assert_eq!(extras("upstream_host = \"a:1\"").upstream_host.as_deref(), Some("a:1"));
     assert_eq!(extras(""), Extras::default());
+}
+
+#[test]
+fn a_fields_value_may_stand_in_a_file_or_in_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("upstream.key"), "Bearer s3cret\n").unwrap();
+    let lines = "upstream = \"api\"\nrequest_headers = { set_file = { Authorization = \"upstream.key\" }, add_env = { x-path = \"PATH\" } }\n\
+                 response_headers.add_file = { x-b = \"upstream.key\" }";
+    let config = Config::parse(&route(lines), &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let extras = &config.routes[1].extras;
+    let told = |rules: &HeaderRules| {
+        rules.secrets.iter().map(|secret| (secret.key, secret.name.clone(), secret.value.clone())).collect::<Vec<_>>()
+    };
+    let path = std::env::var("PATH").unwrap();
+    assert_eq!(
+        told(&extras.request_headers),
+        [("set_file", "Authorization".to_owned(), "Bearer s3cret".to_owned()), ("add_env", "x-path".to_owned(), path)]
+    );
+    assert_eq!(told(&extras.response_headers), [("add_file", "x-b".to_owned(), "Bearer s3cret".to_owned())]);
+    assert_eq!(config.watched.len(), 2 + 1, "the file is named twice");
+    assert!(!format!("{config:?}").contains("s3cret"));
+    says(
+        "upstream = \"api\"\nrequest_headers.set_env = { x-a = \"WEIR_TEST_THAT_IS_NOT_SET\" }",
+        &["routes[1].request_headers.set_env.x-a: found \"WEIR_TEST_THAT_IS_NOT_SET\"", "an environment variable that is set"],
+    );
+    says(
+        "upstream = \"api\"\nrequest_headers.set_file = { x-a = \"absent\" }",
+        &["request_headers.set_file.x-a: found absent (No such file"],
+    );
 }
 
 #[test]

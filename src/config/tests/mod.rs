@@ -50,7 +50,7 @@ fn the_shipped_file_is_right_and_says_the_defaults() {
     assert_eq!((shipped.workers, shipped.shutdown_grace), (bare.workers, bare.shutdown_grace));
     assert_eq!(shipped.connections, bare.connections);
     assert_eq!(shipped.requests, bare.requests);
-    assert_eq!((shipped.admin, &shipped.log), (bare.admin, &bare.log));
+    assert_eq!((&shipped.admin, &shipped.log), (&bare.admin, &bare.log));
     assert_eq!(shipped.engine, bare.engine);
     assert_eq!(shipped.limiter, bare.limiter);
     assert_eq!(Route { name: "all".into(), ..shipped.routes[0].clone() }, bare.routes[0]);
@@ -63,7 +63,7 @@ fn a_file_of_twelve_lines_is_enough() {
     let config = good(MINIMAL);
     assert_eq!(MINIMAL.trim().lines().count(), 11);
     assert_eq!(config.listeners, [listen::Settings::plain("127.0.0.1:8080".parse().unwrap())]);
-    assert_eq!(config.admin, Some("127.0.0.1:9901".parse().unwrap()));
+    assert_eq!(config.admin, Some(crate::admin::Settings::plain("127.0.0.1:9901".parse().unwrap())));
     assert_eq!(config.engine, engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }));
     assert_eq!(config.policies[0].module, Module::Shipped("client-ip".into()));
     assert_eq!(

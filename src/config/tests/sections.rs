@@ -69,6 +69,30 @@ fn how_slow_a_client_may_be_and_how_long_a_request() {
 }
 
 #[test]
+fn spellings_of_paths_have_a_word_each() {
+    let paths = |text: &str| good(&extended(text)).requests.paths;
+    assert_eq!(paths(""), crate::proxy::Paths::default());
+    let all = paths(
+        "server.paths = { case = \"exact\", trailing_slash = \"exact\", parameters = \"strip\", encoded_slash = \"decode\", control_characters = \"keep\" }",
+    );
+    let expected = crate::proxy::Paths {
+        encoded_slash: crate::proxy::EncodedSlash::Decode,
+        parameters: crate::proxy::PathParameters::Strip,
+        control_characters: true,
+        trailing_slash_exact: true,
+        case_exact: true,
+    };
+    assert_eq!(all, expected);
+    assert!(!good(&extended("")).requests.underscores_in_headers);
+    assert!(good(&extended("server.underscores_in_headers = true")).requests.underscores_in_headers);
+    says("server.underscores_in_headers = \"keep\"", &["true or false"]);
+    says("server.paths.case = \"lower\"", &["server.paths.case: found \"lower\"", "\"ignore\" or \"exact\""]);
+    says("server.paths.encoded_slash = \"rejct\"", &["the nearest is \"reject\""]);
+    says("server.paths.parameters = true", &["\"ignore\" or \"keep\" or \"strip\" or \"reject\""]);
+    says("server.paths.slash = \"keep\"", &["the unknown key \"slash\""]);
+}
+
+#[test]
 fn what_is_not_built_yet_says_so() {
     says("store.on_store_error = \"local\"", &["\"allow\" or \"deny\"", "\"local\" is not built yet"]);
     says("store.local_share = \"1/4\"", &["not built yet"]);
@@ -122,6 +146,9 @@ fn servers_listeners_and_logs() {
     says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
     says("[zzzzzzzz]", &["help: known here: listeners, server"]);
     assert_eq!(good(&extended("admin.address = \"off\"")).admin, None);
+    assert_eq!(good(&extended("admin.hosts = [\"Weir.internal\"]")).admin.unwrap().hosts, ["weir.internal"]);
+    says("admin.hosts = [\"weir.internal:9901\"]", &["admin.hosts[0]: found \"weir.internal:9901\"", "without a port"]);
+    says("admin.token_env = \"WEIR_TEST_THAT_IS_NOT_SET\"", &["admin.token_env", "an environment variable that is set"]);
 }
 
 #[test]

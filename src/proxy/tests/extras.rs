@@ -67,6 +67,7 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
                 set: pairs(&[("x-forwarded-proto", "https")]),
                 add: pairs(&[("x-tag", "b")]),
                 remove: vec!["authorization".into(), "forwarded".into()],
+                ..HeaderRules::default()
             },
             ..Extras::default()
         };

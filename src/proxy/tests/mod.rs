@@ -70,10 +70,12 @@ fn client_ip(limits: &str) -> RoutePolicy {
 
 const TWO_A_MINUTE: &str = r#"{"name":"per-minute","algorithm":"fixed_window","quota":2,"period":"1m"}"#;
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         trusted_proxies: Vec::new(),
         uri_bytes_max: 200,
+        paths: Paths::default(),
+        underscores_in_headers: false,
         body_idle: PATIENCE,
         body_rate: None,
         ipv6_prefix: 64,

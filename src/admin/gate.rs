@@ -1,0 +1,214 @@
+//! Who may see the operator's pages. Knows no page but by its path.
+//!
+//! A browser on a machine that reaches the listener runs strangers' scripts. One whose own name a
+//! stranger points at this address (DNS rebinding) would read the pages as its own, so a request
+//! must name this listener: by an address, `localhost` or a configured name. A script of another
+//! origin is refused by its `Origin`. Where a token is configured, it is needed, and proves enough.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Method, StatusCode};
+
+use crate::wire::{Known, Request};
+
+/// `[admin]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where the pages are.
+    pub address: SocketAddr,
+    /// Names, in lower case, by which they may be asked for, besides addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// Needed for each page but `/live` and `/ready`, where there is one.
+    pub token: Option<Token>,
+}
+
+/// A bearer token; never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+/// Why a request is not answered: a status, and a sentence for the operator.
+pub(super) type Refused = (StatusCode, String);
+
+impl Settings {
+    /// Pages at `address`, without further names and token.
+    #[must_use]
+    pub fn plain(address: SocketAddr) -> Self {
+        Self { address, hosts: Vec::new(), token: None }
+    }
+
+    /// Whether a request for the page at `path` may be answered.
+    pub(super) fn admits(&self, request: &Request, path: &str) -> Result<(), Refused> {
+        let probe = matches!(path, "/live" | "/ready");
+        if let Some(token) = &self.token
+            && !probe
+        {
+            let refused = || (StatusCode::UNAUTHORIZED, "Expected `Authorization: Bearer` with the token of [admin].".to_owned());
+            return if token.is_in(request) { Ok(()) } else { Err(refused()) };
+        }
+        let host = host(request)?;
+        if let Some(host) = host.as_deref().filter(|host| !self.knows(name_of(host))) {
+            let why = format!("Found the host {host:?}, expected an address, localhost, or a name in `admin.hosts`.");
+            return Err((StatusCode::MISDIRECTED_REQUEST, why));
+        }
+        if request.fields.get_all(Known::Origin).any(|origin| !is_same_origin(origin, host.as_deref())) {
+            return Err((StatusCode::FORBIDDEN, "These pages are not for scripts of other origins.".to_owned()));
+        }
+        if request.method == Method::DELETE && !self.address.ip().is_loopback() {
+            let why = "Nothing is changed here without a token: `admin.token_file` or `admin.token_env`, since the address is no loopback.";
+            return Err((StatusCode::FORBIDDEN, why.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// No name can be pointed elsewhere when it is an address.
+    fn knows(&self, name: &str) -> bool {
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let name = name.strip_suffix('.').unwrap_or(name);
+        address.parse::<IpAddr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The host that is asked for, with its port. None of HTTP/1.0, which no browser speaks.
+fn host(request: &Request) -> Result<Option<String>, Refused> {
+    if let Some(authority) = request.authority() {
+        return Ok(Some(authority.to_owned()));
+    }
+    let mut hosts = request.fields.get_all(Known::Host);
+    let first = hosts.next().map(|host| String::from_utf8_lossy(host).into_owned());
+    if hosts.next().is_some() { Err((StatusCode::BAD_REQUEST, "Found more than one Host.".to_owned())) } else { Ok(first) }
+}
+
+/// Without the port.
+fn name_of(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && (!name.contains(':') || name.ends_with(']')) => name,
+        _ => host,
+    }
+}
+
+/// The scheme is not compared: whether TLS ends before this listener is not known here.
+fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
+    let origin = std::str::from_utf8(origin).ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
+}
+
+impl Token {
+    /// Any text; one that is no field's value is never sent.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// For a client of the pages.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Digests are compared, in constant time, so that an answer's time tells nothing of the token.
+    fn is_in(&self, request: &Request) -> bool {
+        let mut said = request.fields.get_all(Known::Authorization);
+        let (Some(value), None) = (said.next(), said.next()) else { return false };
+        let Some((scheme, token)) = value.split_at_checked(7) else { return false };
+        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(token.trim_ascii()) == blake3::hash(self.0.as_bytes())
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Token(...)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Body;
+
+    fn request(method: &str, fields: &[(&str, &str)]) -> Request {
+        let mut request = http::Request::builder().method(method).uri("/status");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        Request::from(request.body(Body::empty()).unwrap())
+    }
+
+    fn status(settings: &Settings, method: &str, path: &str, fields: &[(&str, &str)]) -> u16 {
+        settings.admits(&request(method, fields), path).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+    }
+
+    fn settings(address: &str) -> Settings {
+        Settings { hosts: vec!["weir.internal".into()], ..Settings::plain(address.parse().unwrap()) }
+    }
+
+    #[test]
+    fn a_request_names_this_listener() {
+        let settings = settings("127.0.0.1:9901");
+        let get = |host: &str| status(&settings, "GET", "/status", &[("host", host)]);
+        for host in [
+            "127.0.0.1:9901",
+            "127.0.0.1",
+            "10.0.0.7:9901",
+            "[::1]:9901",
+            "[::1]",
+            "localhost:9901",
+            "LOCALHOST",
+            "localhost.",
+            "weir.internal:9901",
+            "Weir.Internal",
+        ] {
+            assert_eq!(get(host), 200, "{host}");
+        }
+        for host in [
+            "evil.example:9901",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            ":9901",
+            "xlocalhost",
+            "[::1",
+            "::x",
+        ] {
+            assert_eq!(get(host), 421, "{host}");
+        }
+        assert_eq!(status(&settings, "GET", "/live", &[("host", "evil.example")]), 421);
+        assert_eq!(status(&settings, "GET", "/status", &[("host", "localhost"), ("host", "localhost")]), 400);
+        assert_eq!(status(&settings, "GET", "/status", &[]), 200, "as HTTP/1.0 asks");
+    }
+
+    #[test]
+    fn a_script_of_another_origin_is_refused() {
+        let settings = settings("127.0.0.1:9901");
+        let of = |origin: &str| status(&settings, "GET", "/status", &[("host", "localhost:9901"), ("origin", origin)]);
+        assert_eq!((of("http://localhost:9901"), of("https://LOCALHOST:9901")), (200, 200));
+        for origin in ["http://evil.example", "null", "http://localhost:3000", "http://127.0.0.1:9901", "localhost:9901", ""] {
+            assert_eq!(of(origin), 403, "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_needed_where_there_is_one() {
+        let settings = Settings { token: Some(Token::new("s3cret")), ..settings("0.0.0.0:9901") };
+        let with = |value: &str| status(&settings, "DELETE", "/counters", &[("host", "any.example"), ("authorization", value)]);
+        assert_eq!((with("Bearer s3cret"), with("bearer s3cret")), (200, 200));
+        for value in ["Bearer s3cre", "Bearer s3cret1", "Bearer", "Bearer ", "Basic s3cret", "s3cret", ""] {
+            assert_eq!(with(value), 401, "{value}");
+        }
+        let twice = [("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")];
+        assert_eq!(status(&settings, "GET", "/status", &twice), 401);
+        assert_eq!(status(&settings, "GET", "/metrics", &[("host", "127.0.0.1")]), 401);
+        assert_eq!(status(&settings, "GET", "/ready", &[("host", "127.0.0.1")]), 200);
+        assert_eq!(format!("{settings:?}").matches("s3cret").count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_changed_for_everybody_on_the_network() {
+        let delete = |address: &str| status(&settings(address), "DELETE", "/counters", &[("host", "127.0.0.1")]);
+        assert_eq!((delete("127.0.0.1:9901"), delete("[::1]:9901"), delete("0.0.0.0:9901"), delete("10.0.0.1:9901")), (200, 200, 403, 403));
+        assert_eq!(status(&settings("0.0.0.0:9901"), "GET", "/counters", &[("host", "127.0.0.1")]), 200);
+    }
+}

@@ -1,0 +1,210 @@
+//! Another spelling of a path is no way round the limit of its route, through a running proxy:
+//! which spellings are one path, which are refused, and what the upstream gets of them.
+
+use crate::harness::PATIENCE;
+use crate::harness::client::{raw, statuses};
+use crate::harness::curl::curl;
+use crate::harness::nginx::Nginx;
+use crate::harness::toml::Toml;
+use crate::harness::upstream::Upstream;
+use crate::harness::weir::Weir;
+
+const ONE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
+const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+
+/// What other servers may take for `/api/login`.
+const SAME: &[&str] = &[
+    "/api/login",
+    "/API/login",
+    "/api/Login",
+    "/api/login/",
+    "/api/login//",
+    "/api/login;x",
+    "/api/login;x=1;y=2",
+    "/api/login;",
+    "/api/login;x/",
+    "/api/login/;x",
+    "/api;v=1/LOGIN;x/",
+    "/api/login%3Bx",
+    "/api/%6cogin",
+    "/api/%4Cogin",
+    "//api/login",
+    "/api//login",
+    "/./api/login",
+    "/api/x/../login",
+    "/api/%2e%2e/api/./login",
+];
+
+/// What no server should be asked.
+const REFUSED: &[&str] = &[
+    "/api%2Flogin",
+    "/api%2flogin",
+    "/api/login%2F",
+    "/x%2F..%2Fapi/login",
+    "/api%5Clogin",
+    "/api%5clogin",
+    "/api\\login",
+    "/api/login%00",
+    "/api/login%0A",
+    "/api/login%1f",
+    "/;x/api/login",
+    "/api/;x/login",
+    "/api/%3Bx/login",
+    "/x/..;/api/login",
+    "/api/.;x/login",
+    "/../api/login",
+    "/api/login%",
+];
+
+/// One limited route beside one for all the rest.
+fn login(url: &str, limit: &str, paths: &str) -> String {
+    let config = Toml::new()
+        .upstream("api", url, "")
+        .policy("login", &[limit])
+        .route("path = \"/api/login\"\nupstream = \"api\"\npolicy = \"login\"")
+        .route("path = \"/*\"\nupstream = \"api\"");
+    if paths.is_empty() { config.text() } else { config.more(&format!("[server.paths]\n{paths}")).text() }
+}
+
+fn ask(weir: &Weir, path: &str) -> (u16, String) {
+    let reply = raw(weir.http, format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(), PATIENCE);
+    (statuses(&reply).first().copied().unwrap_or_default(), reply)
+}
+
+fn status(weir: &Weir, path: &str) -> u16 {
+    ask(weir, path).0
+}
+
+#[test]
+fn another_spelling_takes_the_limited_route_or_is_refused() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&login(&upstream.url(), ONE, ""));
+    assert_eq!(status(&weir, "/api/login"), 200);
+    for path in SAME {
+        assert_eq!(status(&weir, path), 429, "{path}");
+    }
+    for path in REFUSED {
+        let (status, reply) = ask(&weir, path);
+        assert!(status == 400 && reply.contains("\"detail\":\"The path "), "{path}: {reply}");
+    }
+    assert_eq!(upstream.count(), 1);
+    for path in ["/api/login.json", "/api/logins", "/api", "/api/login/x", "/api/login%20"] {
+        assert_eq!(status(&weir, path), 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn over_http2_too() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&login(&upstream.url(), ONE, ""));
+    for (path, expected) in [("/api/login", 200), ("/API/login;x/", 429), ("/api%2Flogin", 400), ("/api/;x/login", 400), ("/api", 200)] {
+        let reply = curl(weir.http, &format!("http://api.example{path}"), &["--http2-prior-knowledge", "--path-as-is"]).await;
+        assert_eq!((reply.version.as_str(), reply.status), ("2", expected), "{path}: {reply:?}");
+    }
+}
+
+#[test]
+fn what_is_forwarded_is_the_path_as_it_came() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&login(&upstream.url(), MANY, ""));
+    for (path, forwarded) in [
+        ("/API/Login;jsessionid=1/?a;b=%2F", "/API/Login;jsessionid=1/?a;b=%2F"),
+        ("/api/login/;x", "/api/login/;x"),
+        ("/api/login%3bx", "/api/login%3Bx"),
+        ("//api/./%6Cogin", "/api/login"),
+    ] {
+        let (status, reply) = ask(&weir, path);
+        assert!(status == 200 && reply.contains("\r\nratelimit: "), "{path}: {reply}");
+        assert_eq!(upstream.last().target, forwarded, "{path}");
+    }
+}
+
+#[test]
+fn a_part_of_the_path_is_one_key_in_any_spelling() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .more(&format!("[policies.users]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path.id}}\" }}]"))
+        .more(&format!("[policies.pages]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path}}\" }}]"))
+        .route("path = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"users\"\nrewrite = \"/v2/users/{id}\"")
+        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"pages\"");
+    let weir = Weir::start(&config.text());
+    assert_eq!(status(&weir, "/users/7;a"), 200);
+    assert_eq!(upstream.only().target, "/v2/users/7;a");
+    for path in ["/users/7", "/users/7;b", "/users/%37", "/users/7/", "/USERS/7%3Bc", "/users;x/7;"] {
+        assert_eq!(status(&weir, path), 429, "{path}");
+    }
+    assert_eq!((status(&weir, "/users/8"), status(&weir, "/page"), status(&weir, "/page;x")), (200, 200, 429));
+}
+
+#[test]
+fn a_limit_about_a_path_is_about_its_other_spellings() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .more(&format!(
+            "[policies.all]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{client_ip}}\", when = {{ path = \"/api/login\" }} }}]"
+        ))
+        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"");
+    let weir = Weir::start(&config.text());
+    assert_eq!(status(&weir, "/api/login"), 200);
+    for path in ["/API/login", "/api/login/", "/api/login;x", "/Api/Login;x/"] {
+        assert_eq!(status(&weir, path), 429, "{path}");
+    }
+    assert_eq!(status(&weir, "/api/other"), 200);
+}
+
+#[test]
+fn a_redirect_to_the_final_slash_does_not_come_back_to_itself() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .route("path = \"/docs\"\nrespond = { status = 308, headers = { Location = \"/docs/\" } }")
+        .route("path = \"/closed\"\nrespond = { status = 403 }")
+        .route("path = \"/*\"\nupstream = \"api\"");
+    let weir = Weir::start(&config.text());
+    assert_eq!((status(&weir, "/docs"), status(&weir, "/docs/"), status(&weir, "/DOCS")), (308, 200, 308));
+    assert_eq!((status(&weir, "/closed/"), status(&weir, "/Closed")), (403, 403));
+}
+
+#[test]
+fn an_upstream_that_means_it_otherwise_has_its_options() {
+    let upstream = Upstream::start();
+    for (paths, path, expected, forwarded) in [
+        ("case = \"exact\"", "/API/login", 200, "/API/login"),
+        ("case = \"exact\"", "/api/login/", 429, ""),
+        ("trailing_slash = \"exact\"", "/api/login/", 200, "/api/login/"),
+        ("trailing_slash = \"exact\"", "/api/Login", 429, ""),
+        ("parameters = \"keep\"", "/api/login;x", 200, "/api/login;x"),
+        ("parameters = \"keep\"", "/;/api/login", 200, "/;/api/login"),
+        ("parameters = \"strip\"", "/api/login;x", 429, ""),
+        ("parameters = \"strip\"", "/;x/api;y/other;z", 200, "/api/other"),
+        ("parameters = \"reject\"", "/api/other;x", 400, ""),
+        ("encoded_slash = \"keep\"", "/api%2flogin", 200, "/api%2Flogin"),
+        ("encoded_slash = \"keep\"", "/api%5clogin", 200, "/api%5Clogin"),
+        ("encoded_slash = \"keep\"", "/x%2F..%2Fapi/login", 400, ""),
+        ("encoded_slash = \"decode\"", "/api%2flogin", 429, ""),
+        ("encoded_slash = \"decode\"", "/x%2F..%5Capi/other", 200, "/api/other"),
+        ("control_characters = \"keep\"", "/api/login%0A", 200, "/api/login%0A"),
+    ] {
+        let weir = Weir::start(&login(&upstream.url(), ONE, paths));
+        assert_eq!(status(&weir, "/api/login"), 200, "{paths}");
+        assert_eq!(status(&weir, path), expected, "{paths} {path}");
+        let seen = upstream.last().target;
+        assert_eq!(seen, if expected == 200 { forwarded } else { "/api/login" }, "{paths} {path}");
+    }
+}
+
+#[test]
+fn an_escaped_slash_does_not_reach_a_real_nginx_past_the_limit() {
+    let nginx = Nginx::start("location = /api/login { return 200 \"login\"; }\nlocation / { return 404; }");
+    // What there is to escape with.
+    let kept = Weir::start(&login(&nginx.url(), ONE, "encoded_slash = \"keep\""));
+    assert_eq!(status(&kept, "/api/login"), 200);
+    let (answered, reply) = ask(&kept, "/api%2Flogin");
+    assert!(answered == 200 && reply.ends_with("login"), "{reply}");
+    for (paths, expected) in [("", 400), ("encoded_slash = \"decode\"", 429)] {
+        let weir = Weir::start(&login(&nginx.url(), ONE, paths));
+        assert_eq!((status(&weir, "/api/login"), status(&weir, "/api%2Flogin")), (200, expected), "{paths}");
+    }
+}
