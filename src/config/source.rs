@@ -189,7 +189,7 @@ impl Page {
         let expected = if expected.is_empty() { String::new() } else { format!("expected {}", plain(expected)) };
         let mut group = match place {
             Some(place) => {
-                let other = other.as_ref().and_then(|(setting, label)| Some((self.spans.get(setting)?.value.clone(), plain(label))));
+                let other = other.as_deref().and_then(|(setting, label)| Some((self.spans.get(setting)?.value.clone(), plain(label))));
                 let beside = other.as_ref().map(|(place, _)| place);
                 let (line_number, lines, marked, marked_beside) = self.lines(&place, beside);
                 let label = Some(expected).filter(|label| !label.is_empty());

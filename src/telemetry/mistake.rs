@@ -14,7 +14,7 @@ pub struct Mistake {
     /// Whether the setting's key is wrong rather than its value.
     pub in_key: bool,
     /// Another setting that this one contradicts, with a label for it.
-    pub other: Option<(String, String)>,
+    pub other: Option<Box<(String, String)>>,
 }
 
 impl Mistake {
@@ -34,7 +34,7 @@ impl Mistake {
     /// The same mistake, shown together with the setting that it contradicts.
     #[must_use]
     pub fn beside(mut self, setting: impl Into<String>, label: impl Into<String>) -> Self {
-        self.other = Some((setting.into(), label.into()));
+        self.other = Some(Box::new((setting.into(), label.into())));
         self
     }
 }
