@@ -249,20 +249,26 @@ impl Inner {
 
     /// How a reply's body has ended, for the request of `seat`.
     fn ended(&self, seat: &pool::Seat, end: &End) {
-        let cause = match end.ending {
-            Ending::Failed(Failure::Idle) => Cause::Timeout,
-            Ending::Failed(Failure::Cut) => Cause::Cut,
-            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => return,
-        };
-        self.count(cause);
-        if let Some(host) = seat.host() {
-            host.failed(self, cause);
+        match end.ending {
+            // The host has answered. An event stream may be quiet for long, and any client can ask
+            // for one: that is no reason to leave its host alone.
+            Ending::Failed(Failure::Idle) => self.count(Cause::Timeout),
+            Ending::Failed(Failure::Cut) => {
+                self.count(Cause::Cut);
+                seat.failed(self, Cause::Cut);
+            }
+            Ending::Complete | Ending::Failed(Failure::TooLarge) | Ending::Dropped => {}
         }
     }
 
     /// The upstream's own time.
     fn now_ms(&self) -> u64 {
-        u64::try_from(clock::monotonic().saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
+        self.at_us(clock::monotonic()) / 1_000
+    }
+
+    /// The upstream's own time at `instant`, in microseconds.
+    fn at_us(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.born).as_micros()).unwrap_or(u64::MAX)
     }
 
     /// The endpoint of `host` as it was written.
@@ -273,6 +279,16 @@ impl Inner {
     fn count_ejection(&self, host: &host::Host) {
         if let Some(counter) = self.ejections.get(host.endpoint) {
             counter.inc();
+        }
+    }
+
+    fn warn_unejected(&self, host: &host::Host) {
+        if let Some(endpoint) = self.endpoints.get(host.endpoint)
+            && let Some(held_back) = endpoint.warned.due()
+        {
+            let (upstream, endpoint, max_percent) = (&self.name, &endpoint.text, self.ejection.max_percent);
+            let address = host.address;
+            tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails, but no more may be left alone");
         }
     }
 

@@ -67,22 +67,22 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
     let mut repeated = false;
     loop {
         let outcome = match protocol {
-            Protocol::H1 => exchange.try_h1(&seat).await,
+            Protocol::H1 => exchange.try_h1(&mut seat).await,
             // Boxed, as it is large and every request over HTTP/1.1 would carry its room.
-            Protocol::H2 => Box::pin(exchange.try_h2(&seat)).await,
+            Protocol::H2 => Box::pin(exchange.try_h2(&mut seat)).await,
         };
         let error = match outcome {
             Tried::Reply(link, head) => {
-                succeeded(upstream, &seat);
+                seat.succeeded(upstream);
                 return Ok(link.reply(head, seat, exchange.lent));
             }
             Tried::Shared(shared) => {
                 let (ticket, reply, watch) = *shared;
-                succeeded(upstream, &seat);
+                seat.succeeded(upstream);
                 return Ok(bring_back_shared(upstream, Held::new(ticket, seat, watch), reply));
             }
             Tried::Unsent(cause) => {
-                failed(upstream, &seat, cause);
+                seat.failed(upstream, cause);
                 if upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
                     return Err(UpstreamError::unsent(cause));
                 }
@@ -94,7 +94,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
                 let again =
                     upstream.retry != Retry::Off && refusals < REFUSALS_MAX && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
                 if !again || !exchange.bodiless {
-                    failed(upstream, &seat, cause);
+                    seat.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
                 }
                 elsewhere(upstream, &mut seat, &mut tried);
@@ -102,7 +102,7 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request) -> Result<
             }
             Tried::Failed(error) => error,
         };
-        failed(upstream, &seat, error.cause);
+        seat.failed(upstream, error.cause);
         // It may have been done, and can be done again (RFC 9110, 9.2.2): the connection was lost before it was answered.
         let again = repeatable && !std::mem::replace(&mut repeated, true) && error.cause == Cause::Cut;
         if !again || !elsewhere(upstream, &mut seat, &mut tried) {
@@ -140,21 +140,10 @@ fn elsewhere(upstream: &Arc<Inner>, seat: &mut Seat, tried: &mut SmallVec<[Arc<H
     (1..HOST_TRIES_MAX).contains(&tried.len()) && pool::another(upstream, seat, tried)
 }
 
-fn succeeded(upstream: &Inner, seat: &Seat) {
-    if let Some(host) = seat.host() {
-        host.succeeded(upstream);
-    }
-}
-
-fn failed(upstream: &Inner, seat: &Seat, cause: Cause) {
-    if let Some(host) = seat.host() {
-        host.failed(upstream, cause);
-    }
-}
-
 impl Exchange<'_> {
-    async fn try_h1(&mut self, seat: &Seat) -> Tried {
+    async fn try_h1(&mut self, seat: &mut Seat) -> Tried {
         let mut now = clock::monotonic();
+        seat.begin(now);
         for attempt in 0..=REUSE_TRIES_MAX {
             let reused =
                 if attempt < REUSE_TRIES_MAX { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) };
@@ -186,7 +175,8 @@ impl Exchange<'_> {
         Tried::Unsent(Cause::Connect)
     }
 
-    async fn try_h2(&mut self, seat: &Seat) -> Tried {
+    async fn try_h2(&mut self, seat: &mut Seat) -> Tried {
+        seat.begin(clock::monotonic());
         let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(Cause::Connect) };
         let Some(endpoint) = self.upstream.endpoints.first() else { return Tried::Unsent(Cause::Connect) };
         let (body, watch) = Outgoing::new(self.body.take().unwrap_or_default());

@@ -15,6 +15,7 @@ use crate::wire::{Body, Request};
 
 mod bodies;
 mod connections;
+mod ejection;
 mod failures;
 mod hosts;
 
