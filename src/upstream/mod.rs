@@ -126,6 +126,7 @@ struct Inner {
     /// For each endpoint.
     ejections: Vec<Counter>,
     retries: Counter,
+    reconnected: Counter,
     retries_held: Counter,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
@@ -168,6 +169,7 @@ impl Upstream {
             born: clock::monotonic(),
             errors: Cause::ALL.map(count).into(),
             retries: metrics.counter(names::UPSTREAM_RETRIES, &[name, "sent"]),
+            reconnected: metrics.counter(names::UPSTREAM_RETRIES, &[name, "reconnected"]),
             retries_held: metrics.counter(names::UPSTREAM_RETRIES, &[name, "held"]),
             closed: AtomicBool::new(false),
         })))
@@ -188,7 +190,8 @@ impl Upstream {
     /// with its body streaming. The connection goes back to the pool when that body has ended.
     ///
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
-    /// endpoint. One of which anything may have been sent is tried once more, on another endpoint, where [`Retry`] says so.
+    /// endpoint. One of which anything may have been sent is tried once more where [`Retry`] says so: on a new connection where the upstream has closed
+    /// a pooled one before it answered, else on another endpoint.
     ///
     /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and its place is held as long as that lives.
     ///

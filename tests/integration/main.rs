@@ -28,6 +28,7 @@ mod clocks;
 mod commands;
 mod counters;
 mod crashes;
+mod early;
 mod endpoints;
 mod endurance;
 mod examples;

@@ -20,6 +20,7 @@ mod failures;
 mod hosts;
 
 mod multiplexed;
+mod reconnecting;
 mod tls;
 
 const PATIENCE: Duration = Duration::from_secs(20);
