@@ -33,6 +33,9 @@ const WAITING: RangeInclusive<u64> = 0..=1_000_000;
 const URI_BYTES_DEFAULT: u64 = 8 << 10;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
+const BUFFERED_BYTES_DEFAULT: u64 = 1 << 30;
+/// The low end is what a worker's connections with large bodies hold, and far above what workers have counted and not handed on.
+const BUFFERED_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 44;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
@@ -48,6 +51,7 @@ pub(super) struct Server {
     pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) connections: listen::ConnectionSettings,
     pub(super) uri_bytes_max: usize,
+    pub(super) buffered_bytes_max: usize,
     pub(super) body_bytes_max: u64,
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
@@ -124,6 +128,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let connections_max = limits.count("connections", CONNECTIONS, default.connections_max);
     let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
+    let buffered_bytes_max = bytes(limits.size("buffered_bytes", BUFFERED_BYTES, BUFFERED_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
     let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
     let waiting_max = limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
@@ -153,6 +158,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
             half_close,
         },
         uri_bytes_max,
+        buffered_bytes_max,
         body_bytes_max,
         waiting_max,
         body_idle,
@@ -225,6 +231,7 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         refusals,
         trusted_proxies: server.trusted_proxies.clone(),
         uri_bytes_max: server.uri_bytes_max,
+        buffered_bytes_max: server.buffered_bytes_max,
         body_idle: server.body_idle,
         access: log.access,
         access_json: match log.format {

@@ -51,6 +51,8 @@ pub(super) enum Refusal {
     UpstreamFailed,
     /// 503: too much is under way to the upstream already.
     UpstreamOverloaded,
+    /// 503: the process holds as many bytes as it may.
+    TooMuchBuffered,
     /// 504.
     UpstreamTooSlow,
     /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads the answer.
@@ -80,6 +82,7 @@ impl Refusal {
             Self::PolicyFailed => (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into()),
             Self::UpstreamFailed => (StatusCode::BAD_GATEWAY, "The upstream can't be reached, or its answer can't be read.".into()),
             Self::UpstreamOverloaded => (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into()),
+            Self::TooMuchBuffered => (StatusCode::SERVICE_UNAVAILABLE, "Too much waits to be read by others at the moment.".into()),
             Self::UpstreamTooSlow => (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into()),
             Self::ClientGone => {
                 (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into())

@@ -178,6 +178,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<ipnet::IpNet>,
     /// Bytes of a request's target, at most: above, 414.
     pub uri_bytes_max: usize,
+    /// Bytes that the process may hold for others to take: above, 503.
+    pub buffered_bytes_max: usize,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
     /// Which requests are logged.

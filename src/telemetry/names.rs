@@ -46,6 +46,12 @@ names! {
 pub const CONNECTIONS_OPEN: Name = Name { name: "weir_connections_open", help: "Client connections open now", labels: &[] };
 /// Upgraded connections.
 pub const TUNNELS_OPEN: Name = Name { name: "weir_tunnels_open", help: "Upgraded connections (WebSockets) open now", labels: &[] };
+/// What buffers hold.
+pub const BUFFERED_BYTES: Name = Name {
+    name: "weir_buffered_bytes",
+    help: "Bytes held for others to take, as server.limits.buffered_bytes counts them; renewed each second",
+    labels: &[],
+};
 /// Keys that the embedded engine holds.
 pub const EMBEDDED_KEYS: Name = Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
 /// When the first certificate of a listener expires.

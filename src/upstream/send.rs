@@ -228,7 +228,7 @@ impl Exchange<'_> {
 
 /// The same for a reply that shares its connection, which is in use until the body's end.
 fn bring_back_shared(upstream: &Inner, held: Box<Held>, reply: http::Response<Incoming>) -> Response {
-    let reply = Response::from(reply.map(Body::incoming));
+    let reply = Response::from(reply.map(|body| Body::incoming(body).within(multi::STREAM_WINDOW_BYTES as usize)));
     if !reply.body.is_streaming() {
         return reply;
     }

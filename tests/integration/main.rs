@@ -40,6 +40,7 @@ mod http1;
 mod http2;
 mod keys;
 mod lifecycle;
+mod memory;
 mod policies;
 mod refusals;
 mod reloads;

@@ -73,6 +73,7 @@ fn settings() -> Settings {
     Settings {
         trusted_proxies: Vec::new(),
         uri_bytes_max: 200,
+        buffered_bytes_max: usize::MAX,
         body_idle: PATIENCE,
         access: Access::Off,
         access_json: true,
