@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::harness::client::{Reply, get};
 use crate::harness::flood::{Flood, Speaks};
+use crate::harness::tls::Http2;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -22,14 +24,17 @@ const READERS_MAX: usize = 600;
 const STREAMS: usize = 50;
 
 fn capped(upstream: &Upstream, flood: &Flood, protocol: &str) -> Weir {
-    let config = Toml::new()
+    Weir::start(&config(upstream, flood, protocol).text())
+}
+
+fn config(upstream: &Upstream, flood: &Flood, protocol: &str) -> Toml {
+    Toml::new()
         .server("workers = 1")
         .limit("buffered_bytes = \"8MiB\"")
         .upstream("api", &upstream.url(), "")
         .upstream("flood", &flood.url(), &format!("protocol = \"{protocol}\""))
         .more("[[routes]]\npath = \"/*\"\nupstream = \"api\"")
-        .more(&format!("[[routes]]\npath = \"/{LARGE}\"\nupstream = \"flood\""));
-    Weir::start(&config.text())
+        .more(&format!("[[routes]]\npath = \"/{LARGE}\"\nupstream = \"flood\""))
 }
 
 /// What a newcomer is answered; the refusal is a whole one.
@@ -131,4 +136,73 @@ async fn streams_that_stand_still_on_http2_have_newcomers_refused_and_finish() {
         drop((bodies, connections));
         served_again(&weir).await;
     }
+}
+
+/// Of each upload: more than the kernel takes of it.
+const UPLOAD_BYTES: usize = 4 << 20;
+/// Uploads whose windows together are more than the cap.
+const UPLOADS: usize = 90;
+
+/// An upstream that reads nothing until it may, and then answers 200 to whole uploads.
+async fn withholding(may: watch::Receiver<bool>) -> SocketAddr {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(512).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(socket.into()).unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut may = may.clone();
+            tokio::spawn(async move {
+                let _ = may.wait_for(|may| *may).await;
+                let mut left = UPLOAD_BYTES;
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let mut piece = vec![0; 64 << 10];
+                while left > 0 {
+                    let read = stream.read(&mut piece).await.unwrap();
+                    assert!(read > 0, "{left} bytes are missing");
+                    left -= read;
+                }
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn uploads_that_an_upstream_does_not_take_have_newcomers_refused_and_finish() {
+    let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
+    let (go, may) = watch::channel(false);
+    let config = config(&upstream, &flood, "h1")
+        .upstream("withholding", &format!("http://{}", withholding(may).await), "")
+        .more("[[routes]]\npath = \"/upload\"\nupstream = \"withholding\"");
+    let weir = Weir::start(&config.text());
+    let client = Http2::plain(weir.http).await.unwrap();
+    let mut uploads = tokio::task::JoinSet::new();
+    let body = Bytes::from(vec![b'x'; UPLOAD_BYTES]);
+    for _ in 0..UPLOADS {
+        let (mut client, body) = (client.clone(), body.clone());
+        uploads.spawn(async move { client.send("POST", "/upload", &[], body).await.map(|reply| reply.status) });
+    }
+    eventually_async("newcomers are refused", async || match newcomer(&weir).await {
+        503 => Ok(()),
+        status => Err(status.to_string()),
+    })
+    .await;
+    the_operator_is_answered(&weir).await;
+    go.send_replace(true);
+    let mut finished = 0;
+    while let Some(status) = uploads.join_next().await {
+        let status = status.unwrap().unwrap();
+        assert!([200, 503].contains(&status), "{status}");
+        finished += usize::from(status == 200);
+    }
+    assert!(finished > UPLOADS / 2, "{finished} were admitted");
+    served_again(&weir).await;
 }
