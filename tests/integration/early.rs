@@ -54,6 +54,33 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
     let _ = stream.shutdown().await;
 }
 
+/// The same over HTTP/2: the connection goes on, and the rest of the upload is not wanted.
+fn refusing_over_http2() -> SocketAddr {
+    let listener = crate::harness::upstream::listener();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let mut connection = h2::server::handshake(stream).await.unwrap();
+                    while let Some(Ok((request, mut respond))) = connection.accept().await {
+                        let refusal = http::Response::builder().status(413).body(()).unwrap();
+                        let mut body = respond.send_response(refusal, false).unwrap();
+                        let _ = body.send_data(Bytes::from_static(b"big"), true);
+                        // Resets the stream, without an error.
+                        drop(request);
+                    }
+                });
+            }
+        });
+    });
+    address
+}
+
 /// Sends all of an upload, and only then looks what was answered.
 async fn upload(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> (usize, String) {
     let head = format!("POST /upload HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {UPLOAD_BYTES}\r\nConnection: close\r\n\r\n");
@@ -107,6 +134,13 @@ async fn an_upstreams_answer_to_half_an_upload_reaches_every_client() {
         let tls = format!("[upstreams.api.tls]\nca = \"ca.pem\"\nserver_name = \"{HOST}\"");
         served(Toml::new().upstream("api", &format!("https://{upstream}"), &tls).more(route), &pki, status, "TLS to the upstream").await;
     }
+}
+
+#[tokio::test]
+async fn an_answer_over_http2_to_half_an_upload_reaches_every_client() {
+    let url = format!("http://{}", refusing_over_http2());
+    let config = Toml::new().upstream("api", &url, "protocol = \"h2\"").more("[[routes]]\npath = \"/*\"\nupstream = \"api\"\n");
+    served(config, &Pki::new(), 413, "HTTP/2 to the upstream").await;
 }
 
 #[tokio::test]
