@@ -4,6 +4,8 @@
 mod alarm;
 #[path = "../../src/wire/body.rs"]
 mod body;
+#[path = "../../src/wire/budget.rs"]
+mod budget;
 #[path = "../../src/wire/buffer.rs"]
 mod buffer;
 #[path = "../../src/wire/content.rs"]
@@ -23,6 +25,7 @@ mod wait;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
+pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES};
 pub use end::{End, Ending, Failure, OnEnd};
 pub use fields::Fields;

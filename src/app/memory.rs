@@ -1,5 +1,5 @@
-//! Gives memory back to the system when many connections have closed. Knows no connection, only how
-//! many there are.
+//! Gives memory back to the system when many connections have closed, and shows how many bytes
+//! buffers hold. Knows no connection, only how many there are.
 //!
 //! glibc keeps what is freed for later, in an arena of each thread, and gives back by itself only
 //! what lies at an arena's end: after a burst of thousands of connections their memory would stay
@@ -9,6 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use crate::telemetry::{Metrics, names};
+use crate::wire::buffered_bytes;
 
 /// How often the open connections are counted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -40,9 +41,11 @@ impl Memory {
     pub(super) fn watch(metrics: &Metrics) -> std::io::Result<Self> {
         let (end, ended) = channel();
         let open = metrics.gauge(names::CONNECTIONS_OPEN);
+        let buffered = metrics.gauge(names::BUFFERED_BYTES);
         let watch = move || {
             let mut seen = Seen::default();
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                buffered.set(i64::try_from(buffered_bytes()).unwrap_or(i64::MAX));
                 if seen.are_few(open.take_most(), open.get()) {
                     give_back();
                 }

@@ -274,6 +274,8 @@ impl Reloader {
 
     /// Applies a configuration that is read already. Answers the files to watch from now on.
     ///
+    /// Once a shutdown has begun, nothing changes.
+    ///
     /// # Errors
     /// What the rooms found when they were built; nothing has changed then.
     pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
@@ -281,6 +283,10 @@ impl Reloader {
         // One reload at a time: a second one waits here, and then compares with what the first has built.
         let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (built, house) = running.builder.build(config, Some(&current))?;
+        if self.is_draining() {
+            // What the requests under way still settle belongs to the limiters of now: the workers wait for those.
+            return Ok(built.watched);
+        }
         // First, so that the warnings below are logged as the new configuration says.
         telemetry::apply(&built.log);
         built.warn(Some(&current));
@@ -310,6 +316,12 @@ impl Reloader {
         running.views.applied(&built);
         *current = built;
         Ok(watched)
+    }
+
+    /// Whether the shutdown has begun: then nothing is applied any more.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.drain.started()
     }
 
     /// The files that the running configuration is made of.

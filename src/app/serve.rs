@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{App, Reloader};
-use crate::reload::{Answer, Settings, Watcher};
+use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
 
 /// Serves until the process is told to stop, then shuts down. With `watch`, that configuration file and the files it names are watched and
@@ -24,7 +24,10 @@ pub fn serve(app: App, watch: Option<&Path>) -> bool {
     let finished = match watcher.and_then(|watcher| until_told().map(|signal| (watcher, signal))) {
         Ok((watcher, signal)) => {
             tracing::info!(signal, "shutting down: no new connections, what is under way may finish");
-            drop(watcher);
+            // A reload that is under way may take long, and is applied no more.
+            if let Some(watcher) = watcher {
+                watcher.leave();
+            }
             app.shutdown()
         }
         Err(error) => {
@@ -42,6 +45,7 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
     let (reloader, path): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
     let settings = Settings { files: reloader.watched(), on_sighup: true };
     Watcher::start(settings, app.metrics().clone(), move |_reason| match reloader.reload(&path) {
+        Ok(files) if reloader.is_draining() => Answer { result: Reloaded::Unchanged, files },
         Ok(files) => Answer::applied(files),
         Err(mistakes) => {
             // One message that can be searched for; what differs stands in its fields.

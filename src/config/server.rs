@@ -44,6 +44,9 @@ const WAITING: RangeInclusive<u64> = 0..=1_000_000;
 const URI_BYTES_DEFAULT: u64 = 8 << 10;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
+const BUFFERED_BYTES_DEFAULT: u64 = 1 << 30;
+/// The low end is what a worker's connections with large bodies hold, and far above what workers have counted and not handed on.
+const BUFFERED_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 44;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
@@ -66,6 +69,7 @@ pub(super) struct Server {
     pub(super) uri_bytes_max: usize,
     pub(super) paths: proxy::Paths,
     pub(super) underscores_in_headers: bool,
+    pub(super) buffered_bytes_max: usize,
     pub(super) body_bytes_max: u64,
     /// Of leaky buckets.
     pub(super) waiting_max: usize,
@@ -146,6 +150,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let ipv6_prefix = limits.whole("ipv6_prefix", IPV6_PREFIX, default.ipv6_prefix.into());
     let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
+    let buffered_bytes_max = bytes(limits.size("buffered_bytes", BUFFERED_BYTES, BUFFERED_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
     let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
     let waiting_max = limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
@@ -186,6 +191,7 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
         uri_bytes_max,
         paths,
         underscores_in_headers,
+        buffered_bytes_max,
         body_bytes_max,
         waiting_max,
         body_idle,
@@ -295,6 +301,7 @@ pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec
         uri_bytes_max: server.uri_bytes_max,
         paths: server.paths,
         underscores_in_headers: server.underscores_in_headers,
+        buffered_bytes_max: server.buffered_bytes_max,
         body_idle: server.body_idle,
         body_rate: server.body_rate,
         ipv6_prefix: server.connections.ipv6_prefix,

@@ -15,6 +15,8 @@ const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
 const PERCENT: RangeInclusive<u64> = 0..=100;
 const FAILURES: RangeInclusive<u64> = 0..=1_000;
 const EJECTED: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
+/// With 0 nothing would ever be ejected: `failures = 0` says so.
+const EJECTED_PERCENT: RangeInclusive<u64> = 1..=100;
 const RESOLVE_EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
@@ -72,8 +74,9 @@ fn ejection(table: &mut Table<'_>, default: Ejection) -> Ejection {
     if time_max < time {
         table.found("a `time_max` that is shorter than `time`", "a `time_max` that is `time` or longer");
     }
+    let max_percent = table.count("max_percent", EJECTED_PERCENT, default.max_percent);
     table.finish();
-    Ejection { failures, time, time_max }
+    Ejection { failures, time, time_max, max_percent }
 }
 
 fn endpoints(written: &Item<'_>) -> Vec<String> {

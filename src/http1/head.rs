@@ -193,6 +193,7 @@ pub(crate) struct ReplyHead {
     pub(crate) reply: Response,
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
+    pub(crate) version: Version,
 }
 
 /// Reads the head of a reply to a `method` request: `head` is all of it.
@@ -222,7 +223,7 @@ fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), Refu
     });
     let framing = framing::of_reply(&mut reply, method, version)?;
     let keep_alive = keeps_alive(&reply.fields, version) && framing != Framing::UntilClose;
-    Ok((ReplyHead { reply, framing, keep_alive }, end))
+    Ok((ReplyHead { reply, framing, keep_alive, version }, end))
 }
 
 /// The lines of `head`, which httparse has taken apart; none where one of them ends in LF alone.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use http::HeaderMap;
 use tokio::io::AsyncWrite;
 
-use crate::wire::{Body, BodyError};
+use crate::wire::{Body, BodyError, Charge};
 
 /// Pieces up to this size are gathered, and gathered bytes are sent when there are so many.
 const GATHER_BYTES_MAX: usize = 16 << 10;
@@ -47,6 +47,8 @@ pub(crate) struct Outbox {
     sent_bytes: u64,
     /// Whoever reads it takes trailers.
     trailers: bool,
+    /// What `out` holds while it waits.
+    charge: Charge,
 }
 
 /// Why sending stopped.
@@ -71,6 +73,7 @@ impl Default for Outbox {
             awaits_body: false,
             sent_bytes: 0,
             trailers: true,
+            charge: Charge::nothing(),
         }
     }
 }
@@ -115,6 +118,7 @@ impl Outbox {
             self.out.clear();
             self.sent = 0;
             self.out.shrink_to(KEPT_BYTES_MAX);
+            self.charge.set(0);
         }
     }
 
@@ -128,6 +132,14 @@ impl Outbox {
         io: &mut S,
         body: &mut Body,
     ) -> Poll<Result<(), SendError>> {
+        let sent = self.poll_steps(cx, io, body);
+        if sent.is_pending() {
+            self.charge.set(self.out.capacity());
+        }
+        sent
+    }
+
+    fn poll_steps<S: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut S, body: &mut Body) -> Poll<Result<(), SendError>> {
         loop {
             let step = self.step(cx, body);
             self.awaits_body = matches!(step, Step::Send(true));

@@ -17,6 +17,7 @@ use super::pulse::Pulse;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
+use crate::wire::Charge;
 
 /// What all requests of a connection share: one count that only they move, where a clone of the handler's own would be contended between workers.
 pub(super) struct Served<H> {
@@ -53,7 +54,7 @@ impl<H: Handler> Connection<H> {
     async fn secured(self, socket: TcpStream, config: Arc<ServerConfig>, mut peer: Peer) -> Result<(), Failure> {
         let stream = handshake::shake(socket, config, self.settings.tls_handshake, &self.pulse, &mut peer).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
-        let stream = Transport::Tls(stream);
+        let stream = Transport::Tls(stream, Charge::nothing());
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 

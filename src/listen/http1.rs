@@ -6,7 +6,7 @@
 //! | waiting | a head | drain | a head; `keep_alive`, `request_header`; close |
 //! | calling | its body, by whoever reads that; else the next request, up to `header_bytes` | the reply's head | the head; the client's close, after `half_close` |
 //! | replying | the same | the reply's body, and the client to take it | its end; `send_idle`; the client's close |
-//! | closing | thrown away | the client to have read | its close; `LINGER` |
+//! | closing | thrown away | the client to have read | its close; `LINGER`, `LINGER_ALL` |
 //!
 //! A client that closes its sending side may still read (RFC 9112, 9.6): it gets what is ready within `half_close`. One that has gone looks just the same,
 //! and must not be worked for: that is why there is such a time.
@@ -27,7 +27,7 @@ use super::connection::Served;
 use super::failure::Failure;
 use super::places::Place;
 use super::progress::Progress;
-use super::stream::ClientStream;
+use super::stream::{ClientStream, LINGER_ALL};
 use super::transport::Transport;
 use super::tunnel::Tunnel;
 use super::upload::Upload;
@@ -40,8 +40,6 @@ use crate::wire::{Alarm, Body, BodyError, Buffer, Known, Request, Response, Upgr
 const TLS_HELLO: [u8; 2] = [22, 3];
 /// How long we wait for more of what a client sends, and throw it away, while it may not have seen our last reply.
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
-/// And how much of it, and of a body that nobody has read and that is thrown away to keep the connection.
-const LINGER_BYTES_MAX: usize = 8 << 20;
 
 /// How a connection's HTTP/1 ended.
 pub(super) enum End {
@@ -413,7 +411,9 @@ impl<H: Handler> Connection<'_, H> {
     /// Closes so that the client can still read the last reply: closing a socket with unread bytes resets the connection, and the reset may overtake the
     /// reply, so that a 413 or 429 to an upload would be lost. nginx calls it lingering close.
     async fn close(&mut self) -> Result<End, Failure> {
-        let mut bytes = 0;
+        // Many clients look at the answer only when they have sent all of their upload, however
+        // large it is: so the time bounds what is read, and not its size.
+        let mut until = None;
         let expects_more = self.had_body || self.scan.has_begun();
         let mut shut = false;
         self.alarm.disarm();
@@ -430,15 +430,18 @@ impl<H: Handler> Connection<'_, H> {
                 }
                 self.alarm.disarm();
             }
-            while !self.ended && bytes < LINGER_BYTES_MAX {
+            while !self.ended {
                 self.input.consume(usize::MAX);
                 match self.client.poll_fill(cx, &mut self.input, crate::wire::PLAIN_BYTES) {
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                    Poll::Ready(Ok(read)) => {
-                        bytes += read;
+                    Poll::Ready(Ok(_)) => {
+                        let now = clock::monotonic();
+                        if now >= *until.get_or_insert(now + LINGER_ALL) {
+                            return Poll::Ready(());
+                        }
                         self.alarm.disarm();
                     }
-                    Poll::Pending if bytes == 0 && !expects_more => return Poll::Ready(()),
+                    Poll::Pending if until.is_none() && !expects_more => return Poll::Ready(()),
                     Poll::Pending => return self.poll_within(cx, LINGER),
                 }
             }

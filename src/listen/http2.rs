@@ -79,7 +79,7 @@ where
         let served = Arc::clone(&served);
         async move {
             let (head, body) = request.into_parts();
-            let request = Request::of_parts(&head, Body::incoming(body).lingering());
+            let request = Request::of_parts(&head, Body::incoming(body).lingering().within(STREAM_WINDOW_BYTES as usize));
             drop(head);
             Ok::<_, Infallible>(served.handler.call(request, &served.peer).await.into_http().map(http2_reply::Reply))
         }

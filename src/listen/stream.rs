@@ -18,7 +18,7 @@ use crate::wire::Alarm;
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 pub(super) const LINGER_MS: u64 = 2_000;
 /// How long in all: an HTTP/2 client that reads slowly says so again and again.
-const LINGER_ALL: Duration = Duration::from_secs(30);
+pub(super) const LINGER_ALL: Duration = Duration::from_secs(30);
 /// And how much of it.
 const LINGER_BYTES_MAX: usize = 8 << 20;
 /// In pieces of this size, on the stack.

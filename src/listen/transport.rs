@@ -10,11 +10,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::pulse::Pulse;
+use crate::wire::Charge;
 
 pub(super) enum Transport {
     Plain(TcpStream),
     /// Boxed: a TLS session is large, and most of the plain connections' memory would be its.
-    Tls(Box<TlsStream<Noting<TcpStream>>>),
+    Tls(Box<TlsStream<Noting<TcpStream>>>, Charge),
     /// It was taken, for another protocol.
     Gone,
 }
@@ -26,6 +27,15 @@ pub(super) struct Noting<S> {
     pub(super) pulse: Arc<Pulse>,
 }
 
+/// What rustls keeps of what a client does not take, at most.
+const TLS_BYTES: usize = 64 << 10;
+
+/// Counts what TLS may keep while the client is waited for.
+fn waiting<T>(charge: &mut Charge, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    charge.set(if polled.is_pending() { TLS_BYTES } else { 0 });
+    polled
+}
+
 fn gone<T>() -> Poll<io::Result<T>> {
     Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
@@ -34,7 +44,7 @@ impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream, _) => Pin::new(stream).poll_read(cx, buf),
             Self::Gone => gone(),
         }
     }
@@ -44,7 +54,7 @@ impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_write(cx, buf)),
             Self::Gone => gone(),
         }
     }
@@ -52,7 +62,7 @@ impl AsyncWrite for Transport {
     fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_write_vectored(cx, bufs)),
             Self::Gone => gone(),
         }
     }
@@ -60,7 +70,7 @@ impl AsyncWrite for Transport {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Tls(stream, _) => stream.is_write_vectored(),
             Self::Gone => false,
         }
     }
@@ -68,7 +78,7 @@ impl AsyncWrite for Transport {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_flush(cx)),
             Self::Gone => gone(),
         }
     }
@@ -76,7 +86,7 @@ impl AsyncWrite for Transport {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(cx),
             Self::Gone => gone(),
         }
     }

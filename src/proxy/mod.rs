@@ -54,7 +54,7 @@ use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
 use crate::upstream::{Upstream, UpstreamError};
-use crate::wire::{Body, Request, Response};
+use crate::wire::{self, Body, Request, Response};
 
 use house::{Answer, Route};
 use live::Local;
@@ -122,6 +122,10 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
     let Match { route, parameters } = house.find(target, &request)?;
     let route = visit.enter(local, house, route)?;
     visit.note_origin(&request.fields);
+    // Before anything is done for it. What is under way goes on.
+    if wire::buffered_bytes() > house.settings.buffered_bytes_max {
+        return Err(visit.crowded_out());
+    }
 
     let body = bounded(body, house, route, visit);
     // Before anything is charged for it.

@@ -56,6 +56,8 @@ pub(super) enum Refusal {
     ClientOverShare,
     /// 503: this process has no file descriptor left for a connection to the upstream.
     OutOfDescriptors,
+    /// 503: the process holds as many bytes as it may.
+    TooMuchBuffered,
     /// 504.
     UpstreamTooSlow,
     /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads the answer.
@@ -90,6 +92,7 @@ impl Refusal {
             Self::UpstreamOverloaded => (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into()),
             Self::ClientOverShare => (StatusCode::SERVICE_UNAVAILABLE, "Too many requests of this client are under way.".into()),
             Self::OutOfDescriptors => (StatusCode::SERVICE_UNAVAILABLE, "Too many connections are open already.".into()),
+            Self::TooMuchBuffered => (StatusCode::SERVICE_UNAVAILABLE, "Too much waits to be read by others at the moment.".into()),
             Self::UpstreamTooSlow => (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into()),
             Self::ClientGone => {
                 (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into())

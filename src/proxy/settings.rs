@@ -248,6 +248,8 @@ pub struct Settings {
     pub paths: Paths,
     /// Whether a request's fields are forwarded whose names have an underscore.
     pub underscores_in_headers: bool,
+    /// Bytes that the process may hold for others to take: above, 503.
+    pub buffered_bytes_max: usize,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
     /// How slowly a client may send a request's body.

@@ -17,7 +17,7 @@ use super::settings;
 use super::visit::Visit;
 use crate::clock;
 use crate::telemetry::{Gauge, Mistake, names};
-use crate::wire::{self, Alarm, Body, Fields, Known, Request, Response, Stream};
+use crate::wire::{self, Alarm, Body, Charge, Fields, Known, Request, Response, Stream};
 
 /// Bytes on their way, for each direction of each tunnel.
 const PIECE_BYTES: usize = 16 << 10;
@@ -201,6 +201,8 @@ struct Half {
     /// The sink knows.
     closed: bool,
     bytes: u64,
+    /// The buffer's bytes.
+    _charge: Charge,
 }
 
 /// Which end of a direction failed.
@@ -212,7 +214,8 @@ enum Side {
 
 impl Half {
     fn new() -> Self {
-        Self { buffer: vec![0; PIECE_BYTES].into(), from: 0, to: 0, unflushed: false, ended: false, closed: false, bytes: 0 }
+        let _charge = Charge::of(PIECE_BYTES);
+        Self { buffer: vec![0; PIECE_BYTES].into(), from: 0, to: 0, unflushed: false, ended: false, closed: false, bytes: 0, _charge }
     }
 
     /// Ready when the source has ended and the sink knows.

@@ -151,6 +151,13 @@ impl Visit {
         Ok(route)
     }
 
+    /// The process holds as many bytes as it may.
+    #[cold]
+    pub(super) fn crowded_out(&mut self) -> Refusal {
+        self.failure = Some("buffered-bytes");
+        Refusal::TooMuchBuffered
+    }
+
     /// Whose script asks.
     pub(super) fn note_origin(&mut self, fields: &Fields) {
         if self.cors().is_some() {

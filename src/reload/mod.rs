@@ -74,7 +74,7 @@ pub struct Answer {
     pub files: Vec<Watch>,
 }
 
-/// Watches until it is dropped. Dropping waits for a build that is under way.
+/// Watches until it is dropped. Dropping waits for a build that is under way, [`leave`](Watcher::leave) does not.
 #[derive(Debug)]
 pub struct Watcher {
     wishes: Arc<Wishes>,
@@ -138,6 +138,11 @@ impl Watcher {
     /// Rebuilds now, as `SIGHUP` does.
     pub fn reload(&self) {
         self.wishes.reload.notify_one();
+    }
+
+    /// Stops watching without waiting for a build that is under way: its thread ends after it, or with the process.
+    pub fn leave(mut self) {
+        self.thread = None;
     }
 }
 

@@ -265,3 +265,22 @@ fn a_file_that_comes_into_a_watched_folder_or_leaves_it_is_noticed() {
     fs::remove_file(lua.join("a.lua")).unwrap();
     built(&["b.lua"]);
 }
+
+#[test]
+fn leaving_does_not_wait_for_a_build() {
+    let folder = tempfile::tempdir().unwrap();
+    let (begun, began) = channel();
+    let (end, ended) = channel::<()>();
+    let build = move |_| {
+        let _ = begun.send(());
+        let _ = ended.recv();
+        Answer::applied(Vec::new())
+    };
+    let files = vec![Watch::absent(folder.path().join("none"))];
+    let watcher = Watcher::start(Settings { files, on_sighup: false }, Metrics::new(1), build).unwrap();
+    watcher.reload();
+    began.recv_timeout(PATIENCE).unwrap();
+    // Returns while the builder is at work: it ends only when this test lets it.
+    watcher.leave();
+    drop(end);
+}

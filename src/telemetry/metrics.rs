@@ -149,7 +149,7 @@ impl Metrics {
     #[must_use]
     pub fn new(workers: usize) -> Self {
         let counters = names::ALL.iter().map(|name| (name.name, (*name, Series::new()))).collect();
-        let gauges = [names::CONNECTIONS_OPEN, names::TUNNELS_OPEN, names::EMBEDDED_KEYS, names::CONFIG_APPLIED];
+        let gauges = [names::CONNECTIONS_OPEN, names::TUNNELS_OPEN, names::BUFFERED_BYTES, names::EMBEDDED_KEYS, names::CONFIG_APPLIED];
         Self(Arc::new(Inner {
             workers,
             counters: Mutex::new(counters),

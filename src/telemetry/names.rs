@@ -32,7 +32,7 @@ names! {
     SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a place in flight) had no answer, charge_refused did not fit any more";
     UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, share, descriptors, body";
     UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was left alone because it failed";
-    UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent to another endpoint, held back by the budget";
+    UPSTREAM_RETRIES "weir_upstream_retries" ["upstream", "result"] "Idempotent requests that lost their connection: sent to another endpoint, reconnected (sent again after a pooled connection was closed), held back by the budget";
     CONNECTIONS "weir_connections" [] "Client connections accepted";
     CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, address, accept";
     CONNECTIONS_RECLAIMED "weir_connections_reclaimed" ["cause"] "Idle client connections closed to make room for others: limit, descriptors";
@@ -47,6 +47,12 @@ names! {
 pub const CONNECTIONS_OPEN: Name = Name { name: "weir_connections_open", help: "Client connections open now", labels: &[] };
 /// Upgraded connections.
 pub const TUNNELS_OPEN: Name = Name { name: "weir_tunnels_open", help: "Upgraded connections (WebSockets) open now", labels: &[] };
+/// What buffers hold.
+pub const BUFFERED_BYTES: Name = Name {
+    name: "weir_buffered_bytes",
+    help: "Bytes held for others to take, as server.limits.buffered_bytes counts them; renewed each second",
+    labels: &[],
+};
 /// Keys that the embedded engine holds.
 pub const EMBEDDED_KEYS: Name = Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
 /// When the first certificate of a listener expires.

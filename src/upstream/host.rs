@@ -5,9 +5,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Cause, Inner};
+use crate::clock;
 
 /// Doublings of the time for which a host is left alone, at most: far beyond what `time_max` lets through.
 const DOUBLINGS_MAX: u32 = 20;
@@ -17,8 +18,10 @@ const DOUBLINGS_MAX: u32 = 20;
 #[repr(align(128))]
 pub(super) struct Host {
     outstanding: AtomicUsize,
-    /// Failures since the last success.
+    /// Failures since the last success, as [`failed`](Self::failed) counts them.
     failures: AtomicU32,
+    /// When the last of them was counted, in the upstream's microseconds; 0 before the first.
+    counted_us: AtomicU64,
     /// Times that it was ejected since it last answered.
     times: AtomicU32,
     /// Until when it is left alone, in the upstream's milliseconds; 0: it is not.
@@ -34,6 +37,8 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) host: Arc<Host>,
+    /// When the request was begun there, once it was.
+    pub(super) began: Option<Instant>,
 }
 
 impl Host {
@@ -41,6 +46,7 @@ impl Host {
         Self {
             outstanding: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
+            counted_us: AtomicU64::new(0),
             times: AtomicU32::new(0),
             until_ms: AtomicU64::new(0),
             probing: AtomicBool::new(false),
@@ -87,10 +93,14 @@ impl Host {
         }
     }
 
-    /// It did not, and that was its own fault.
-    pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
+    /// It did not, and that was its own fault. The request was begun there at `began`.
+    ///
+    /// Requests that were under way together and fail are one observation, however many they are:
+    /// one client that asks for several slow things at once is no proof that the host is down.
+    pub(super) fn failed(&self, upstream: &Inner, cause: Cause, began: Option<Instant>) {
         let failures_max = upstream.ejection.failures;
-        if failures_max == 0 || matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors) {
+        let not_its = matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors);
+        if failures_max == 0 || not_its || !self.is_new(upstream, began) {
             return;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -101,14 +111,35 @@ impl Host {
         }
     }
 
+    /// Whether a failure of a request that was begun at `began` is an observation of its own: the
+    /// request was begun after the last one was counted.
+    fn is_new(&self, upstream: &Inner, began: Option<Instant>) -> bool {
+        let counted = self.counted_us.load(Ordering::Relaxed);
+        if counted != 0 && began.is_some_and(|began| upstream.at_us(began) <= counted) {
+            return false;
+        }
+        let now = upstream.at_us(clock::monotonic()).max(1);
+        // Of two workers that count at the same time, one does.
+        self.counted_us.compare_exchange(counted, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     fn eject(&self, upstream: &Inner, cause: Cause) {
-        let times = self.times.fetch_add(1, Ordering::Relaxed);
-        let time = upstream.ejection.time.saturating_mul(1 << times.min(DOUBLINGS_MAX)).min(upstream.ejection.time_max);
+        let time = upstream.ejection.time.saturating_mul(1 << self.times.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
+        let time = time.min(upstream.ejection.time_max);
+        let until_ms = upstream.now_ms().saturating_add(millis(time)).max(1);
+        if !upstream.hosts.eject(self, until_ms, upstream.ejection.max_percent) {
+            return upstream.warn_unejected(self);
+        }
+        self.times.fetch_add(1, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
-        self.until_ms.store(upstream.now_ms().saturating_add(millis(time)).max(1), Ordering::Relaxed);
         upstream.count_ejection(self);
         let endpoint = upstream.text_of(self);
         tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, ?cause, ?time, "an endpoint fails: it is left alone for a while");
+    }
+
+    /// Leaves it alone until then. Called by [`Hosts::eject`](super::hosts::Hosts::eject).
+    pub(super) fn leave_alone(&self, until_ms: u64) {
+        self.until_ms.store(until_ms, Ordering::Relaxed);
     }
 }
 
@@ -119,7 +150,7 @@ fn millis(time: Duration) -> u64 {
 impl Turn {
     pub(super) fn new(host: &Arc<Host>) -> Self {
         host.outstanding.fetch_add(1, Ordering::Relaxed);
-        Self { host: Arc::clone(host) }
+        Self { host: Arc::clone(host), began: None }
     }
 }
 

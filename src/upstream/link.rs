@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
@@ -44,6 +44,10 @@ pub(super) struct Link {
     scan: Scan,
     /// The upstream takes another request after this one.
     keep_alive: bool,
+    /// It has answered in HTTP/1.0.
+    old: bool,
+    /// Something of the reply has come: an interim one.
+    answered: bool,
     /// The reply's deadline. It stays registered from request to request.
     alarm: Alarm,
     turn: Turn,
@@ -100,6 +104,8 @@ impl Link {
             upload: Upload::Done,
             scan: Scan::default(),
             keep_alive: true,
+            old: false,
+            answered: false,
             alarm: Alarm::default(),
             turn: Turn::Client,
             host: Arc::clone(host),
@@ -124,6 +130,18 @@ impl Link {
         self.is_quiet()
     }
 
+    /// Whether another request can be sent on it. One with a body is not sent to an upstream that
+    /// has answered in HTTP/1.0: it need not know chunks (RFC 9112, 6.1), and would read them as
+    /// its next request; and many close without a word, so that the body would be lost.
+    pub(super) fn takes(&self, bodiless: bool) -> bool {
+        bodiless || !self.old
+    }
+
+    /// Whether nothing has come since the request was begun.
+    pub(super) fn is_unanswered(&self) -> bool {
+        !self.answered && self.reader.input.is_empty()
+    }
+
     /// Whether an idle connection can be kept.
     pub(super) fn is_worth_keeping(&mut self, now: Instant) -> bool {
         !self.upstream.is_closed() && now.saturating_duration_since(self.idle_since) < self.upstream.idle && self.is_quiet()
@@ -140,6 +158,7 @@ impl Link {
         http1::request_head(self.outbox.begin(encoding), request, encoding);
         self.upload = if body.is_nothing() { Upload::Done } else { Upload::Here(body) };
         self.scan = Scan::default();
+        self.answered = false;
         self.turn = Turn::Taking(now);
     }
 
@@ -153,6 +172,7 @@ impl Link {
                 Ok(Some((head, end))) => {
                     self.reader.input.consume(end);
                     self.scan = Scan::default();
+                    self.answered = true;
                     match Self::head(head, request) {
                         Ok(None) => continue,
                         Ok(Some(head)) => return Poll::Ready(Sent::Reply(head)),
@@ -253,8 +273,9 @@ impl Link {
 
     /// The reply as the proxy gets it, its body with the connection. `lent`: the request's body comes from a connection that is driven with the reply's.
     pub(super) fn reply(mut self: Box<Self>, head: ReplyHead, seat: Seat, lent: bool) -> Response {
-        let ReplyHead { mut reply, framing, keep_alive } = head;
+        let ReplyHead { mut reply, framing, keep_alive, version } = head;
         self.keep_alive = keep_alive;
+        self.old = version == Version::HTTP_10;
         self.reader.begin(framing);
         self.alarm.disarm();
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {

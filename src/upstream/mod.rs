@@ -136,6 +136,7 @@ struct Inner {
     /// For each endpoint.
     ejections: Vec<Counter>,
     retries: Counter,
+    reconnected: Counter,
     retries_held: Counter,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
@@ -192,6 +193,7 @@ impl Upstream {
             born: clock::monotonic(),
             errors: Cause::ALL.map(count).into(),
             retries: metrics.counter(names::UPSTREAM_RETRIES, &[name, "sent"]),
+            reconnected: metrics.counter(names::UPSTREAM_RETRIES, &[name, "reconnected"]),
             retries_held: metrics.counter(names::UPSTREAM_RETRIES, &[name, "held"]),
             closed: AtomicBool::new(false),
         })))
@@ -212,7 +214,8 @@ impl Upstream {
     /// with its body streaming. The connection goes back to the pool when that body has ended.
     ///
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
-    /// endpoint. One of which anything may have been sent is tried once more, on another endpoint, where [`Retry`] says so.
+    /// endpoint. One of which anything may have been sent is tried once more where [`Retry`] says so: on a new connection where the upstream has closed
+    /// a pooled one before it answered, else on another endpoint.
     ///
     /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and its place is held as long as that lives.
     ///
@@ -289,20 +292,26 @@ impl Inner {
 
     /// How a reply's body has ended, for the request of `seat`.
     fn ended(&self, seat: &pool::Seat, end: &End) {
-        let cause = match end.ending {
-            Ending::Failed(Failure::Idle) => Cause::Timeout,
-            Ending::Failed(Failure::Cut) => Cause::Cut,
-            Ending::Complete | Ending::Failed(Failure::TooLarge | Failure::Overdue) | Ending::Dropped => return,
-        };
-        self.count(cause);
-        if let Some(host) = seat.host() {
-            host.failed(self, cause);
+        match end.ending {
+            // The host has answered. An event stream may be quiet for long, and any client can ask
+            // for one: that is no reason to leave its host alone.
+            Ending::Failed(Failure::Idle) => self.count(Cause::Timeout),
+            Ending::Failed(Failure::Cut) => {
+                self.count(Cause::Cut);
+                seat.failed(self, Cause::Cut);
+            }
+            Ending::Complete | Ending::Failed(Failure::TooLarge | Failure::Overdue) | Ending::Dropped => {}
         }
     }
 
     /// The upstream's own time.
     fn now_ms(&self) -> u64 {
-        u64::try_from(clock::monotonic().saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
+        self.at_us(clock::monotonic()) / 1_000
+    }
+
+    /// The upstream's own time at `instant`, in microseconds.
+    fn at_us(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.born).as_micros()).unwrap_or(u64::MAX)
     }
 
     /// The endpoint of `host` as it was written.
@@ -313,6 +322,16 @@ impl Inner {
     fn count_ejection(&self, host: &host::Host) {
         if let Some(counter) = self.ejections.get(host.endpoint) {
             counter.inc();
+        }
+    }
+
+    fn warn_unejected(&self, host: &host::Host) {
+        if let Some(endpoint) = self.endpoints.get(host.endpoint)
+            && let Some(held_back) = endpoint.warned.due()
+        {
+            let (upstream, endpoint, max_percent) = (&self.name, &endpoint.text, self.ejection.max_percent);
+            let address = host.address;
+            tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails, but no more may be left alone");
         }
     }
 

@@ -37,6 +37,9 @@ pub(super) enum Sent {
     Refused(Cause),
     /// It failed and may have been seen.
     Failed(UpstreamError),
+    /// The same, and its connection, on which others were answered before, has ended without a
+    /// word.
+    Lost(UpstreamError),
 }
 
 impl Sent {
@@ -69,6 +72,8 @@ pub(super) struct Multi {
     streams_max: usize,
     /// No request is begun on it any more.
     retired: AtomicBool,
+    /// A request was answered on it.
+    answered: AtomicBool,
     born: Instant,
     /// Milliseconds after `born` at which the last request ended.
     idle_since_ms: AtomicU64,
@@ -112,6 +117,7 @@ impl Multi {
             streams: AtomicUsize::new(0),
             streams_max: upstream.http2.streams_per_connection,
             retired: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
             born: clock::monotonic(),
             idle_since_ms: AtomicU64::new(0),
             host: Arc::clone(host),
@@ -175,7 +181,10 @@ impl Ticket {
             Poll::Pending => patience.poll(cx).map(|()| None),
         });
         match answer.await {
-            Some(Ok(reply)) => Sent::replied(reply, watch),
+            Some(Ok(reply)) => {
+                self.multi.answered.store(true, Ordering::Relaxed);
+                Sent::replied(reply, watch)
+            }
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
                 // hyper gives up a request that waited for a free stream when its connection ends.
@@ -184,6 +193,8 @@ impl Ticket {
                     self.multi.retired.store(true, Ordering::Relaxed);
                 }
                 let cause = h2.map_or_else(|| cause_of(failed.error()), cause_of_h2);
+                let ended = cause == Cause::Cut && h2.is_none_or(h2::Error::is_io);
+                let lost = ended && self.multi.answered.load(Ordering::Relaxed);
                 match (failed.take_message(), watch.and_then(Watch::error)) {
                     (Some(unsent), _) => {
                         *request = Some(unsent);
@@ -193,7 +204,7 @@ impl Ticket {
                     (None, None) if unprocessed => Sent::Refused(Cause::Cut),
                     (None, None) => {
                         tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
-                        Sent::Failed(UpstreamError::sent(cause))
+                        (if lost { Sent::Lost } else { Sent::Failed })(UpstreamError::sent(cause))
                     }
                 }
             }

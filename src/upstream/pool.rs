@@ -7,13 +7,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Inner;
 use super::host::{Host, Turn};
 use super::hosts::Hosts;
 use super::link::Link;
 use super::multi::Multi;
 use super::slots::Slots;
 use super::streams::Streams;
+use super::{Cause, Inner};
 use crate::clock;
 use crate::wire::Network;
 
@@ -299,6 +299,27 @@ impl Pool {
 impl Seat {
     pub(super) fn host(&self) -> Option<&Arc<Host>> {
         self.turn.as_ref().map(|turn| &turn.host)
+    }
+
+    /// Its request is begun at its host.
+    pub(super) fn begin(&mut self, now: Instant) {
+        if let Some(turn) = &mut self.turn {
+            turn.began = Some(now);
+        }
+    }
+
+    /// Its host has answered.
+    pub(super) fn succeeded(&self, upstream: &Inner) {
+        if let Some(turn) = &self.turn {
+            turn.host.succeeded(upstream);
+        }
+    }
+
+    /// Its host has failed it.
+    pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
+        if let Some(turn) = &self.turn {
+            turn.host.failed(upstream, cause, turn.began);
+        }
     }
 }
 

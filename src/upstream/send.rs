@@ -40,6 +40,9 @@ enum Tried {
     /// The upstream says that it has done nothing with it.
     Refused(Cause),
     Failed(UpstreamError),
+    /// The upstream closed a connection on which it had answered others before, and has said
+    /// nothing to this one: it may have closed it before the request came.
+    Lost(UpstreamError),
 }
 
 /// A request and its tries.
@@ -52,6 +55,8 @@ struct Exchange<'a> {
     bodiless: bool,
     /// Its body is lent by a connection that is driven together with the reply.
     lent: bool,
+    /// A pooled connection was lost: no other is tried.
+    fresh: bool,
 }
 
 pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
@@ -60,29 +65,29 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Op
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
     let (bodiless, lent) = (body.is_nothing(), body.is_lent());
-    let repeatable = bodiless && upstream.retry == Retry::Idempotent && seat.host().is_some() && request.method.is_idempotent();
-    let mut exchange = Exchange { upstream, request, body: Some(body), bodiless, lent };
+    let repeatable = bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
+    let mut exchange = Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     let mut repeated = false;
     loop {
         let outcome = match protocol {
-            Protocol::H1 => exchange.try_h1(&seat).await,
+            Protocol::H1 => exchange.try_h1(&mut seat).await,
             // Boxed, as it is large and every request over HTTP/1.1 would carry its room.
-            Protocol::H2 => Box::pin(exchange.try_h2(&seat)).await,
+            Protocol::H2 => Box::pin(exchange.try_h2(&mut seat)).await,
         };
         let error = match outcome {
             Tried::Reply(link, head) => {
-                succeeded(upstream, &seat);
+                seat.succeeded(upstream);
                 return Ok(link.reply(head, seat, exchange.lent));
             }
             Tried::Shared(shared) => {
                 let (ticket, reply, watch) = *shared;
-                succeeded(upstream, &seat);
+                seat.succeeded(upstream);
                 return Ok(bring_back_shared(upstream, Held::new(ticket, seat, watch), reply));
             }
             Tried::Unsent(cause) => {
-                failed(upstream, &seat, cause);
+                seat.failed(upstream, cause);
                 // Another host's connection would need a descriptor, too.
                 let ours = cause == Cause::Descriptors;
                 if ours || upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
@@ -96,17 +101,23 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Op
                 let again =
                     upstream.retry != Retry::Off && refusals < REFUSALS_MAX && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
                 if !again || !exchange.bodiless {
-                    failed(upstream, &seat, cause);
+                    seat.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
                 }
                 elsewhere(upstream, &mut seat, &mut tried);
                 continue;
             }
+            Tried::Lost(error) if repeatable && exchange.may_reconnect(protocol) => {
+                tracing::debug!(upstream = upstream.name, %error, "a pooled connection was closed: its request is sent on a new one");
+                continue;
+            }
+            // Not the host's failure: it may close a connection that waits whenever it likes.
+            Tried::Lost(error) => return Err(error),
             Tried::Failed(error) => error,
         };
-        failed(upstream, &seat, error.cause);
+        seat.failed(upstream, error.cause);
         // It may have been done, and can be done again (RFC 9110, 9.2.2): the connection was lost before it was answered.
-        let again = repeatable && !std::mem::replace(&mut repeated, true) && error.cause == Cause::Cut;
+        let again = repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
         if !again || !elsewhere(upstream, &mut seat, &mut tried) {
             return Err(error);
         }
@@ -146,53 +157,55 @@ fn elsewhere(upstream: &Arc<Inner>, seat: &mut Seat, tried: &mut SmallVec<[Arc<H
     (1..HOST_TRIES_MAX).contains(&tried.len()) && pool::another(upstream, seat, tried)
 }
 
-fn succeeded(upstream: &Inner, seat: &Seat) {
-    if let Some(host) = seat.host() {
-        host.succeeded(upstream);
-    }
-}
-
-fn failed(upstream: &Inner, seat: &Seat, cause: Cause) {
-    if let Some(host) = seat.host() {
-        host.failed(upstream, cause);
-    }
-}
-
 impl Exchange<'_> {
-    async fn try_h1(&mut self, seat: &Seat) -> Tried {
+    /// Whether the request, whose pooled connection was lost, is sent on a new one: once. Over HTTP/1.1 each connection that is lost has answered a
+    /// request before, which bounds them; over HTTP/2 many requests lose one at a time, and a share of all bounds them.
+    fn may_reconnect(&mut self, protocol: Protocol) -> bool {
+        if std::mem::replace(&mut self.fresh, true) {
+            return false;
+        }
+        let may = protocol == Protocol::H1 || pool::spend_retry(self.upstream);
+        (if may { &self.upstream.reconnected } else { &self.upstream.retries_held }).inc();
+        may
+    }
+
+    async fn try_h1(&mut self, seat: &mut Seat) -> Tried {
         let mut now = clock::monotonic();
+        seat.begin(now);
         for attempt in 0..=REUSE_TRIES_MAX {
-            let reused =
-                if attempt < REUSE_TRIES_MAX { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) };
-            let mut link = match reused {
-                Ok(mut link) => {
-                    if !link.is_still_open(now).await {
-                        continue;
-                    }
-                    link
-                }
-                Err(host) => {
-                    let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
-                    match Box::pin(Link::connect(self.upstream, &host)).await {
-                        Ok(link) => {
-                            now = clock::monotonic();
-                            link
+            let reuse = attempt < REUSE_TRIES_MAX && !self.fresh;
+            let (mut link, reused) =
+                match if reuse { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) } {
+                    Ok(mut link) => {
+                        if !link.takes(self.bodiless) || !link.is_still_open(now).await {
+                            continue;
                         }
-                        Err(cause) => return Tried::Unsent(cause),
+                        (link, true)
                     }
-                }
-            };
+                    Err(host) => {
+                        let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
+                        match Box::pin(Link::connect(self.upstream, &host)).await {
+                            Ok(link) => {
+                                now = clock::monotonic();
+                                (link, false)
+                            }
+                            Err(cause) => return Tried::Unsent(cause),
+                        }
+                    }
+                };
             link.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
             let request = &mut self.request;
             return match poll_fn(|cx| link.poll_exchange(request, cx)).await {
                 Sent::Reply(reply) => Tried::Reply(link, reply),
+                Sent::Failed(error) if reused && error.cause == Cause::Cut && link.is_unanswered() => Tried::Lost(error),
                 Sent::Failed(error) => Tried::Failed(error),
             };
         }
         Tried::Unsent(Cause::Connect)
     }
 
-    async fn try_h2(&mut self, seat: &Seat) -> Tried {
+    async fn try_h2(&mut self, seat: &mut Seat) -> Tried {
+        seat.begin(clock::monotonic());
         let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(Cause::Connect) };
         let Some(endpoint) = self.upstream.endpoints.first() else { return Tried::Unsent(Cause::Connect) };
         let (body, watch) = Outgoing::new(self.body.take().unwrap_or_default());
@@ -209,6 +222,7 @@ impl Exchange<'_> {
             match ticket.exchange(&mut load, watch.as_deref(), clock::monotonic()).await {
                 multi::Sent::Reply(reply) => return Tried::Shared(Box::new((ticket, reply, watch))),
                 multi::Sent::Failed(error) => return Tried::Failed(error),
+                multi::Sent::Lost(error) => return Tried::Lost(error),
                 multi::Sent::Refused(cause) => return Tried::Refused(cause),
                 multi::Sent::Unsent(why) => cause = why,
             }
@@ -220,7 +234,7 @@ impl Exchange<'_> {
 
 /// The same for a reply that shares its connection, which is in use until the body's end.
 fn bring_back_shared(upstream: &Inner, held: Box<Held>, reply: http::Response<Incoming>) -> Response {
-    let reply = Response::from(reply.map(Body::incoming));
+    let reply = Response::from(reply.map(|body| Body::incoming(body).within(multi::STREAM_WINDOW_BYTES as usize)));
     if !reply.body.is_streaming() {
         return reply;
     }

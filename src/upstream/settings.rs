@@ -37,7 +37,7 @@ pub struct Settings {
     pub ejection: Ejection,
 }
 
-/// Which requests are tried on another endpoint. One of which nothing was sent to anybody can't have been done; one that can be done twice may be.
+/// Which requests are tried again. One of which nothing was sent to anybody can't have been done; one that can be done twice may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing is tried again.
@@ -58,6 +58,8 @@ pub struct Ejection {
     pub time: Duration,
     /// For how long at most.
     pub time_max: Duration,
+    /// Of a hundred hosts, how many are left alone at once; of few, one at least.
+    pub max_percent: usize,
 }
 
 /// What is spoken to an upstream.
@@ -119,7 +121,7 @@ impl Settings {
 
 impl Default for Ejection {
     fn default() -> Self {
-        Self { failures: 3, time: Duration::from_secs(10), time_max: Duration::from_secs(300) }
+        Self { failures: 3, time: Duration::from_secs(10), time_max: Duration::from_secs(300), max_percent: 50 }
     }
 }
 

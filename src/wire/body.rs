@@ -168,6 +168,13 @@ impl Body {
         self.with(Content::lingering)
     }
 
+    /// Counts a stream as `window_bytes` that the process [holds](super::buffered_bytes) while its reader does not wait for it: so much may its peer
+    /// send ahead over HTTP/2.
+    #[must_use]
+    pub fn within(self, window_bytes: usize) -> Self {
+        self.with(|content| content.within(window_bytes))
+    }
+
     /// Takes off the trailers what may not pass.
     #[must_use]
     pub fn sift_trailers(self, sift: fn(&mut HeaderMap)) -> Self {

@@ -7,6 +7,8 @@ use std::cell::RefCell;
 use std::io;
 use std::task::Poll;
 
+use super::budget;
+
 /// What a read asks for as a rule.
 pub(crate) const PLAIN_BYTES: usize = 16 << 10;
 /// What a read asks for while a body streams.
@@ -98,7 +100,7 @@ impl Buffer {
             let room = plain.last_mut()?.get_mut(..most.min(PLAIN_BYTES))?;
             let read = read.take()?(room);
             if let Poll::Ready(Ok(1..)) = read {
-                self.space = plain.pop()?;
+                self.put(plain.pop()?);
             }
             Some(read)
         };
@@ -107,7 +109,7 @@ impl Buffer {
             // The thread ends, and its thread-locals are gone; or this read is inside another.
             None => {
                 let Some(read) = read else { return Poll::Pending };
-                self.space = new_plain();
+                self.put(new_plain());
                 read(self.room(most))
             }
         };
@@ -126,7 +128,7 @@ impl Buffer {
     /// Where the next bytes may be put: at least one, so that what is in it may take up to `most` bytes; none where it takes that already.
     fn room(&mut self, most: usize) -> &mut [u8] {
         if self.space.is_empty() {
-            self.space = take_plain();
+            self.put(take_plain());
         }
         if self.start > 0 && self.end == self.space.len() {
             self.space.copy_within(self.start..self.end, 0);
@@ -148,7 +150,8 @@ impl Buffer {
             && let Some(large) = take_large()
         {
             self.release();
-            (self.space, self.large, self.start, self.end) = (large, true, 0, 0);
+            self.put(large);
+            (self.large, self.start, self.end) = (true, 0, 0);
         }
         self.room(PLAIN_BYTES.max(self.space.len()))
     }
@@ -170,7 +173,7 @@ impl Buffer {
     #[cfg(test)]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.space.is_empty() {
-            self.space = take_plain();
+            self.put(take_plain());
         }
         let needed = self.len() + bytes.len();
         if self.end + bytes.len() > self.space.len() {
@@ -194,11 +197,19 @@ impl Buffer {
             to.copy_from_slice(from);
         }
         self.release();
-        (self.space, self.start, self.end) = (space, 0, len);
+        self.put(space);
+        (self.start, self.end) = (0, len);
+    }
+
+    /// Takes a space into use, where it has none.
+    fn put(&mut self, space: Box<[u8]>) {
+        budget::hold(space.len());
+        self.space = space;
     }
 
     fn release(&mut self) {
         let space = std::mem::take(&mut self.space);
+        budget::give_back(space.len());
         let large = std::mem::take(&mut self.large);
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPACES.try_with(|spaces| {

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use super::wait::Wait;
-use super::{BodyError, End, Ending, OnEnd, Rate, Source};
+use super::{BodyError, Charge, End, Ending, OnEnd, Rate, Source, counted};
 
 /// What is still taken of a [`lingering`](Body::lingering) stream that nobody reads any more, and for how long.
 const LINGER_BYTES_MAX: usize = 256 << 10;
@@ -34,6 +34,10 @@ pub(super) struct Content {
     wait: Wait,
     sift: Option<fn(&mut HeaderMap)>,
     linger: bool,
+    /// What the peer may send of a stream before it is read.
+    window_bytes: usize,
+    /// That, while nobody waits for the stream's next piece: it may have come.
+    charge: Charge,
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
 }
 
@@ -76,7 +80,18 @@ impl Content {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, rest: None, bytes: 0, bytes_max: u64::MAX, wait: Wait::default(), sift: None, linger: false, on_end: SmallVec::new() }
+        Self {
+            kind,
+            rest: None,
+            bytes: 0,
+            bytes_max: u64::MAX,
+            wait: Wait::default(),
+            sift: None,
+            linger: false,
+            window_bytes: 0,
+            charge: Charge::nothing(),
+            on_end: SmallVec::new(),
+        }
     }
 
     /// [`Body::limit`](super::Body::limit).
@@ -107,6 +122,19 @@ impl Content {
     /// [`Body::lingering`](super::Body::lingering).
     pub(super) fn lingering(&mut self) {
         self.linger = true;
+    }
+
+    /// [`Body::within`](super::Body::within).
+    pub(super) fn within(&mut self, window_bytes: usize) {
+        self.window_bytes = window_bytes;
+        self.charge_window();
+    }
+
+    fn charge_window(&mut self) {
+        if let Kind::Stream(incoming) = &self.kind {
+            let left = incoming.size_hint().upper().and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+            self.charge.set(self.window_bytes.min(left));
+        }
     }
 
     /// [`Body::sift_trailers`](super::Body::sift_trailers).
@@ -289,6 +317,7 @@ impl Content {
 
     fn complete(&mut self, trailers: bool) {
         self.kind = Kind::Empty;
+        self.charge.set(0);
         self.tell(Ending::Complete, trailers);
     }
 
@@ -306,6 +335,7 @@ impl Content {
 
     /// Lets go of a stream.
     fn leave(&mut self, next: Kind, ending: Ending) {
+        self.charge.set(0);
         let incoming = match mem::replace(&mut self.kind, next) {
             Kind::Stream(incoming) => incoming,
             Kind::Source(source) => return source.finish(&End { ending, bytes: self.bytes, trailers: false }),
@@ -399,8 +429,17 @@ impl http_body::Body for Content {
         }
         match &mut self.kind {
             Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
-                Poll::Pending => self.poll_wait(cx).map(|error| Some(Err(error))),
-                Poll::Ready(item) => self.pass(item),
+                Poll::Pending => {
+                    // What comes now is read at once.
+                    self.charge.set(0);
+                    self.poll_wait(cx).map(|error| Some(Err(error)))
+                }
+                Poll::Ready(item) => {
+                    let item = item.map(|item| item.map(|frame| frame.map_data(counted)));
+                    let passed = self.pass(item);
+                    self.charge_window();
+                    passed
+                }
             },
             Kind::Source(_) => match ready!(self.poll_source(cx)) {
                 None => Poll::Ready(self.take_trailers().map(|trailers| Ok(Frame::trailers(trailers)))),
@@ -410,7 +449,7 @@ impl http_body::Body for Content {
                     let data = Bytes::copy_from_slice(data.get(..data.len().min(FRAME_BYTES_MAX)).unwrap_or_default());
                     self.consume(data.len());
                     self.end_if_read();
-                    Poll::Ready(Some(Ok(Frame::data(data))))
+                    Poll::Ready(Some(Ok(Frame::data(counted(data)))))
                 }
             },
             Kind::Full(bytes) => {

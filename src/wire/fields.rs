@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::budget::Charge;
 use super::known::{Known, KnownSet, Name};
 
 /// Blocks that a worker keeps for later, at most, and the bytes of one that is worth keeping.
@@ -28,9 +29,11 @@ struct Block {
     lines: Vec<Line>,
     /// Which known names are among them.
     present: KnownSet,
+    /// Bytes of the head that came, as they are counted.
+    came: Charge,
 }
 
-static EMPTY: Block = Block { text: Vec::new(), lines: Vec::new(), present: KnownSet::of(&[]) };
+static EMPTY: Block = Block { text: Vec::new(), lines: Vec::new(), present: KnownSet::of(&[]), came: Charge::nothing() };
 
 /// A list of header fields, in order. One pointer, as requests and replies are moved often; none
 /// while there is no field.
@@ -85,7 +88,9 @@ impl Fields {
     /// No fields, and the bytes of a head whose lines are about to be [noted](Self::notes).
     pub(crate) fn of_head(head: &[u8]) -> Self {
         let mut fields = Self::new();
-        fields.block_mut().text.extend_from_slice(head);
+        let block = fields.block_mut();
+        block.text.extend_from_slice(head);
+        block.came.set(head.len());
         fields
     }
 
@@ -130,7 +135,7 @@ impl Fields {
     /// The values of all fields of this name.
     pub fn get_all<'f, 'n, N: Into<Name<'n>>>(&'f self, name: N) -> impl DoubleEndedIterator<Item = &'f [u8]> + use<'f, 'n, N> {
         let name = name.into();
-        let Block { text, lines, present } = self.block();
+        let Block { text, lines, present, .. } = self.block();
         let lines = if present.has(name.known) { lines.as_slice() } else { &[] };
         lines.iter().filter(move |line| line.is(name, text)).map(|line| line.value.of(text))
     }
@@ -165,7 +170,7 @@ impl Fields {
     /// Adds a field whose value `write` appends: visible bytes, blanks between them, no line end.
     pub fn append_with<'n>(&mut self, name: impl Into<Name<'n>>, write: impl FnOnce(&mut Vec<u8>)) {
         let name = name.into();
-        let Block { text, lines, present } = self.block_mut();
+        let Block { text, lines, present, .. } = self.block_mut();
         let start = text.len();
         if let Some(prefix) = name.prefix {
             text.extend_from_slice(prefix);
@@ -193,7 +198,7 @@ impl Fields {
     /// Takes all fields of this name off, and says whether there were any.
     pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
-        let Some(Block { text, lines, present }) = self.0.as_deref_mut().filter(|block| block.present.has(name.known)) else {
+        let Some(Block { text, lines, present, .. }) = self.0.as_deref_mut().filter(|block| block.present.has(name.known)) else {
             return false;
         };
         let mut found = false;
@@ -218,7 +223,7 @@ impl Fields {
 
     /// Keeps the fields for which `keep` says so, given the known name, the name as it came, and the value.
     pub fn retain(&mut self, mut keep: impl FnMut(Known, &[u8], &[u8]) -> bool) {
-        let Some(Block { text, lines, present: before }) = self.0.as_deref_mut() else { return };
+        let Some(Block { text, lines, present: before, .. }) = self.0.as_deref_mut() else { return };
         let mut present = KnownSet::default();
         for line in lines.iter_mut().filter(|line| !line.dropped) {
             line.dropped = !keep(line.known, line.name(text), line.value.of(text));
@@ -266,7 +271,7 @@ pub(crate) struct Notes<'f>(&'f mut Block);
 impl Notes<'_> {
     /// Notes a line: its name, its value, and where the next line begins.
     pub(crate) fn note(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
-        let Block { text, lines, present } = &mut *self.0;
+        let Block { text, lines, present, .. } = &mut *self.0;
         let name = Span::new(name);
         let known = Known::of(name.of(text));
         present.insert(known);
@@ -280,7 +285,8 @@ impl Block {
     fn spare() -> Box<Self> {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         spare.unwrap_or_else(|| {
-            Box::new(Self { text: Vec::with_capacity(BLOCK_BYTES), lines: Vec::with_capacity(BLOCK_LINES), present: KnownSet::default() })
+            let (text, lines) = (Vec::with_capacity(BLOCK_BYTES), Vec::with_capacity(BLOCK_LINES));
+            Box::new(Self { text, lines, present: KnownSet::default(), came: Charge::nothing() })
         })
     }
 }
@@ -301,6 +307,9 @@ impl From<&HeaderMap> for Fields {
         for (name, value) in map {
             fields.append(name, value);
         }
+        if let Some(block) = &mut fields.0 {
+            block.came.set(block.text.len());
+        }
         fields
     }
 }
@@ -309,10 +318,11 @@ impl Clone for Fields {
     fn clone(&self) -> Self {
         let mut copy = Self::new();
         if let Some(block) = &self.0 {
-            let Block { text, lines, present } = copy.block_mut();
+            let Block { text, lines, present, came } = copy.block_mut();
             text.extend_from_slice(&block.text);
             lines.extend_from_slice(&block.lines);
             *present = block.present;
+            came.set(text.len());
         }
         copy
     }
@@ -324,6 +334,7 @@ impl Drop for Fields {
         block.text.clear();
         block.lines.clear();
         block.present = KnownSet::default();
+        block.came.set(0);
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();

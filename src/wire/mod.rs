@@ -1,12 +1,13 @@
 //! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`,
-//! `known`), the body that streams through (`body`) and how it ends, the bytes of a connection (`buffer`), a client's
-//! network (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to move (`alarm`), and whether descriptors have run out. Knows
-//! no route, no limit and no upstream.
+//! `known`), the body that streams through (`body`) and how it ends, the bytes of a connection (`buffer`) and how many of them the process holds
+//! (`budget`), a client's network (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to move (`alarm`), and
+//! whether descriptors have run out. Knows no route, no limit and no upstream.
 
 use bytes::Bytes;
 
 mod alarm;
 mod body;
+mod budget;
 mod buffer;
 mod content;
 mod descriptors;
@@ -25,6 +26,8 @@ mod wait;
 
 pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
+pub use budget::buffered_bytes;
+pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;

@@ -88,7 +88,7 @@ impl Drop for Flood {
     }
 }
 
-fn acceptor(speaks: Speaks, identity: &Issued) -> TlsAcceptor {
+pub(crate) fn acceptor(speaks: Speaks, identity: &Issued) -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
     let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).map(|der| der.expect("a certificate")).collect();

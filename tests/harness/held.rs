@@ -1,4 +1,5 @@
-//! Processes whose wall clock a test holds and moves, second by second. Only the wall clock: timers and deadlines go on the monotonic one.
+//! Processes whose wall clock a test holds and moves, second by second, and processes some of whose calls never return. Only the wall clock: timers
+//! and deadlines go on the monotonic one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +10,16 @@ use tempfile::TempDir;
 
 use super::process::run;
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/harness/held_time.c");
+const TIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/harness/held_time.c");
+const CALLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/harness/held_calls.c");
+
+/// Builds a library that is loaded before all others, in a folder of its own.
+fn build(source: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(folder.path().join("held.so")).arg(source));
+    assert_eq!(built.code, 0, "{source}: {}", built.err);
+    folder
+}
 
 /// A clock that a test holds.
 pub struct HeldTime {
@@ -20,9 +30,7 @@ pub struct HeldTime {
 impl HeldTime {
     /// The right time, which runs, until [`HeldTime::set`] stops it.
     pub fn running() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let built = run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(folder.path().join("held.so")).arg(SOURCE));
-        assert_eq!(built.code, 0, "{SOURCE}: {}", built.err);
+        let folder = build(TIME);
         let file = File::create(folder.path().join("now")).expect("a file");
         let held = Self { folder, file };
         held.set(0);
@@ -38,5 +46,31 @@ impl HeldTime {
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let path = |name| PathBuf::from(self.folder.path()).join(name).to_string_lossy().into_owned();
         vec![("LD_PRELOAD", path("held.so")), ("HELD_TIME", path("now"))]
+    }
+}
+
+/// Calls that a test holds: see `held_calls.c`.
+pub struct HeldCalls(TempDir);
+
+impl HeldCalls {
+    /// Names that begin with `hung.` are asked for in vain; files are opened, until [`HeldCalls::hold_files`].
+    pub fn new() -> Self {
+        Self(build(CALLS))
+    }
+
+    /// From now on, opening a file `held.*` does not return.
+    pub fn hold_files(&self) {
+        std::fs::write(self.0.path().join("now"), "").expect("a written file");
+    }
+
+    /// Whether a call has been held.
+    pub fn reached(&self) -> bool {
+        self.0.path().join("now.reached").exists()
+    }
+
+    /// What a process needs for its calls to be held.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let path = |name| PathBuf::from(self.0.path()).join(name).to_string_lossy().into_owned();
+        vec![("LD_PRELOAD", path("held.so")), ("HELD_CALLS", path("now"))]
     }
 }

@@ -138,6 +138,73 @@ async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
     .await;
 }
 
+/// An upstream that never answers `/slow/*`, answers `/events` with the head of an event stream, and all else at once.
+fn moody() -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = crate::harness::upstream::listener();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let (mut head, mut byte) = (Vec::new(), [0]);
+                while stream.read(&mut byte).is_ok_and(|read| read > 0) {
+                    head.push(byte[0]);
+                    if !head.ends_with(b"\r\n\r\n") {
+                        continue;
+                    }
+                    let reply: &[u8] = match () {
+                        () if head.starts_with(b"GET /slow/") => continue,
+                        () if head.starts_with(b"GET /events") => b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+                        () => b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nmoody",
+                    };
+                    stream.write_all(reply).unwrap();
+                    head.clear();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn slow_urls_and_quiet_streams_of_one_client_take_no_endpoint_from_others() {
+    let (moody, frozen) = (moody(), answering("frozen"));
+    let timeouts = "timeouts = { connect = \"500ms\", response_header = \"500ms\", idle = \"500ms\" }";
+    let ejection = "ejection = { failures = 2, time = \"10m\", time_max = \"10m\" }";
+    let more = format!("[upstreams.api]\nendpoints = [\"http://{moody}\", \"http://{}\"]\n{timeouts}\n{ejection}\n{SPREAD}", frozen.http);
+    let weir = Weir::start(&Toml::new().more(&more).text());
+    frozen.signal(Signal::STOP);
+    let ejected = || {
+        let status = weir.admin_page("/status").json();
+        let endpoints = status["upstreams"]["api"].as_array().unwrap().clone();
+        endpoints.iter().map(|endpoint| endpoint["ejected"].as_bool().unwrap()).collect::<Vec<_>>()
+    };
+    // One that is really down is found ...
+    eventually_async("the frozen one is left alone", async || {
+        let _ = get(weir.http, "/", &[]).await;
+        if ejected() == [false, true] { Ok(()) } else { Err(format!("{:?}", ejected())) }
+    })
+    .await;
+    // ... and the other serves strangers, whatever one client asks of it.
+    for _ in 0..3 {
+        let mut slow = tokio::task::JoinSet::new();
+        for number in 0..30 {
+            let target = if number % 3 == 0 { "/events".to_owned() } else { format!("/slow/{number}") };
+            let address = weir.http;
+            slow.spawn(async move { Client::connect(address).await.unwrap().get(&target, &[]).await.map(|reply| reply.status) });
+        }
+        while let Some(status) = slow.join_next().await {
+            // A stream is cut where it stood still; a slow URL is a 504.
+            assert!(status.unwrap().map_or(true, |status| status == 504));
+        }
+        assert_eq!(ejected(), [false, true]);
+        for _ in 0..20 {
+            let reply = get(weir.http, "/", &[]).await;
+            assert_eq!((reply.status, reply.text().as_str()), (200, "moody"), "{reply:?}");
+        }
+    }
+}
+
 /// A process that speaks TLS and HTTP/2, as an upstream does.
 fn secured(pki: &Pki, clients: Option<&Pki>) -> Weir {
     let mut config = answers("secret").secured(&["api"]);

@@ -4,6 +4,8 @@ use rustix::process::Signal;
 
 use crate::harness::client::{Client, get};
 use crate::harness::cluster::Cluster;
+#[cfg(target_os = "linux")]
+use crate::harness::held::HeldCalls;
 use crate::harness::redis::Redis;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
@@ -103,6 +105,50 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     assert_eq!(weir.exit().code(), Some(1));
     assert!(held.await.unwrap().is_err());
     eventually_async("its last line", async || if said(&weir, "a second signal") { Ok(()) } else { Err(weir.output().tail(5)) }).await;
+}
+
+/// With calls that never return. The preloaded library works elsewhere, but only here is it built.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_resolver_that_never_answers_does_not_hold_the_exit() {
+    let held = HeldCalls::new();
+    let config = simple("http://hung.example:80", &[LIMIT]).server("shutdown_grace = \"5s\"");
+    let build = held.environment().iter().fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
+    let mut weir = build.start();
+    assert_eq!(get(weir.http, "/", &[]).await.status, 504, "the lookup takes longer than connecting may");
+    assert!(held.reached());
+    weir.signal(Signal::TERM);
+    let status = weir.exit();
+    assert_eq!(status.code(), Some(0), "nothing was cut: {status:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_reload_under_way_does_not_delay_a_shutdown() {
+    let (held, upstream) = (HeldCalls::new(), Upstream::start());
+    let config =
+        simple(&upstream.url(), &[LIMIT]).more("[[refusals]]\nstatus = [503]\ncontent_type = \"text/html\"\nbody_file = \"held.html\"\n");
+    let build = held.environment().iter().fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
+    let mut weir = build.file("held.html", b"busy").start();
+    upstream.hold();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let under_way = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+    eventually_async("the request waits at the upstream", async || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) })
+        .await;
+    held.hold_files();
+    weir.signal(Signal::HUP);
+    eventually_async("the reload reads the file", async || if held.reached() { Ok(()) } else { Err("not yet".into()) }).await;
+    weir.signal(Signal::TERM);
+    let address = weir.http;
+    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(address).await {
+        Ok(_) => Err("connected".into()),
+        Err(_) => Ok(()),
+    })
+    .await;
+    upstream.release();
+    assert_eq!(under_way.await.unwrap().unwrap(), 200);
+    let status = weir.exit();
+    assert_eq!(status.code(), Some(0), "{status:?}");
 }
 
 #[tokio::test]

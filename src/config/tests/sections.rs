@@ -162,6 +162,7 @@ fn upstreams() {
     says(&upstream("http2.streams_per_connection = 0"), &["from 1 to 10000"]);
     says(&upstream("retry = \"always\""), &["\"idempotent\" or \"unsent\" or \"off\""]);
     says(&upstream("retry_percent = 101"), &["from 0 to 100"]);
+    says(&upstream("ejection = { max_percent = 0 }"), &["upstreams.x.ejection.max_percent", "from 1 to 100"]);
     says(&upstream("ejection = { time = \"1m\", time_max = \"30s\" }"), &["upstreams.x.ejection: found a `time_max` that is shorter"]);
     let set = good(&extended(&upstream("protocol = \"h2\"\nhttp2 = { ping_interval = \"30s\", connections_per_worker = 2 }")));
     let set = set.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();

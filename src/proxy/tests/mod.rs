@@ -76,6 +76,7 @@ pub(super) fn settings() -> Settings {
         uri_bytes_max: 200,
         paths: Paths::default(),
         underscores_in_headers: false,
+        buffered_bytes_max: usize::MAX,
         body_idle: PATIENCE,
         body_rate: None,
         ipv6_prefix: 64,

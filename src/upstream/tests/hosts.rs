@@ -117,7 +117,7 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let good = named("good").await;
-    let ejection = Ejection { failures: 1, time: Duration::from_millis(100), time_max: Duration::from_millis(400) };
+    let ejection = Ejection { failures: 1, time: Duration::from_millis(100), time_max: Duration::from_millis(400), ..Ejection::default() };
     let upstream = build(&Settings { ejection, ..settings(&[address, good.address]) });
     let back = || !upstream.0.hosts.current()[0].is_ejected();
     until_async(async || {
@@ -148,7 +148,8 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
 #[tokio::test]
 async fn where_all_are_left_alone_all_are_tried() {
     let dead: Vec<SocketAddr> = [nobody().await, nobody().await].into();
-    let upstream = build(&settings(&dead));
+    let ejection = Ejection { max_percent: 100, ..Ejection::default() };
+    let upstream = build(&Settings { ejection, ..settings(&dead) });
     for _ in 0..20 {
         let error = upstream.send(get()).await.unwrap_err();
         assert_eq!((error.cause, error.sent), (Cause::Connect, false));

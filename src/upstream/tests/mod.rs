@@ -15,10 +15,12 @@ use crate::wire::{Body, Request};
 
 mod bodies;
 mod connections;
+mod ejection;
 mod failures;
 mod hosts;
 
 mod multiplexed;
+mod reconnecting;
 mod tls;
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,173 @@
+//! How many bytes the process holds for others to take: what was read and not used, what was
+//! written and not sent, what peers may have sent and nobody has read. Knows nothing of what they
+//! are.
+//!
+//! Each worker counts for itself and hands on what it has counted in steps, so that the number that
+//! all share is written seldom. It is off by less than a step for each worker.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use bytes::Bytes;
+
+/// A worker hands on what it has counted when it is so much.
+const STEP_BYTES: usize = 32 << 10;
+/// Pieces below this size are not worth their own account: at most one waits in each place.
+const PIECE_BYTES_MIN: usize = 1 << 10;
+
+/// On a cache line of its own: each request reads it.
+#[repr(align(128))]
+struct Total(AtomicIsize);
+
+static TOTAL: Total = Total(AtomicIsize::new(0));
+
+thread_local! {
+    /// Counted here and not handed on; below 0 where bytes were taken over from another thread.
+    static COUNTED: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Bytes that are held now, over all workers.
+#[must_use]
+pub fn buffered_bytes() -> usize {
+    usize::try_from(TOTAL.0.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// So many more are held.
+pub(crate) fn hold(bytes: usize) {
+    count(signed(bytes));
+}
+
+/// So many are given back.
+pub(crate) fn give_back(bytes: usize) {
+    count(-signed(bytes));
+}
+
+/// No allocation is larger.
+fn signed(bytes: usize) -> isize {
+    isize::try_from(bytes).unwrap_or(isize::MAX)
+}
+
+fn count(bytes: isize) {
+    COUNTED.with(|counted| {
+        let now = counted.get().saturating_add(bytes);
+        if now.unsigned_abs() < STEP_BYTES {
+            counted.set(now);
+        } else {
+            TOTAL.0.fetch_add(now, Ordering::Relaxed);
+            counted.set(0);
+        }
+    });
+}
+
+/// Bytes that are counted while it lives.
+#[derive(Debug, Default)]
+pub(crate) struct Charge(usize);
+
+impl Charge {
+    /// Counts none.
+    pub(crate) const fn nothing() -> Self {
+        Self(0)
+    }
+
+    /// Counts so many.
+    pub(crate) fn of(bytes: usize) -> Self {
+        hold(bytes);
+        Self(bytes)
+    }
+
+    /// Counts so many instead.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        if bytes != self.0 {
+            count(signed(bytes) - signed(std::mem::replace(&mut self.0, bytes)));
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            give_back(self.0);
+        }
+    }
+}
+
+/// The same bytes, counted until the last that holds a part of them lets go.
+pub(crate) fn counted(bytes: Bytes) -> Bytes {
+    if bytes.len() < PIECE_BYTES_MIN {
+        return bytes;
+    }
+    Bytes::from_owner(Counted { _charge: Charge::of(bytes.len()), bytes })
+}
+
+struct Counted {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::wire::Body;
+    use crate::wire::tests::{CHUNKED, incoming};
+
+    /// What this thread holds, as far as it has not handed it on: the total is shared with other
+    /// tests.
+    fn counted_here() -> isize {
+        COUNTED.with(Cell::get)
+    }
+
+    #[test]
+    fn what_is_held_is_counted_until_it_is_given_back() {
+        let before = counted_here();
+        let mut charge = Charge::of(1_000);
+        assert_eq!(counted_here() - before, 1_000);
+        charge.set(300);
+        assert_eq!(counted_here() - before, 300);
+        drop(charge);
+        assert_eq!(counted_here(), before);
+        let piece = counted(Bytes::from(vec![1; 5_000]));
+        let half = piece.slice(..2_500);
+        drop(piece);
+        assert_eq!(counted_here() - before, 5_000, "a part holds the whole");
+        drop(half);
+        assert_eq!(counted_here(), before);
+        drop(counted(Bytes::from_static(b"small")));
+        assert_eq!(counted_here(), before);
+    }
+
+    #[tokio::test]
+    async fn a_stream_counts_as_its_window_while_nobody_waits_for_its_next_piece() {
+        let (mut client, incoming) = incoming(CHUNKED).await;
+        let before = counted_here();
+        let mut body = Body::incoming(incoming).within(20_000);
+        assert_eq!(counted_here() - before, 20_000, "it may have come already");
+        assert!(poll_fn(|cx| Poll::Ready(body.poll_fill(cx).is_pending())).await);
+        assert_eq!(counted_here(), before, "nothing has");
+        client.write_all(b"3\r\nabc\r\n").await.unwrap();
+        assert!(poll_fn(|cx| body.poll_fill(cx)).await.unwrap().is_ok());
+        assert_eq!(counted_here() - before, 20_000, "more may have come");
+        drop(body);
+        assert_eq!(counted_here(), before);
+    }
+
+    #[test]
+    fn it_is_handed_on_in_steps_and_may_end_on_another_thread() {
+        let charge = Charge::of(64 * STEP_BYTES);
+        assert_eq!(counted_here(), 0);
+        // Other tests hold far less.
+        assert!(buffered_bytes() >= 60 * STEP_BYTES);
+        std::thread::spawn(move || drop(charge)).join().unwrap();
+        assert!(buffered_bytes() < 60 * STEP_BYTES);
+    }
+}
