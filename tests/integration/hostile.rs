@@ -116,7 +116,7 @@ fn a_request_that_is_cut_at_the_end_of_the_grace_period_has_its_log_line() {
     assert_eq!(weir.exit().code(), Some(1));
     eventually("its line is written", || {
         let lines = weir.output().events();
-        let found = lines.iter().find(|line| line["path"] == "/held").map(|line| line["status"] == 499);
+        let found = lines.iter().find(|line| line["path"] == "/held").map(|line| line["status"] == 503);
         if found == Some(true) { Ok(()) } else { Err(weir.output().tail(10)) }
     });
 }
