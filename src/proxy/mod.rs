@@ -46,7 +46,6 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,13 +53,13 @@ use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
 use crate::upstream::{Upstream, UpstreamError};
-use crate::wire::{self, Body, Request, Response};
+use crate::wire::{self, Body, Network, Request, Response};
 
 use house::{Answer, Route};
 use live::Local;
 use refusal::Refusal;
 use trie::Match;
-use visit::Visit;
+use visit::{Timeout, Visit};
 
 pub use house::House;
 pub use live::Live;
@@ -153,7 +152,13 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
             }
             let body = visit.bound(body, route.request_timeout);
             request.body = visit.sending(body);
-            let reply = send(upstream, request, house, visit).await.map_err(|error| visit.not_replied(&error))?;
+            let client = visit.client.network(house.settings.ipv6_prefix);
+            let sent = match &visit.timeout {
+                None => upstream.send_for(request, client).await,
+                // Boxed: few routes have one, and every connection would carry its room.
+                Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
+            };
+            let reply = sent.map_err(|error| visit.not_replied(&error))?;
             if visit.understands(&reply) { Ok(reply) } else { Err(visit.not_replied(&upstream.misunderstood())) }
         }
         Answer::Respond(own) => {
@@ -165,12 +170,8 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
 }
 
 /// Has the upstream answer, within the time for the whole request.
-async fn send(upstream: &Upstream, request: Request, house: &House, visit: &Visit) -> Result<Response, UpstreamError> {
-    let client = visit.client.network(house.settings.ipv6_prefix);
-    let sending = pin!(upstream.send_for(request, client));
-    let Some(timeout) = &visit.timeout else { return sending.await };
-    // Boxed: few routes have one, and every connection would carry its room.
-    match Box::pin(tokio::time::timeout_at(timeout.deadline.into(), sending)).await {
+async fn send_within(timeout: &Timeout, upstream: &Upstream, request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+    match tokio::time::timeout_at(timeout.deadline.into(), upstream.send_for(request, client)).await {
         Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
         Ok(failed) => failed,
         Err(_) => Err(upstream.overdue(timeout.is_uploading())),
