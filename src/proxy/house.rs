@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
 use super::facts::Question;
@@ -30,6 +30,8 @@ use super::{cors, rules};
 pub struct House {
     pub(super) settings: Settings,
     pub(super) routes: Routes,
+    /// The same with all spellings told apart, where some routes have a policy and some have none.
+    exact: Option<Routes>,
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
     /// For requests that no route takes.
@@ -103,14 +105,14 @@ impl House {
     /// # Errors
     /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is more specific (settings `routes[0].path` ...).
     pub fn build(settings: Settings, routes: Vec<RouteSettings>, limiter: Arc<Limiter>, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        let mut found = Routes::new(settings.paths);
+        let (mut found, mut exact) = (Routes::new(settings.paths), Routes::new(settings.paths.exact()));
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
         let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
             let redirects = matches!(&written.target, settings::Target::Respond(own) if (300..400).contains(&own.status));
             let taken = Taken { host: written.host.as_deref(), path: &written.path, methods: &written.methods, redirects };
-            match found.add(index, taken) {
+            match found.add(index, taken).and_then(|pattern| exact.add(index, taken).map(|_| pattern)) {
                 Ok(pattern) => table.push(Route::build(index, written, &pattern, &pages, (&settings, metrics), &mut mistakes)),
                 Err(mistake) => mistakes.push(mistake),
             }
@@ -120,20 +122,36 @@ impl House {
         }
         let nowhere = Tail::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
         let nowhere = Tail { extras: ReplyExtras::nowhere(&pages).map(Arc::new), ..nowhere };
-        Ok(Self { settings, routes: found, limiter, table, nowhere })
+        let mixed = table.iter().any(|route| route.decider.is_some()) && table.iter().any(|route| route.decider.is_none());
+        Ok(Self { settings, routes: found, exact: mixed.then_some(exact), limiter, table, nowhere })
     }
 
     /// The route for a request. A preflight that has none of its own takes that of the request which it asks for, where that one knows of CORS.
     pub(super) fn find<'r>(&self, target: Target<'r>, request: &Request) -> Result<Match<'r>, Unrouted> {
         let host = if self.routes.know_hosts() { target.authority.host() } else { "" };
         let path = target.path;
-        self.routes.find(host, path, &request.method).or_else(|unrouted| {
+        let found = self.routes.find(host, path, &request.method);
+        let found = found.map(|found| self.limited(host, path, &request.method, found.route).unwrap_or(found));
+        found.or_else(|unrouted| {
             let asked = cors::preflight(&request.method, &request.fields).and_then(|method| self.routes.find(host, path, &method).ok());
             let knows = |found: &Match<'_>| {
                 self.route(found.route).and_then(|route| route.tail.extras.as_ref()).is_some_and(|extras| extras.cors.is_some())
             };
             asked.filter(knows).ok_or(unrouted)
         })
+    }
+
+    /// The route that the path takes as it is spelt, where that one has a policy and route `free`
+    /// forwards without: `/STATIC/x` may be another resource than `/static/x`, and must not be
+    /// unlimited because that is.
+    fn limited<'r>(&self, host: &str, path: &'r str, method: &Method, free: usize) -> Option<Match<'r>> {
+        let exact = self.exact.as_ref()?;
+        let forwards = |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
+        if !self.route(free).is_some_and(forwards) {
+            return None;
+        }
+        let found = exact.find(host, path, method).ok()?;
+        self.route(found.route).is_some_and(|route| route.decider.is_some()).then_some(found)
     }
 
     /// Route number `index` of the configuration.

@@ -211,6 +211,13 @@ pub struct Paths {
     pub case_exact: bool,
 }
 
+impl Paths {
+    /// The same with all spellings told apart that are forwarded.
+    pub(super) fn exact(self) -> Self {
+        Self { parameters: PathParameters::Keep, trailing_slash_exact: true, case_exact: true, ..self }
+    }
+}
+
 /// `server.paths.encoded_slash`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EncodedSlash {

@@ -155,6 +155,27 @@ fn a_limit_about_a_path_is_about_its_other_spellings() {
 }
 
 #[test]
+fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
+    let upstream = Upstream::start();
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .policy("all", &[MANY])
+        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
+        .route("path = \"/static/*\"\nupstream = \"api\"")
+        .route("path = \"/status\"\nupstream = \"api\"")
+        .route("path = \"/closed\"\nrespond = { status = 403 }");
+    let weir = Weir::start(&config.text());
+    let limited = |path: &str| ask(&weir, path).1.to_lowercase().contains("\r\nratelimit: ");
+    for path in ["/static/x", "/static", "/static/X;y/", "/status"] {
+        assert!(!limited(path), "{path}");
+    }
+    for path in ["/STATIC/x", "/static;x/y", "/status/", "/status;x", "/Status", "/other"] {
+        assert!(limited(path), "{path}");
+    }
+    assert_eq!((status(&weir, "/closed"), status(&weir, "/CLOSED/"), status(&weir, "/closed;x")), (403, 403, 403));
+}
+
+#[test]
 fn a_redirect_to_the_final_slash_does_not_come_back_to_itself() {
     let upstream = Upstream::start();
     let config = Toml::new()
