@@ -5,4 +5,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 scripts/setup.sh build
 export_wasm_choice
 [[ -d target/debug/deps ]] || say "The first build compiles a WebAssembly compiler, too: some minutes. Later ones take seconds."
-exec cargo run --bin weir -- demo "$@"
+# The workspace's own selection of features, so that `make test` builds nothing a second time.
+cargo build --workspace --bin weir
+exec "${CARGO_TARGET_DIR:-target}/debug/weir" demo "$@"

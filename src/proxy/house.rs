@@ -147,7 +147,7 @@ impl House {
     fn limited<'r>(&self, host: &str, path: &'r str, method: &Method, free: usize) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
         let forwards = |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
-        if !self.route(free).is_some_and(forwards) {
+        if !self.route(free).is_some_and(forwards) || is_folded(path) {
             return None;
         }
         let found = exact.find(host, path, method).ok()?;
@@ -174,6 +174,11 @@ impl House {
     pub(super) fn nowhere(&self) -> &Tail {
         &self.nowhere
     }
+}
+
+/// Whether a path is spelt as routes are matched: then there is no other reading of it.
+fn is_folded(path: &str) -> bool {
+    !path.ends_with('/') && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
 }
 
 impl Route {
