@@ -16,6 +16,8 @@ mod end;
 mod fields;
 #[path = "../../src/wire/known.rs"]
 mod known;
+#[path = "../../src/wire/linger.rs"]
+mod linger;
 #[path = "../../src/wire/message.rs"]
 mod message;
 #[path = "../../src/wire/pace.rs"]

@@ -155,7 +155,8 @@ fn both_engines_decide_as_the_model_does() {
         let result = TestRunner::new(config()).run(&cases::cases(), |case: Case| {
             let played = case.play();
             same("embedded", &played, &Timed::embedded().replay(&played.events))?;
-            if played.events.is_sorted_by_key(|event| event.now_us) {
+            // An edited limit may have another burst once its counter is forgotten.
+            if !played.edited && played.events.is_sorted_by_key(|event| event.now_us) {
                 same("forgetting", &played, &Timed::forgetting().replay(&played.events))?;
                 seen.borrow_mut().forgetting += played.expected.len() as u64;
             }

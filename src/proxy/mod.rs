@@ -46,6 +46,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,7 +172,9 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
 
 /// Has the upstream answer, within the time for the whole request.
 async fn send_within(timeout: &Timeout, upstream: &Upstream, request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
-    match tokio::time::timeout_at(timeout.deadline.into(), upstream.send_for(request, client)).await {
+    // Alive until its body was asked how far it has come.
+    let sending = pin!(upstream.send_for(request, client));
+    match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
         Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
         Ok(failed) => failed,
         Err(_) => Err(upstream.overdue(timeout.is_uploading())),

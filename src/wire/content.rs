@@ -2,7 +2,6 @@
 //!
 //! A stream's timer is made when the peer first lets us wait, which a body that came with its head never does.
 
-use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::pin::Pin;
@@ -17,11 +16,8 @@ use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use super::wait::Wait;
-use super::{BodyError, Charge, End, Ending, OnEnd, Rate, Source, counted};
+use super::{BodyError, Charge, End, Ending, OnEnd, Rate, Source, counted, linger};
 
-/// What is still taken of a [`lingering`](Body::lingering) stream that nobody reads any more, and for how long.
-const LINGER_BYTES_MAX: usize = 256 << 10;
-const LINGER_TIME: Duration = Duration::from_secs(5);
 /// Bytes of one frame of a source's, at most: it is a copy, and waits for its reader beside what is still to come.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 
@@ -343,7 +339,7 @@ impl Content {
         };
         if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
             // At most one for each stream that is open: until it has ended the stream counts as such.
-            tokio::spawn(tokio::time::timeout(LINGER_TIME, throw_away(incoming)));
+            linger::throw_away(incoming);
         }
     }
 
@@ -390,17 +386,6 @@ impl Content {
             self.complete(true);
         }
         Poll::Ready(Some(Ok(frame)))
-    }
-}
-
-/// Reads on until the end, or until it is enough.
-async fn throw_away(mut incoming: Incoming) {
-    let mut bytes = 0;
-    while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
-        bytes += frame.data_ref().map_or(0, Bytes::len);
-        if bytes > LINGER_BYTES_MAX {
-            return;
-        }
     }
 }
 

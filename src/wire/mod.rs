@@ -14,6 +14,7 @@ mod descriptors;
 mod end;
 mod fields;
 mod known;
+mod linger;
 mod message;
 mod network;
 mod pace;

@@ -91,6 +91,8 @@ pub(super) struct Case {
     some: u8,
     /// Whether limits are edited: in most cases they stay as they are.
     edits: bool,
+    /// The clock never steps back.
+    forward: bool,
     start_us: u64,
     steps: Vec<(Move, usize, Step)>,
 }
@@ -288,8 +290,8 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
     // Also at very round times.
     let starts = prop_oneof![3 => 0_u64..1_000_000_000_000, 1 => (0_u64..8).prop_map(|n| n * 100_000_000_000)];
     let step = (moves(), any::<usize>(), steps());
-    (prop::collection::vec(limits(), 1..5), 1_u8..16, 0_u8..4, starts, prop::collection::vec(step, 1..STEPS_MAX)).prop_map(
-        |(mut limits, some, edits, start, steps)| {
+    (prop::collection::vec(limits(), 1..5), 1_u8..16, (0_u8..4, 0_u8..4), starts, prop::collection::vec(step, 1..STEPS_MAX)).prop_map(
+        |(mut limits, some, (edits, forward), start, steps)| {
             for (index, limit) in limits.iter_mut().enumerate() {
                 let [first, _, third, ..] = limit.cell.numbers;
                 let name = format!("equal{index}");
@@ -297,7 +299,7 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
                 limit.cell.key = named.key;
                 debug_assert!(first >= 0 && third >= 0);
             }
-            Case { limits, some, edits: edits == 0, start_us: START_US + start, steps }
+            Case { limits, some, edits: edits == 0, forward: forward == 0, start_us: START_US + start, steps }
         },
     )
 }
@@ -319,7 +321,7 @@ impl Case {
             },
         };
         for (to, focus, step) in &self.steps {
-            play.go(*to, *focus);
+            play.go(*to, *focus, self.forward);
             play.step(step, self.some);
         }
         play.played
@@ -336,7 +338,7 @@ struct Play {
 }
 
 impl Play {
-    fn go(&mut self, to: Move, focus: usize) {
+    fn go(&mut self, to: Move, focus: usize, forward: bool) {
         let now_us = i128::from(self.played.now_us);
         let limit = &self.limits[focus % self.limits.len()];
         let unit = i128::from(limit.cell.unit_us);
@@ -358,7 +360,7 @@ impl Play {
             }
             Move::Part(part, more) => now_us + (i128::from(limit.period()) * i128::from(part) / 8 + i128::from(more)) * unit,
         };
-        if TIMES_US.contains(&to_us) {
+        if TIMES_US.contains(&to_us) && (!forward || to_us >= now_us) {
             self.played.now_us = to_us as u64;
         }
     }
