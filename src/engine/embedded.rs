@@ -144,7 +144,7 @@ impl Embedded {
             let Some(mut shard) = self.shard(cell.key.tag) else { continue };
             let now_us = self.now_us();
             let reserved = usize::from(shard.get(cell.key.id()).is_none());
-            if !self.reserve(reserved, true) {
+            if !self.reserve(reserved, || true) {
                 self.full.inc();
                 continue;
             }
@@ -208,15 +208,15 @@ impl Embedded {
         };
         let mut room_for_shadows = true;
         let mut reserved: usize = growth(shard, true);
-        if !self.reserve(reserved, new(shard, true)) {
+        if !self.reserve(reserved, || new(shard, true)) {
             self.release(shard.sweep(now_us, SWEEP_STEPS_WHEN_FULL));
             self.purge(shard, cells, now_us);
             reserved = growth(shard, true);
-            if !self.reserve(reserved, new(shard, true)) {
+            if !self.reserve(reserved, || new(shard, true)) {
                 self.full.inc();
                 room_for_shadows = false;
                 reserved = growth(shard, false);
-                if !self.reserve(reserved, new(shard, false)) {
+                if !self.reserve(reserved, || new(shard, false)) {
                     return Err(FULL);
                 }
             }
@@ -293,12 +293,12 @@ impl Embedded {
 
     /// Makes room for `n` keys more, or says that there is none. `new`: for a counter that is not
     /// there yet, among others.
-    fn reserve(&self, n: usize, new: bool) -> bool {
+    fn reserve(&self, n: usize, new: impl FnOnce() -> bool) -> bool {
         if n == 0 {
             return true;
         }
         let keys_max = self.keys_max.load(Ordering::Relaxed);
-        let most = if new { keys_max } else { keys_max.saturating_add(keys_max / KNOWN_SHARE) };
+        let most = if new() { keys_max } else { keys_max.saturating_add(keys_max / KNOWN_SHARE) };
         let keys = self.keys.fetch_add(n, Ordering::Relaxed) + n;
         if keys > most {
             self.keys.fetch_sub(n, Ordering::Relaxed);

@@ -130,15 +130,18 @@ impl House {
     pub(super) fn find<'r>(&self, target: Target<'r>, request: &Request) -> Result<Match<'r>, Unrouted> {
         let host = if self.routes.know_hosts() { target.authority.host() } else { "" };
         let path = target.path;
-        let found = self.routes.find(host, path, &request.method);
-        let found = found.map(|found| self.limited(host, path, &request.method, found.route).unwrap_or(found));
-        found.or_else(|unrouted| {
-            let asked = cors::preflight(&request.method, &request.fields).and_then(|method| self.routes.find(host, path, &method).ok());
-            let knows = |found: &Match<'_>| {
-                self.route(found.route).and_then(|route| route.tail.extras.as_ref()).is_some_and(|extras| extras.cors.is_some())
-            };
-            asked.filter(knows).ok_or(unrouted)
-        })
+        match self.routes.find(host, path, &request.method) {
+            Ok(found) => Ok(self.limited(host, path, &request.method, found.route).unwrap_or(found)),
+            Err(unrouted) => self.preflighted(host, path, request).ok_or(unrouted),
+        }
+    }
+
+    /// The route of the request that a preflight asks for, where that one knows of CORS.
+    fn preflighted<'r>(&self, host: &str, path: &'r str, request: &Request) -> Option<Match<'r>> {
+        let method = cors::preflight(&request.method, &request.fields)?;
+        let found = self.routes.find(host, path, &method).ok()?;
+        let extras = self.route(found.route)?.tail.extras.as_ref()?;
+        extras.cors.is_some().then_some(found)
     }
 
     /// The route that the path takes as it is spelt, where that one has a policy and route `free`
