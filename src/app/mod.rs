@@ -117,10 +117,12 @@ impl Serving {
 }
 
 /// What the listeners may have of what `built` says, and the admin pages: what the descriptors allow.
-fn within(descriptors: Descriptors, built: &Built, budget: &Budget) -> (ConnectionSettings, ConnectionSettings) {
+fn within(descriptors: Descriptors, built: &Built, before: Option<&Built>, budget: &Budget) -> (ConnectionSettings, ConnectionSettings) {
     let public = &built.connections;
     let shares = descriptors.share(public.connections_max, ADMIN_CONNECTIONS_MAX, built.workers, built.listeners.len());
-    shares.warn(public.connections_max);
+    if before.is_none_or(|before| before.connections.connections_max != public.connections_max) {
+        shares.warn(public.connections_max);
+    }
     budget.set(shares.upstreams, built.workers);
     // Where there are fewer places than was thought, one address has no more than half of them.
     let of_an_address = if shares.clients < public.connections_max { (shares.clients / 2).max(1) } else { usize::MAX };
@@ -183,7 +185,7 @@ impl App {
         let addresses = public.iter().filter_map(|per_worker| per_worker.first().map(Listener::address)).collect();
         let admin_address = pages.as_ref().and_then(|bound| bound.first().map(Listener::address));
 
-        let (clients, operators) = within(descriptors, &built, &builder.budget);
+        let (clients, operators) = within(descriptors, &built, None, &builder.budget);
         let running = Arc::new(Running {
             views: views::State::new(&built, clock.wall_us()),
             shutdown_grace: built.shutdown_grace,
@@ -301,7 +303,7 @@ impl Reloader {
         built.settle_in();
         show_expiry(&running.metrics, &built);
         running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
-        let (clients, operators) = within(running.descriptors, &built, &running.builder.budget);
+        let (clients, operators) = within(running.descriptors, &built, Some(&current), &running.builder.budget);
         running.connections.store(Arc::new(clients));
         running.admin_connections.store(Arc::new(operators));
         if let (Some(running), Some(next)) = (&running.admin, &built.admin) {

@@ -126,6 +126,9 @@ impl Run {
             Err(mistakes) => return wrong_config(&mistakes),
         };
         app::start_log(&config);
+        if self.to.is_some() && config.admin.is_none() && self.admin.is_none() {
+            tracing::warn!("no admin pages: {} is taken; --admin names another address", config::ADMIN_DEFAULT);
+        }
         match App::start(config) {
             Ok(app) => finish(app::serve(app, watch)),
             Err(error) => failed(&error),

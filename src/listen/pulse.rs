@@ -1,5 +1,5 @@
-//! What the parts of one connection tell each other: its stream, its streams' tasks, and the worker that drains it. All of them run on one worker, so that
-//! nothing here is contended. Knows nothing of requests.
+//! What the parts of one connection tell each other: its stream, its streams' tasks, and the worker that drains it. All of them run on one worker, but
+//! for one that reclaims places: it may come from another. Knows nothing of requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};

@@ -47,6 +47,8 @@ pub(super) struct Route {
     pub(super) request_timeout: Option<Duration>,
     pub(super) extras: Option<Box<RequestExtras>>,
     pub(super) upgrades: Upgrades,
+    /// Its path is written as routes are matched.
+    is_folded: bool,
     tail: Tail,
 }
 
@@ -150,7 +152,8 @@ impl House {
     fn limited<'r>(&self, host: &str, path: &'r str, method: &Method, free: usize) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
         let forwards = |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
-        if !self.route(free).is_some_and(forwards) || is_folded(path) {
+        let free = self.route(free).filter(|route| forwards(route))?;
+        if free.is_folded && is_folded(path) {
             return None;
         }
         let found = exact.find(host, path, method).ok()?;
@@ -179,7 +182,8 @@ impl House {
     }
 }
 
-/// Whether a path is spelt as routes are matched: then there is no other reading of it.
+/// Whether a path is spelt as routes are matched: a route and a request of which both are have no
+/// other reading.
 fn is_folded(path: &str) -> bool {
     !path.ends_with('/') && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
 }
@@ -207,7 +211,8 @@ impl Route {
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written.policy.map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
-        Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, tail }
+        let is_folded = is_folded(&written.path);
+        Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, is_folded, tail }
     }
 }
 

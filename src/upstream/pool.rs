@@ -221,6 +221,10 @@ async fn sweep(_sweeping: Sweeping) {
             for pool in pools.by_upstream.values_mut() {
                 pool.slots.follow(&pool.upstream, &mut old);
                 pool.slots.sweep(now, &mut old);
+                if pool.upstream.budget.is_tight() {
+                    // Another worker may need their descriptors.
+                    pool.slots.release_idle(&mut old);
+                }
                 if pool.upstream.hosts.is_due(&pool.upstream) && !pool.upstream.is_closed() {
                     used.push(Arc::clone(&pool.upstream));
                 }

@@ -107,7 +107,8 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Op
                 elsewhere(upstream, &mut seat, &mut tried);
                 continue;
             }
-            Tried::Lost(error) if repeatable && exchange.may_reconnect(protocol) => {
+            Tried::Lost(error) if repeatable && !repeated && exchange.may_reconnect(protocol) => {
+                repeated = true;
                 tracing::debug!(upstream = upstream.name, %error, "a pooled connection was closed: its request is sent on a new one");
                 continue;
             }

@@ -163,13 +163,15 @@ fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
         .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
         .route("path = \"/static/*\"\nupstream = \"api\"")
         .route("path = \"/status\"\nupstream = \"api\"")
+        .route("path = \"/Assets/*\"\nupstream = \"api\"")
+        .route("path = \"/docs/\"\nupstream = \"api\"")
         .route("path = \"/closed\"\nrespond = { status = 403 }");
     let weir = Weir::start(&config.text());
     let limited = |path: &str| ask(&weir, path).1.to_lowercase().contains("\r\nratelimit: ");
-    for path in ["/static/x", "/static", "/static/X;y/", "/status"] {
+    for path in ["/static/x", "/static", "/static/X;y/", "/status", "/Assets/x", "/docs/"] {
         assert!(!limited(path), "{path}");
     }
-    for path in ["/STATIC/x", "/static;x/y", "/status/", "/status;x", "/Status", "/other"] {
+    for path in ["/STATIC/x", "/static;x/y", "/status/", "/status;x", "/Status", "/assets/x", "/docs", "/other"] {
         assert!(limited(path), "{path}");
     }
     assert_eq!((status(&weir, "/closed"), status(&weir, "/CLOSED/"), status(&weir, "/closed;x")), (403, 403, 403));

@@ -63,8 +63,8 @@ impl Conditions {
     }
 
     /// Whether one may hold: for what tightens. One fitting value among several is enough, so that
-    /// adding another is no way out. Nor is another spelling of a `path`: case (of ASCII letters)
-    /// and a final slash make no difference, since many servers answer alike.
+    /// adding another is no way out. Nor is another spelling of a `path`: case (of ASCII letters),
+    /// escapes and a final slash make no difference, since many servers answer alike.
     #[must_use]
     pub fn may_hold(&self, facts: &Facts) -> bool {
         let some = |condition: &Condition| facts.all(&condition.fact).any(|value| condition.may_allow(value));
@@ -178,16 +178,42 @@ impl Condition {
 impl Matcher {
     /// Whether it may stand for a path that is spelt otherwise.
     fn is_like(&self, path: &str) -> bool {
-        let bare = |path: &str| path.strip_suffix('/').unwrap_or(path).to_ascii_lowercase();
         match self {
-            Self::Exactly(text) => bare(text) == bare(path),
+            Self::Exactly(text) => {
+                let bare = |path| {
+                    let mut path = folded(path);
+                    path.pop_if(|last| *last == b'/');
+                    path
+                };
+                bare(text) == bare(path)
+            }
             Self::Below(above) => {
-                let (above, path) = (above.to_ascii_lowercase(), path.to_ascii_lowercase());
-                path.strip_prefix(above.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                folded(path).strip_prefix(folded(above).as_slice()).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
             }
             Self::Anything | Self::Hashed(_) | Self::Network(_) => false,
         }
     }
+}
+
+/// A path as routes are compared: in lower case, its escapes decoded but for those of slashes, which
+/// stay what they are.
+fn folded(path: &str) -> Vec<u8> {
+    let (mut folded, mut rest) = (Vec::with_capacity(path.len()), path.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let decoded = digits.filter(|_| first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match decoded.filter(|byte| !matches!(byte, b'/' | b'\\')) {
+            Some(byte) => {
+                folded.push(byte.to_ascii_lowercase());
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                folded.push(first.to_ascii_lowercase());
+                rest = after;
+            }
+        }
+    }
+    folded
 }
 
 impl<'de> Deserialize<'de> for Conditions {
@@ -268,6 +294,10 @@ mod tests {
         }
         is(r#"{"path": "/Login/"}"#, &[("path", "/login")], false, true);
         is(r#"{"path": "/v1/*"}"#, &[("path", "/V1/a")], false, true);
+        for (written, path) in [("/@me", "/%40me"), ("/v1/items:batch", "/v1/items%3abatch"), ("/%40me", "/@ME"), ("/%zz", "/%ZZ")] {
+            is(&format!(r#"{{"path": "{written}"}}"#), &[("path", path)], false, true);
+        }
+        is(r#"{"path": "/a/b"}"#, &[("path", "/a%2Fb")], false, false);
         is(r#"{"path": "/"}"#, &[("path", "/a")], false, false);
         is(r#"{"path": "/login"}"#, &[("path", "/login//")], false, false);
         is(r#"{"header.x": "a"}"#, &[("header.x", "A")], false, false);
