@@ -23,28 +23,20 @@
 -- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
 -- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
 
-local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after)
-  -- The period that contains `now`, and the instant one more period after its end.
-  local start, ends, forget = this, next, after
-  if after == 0 then
-    start, ends, forget = 0, -1, -1
-  elseif now < before or now >= after then
-    return 0, 0, 0, 0, 0, -2, 0, 0
-  elseif now >= next then
-    start, ends, forget = next, after, after + after - next
-  elseif now < this then
-    start, ends, forget = before, this, next
-  end
+-- The period among those named that contains an instant: its beginning, its end, and one more period after that; nothing where none does.
+local function period(at, before, this, next, after)
+  if after == 0 then return 0, -1, -1 end
+  if at < before or at >= after then return nil end
+  if at >= next then return next, after, after + after - next end
+  if at < this then return before, this, next end
+  return this, next, after
+end
 
-  if after ~= 0 and s1 == ends and s2 > 0 then
-    -- Where the end of that one is not named, other periods should be.
-    if s1 == after then return 0, 0, 0, 0, 0, -2, 0, 0 end
-    if s1 == this then
-      start, ends, forget = this, next, after
-    else
-      start, ends, forget = next, after, after + after - next
-    end
-  end
+local function take(s1, s2, _, now, cost, amount, conditional, before, this, next, after)
+  local start, ends, forget = period(now, before, this, next, after)
+  -- Begun before the clock stepped back over its border.
+  if start and s2 > 0 and s1 == ends then start, ends, forget = period(s1, before, this, next, after) end
+  if not start then return 0, 0, 0, 0, 0, -2, 0, 0 end
 
   local count = 0
   if s1 == start then count = s2 end
@@ -66,13 +58,7 @@ local function take(s1, s2, _, now, cost, amount, conditional, before, this, nex
 end
 
 local function give_back(s1, s2, s3, now, units, taken_at, _, _, before, this, next, after)
-  -- Where the period that contains an instant begins; nothing where none does.
-  local function begins(at)
-    if after == 0 then return 0 end
-    if at < before or at >= after then return nil end
-    return at >= next and next or at >= this and this or before
-  end
-  local start, charged = begins(now), begins(taken_at)
+  local start, charged = period(now, before, this, next, after), period(taken_at, before, this, next, after)
   if not start or charged ~= start or s1 ~= start or s2 == 0 or units == 0 or taken_at > now then
     return s1, s2, s3, 0, 0
   end
