@@ -7,4 +7,4 @@ scripts/setup.sh build test
 export_wasm_choice
 export WEIR_DECISIONS="${WEIR_DECISIONS:-2000000}" PROPTEST_CASES="${PROPTEST_CASES:-10000}"
 say "$WEIR_DECISIONS decisions, $PROPTEST_CASES histories of each algorithm"
-cargo test --lib -- engine::equality engine::conformity engine::behaviours --nocapture "$@"
+cargo test --workspace --lib -- engine::equality engine::conformity engine::behaviours --nocapture "$@"
