@@ -1,12 +1,13 @@
-//! File descriptors: how many this process may have, and how many of them are set aside for clients, upstreams and the
-//! operator. Knows no connection.
+//! File descriptors: how many this process may have, and how many of them are set aside for
+//! clients, upstreams and the operator. Knows no connection.
 //!
-//! Running out of descriptors must not look like a failing upstream, and must not shut the operator out. So the numbers of
-//! connections are bounded beforehand, by what is there: [`Shares`].
+//! Running out of descriptors must not look like a failing upstream, and must not shut the operator
+//! out. So the numbers of connections are bounded beforehand, by what is there: [`Shares`].
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For the log, watched files, signals, the configuration that is being read, and the thread of the admin pages.
+/// For the log, watched files, signals, the configuration that is being read, and the thread of the
+/// admin pages.
 const FIXED: usize = 24;
 /// For each worker: its runtime, its connections to Redis, a name that is being resolved.
 const PER_WORKER: usize = 8;
@@ -47,8 +48,8 @@ impl Descriptors {
         Self { have: have.unwrap_or(usize::MAX) }
     }
 
-    /// Divides them: `connections` clients and as many upstreams, if they are enough; else what there is beside `workers`
-    /// with their `listeners`, half for each of the two.
+    /// Divides them: `connections` clients and as many upstreams, if they are enough; else what
+    /// there is beside `workers` with their `listeners`, half for each of the two.
     pub(super) fn share(self, connections: usize, admin: usize, workers: usize, listeners: usize) -> Shares {
         let have = self.have;
         let own = FIXED + workers.saturating_mul(PER_WORKER + listeners);

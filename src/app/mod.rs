@@ -1,8 +1,10 @@
 //! Wires all rooms together and runs them: the only room that knows every other.
 //!
-//! [`App`] is Weir as a library, too: it starts the same house from another Rust program, on sockets it is given or binds itself.
-//! `counters` finds counters for a person who asks; `build` turns a checked configuration into a house; `workers` runs the threads; `views` shows the operator what stands; `demo` is the small
-//! upstream of `weir demo`; `descriptors` divides the files that the process may have open; `memory` gives back what closed connections leave.
+//! [`App`] is Weir as a library, too: it starts the same house from another Rust program, on
+//! sockets it is given or binds itself. `counters` finds counters for a person who asks; `build`
+//! turns a checked configuration into a house; `workers` runs the threads; `views` shows the
+//! operator what stands; `demo` is the small upstream of `weir demo`; `descriptors` divides the
+//! files that the process may have open; `memory` gives back what closed connections leave.
 
 mod build;
 mod counters;
@@ -116,7 +118,8 @@ impl Serving {
     }
 }
 
-/// What the listeners may have of what `built` says, and the admin pages: what the descriptors allow.
+/// What the listeners may have of what `built` says, and the admin pages: what the descriptors
+/// allow.
 fn within(descriptors: Descriptors, built: &Built, before: Option<&Built>, budget: &Budget) -> (ConnectionSettings, ConnectionSettings) {
     let public = &built.connections;
     let shares = descriptors.share(public.connections_max, ADMIN_CONNECTIONS_MAX, built.workers, built.listeners.len());
@@ -156,8 +159,8 @@ pub enum StartError {
 }
 
 impl App {
-    /// Starts what `config` says, on the addresses it names. Raises the number of files that the process may have open to
-    /// its hard limit.
+    /// Starts what `config` says, on the addresses it names. Raises the number of files that the
+    /// process may have open to its hard limit.
     ///
     /// # Errors
     /// See [`StartError`]: nothing keeps running then.
@@ -286,7 +289,8 @@ impl Reloader {
         let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (built, house) = running.builder.build(config, Some(&current))?;
         if self.is_draining() {
-            // What the requests under way still settle belongs to the limiters of now: the workers wait for those.
+            // What the requests under way still settle belongs to the limiters of now: the workers
+            // wait for those.
             return Ok(built.watched);
         }
         // First, so that the warnings below are logged as the new configuration says.

@@ -98,7 +98,8 @@ fn spawn(name: String, work: impl AsyncFnOnce() + Send + 'static) -> Result<Join
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Worker)?;
     let body = move || {
         runtime.block_on(work());
-        // A name may be looked up in a thread of the runtime's, and the system's resolver may never answer: dropping the runtime would wait for it.
+        // A name may be looked up in a thread of the runtime's, and the system's resolver may never
+        // answer: dropping the runtime would wait for it.
         runtime.shutdown_background();
     };
     std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Worker)
@@ -129,8 +130,8 @@ async fn serve(running: &Arc<Running>, sockets: Vec<Listener>) -> bool {
     }
     let ended = ended.max(clock::monotonic() + SETTLE_MIN);
     let left = || ended.saturating_duration_since(clock::monotonic());
-    // Each worker waits for all: what a limiter settles runs on the worker that charged.
-    // The one of now first: a reload that replaces it meanwhile has put it among the retired ones before.
+    // Each worker waits for all: what a limiter settles runs on the worker that charged. The one of
+    // now first: a reload that replaces it meanwhile has put it among the retired ones before.
     let limiter = Arc::clone(&running.serving.load().limiter);
     let retired = running.retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for limiter in &retired {

@@ -45,7 +45,8 @@ const URI_BYTES_DEFAULT: u64 = 8 << 10;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
 const BUFFERED_BYTES_DEFAULT: u64 = 1 << 30;
-/// The low end is what a worker's connections with large bodies hold, and far above what workers have counted and not handed on.
+/// The low end is what a worker's connections with large bodies hold, and far above what workers
+/// have counted and not handed on.
 const BUFFERED_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 44;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.

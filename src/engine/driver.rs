@@ -195,13 +195,19 @@ fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2
     (1..=programs.len()).map(|i| if strings.len() == 1 { "v1".into() } else { format!("v[{}]", place(i)) }).collect()
 }
 
-fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
-    // Without allow-oom: Redis refuses the script before it runs when it is out of memory.
-    let mut text = String::from("#!lua\n");
+/// How a take and a look begin, and where each cell's string is found.
+fn begin(first_line: &str, programs: &[&'static Program], how_to_ask_the_time: &str) -> (String, SmallVec<[String; 2]>) {
+    let mut text = String::from(first_line);
     preamble(&mut text, programs, Some("take"));
     text.push_str(how_to_ask_the_time);
     let stored = read(&mut text, programs);
     text.push_str("local ok = 1\n");
+    (text, stored)
+}
+
+fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
+    // Without allow-oom: Redis refuses the script before it runs when it is out of memory.
+    let (mut text, stored) = begin("#!lua\n", programs, how_to_ask_the_time);
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
         ask(&mut text, i, stored, program);
         refusal(&mut text, i);
@@ -250,11 +256,7 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
 
 /// As a take, but for the writing.
 fn look(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
-    let mut text = String::from("#!lua flags=no-writes\n");
-    preamble(&mut text, programs, Some("take"));
-    text.push_str(how_to_ask_the_time);
-    let stored = read(&mut text, programs);
-    text.push_str("local ok = 1\n");
+    let (mut text, stored) = begin("#!lua flags=no-writes\n", programs, how_to_ask_the_time);
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
         ask(&mut text, i, stored, program);
         // What is left, and when all is back, as it stands: nothing is charged.
@@ -276,9 +278,11 @@ fn answer(text: &mut String, cells: usize) {
     line(text, format_args!("return {}", packs.join(" .. ")));
 }
 
-/// Asks one cell's program, and leaves its block open. What the others or the writing need stays: f fits, x y z what is to be written, l what is left, r retry, b reset (all back),
-/// e the expiry, w what is truthy if it is to be written (of leases: after which score they hold what a stepped clock has left; of a log: how many units of
-/// it are such). Nine locals a cell, so that sixteen cells stay below Lua's two hundred.
+/// Asks one cell's program, and leaves its block open. What the others or the writing need stays: f
+/// fits, x y z what is to be written, l what is left, r retry, b reset (all back), e the expiry, w
+/// what is truthy if it is to be written (of leases: after which score they hold what a stepped
+/// clock has left; of a log: how many units of it are such). Nine locals a cell, so that sixteen
+/// cells stay below Lua's two hundred.
 fn ask(text: &mut String, i: usize, stored: &str, program: &'static Program) {
     line(text, format_args!("local f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i}, w{i}\ndo"));
     unpack(text, i, program, "unit, shadow, cost");

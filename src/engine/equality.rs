@@ -1,6 +1,7 @@
-//! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster of one), under random plans, costs, times,
-//! looks, give-backs, renewals and edits; and what Redis keeps lives as long as it means something, and not much longer. Where the clock
-//! never steps back, an embedded engine that forgets what has expired decides the same, too.
+//! Decision by decision the same: the plain model, the embedded engine and a real Redis (a cluster
+//! of one), under random plans, costs, times, looks, give-backs, renewals and edits; and what Redis
+//! keeps lives as long as it means something, and not much longer. Where the clock never steps
+//! back, an embedded engine that forgets what has expired decides the same, too.
 //!
 //! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
 //! decisions that are (`make test-long`).

@@ -206,8 +206,8 @@ pub enum Settings {
 }
 
 impl Settings {
-    /// Whether counters that were made under `other` stay what they are: an engine that has them can
-    /// be kept, and [`Engine::resize`]d.
+    /// Whether counters that were made under `other` stay what they are: an engine that has them
+    /// can be kept, and [`Engine::resize`]d.
     #[must_use]
     pub fn keeps_counters_of(&self, other: &Self) -> bool {
         match (self, other) {
@@ -283,7 +283,8 @@ impl Engine {
         }
     }
 
-    /// Takes on how many counters `settings` allow; whatever else they say has an engine of its own.
+    /// Takes on how many counters `settings` allow; whatever else they say has an engine of its
+    /// own.
     pub fn resize(&self, settings: &Settings) {
         if let (Self::Embedded(embedded), Settings::Embedded(settings)) = (self, settings) {
             embedded.resize(settings);
@@ -311,8 +312,9 @@ impl Engine {
         }
     }
 
-    /// Says what [`Engine::take`] would, within `left`, and writes nothing. Whether a cell fits, and when it will, is about its cost; what remains, and when
-    /// all is back, is said as it stands.
+    /// Says what [`Engine::take`] would, within `left`, and writes nothing. Whether a cell fits,
+    /// and when it will, is about its cost; what remains, and when all is back, is said as it
+    /// stands.
     ///
     /// # Errors
     /// See [`Engine::take`]; nothing may have been charged.

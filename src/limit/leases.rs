@@ -75,7 +75,8 @@ impl Leases {
         if lease.released { inner.held.remove(&id) } else { None }
     }
 
-    /// What is held now, by the store's shards; without any there is nothing left to renew, and the task that asks has ended.
+    /// What is held now, by the store's shards; without any there is nothing left to renew, and the
+    /// task that asks has ended.
     fn to_renew(&self, engine: &Engine) -> Option<HashMap<usize, Vec<u64>>> {
         let mut inner = self.lock();
         inner.renews = !inner.held.is_empty();

@@ -3,10 +3,11 @@
 //! Turns a [`Plan`] into engine calls (keys, tags, order), replies into an [`Outcome`], and store failures into what the configuration says.
 //! Knows nothing of HTTP, Wasm or Redis' protocol.
 //!
-//! In the order of a plan's way: `take` runs its round, `round` says who is asked next and what is given back, `prepared` keeps what each take of a plan
-//! has in common, `programs` and `keys` say what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what happens at the end, `leases` what is held until
-//! then. `local` is each worker's memory, `shared` what they have in common. `look` finds counters for a person who asks, `told`
-//! words them.
+//! In the order of a plan's way: `take` runs its round, `round` says who is asked next and what is
+//! given back, `prepared` keeps what each take of a plan has in common, `programs` and `keys` say
+//! what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what
+//! happens at the end, `leases` what is held until then. `local` is each worker's memory, `shared`
+//! what they have in common. `look` finds counters for a person who asks, `told` words them.
 
 mod failure;
 mod keys;

@@ -2,14 +2,14 @@
 //! reads no clock, so that the embedded engine can run it at once and Redis in a task, and both do the same.
 //!
 //! A plan under one tag is one take. Under several, all but the first group are looked at side by
-//! side before anything is taken: a request that is refused anyway must neither leave keys behind nor
-//! hold units that others share, not even until they are given back. Then the groups are taken one
-//! after another in the order of their tags' digests, the same for every plan on every proxy: no two
-//! plans cross. Only the group with a leaky bucket comes last, because a turn in it is not given
-//! back. The first group need not be looked at: its take refuses without a trace. Only when another
-//! one refuses is it looked at, too, because `Retry-After` is the longest of all. A take that refuses
-//! after its look did not is a race with another request: what the groups before it took is given
-//! back, the last first.
+//! side before anything is taken: a request that is refused anyway must neither leave keys behind
+//! nor hold units that others share, not even until they are given back. Then the groups are taken
+//! one after another in the order of their tags' digests, the same for every plan on every proxy:
+//! no two plans cross. Only the group with a leaky bucket comes last, because a turn in it is not
+//! given back. The first group need not be looked at: its take refuses without a trace. Only when
+//! another one refuses is it looked at, too, because `Retry-After` is the longest of all. A take
+//! that refuses after its look did not is a race with another request: what the groups before it
+//! took is given back, the last first.
 
 use smallvec::SmallVec;
 
@@ -284,8 +284,8 @@ impl<'p> Round<'p> {
     }
 }
 
-/// Whether what is left after a take tells what was there before it: not where nothing is refused (what is left ends at 0 there), nor where a request may
-/// wait for what is not there yet.
+/// Whether what is left after a take tells what was there before it: not where nothing is refused
+/// (what is left ends at 0 there), nor where a request may wait for what is not there yet.
 fn tells_all(limit: &Limit) -> bool {
     limit.algorithm.most().is_some() && !matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
 }

@@ -122,7 +122,8 @@ async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<
     loop {
         match round.next() {
             Step::Look => {
-                // A shard that does not answer must leave time for what the others are to be charged.
+                // A shard that does not answer must leave time for what the others are to be
+                // charged.
                 let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
                 let looks = round.looks().into_iter().map(async |(at, cells)| (at, shared.engine.look(cells, left).await));
                 let answers = join_all(looks).await;

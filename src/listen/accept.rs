@@ -124,8 +124,8 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    /// Counts and logs a failed accept, and says how long to wait before the next. Where descriptors have run out, idle
-    /// connections are closed.
+    /// Counts and logs a failed accept, and says how long to wait before the next. Where
+    /// descriptors have run out, idle connections are closed.
     fn failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused_accept.inc();
         if wire::is_out_of_descriptors(error) {
@@ -186,7 +186,8 @@ impl<H: Handler> Acceptor<H> {
         });
     }
 
-    /// A place for a connection from `address`. Where all are taken, idle connections are closed for it.
+    /// A place for a connection from `address`. Where all are taken, idle connections are closed
+    /// for it.
     async fn place(&self, pulse: &Arc<Pulse>, address: SocketAddr, settings: &ConnectionSettings) -> Result<Place, NoPlace> {
         let until = clock::monotonic() + ROOM;
         loop {

@@ -1,5 +1,5 @@
-//! How many connections each client network has open, over all workers. Touched when a connection opens and closes, and
-//! by no request. Knows nothing of what the connections do.
+//! How many connections each client network has open, over all workers. Touched when a connection
+//! opens and closes, and by no request. Knows nothing of what the connections do.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,8 @@ use crate::wire::Network;
 /// Workers that accept at the same time rarely meet in one shard.
 const SHARDS: usize = 64;
 
-/// Open connections by network. The hash is keyed at random, so that no choice of addresses makes a shard slow.
+/// Open connections by network. The hash is keyed at random, so that no choice of addresses makes a
+/// shard slow.
 #[derive(Debug)]
 pub(super) struct Addresses {
     shards: [Mutex<HashMap<Network, usize>>; SHARDS],

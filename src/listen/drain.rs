@@ -1,5 +1,5 @@
-//! What the listeners of a process share: the words that end accepting and then everything, and the places for
-//! connections. Knows nothing of HTTP.
+//! What the listeners of a process share: the words that end accepting and then everything, and the
+//! places for connections. Knows nothing of HTTP.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -27,8 +27,8 @@ const NOT_PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length: 95\r\n\r\n\
     {\"title\":\"Bad Request\",\"status\":400,\"detail\":\"plain HTTP was sent to a port that speaks HTTPS\"}";
 
-/// Shakes hands, and notes in `peer` what it brought to light. Gives up after `within`, or when the connection is abandoned,
-/// and makes room for others while nothing has come.
+/// Shakes hands, and notes in `peer` what it brought to light. Gives up after `within`, or when the
+/// connection is abandoned, and makes room for others while nothing has come.
 pub(super) async fn shake(
     socket: TcpStream,
     config: Arc<ServerConfig>,
@@ -76,8 +76,9 @@ async fn refuse_plain(mut socket: TcpStream) -> Failure {
     Failure::Tls(TlsCause::PlainText, error)
 }
 
-/// A drain lets handshakes finish, also those that have not begun: they end with the connection's first requests, or with
-/// the deadline of the drain. Where places run out, a handshake that has not begun is given up.
+/// A drain lets handshakes finish, also those that have not begun: they end with the connection's
+/// first requests, or with the deadline of the drain. Where places run out, a handshake that has
+/// not begun is given up.
 async fn unless_abandoned<T>(pulse: &Pulse, shaking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut shaking = pin!(shaking);
     poll_fn(|cx| {

@@ -383,8 +383,8 @@ impl<H: Handler> Connection<'_, H> {
         .await
     }
 
-    /// Ready when the client has taken nothing for too long, or too little, or when the reply must be over: it would hold
-    /// the upstream's connection and any lease for ever.
+    /// Ready when the client has taken nothing for too long, or too little, or when the reply must
+    /// be over: it would hold the upstream's connection and any lease for ever.
     fn poll_taken(&mut self, cx: &mut Context<'_>, progress: &mut Progress, deadline: Option<Instant>) -> Poll<Failure> {
         loop {
             // TLS has buffers of its own: it may be stuck for long and yet bring something out.

@@ -213,7 +213,8 @@ impl Drop for Open {
 }
 
 pin_project! {
-    /// One stream, the time for which its client takes nothing of the reply, and when that must be over. hyper waits for the client without a bound.
+    /// One stream, the time for which its client takes nothing of the reply, and when that must be
+    /// over. hyper waits for the client without a bound.
     struct Stream<F> {
         #[pin]
         work: F,

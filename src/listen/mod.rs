@@ -1,8 +1,10 @@
 //! Accepts connections and serves requests on them, until told to drain. Knows no route and no limit: its handler is handed in.
 //!
-//! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its close), `tls` (certificates, and which of them a
-//! client sees), `handshake`, `http1` with `client`, `upload` and `progress` (its socket, a request's body, how it takes a reply), `http2` with `stream` (what hyper
-//! reads and writes), `pulse` (what a worker tells its connections), `places` with `addresses` (how many there may be, in all and of one client).
+//! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its
+//! close), `tls` (certificates, and which of them a client sees), `handshake`, `http1` with
+//! `client`, `upload` and `progress` (its socket, a request's body, how it takes a reply), `http2`
+//! with `stream` (what hyper reads and writes), `pulse` (what a worker tells its connections),
+//! `places` with `addresses` (how many there may be, in all and of one client).
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -95,8 +97,8 @@ pub struct ConnectionSettings {
     pub keep_alive: Duration,
     /// Time for which a client may take nothing of a reply that waits for it.
     pub send_idle: Duration,
-    /// How slowly a client may take a reply that waits for it (HTTP/1): over HTTP/2 it has to take whole pieces within
-    /// `send_idle`, which is no less.
+    /// How slowly a client may take a reply that waits for it (HTTP/1): over HTTP/2 it has to take
+    /// whole pieces within `send_idle`, which is no less.
     pub send_rate: Option<Rate>,
     /// Time for which a client that has closed its sending side is still worked for (HTTP/1).
     pub half_close: Duration,

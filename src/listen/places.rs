@@ -1,9 +1,9 @@
-//! The places for connections: how many there are over all workers, how many one client network may have, and which idle
-//! connections are closed to make room. Knows nothing of HTTP.
+//! The places for connections: how many there are over all workers, how many one client network may
+//! have, and which idle connections are closed to make room. Knows nothing of HTTP.
 //!
-//! Listeners that are served with the same settings share one [`Places`]. Each `serve` has a list of its own connections
-//! ([`Connections`]), which it tells of a drain; the shared part knows all lists, since the longest idle connection may
-//! be another worker's.
+//! Listeners that are served with the same settings share one [`Places`]. Each `serve` has a list
+//! of its own connections ([`Connections`]), which it tells of a drain; the shared part knows all
+//! lists, since the longest idle connection may be another worker's.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,13 +20,13 @@ use crate::clock;
 use crate::telemetry::Gauge;
 use crate::wire::Network;
 
-/// Under pressure, one connection of so many is closed at a time: the search looks at all of them, and is paid for by as
-/// many further places.
+/// Under pressure, one connection of so many is closed at a time: the search looks at all of them,
+/// and is paid for by as many further places.
 const RECLAIM_PART: usize = 64;
 /// Pressure begins where fewer places are left than one of so many.
 const SPARE_PART: usize = 16;
-/// After a search that found too few idle connections, the next one waits: otherwise each connection that is refused
-/// would cost another.
+/// After a search that found too few idle connections, the next one waits: otherwise each
+/// connection that is refused would cost another.
 const SEARCH_AGAIN: Duration = Duration::from_millis(100);
 
 /// What connections under the same settings share.
@@ -35,7 +35,8 @@ pub(super) struct Places {
     open: AtomicUsize,
     addresses: Arc<Addresses>,
     lists: Mutex<Vec<Weak<Open>>>,
-    /// When the last search found too few, in milliseconds of [`Pulse::millis`]; 0: it found enough.
+    /// When the last search found too few, in milliseconds of [`Pulse::millis`]; 0: it found
+    /// enough.
     barren_ms: AtomicU64,
     /// Told of each connection that closes.
     freed: Notify,
@@ -44,7 +45,8 @@ pub(super) struct Places {
 /// Why a connection gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// All are taken. Some may be free in a moment, where `reclaimed` idle connections were just told to close.
+    /// All are taken. Some may be free in a moment, where `reclaimed` idle connections were just
+    /// told to close.
     Full { reclaimed: usize },
     /// The client's network has as many as it may.
     Address,
@@ -82,7 +84,8 @@ impl Places {
         self.freed.notified()
     }
 
-    /// Closes the connections that have been idle for longest, some at a time; says how many were told.
+    /// Closes the connections that have been idle for longest, some at a time; says how many were
+    /// told.
     pub(super) fn reclaim(&self) -> usize {
         let now_ms = Pulse::millis(clock::monotonic());
         let barren_ms = self.barren_ms.load(Ordering::Relaxed);
@@ -135,8 +138,8 @@ impl Connections {
         Self(open)
     }
 
-    /// A place for one more connection, from `client`. Also where there is one, and few are left, idle connections are
-    /// told to close: `reclaimed` counts them.
+    /// A place for one more connection, from `client`. Also where there is one, and few are left,
+    /// idle connections are told to close: `reclaimed` counts them.
     ///
     /// # Errors
     /// There is none for it.

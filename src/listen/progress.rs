@@ -1,4 +1,5 @@
-//! How a client takes its reply: whether it is waited for, since when, and how long it may be. Knows no connection.
+//! How a client takes its reply: whether it is waited for, since when, and how long it may be.
+//! Knows no connection.
 
 use std::time::Instant;
 
@@ -24,8 +25,8 @@ impl Progress {
         Self { began, ..Self::default() }
     }
 
-    /// The reply's body has nothing more for now: the client is not what is waited for. Says whether it was, or has taken
-    /// something.
+    /// The reply's body has nothing more for now: the client is not what is waited for. Says
+    /// whether it was, or has taken something.
     pub(super) fn awaits_upstream(&mut self, taken: (u64, u64)) -> bool {
         if !self.client_is_awaited && self.taken == taken {
             return false;
@@ -38,8 +39,8 @@ impl Progress {
         true
     }
 
-    /// The client is waited for. Until when at most, where that has changed: it was not waited for before, or has taken
-    /// something.
+    /// The client is waited for. Until when at most, where that has changed: it was not waited for
+    /// before, or has taken something.
     pub(super) fn awaits_client(&mut self, taken: (u64, u64), deadline: Option<Instant>, settings: &ConnectionSettings) -> Option<Instant> {
         if self.client_is_awaited && self.taken == taken {
             return None;

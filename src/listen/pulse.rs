@@ -1,5 +1,6 @@
-//! What the parts of one connection tell each other: its stream, its streams' tasks, and the worker that drains it. All of them run on one worker, but
-//! for one that reclaims places: it may come from another. Knows nothing of requests.
+//! What the parts of one connection tell each other: its stream, its streams' tasks, and the worker
+//! that drains it. All of them run on one worker, but for one that reclaims places: it may come
+//! from another. Knows nothing of requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -43,8 +44,8 @@ impl Pulse {
         self.wake();
     }
 
-    /// Close if idle, since another connection needs the place. Unlike a drain this does not wait for a handshake that
-    /// has not begun.
+    /// Close if idle, since another connection needs the place. Unlike a drain this does not wait
+    /// for a handshake that has not begun.
     pub(super) fn reclaim(&self) {
         self.reclaimed.store(true, Ordering::Relaxed);
         self.drain();

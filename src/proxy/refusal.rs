@@ -51,8 +51,8 @@ pub(super) enum Refusal {
     UpstreamFailed,
     /// 503: too much is under way to the upstream already.
     UpstreamOverloaded,
-    /// 503: as much of that is this client's as one may have. The status of a full upstream, since a wait helps in the same
-    /// way; nginx' `limit_conn` answers it, too.
+    /// 503: as much of that is this client's as one may have. The status of a full upstream, since
+    /// a wait helps in the same way; nginx' `limit_conn` answers it, too.
     ClientOverShare,
     /// 503: this process has no file descriptor left for a connection to the upstream.
     OutOfDescriptors,

@@ -30,7 +30,8 @@ pub struct RouteSettings {
     pub fields: FieldStyle,
     /// Bytes of a request's body, at most: above, 413.
     pub body_bytes_max: u64,
-    /// Time for the whole request, from its head to its reply's last byte; none where it is not bounded.
+    /// Time for the whole request, from its head to its reply's last byte; none where it is not
+    /// bounded.
     pub request_timeout: Option<Duration>,
     /// What else it does.
     pub extras: Extras,

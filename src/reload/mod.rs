@@ -74,7 +74,8 @@ pub struct Answer {
     pub files: Vec<Watch>,
 }
 
-/// Watches until it is dropped. Dropping waits for a build that is under way, [`leave`](Watcher::leave) does not.
+/// Watches until it is dropped. Dropping waits for a build that is under way,
+/// [`leave`](Watcher::leave) does not.
 #[derive(Debug)]
 pub struct Watcher {
     wishes: Arc<Wishes>,
@@ -140,7 +141,8 @@ impl Watcher {
         self.wishes.reload.notify_one();
     }
 
-    /// Stops watching without waiting for a build that is under way: its thread ends after it, or with the process.
+    /// Stops watching without waiting for a build that is under way: its thread ends after it, or
+    /// with the process.
     pub fn leave(mut self) {
         self.thread = None;
     }

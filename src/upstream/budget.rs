@@ -1,5 +1,6 @@
-//! How many connections to upstreams this process may have open, over all upstreams and workers. Touched when a connection
-//! opens and closes, and by no request. Knows nothing of what the connections do.
+//! How many connections to upstreams this process may have open, over all upstreams and workers.
+//! Touched when a connection opens and closes, and by no request. Knows nothing of what the
+//! connections do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +47,8 @@ impl Budget {
         (open < self.0.max.load(Ordering::Relaxed)).then_some(permit)
     }
 
-    /// Whether more than half are in use: then idle connections are not kept, since another worker may need their share.
+    /// Whether more than half are in use: then idle connections are not kept, since another worker
+    /// may need their share.
     pub(super) fn is_tight(&self) -> bool {
         self.0.open.0.load(Ordering::Relaxed) > self.0.max.load(Ordering::Relaxed) / 2
     }

@@ -86,7 +86,8 @@ impl Hosts {
     /// Leaves `host` alone until then, unless that many of the hosts already are: `max_percent`,
     /// rounded down, but one at least. Says whether it did.
     pub(super) fn eject(&self, host: &Host, until_ms: u64, max_percent: usize) -> bool {
-        // Held until it is done, so that workers that eject at the same time don't exceed the share.
+        // Held until it is done, so that workers that eject at the same time don't exceed the
+        // share.
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let others = list.iter().filter(|other| !std::ptr::eq(Arc::as_ptr(other), host) && other.is_ejected()).count();
         let fits = others < (list.len() * max_percent / 100).max(1);

@@ -1,8 +1,10 @@
 //! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
 //!
-//! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice between hosts), `host` and `hosts` (addresses, as all
-//! workers see them), `link` (one HTTP/1.1 connection), `multi` and `streams` (HTTP/2 connections) with `head`, `outgoing` and `patience` (a request's head
-//! and body over HTTP/2, and how long to wait for its answer), `endpoint`, `connect` with `budget`, `tls` and `stream` (from what is written to a stream).
+//! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice
+//! between hosts), `host` and `hosts` (addresses, as all workers see them), `link` (one HTTP/1.1
+//! connection), `multi` and `streams` (HTTP/2 connections) with `head`, `outgoing` and `patience`
+//! (a request's head and body over HTTP/2, and how long to wait for its answer), `endpoint`,
+//! `connect` with `budget`, `tls` and `stream` (from what is written to a stream).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,7 +71,8 @@ pub enum Cause {
     Protocol,
     /// This worker has too many requests at the upstream already; nothing was sent.
     Overload,
-    /// This worker has much to do there, and as much of it is this client's as one may have; nothing was sent.
+    /// This worker has much to do there, and as much of it is this client's as one may have;
+    /// nothing was sent.
     Share,
     /// This process has no file descriptor left for another connection; nothing was sent.
     Descriptors,
@@ -213,9 +216,10 @@ impl Upstream {
     /// Sends `request` (its target in origin form, its `Host` set by the caller, hop-by-hop fields already stripped) and returns the reply's head
     /// with its body streaming. The connection goes back to the pool when that body has ended.
     ///
-    /// A request of which nothing was sent (the upstream had closed an idle connection, or refused a new one) is tried on another connection or
-    /// endpoint. One of which anything may have been sent is tried once more where [`Retry`] says so: on a new connection where the upstream has closed
-    /// a pooled one before it answered, else on another endpoint.
+    /// A request of which nothing was sent (the upstream had closed an idle connection, or refused
+    /// a new one) is tried on another connection or endpoint. One of which anything may have been
+    /// sent is tried once more where [`Retry`] says so: on a new connection where the upstream has
+    /// closed a pooled one before it answered, else on another endpoint.
     ///
     /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and its place is held as long as that lives.
     ///
@@ -225,7 +229,8 @@ impl Upstream {
         self.send_for(request, None).await
     }
 
-    /// The same for a request of `client`: while the worker has much to do, no client has more than a share of its places.
+    /// The same for a request of `client`: while the worker has much to do, no client has more than
+    /// a share of its places.
     ///
     /// # Errors
     /// See [`UpstreamError`].
@@ -244,7 +249,8 @@ impl Upstream {
         UpstreamError::sent(Cause::Protocol)
     }
 
-    /// The error for a request whose time was over before its reply began. `uploading`: the client had not sent all of it.
+    /// The error for a request whose time was over before its reply began. `uploading`: the client
+    /// had not sent all of it.
     #[must_use]
     pub fn overdue(&self, uploading: bool) -> UpstreamError {
         let error = if uploading { UpstreamError::body(BodyError::Overdue) } else { UpstreamError::sent(Cause::Timeout) };

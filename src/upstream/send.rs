@@ -159,8 +159,9 @@ fn elsewhere(upstream: &Arc<Inner>, seat: &mut Seat, tried: &mut SmallVec<[Arc<H
 }
 
 impl Exchange<'_> {
-    /// Whether the request, whose pooled connection was lost, is sent on a new one: once. Over HTTP/1.1 each connection that is lost has answered a
-    /// request before, which bounds them; over HTTP/2 many requests lose one at a time, and a share of all bounds them.
+    /// Whether the request, whose pooled connection was lost, is sent on a new one: once. Over
+    /// HTTP/1.1 each connection that is lost has answered a request before, which bounds them; over
+    /// HTTP/2 many requests lose one at a time, and a share of all bounds them.
     fn may_reconnect(&mut self, protocol: Protocol) -> bool {
         if std::mem::replace(&mut self.fresh, true) {
             return false;

@@ -37,7 +37,8 @@ pub struct Settings {
     pub ejection: Ejection,
 }
 
-/// Which requests are tried again. One of which nothing was sent to anybody can't have been done; one that can be done twice may be.
+/// Which requests are tried again. One of which nothing was sent to anybody can't have been done;
+/// one that can be done twice may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing is tried again.

@@ -119,7 +119,8 @@ impl Slots {
         Err(Some(Arc::clone(&slot.host)))
     }
 
-    /// Keeps an idle connection, unless enough are kept, others need its descriptor, or its host is gone.
+    /// Keeps an idle connection, unless enough are kept, others need its descriptor, or its host is
+    /// gone.
     pub(super) fn put(&mut self, upstream: &Inner, link: Box<Link>) {
         if self.idle_total >= upstream.pool_idle_per_worker || upstream.budget.is_tight() {
             return;

@@ -140,15 +140,17 @@ impl Body {
         self.with(|content| content.idle_timeout(idle))
     }
 
-    /// Fails with [`BodyError::Slow`] when the reader of a stream has waited so long for it that it is slower than `rate`.
-    /// [`idle_timeout`](Self::idle_timeout) bounds how long a fast beginning pays for.
+    /// Fails with [`BodyError::Slow`] when the reader of a stream has waited so long for it that it
+    /// is slower than `rate`. [`idle_timeout`](Self::idle_timeout) bounds how long a fast beginning
+    /// pays for.
     #[must_use]
     pub fn at_least(self, rate: Option<Rate>) -> Self {
         self.with(|content| content.at_least(rate))
     }
 
-    /// Fails with [`BodyError::Overdue`] when the reader of a stream still waits for it at `deadline`. A reader that waits
-    /// for something else then has to look at [`deadline`](Self::deadline) itself.
+    /// Fails with [`BodyError::Overdue`] when the reader of a stream still waits for it at
+    /// `deadline`. A reader that waits for something else then has to look at
+    /// [`deadline`](Self::deadline) itself.
     #[must_use]
     pub fn until(self, deadline: Instant) -> Self {
         self.with(|content| content.until(deadline))
@@ -168,8 +170,8 @@ impl Body {
         self.with(Content::lingering)
     }
 
-    /// Counts a stream as `window_bytes` that the process [holds](super::buffered_bytes) while its reader does not wait for it: so much may its peer
-    /// send ahead over HTTP/2.
+    /// Counts a stream as `window_bytes` that the process [holds](super::buffered_bytes) while its
+    /// reader does not wait for it: so much may its peer send ahead over HTTP/2.
     #[must_use]
     pub fn within(self, window_bytes: usize) -> Self {
         self.with(|content| content.within(window_bytes))

@@ -1,7 +1,8 @@
-//! What both ends of the proxy share: a request and a reply on their way through (`message`), their fields (`fields`,
-//! `known`), the body that streams through (`body`) and how it ends, the bytes of a connection (`buffer`) and how many of them the process holds
-//! (`budget`), a client's network (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to move (`alarm`), and
-//! whether descriptors have run out. Knows no route, no limit and no upstream.
+//! What both ends of the proxy share: a request and a reply on their way through (`message`), their
+//! fields (`fields`, `known`), the body that streams through (`body`) and how it ends, the bytes of
+//! a connection (`buffer`) and how many of them the process holds (`budget`), a client's network
+//! (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to
+//! move (`alarm`), and whether descriptors have run out. Knows no route, no limit and no upstream.
 
 use bytes::Bytes;
 

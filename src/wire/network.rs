@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-/// An IPv4 address, or the prefix of an IPv6 address that one subscriber is given. Two words, so that it is cheap to
-/// hash and to keep.
+/// An IPv4 address, or the prefix of an IPv6 address that one subscriber is given. Two words, so
+/// that it is cheap to hash and to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(u128);
 
 impl Network {
-    /// The network of `address`; `ipv6_prefix` bits of an IPv6 address count. An IPv4 address counts as such also where
-    /// it came through an IPv6 socket.
+    /// The network of `address`; `ipv6_prefix` bits of an IPv6 address count. An IPv4 address
+    /// counts as such also where it came through an IPv6 socket.
     #[must_use]
     pub fn of(address: IpAddr, ipv6_prefix: u8) -> Self {
         match address.to_canonical() {

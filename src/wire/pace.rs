@@ -1,8 +1,9 @@
 //! How slowly a peer may move a body. Knows neither what is moved nor in which direction.
 //!
-//! A peer has a credit of time for which it may be waited for. It begins with the grace, each byte adds what that byte may
-//! take at the rate, and waiting uses it up. It is bounded, so that a fast beginning does not pay for a standstill. Time in
-//! which the peer is not waited for does not count: then the other side is slow.
+//! A peer has a credit of time for which it may be waited for. It begins with the grace, each byte
+//! adds what that byte may take at the rate, and waiting uses it up. It is bounded, so that a fast
+//! beginning does not pay for a standstill. Time in which the peer is not waited for does not
+//! count: then the other side is slow.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -46,7 +47,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The credit is never more than `idle`, or the grace where that is longer. `bytes` have been moved before.
+    /// The credit is never more than `idle`, or the grace where that is longer. `bytes` have been
+    /// moved before.
     pub(crate) fn new(rate: Rate, idle: Duration, bytes: u64) -> Self {
         Self { rate, credit: rate.grace(), credit_max: idle.max(rate.grace()), bytes, waits_since: None }
     }
@@ -84,7 +86,8 @@ mod tests {
         (Pace::new(Rate::new(240, Duration::from_secs(5)).unwrap(), IDLE, 0), crate::clock::monotonic())
     }
 
-    /// How many seconds a peer is waited for that moves `bytes` each `every` seconds, an hour at most.
+    /// How many seconds a peer is waited for that moves `bytes` each `every` seconds, an hour at
+    /// most.
     fn lasts(bytes: u64, every: u64) -> u64 {
         let (mut pace, start) = pace();
         for round in 0..3_600 / every {

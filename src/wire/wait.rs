@@ -1,6 +1,8 @@
-//! The wait for the next piece of a body, and what ends it. Knows nothing of the body but how much of it has come.
+//! The wait for the next piece of a body, and what ends it. Knows nothing of the body but how much
+//! of it has come.
 //!
-//! Its timer is made when the peer first lets us wait, which a body that came with its head never does.
+//! Its timer is made when the peer first lets us wait, which a body that came with its head never
+//! does.
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Processes whose wall clock a test holds and moves, second by second, and processes some of whose calls never return. Only the wall clock: timers
-//! and deadlines go on the monotonic one.
+//! Processes whose wall clock a test holds and moves, second by second, and processes some of whose
+//! calls never return. Only the wall clock: timers and deadlines go on the monotonic one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -53,7 +53,8 @@ impl HeldTime {
 pub struct HeldCalls(TempDir);
 
 impl HeldCalls {
-    /// Names that begin with `hung.` are asked for in vain; files are opened, until [`HeldCalls::hold_files`].
+    /// Names that begin with `hung.` are asked for in vain; files are opened, until
+    /// [`HeldCalls::hold_files`].
     pub fn new() -> Self {
         Self(build(CALLS))
     }

@@ -1,4 +1,5 @@
-//! A process that may have few files open: it says so, serves as many clients as it can, and its lack is no upstream's fault.
+//! A process that may have few files open: it says so, serves as many clients as it can, and its
+//! lack is no upstream's fault.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -1,5 +1,5 @@
-//! Answers that come before the upload is finished: the client sees the status, however it and the upstream are connected, also where it looks only
-//! when it has sent everything.
+//! Answers that come before the upload is finished: the client sees the status, however it and the
+//! upstream are connected, also where it looks only when it has sent everything.
 
 use std::net::SocketAddr;
 

@@ -138,7 +138,8 @@ async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
     .await;
 }
 
-/// An upstream that never answers `/slow/*`, answers `/events` with the head of an event stream, and all else at once.
+/// An upstream that never answers `/slow/*`, answers `/events` with the head of an event stream,
+/// and all else at once.
 fn moody() -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = crate::harness::upstream::listener();

@@ -1,4 +1,5 @@
-//! The one cap on what buffers hold: clients that take nothing fill it, new requests are refused, and what is under way goes on.
+//! The one cap on what buffers hold: clients that take nothing fill it, new requests are refused,
+//! and what is under way goes on.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Clients that move a body as slowly as they can to hold what others need: they are given up, and one address can't take
-//! all places whatever it does.
+//! Clients that move a body as slowly as they can to hold what others need: they are given up, and
+//! one address can't take all places whatever it does.
 
 use std::net::SocketAddr;
 use std::time::Duration;

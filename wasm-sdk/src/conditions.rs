@@ -195,8 +195,8 @@ impl Matcher {
     }
 }
 
-/// A path as routes are compared: in lower case, its escapes decoded but for those of slashes, which
-/// stay what they are.
+/// A path as routes are compared: in lower case, its escapes decoded but for those of slashes,
+/// which stay what they are.
 fn folded(path: &str) -> Vec<u8> {
     let (mut folded, mut rest) = (Vec::with_capacity(path.len()), path.as_bytes());
     while let Some((&first, after)) = rest.split_first() {

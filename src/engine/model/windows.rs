@@ -143,7 +143,8 @@ fn period(asked: &Asked, now: i128) -> Option<(i128, Option<i128>)> {
 }
 
 impl Quota {
-    /// The period to count in at `now`: the one that contains it, or the next one where that was begun before the clock stepped back.
+    /// The period to count in at `now`: the one that contains it, or the next one where that was
+    /// begun before the clock stepped back.
     fn period(&self, asked: &Asked) -> Option<(i128, Option<i128>)> {
         let (start, ends) = period(asked, asked.now)?;
         if self.count > 0 && ends == Some(self.start) { period(asked, self.start) } else { Some((start, ends)) }

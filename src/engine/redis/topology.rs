@@ -36,7 +36,8 @@ impl Topology {
         self.0.iter().find(|range| (range.from..=range.to).contains(&slot)).map(|range| range.id.as_str())
     }
 
-    /// A number for the master of `slot`: one number for one master, as long as the topology stands.
+    /// A number for the master of `slot`: one number for one master, as long as the topology
+    /// stands.
     pub(super) fn shard(&self, slot: u16) -> Option<usize> {
         let owner = self.owner(slot)?;
         self.0.iter().position(|range| range.id == owner)

@@ -68,8 +68,8 @@ async fn open_probe(link: &Link, masters: &[String], turn: usize) -> Option<Mult
     link.opener.open_node(node).await.ok()
 }
 
-/// Looks at each node's version and settings when a connection was made, whenever the masters change,
-/// and now and then, until the link is gone; warns of what it did not find the last time.
+/// Looks at each node's version and settings when a connection was made, whenever the masters
+/// change, and now and then, until the link is gone; warns of what it did not find the last time.
 pub(super) async fn settings(link: Weak<Link>) {
     let (mut warned, mut seen, mut looked_at) = (BTreeSet::new(), None::<Arc<Topology>>, None::<Instant>);
     loop {

@@ -32,7 +32,8 @@ fn limit(cost: u64) -> Limit {
     Limit { cost, ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }) }
 }
 
-/// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never do.
+/// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never
+/// do.
 fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
     if let Store::Fails(ran) = store {
         return Err(EngineError { cause: Cause::Timeout, ran });
@@ -182,7 +183,8 @@ fn a_tag_that_is_asked_last_comes_after_all_others() {
     assert!(calls.cell(5).is_none());
 }
 
-/// What is outside is asked once more with the numbers of that instant, and only that; outside twice is the store's failure.
+/// What is outside is asked once more with the numbers of that instant, and only that; outside
+/// twice is the store's failure.
 #[test]
 fn what_lies_outside_is_told_again_once() {
     let outside = |cells: &Cells, which: usize| {

@@ -74,7 +74,8 @@ async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
     fourth.get("/hello", "hello").await;
     assert_eq!(oldest.read_all().await, "");
     assert!(house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 1"), "{}", house.metrics.encode());
-    // The next one takes the place of the other idle one; the request that is under way is answered.
+    // The next one takes the place of the other idle one; the request that is under way is
+    // answered.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let mut fifth = house.connect().await;
     fifth.get("/hello", "hello").await;

@@ -61,8 +61,9 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
             let first = greedy(at_s).await;
             assert!(first <= BURST, "{first} after a step of {back_s} s: {algorithm:?}");
             assert_eq!(greedy(at_s).await, 0, "{algorithm:?}");
-            // Within a period (a quota's is the calendar's) everybody is served again, and gets no more than that. A window by the clock that was begun before
-            // the step goes on to its end.
+            // Within a period (a quota's is the calendar's) everybody is served again, and gets no
+            // more than that. A window by the clock that was begun before the step goes on to its
+            // end.
             let (period_s, by_clock) = match algorithm {
                 Algorithm::Quota { .. } => (HOUR_S, true),
                 Algorithm::FixedWindow { alignment: Alignment::Clock, .. } => (PERIOD_S, true),
