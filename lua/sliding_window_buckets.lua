@@ -6,10 +6,11 @@
 -- State      The last sub-window's number since 1970, the units of all that count, and a ring of counts, packed. The store drops the
 --            sub-windows that have left. A number in the future proves that the clock stepped back: it starts again empty.
 -- Lifetime   Two whole periods beyond the sub-window that was written last.
--- take       (units that count, the instant at which enough of them have left for the cost, the sub-window's beginning, now, cost,
---            numbers) -> fits (0 or 1), three zeros, units left if this is written, time units until it would fit (-1: it fits, or
---            never can), time units until all is back (that of a unit written now, where any unit counts), the instant at which the
---            ring may be forgotten. Cost 0 is decided as 1 and writes nothing. A cost above the quota never fits.
+-- take       (units that count, the instant at which enough of them have left for the cost, or for the next unit where this take would
+--            leave nothing, the sub-window's beginning, now, cost, numbers) -> fits (0 or 1), three zeros, units left if this is
+--            written, time units until it would fit, or until a unit is back where it fits and leaves nothing (-1: units are left,
+--            or it never can fit), time units until all is back (that of a unit written now, where any unit counts), the instant at
+--            which the ring may be forgotten. Cost 0 is decided as 1 and writes nothing. A cost above the quota never fits.
 -- give_back  The store subtracts from the sub-window that was charged, never below zero; nothing is left to decide.
 -- Memory     16 bytes and 4 for each sub-window. Redis: the driver's one GET and, where it fits, one SET.
 -- Source     Sub-windows as Envoy's and resilience4j's sliding windows have them.
@@ -28,10 +29,14 @@ local function take(count, leaves, begins, now, cost, quota, length, buckets)
     if count > 0 then reset = ends - now end
     return 0, 0, 0, 0, left, retry, reset, ends + buckets * length
   end
+  local retry, reset = -1, 0
+  if count + cost == quota then
+    retry = ends - now
+    if count > 0 then retry = leaves - now end
+  end
   count = count + cost
-  local reset = 0
   if count > 0 then reset = ends - now end
-  return 1, 0, 0, 0, quota - count, -1, reset, ends + buckets * length
+  return 1, 0, 0, 0, quota - count, retry, reset, ends + buckets * length
 end
 
 local function give_back()

@@ -6,10 +6,11 @@
 -- State      Units with their instants, in their order: a list on Redis, a counter's log in memory. The store counts those within (now -
 --            period, now]; what is older, or in the future because the clock stepped back, is not seen, and goes when a unit is written.
 -- Lifetime   On Redis at least one period beyond the last unit, so that it is seldom set, and two and a quarter at most.
--- take       (units within the period, the instant of the one that must leave before the cost fits, 0, now, cost, numbers) -> fits (0
---            or 1), three zeros, units left if this is written, time units until it would fit (-1: it fits, or never can), time units
---            until all is back (a whole period where any unit is in it), the instant at which the set may be forgotten. Cost 0 is
---            decided as 1 and writes nothing. A cost above the quota never fits.
+-- take       (units within the period, the instant of the one that must leave before the cost fits, or before the next unit does where
+--            this take would leave nothing, 0, now, cost, numbers) -> fits (0 or 1), three zeros, units left if this is written, time
+--            units until it would fit, or until a unit is back where it fits and leaves nothing (-1: units are left, or it never can
+--            fit), time units until all is back (a whole period where any unit is in it), the instant at which the set may be
+--            forgotten. Cost 0 is decided as 1 and writes nothing. A cost above the quota never fits.
 -- give_back  The store removes the take's own units, by name; nothing is left to decide.
 -- Memory     A unit is a member: about 30 bytes on Redis, 48 in memory for each take. Redis: LLEN, the oldest by LINDEX, and the newest
 --            where there are two; another LINDEX or a few where the oldest is over, or where it is not the one that must leave; where
@@ -29,10 +30,14 @@ local function take(count, leaves, _, now, cost, quota, period)
     if count > 0 then reset = period end
     return 0, 0, 0, 0, left, retry, reset, now + period + period
   end
+  local retry, reset = -1, 0
+  if count + cost == quota then
+    retry = period
+    if count > 0 then retry = leaves + period - now end
+  end
   count = count + cost
-  local reset = 0
   if count > 0 then reset = period end
-  return 1, 0, 0, 0, quota - count, -1, reset, now + period + period
+  return 1, 0, 0, 0, quota - count, retry, reset, now + period + period
 end
 
 local function give_back()

@@ -363,9 +363,11 @@ fn unpack(text: &mut String, i: usize, program: &Program, first: &str) {
     line(text, format_args!("local {first}{} = unpack('<{format}', ARGV[{i}])", numbers.concat()));
 }
 
-/// Opens a block for where the cost does not fit and could, with how many units must leave first.
+/// Opens a block for where the cost does not fit and could, or fits and leaves nothing, with how
+/// many units must leave before it fits, or before the next unit does.
 fn lacking(text: &mut String) {
-    text.push_str("local lacking = s1 + cost - n1\nif cost == 0 then lacking = lacking + 1 end\nif lacking > 0 and lacking <= s1 then\n");
+    text.push_str("local lacking = s1 + cost - n1\nif cost == 0 then lacking = lacking + 1 elseif lacking == 0 then lacking = 1 end\n");
+    text.push_str("if lacking > 0 and lacking <= s1 then\n");
 }
 
 /// From the limit's units to milliseconds, rounded up, and a second more. 0, as it stands, and what is below it, never, are left alone.

@@ -141,7 +141,9 @@ pub struct CellReply {
     pub fits: bool,
     /// Units left if this take is written.
     pub remaining: u64,
-    /// Time units until it would fit, where it does not and ever can; where it fits, how long it must wait for its turn.
+    /// Time units until it would fit, where it does not and ever can. Where it fits: how long it must
+    /// wait for its turn, in an algorithm that has requests wait; of sliding windows, when a unit is
+    /// back where it leaves nothing.
     pub retry_units: Option<u64>,
     /// Time units until the whole allowance is back.
     pub reset_units: u64,

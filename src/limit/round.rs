@@ -272,11 +272,11 @@ impl<'p> Round<'p> {
         let reset_us = us(reply.reset_units);
         let not_kept = self.verdict != Verdict::Admitted && group.taken && reply.fits;
         // A shadow has nobody wait, either.
-        let waits = reply.fits && group.taken && limit.enforcement == Enforcement::Enforce;
+        let waits = queues(limit) && reply.fits && group.taken && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
             remaining: reply.remaining.saturating_add(if not_kept && tells_all(limit) { limit.cost } else { 0 }),
-            retry_after_us: reply.retry_units.filter(|_| !reply.fits).map(us),
+            retry_after_us: reply.retry_units.filter(|_| !reply.fits || (reply.remaining == 0 && !queues(limit))).map(us),
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             degraded: false,
@@ -287,7 +287,12 @@ impl<'p> Round<'p> {
 /// Whether what is left after a take tells what was there before it: not where nothing is refused
 /// (what is left ends at 0 there), nor where a request may wait for what is not there yet.
 fn tells_all(limit: &Limit) -> bool {
-    limit.algorithm.most().is_some() && !matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
+    limit.algorithm.most().is_some() && !queues(limit)
+}
+
+/// Whether what fits may have to wait for its turn.
+fn queues(limit: &Limit) -> bool {
+    matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
 }
 
 /// Of a limit whose counter could not be reached.

@@ -18,7 +18,8 @@ pub struct LimitOutcome {
     pub fits: bool,
     /// Units left after this request; what is there where nothing was charged.
     pub remaining: u64,
-    /// Microseconds until the same request would fit, alone; `None` where it fits now, and where waiting cannot help.
+    /// Microseconds until the same request would fit, alone; `None` where waiting cannot help. Where
+    /// it fits and leaves nothing: until a unit is back, of an algorithm that tells.
     pub retry_after_us: Option<u64>,
     /// Microseconds until the whole allowance is back: spend no more than `remaining` within it.
     pub reset_us: u64,

@@ -125,7 +125,7 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     let never = matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::Quota { calendar: Calendar::Forever, .. });
     let us = match outcome {
-        LimitOutcome { fits: false, retry_after_us: Some(us), .. } => *us,
+        LimitOutcome { retry_after_us: Some(us), .. } => *us,
         LimitOutcome { fits: true, remaining: 0, .. } => unit_back_us(limit, outcome.reset_us),
         _ => outcome.reset_us,
     };
@@ -133,7 +133,7 @@ fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
 }
 
 /// When the next unit is there, of a limit whose whole allowance is back after `reset_us`. A bucket
-/// fills unit by unit; of a window all units come back together.
+/// fills unit by unit; of a window all units come back together, or the algorithm tells.
 fn unit_back_us(limit: &Limit, reset_us: u64) -> u64 {
     let (Algorithm::TokenBucket { burst, rate } | Algorithm::Gcra { burst, rate } | Algorithm::LeakyBucket { burst, rate, .. }) =
         &limit.algorithm

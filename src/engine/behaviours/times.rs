@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::super::driver::Verb;
 use super::super::testing::{
-    CONCURRENCY, Event, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell,
-    cost, one,
+    CONCURRENCY, Event, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US, SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_COUNTER,
+    SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell, cost, one,
 };
 use super::super::{Cell, Cells};
 
@@ -205,6 +205,30 @@ fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
                     store.step(i64::from(unit_us));
                     assert!(store.fits(&limit), "{engine} {}: at the told time", program.name);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_take_of_the_last_unit_tells_when_the_next_is_there() {
+    for (engine, mut store) in Timed::engines() {
+        for program in [&SLIDING_WINDOW_LOG, &SLIDING_WINDOW_COUNTER, &SLIDING_WINDOW_BUCKETS] {
+            for (quota, at_once, unit_us) in [(1, 1, 1), (3, 1, 1), (3, 3, 1), (7, 2, 1_000), (20, 3, 1)] {
+                let limit = Cell { unit_us, ..cell(program, &format!("last{quota}-{at_once}"), quota, SECOND_US, 10) };
+                let told = (0..200).find_map(|_| {
+                    store.step(7_001);
+                    let units = store.left(&limit).clamp(1, at_once);
+                    let reply = store.take(&one(&cost(&limit, units))).cells[0];
+                    assert!(!reply.fits || reply.retry_units.is_some() == (reply.remaining == 0), "{engine} {reply:?}");
+                    reply.retry_units.filter(|_| reply.fits)
+                });
+                let told = told.unwrap() as i64;
+                assert!(told > 0, "{engine} {}", program.name);
+                store.step((told - 1) * i64::from(unit_us));
+                assert!(!store.fits(&limit), "{engine} {} {quota}: one unit too early", program.name);
+                store.step(i64::from(unit_us));
+                assert!(store.fits(&limit), "{engine} {} {quota}: at the told time", program.name);
             }
         }
     }

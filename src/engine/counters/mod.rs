@@ -115,7 +115,12 @@ impl Stored {
 
 /// What `cell`'s program sees of a counter at `now`.
 pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
-    let lacking = |count: u64| (count + cell.cost.max(1)).saturating_sub(number(cell, 0));
+    // Units that must leave before the cost fits, or before the next unit does where the cost
+    // leaves nothing.
+    let lacking = |count: u64| {
+        let (asked, most) = (count + cell.cost.max(1), number(cell, 0));
+        if asked == most && cell.cost > 0 { 1 } else { asked.saturating_sub(most) }
+    };
     match (counter, cell.program.kind) {
         (Some(Stored::Numbers(state)), Kind::Numbers) => *state,
         (Some(Stored::Log(members)), Kind::Log) => {

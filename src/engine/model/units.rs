@@ -35,15 +35,16 @@ impl Counter for Log {
         let count = self.0.iter().filter(inside).count() as i128;
         let fits = count + asked.ask <= quota;
         let after = if fits { count + asked.cost } else { count };
-        let leaves = || {
-            let mut instants: Vec<i128> = self.0.iter().filter(inside).map(|unit| unit.at + period).collect();
-            instants.sort_unstable();
-            instants[(count + asked.ask - quota - 1) as usize] - asked.now
-        };
+        // As they stand after this take.
+        let mut leaves: Vec<i128> = self.0.iter().filter(inside).map(|unit| unit.at + period).collect();
+        leaves.extend((count..after).map(|_| asked.now + period));
+        leaves.sort_unstable();
+        let lacking = after + if fits { 1 } else { asked.ask } - quota;
+        let waits = lacking > 0 && asked.ask <= quota;
         Answer {
             fits,
             remaining: (quota - after).max(0),
-            retry: (!fits && asked.ask <= quota).then(leaves),
+            retry: waits.then(|| leaves[(lacking - 1) as usize] - asked.now),
             reset: if after > 0 { period } else { 0 },
             outside: false,
         }
@@ -113,9 +114,12 @@ impl Counter for SubWindows {
         let count: i128 = counting.iter().map(|(_, units)| units).sum();
         let fits = count + asked.ask <= quota;
         let after = if fits { count + asked.cost } else { count };
+        // As it stands after this take.
+        let lacking = after + if fits { 1 } else { asked.ask } - quota;
         let leaves = || {
-            let mut lacking = count + asked.ask - quota;
-            let last = counting.iter().find(|(_, units)| {
+            let mut lacking = lacking;
+            let taken = [(this, after - count)];
+            let last = counting.iter().chain(&taken).find(|(_, units)| {
                 lacking -= units;
                 lacking <= 0
             });
@@ -124,7 +128,7 @@ impl Counter for SubWindows {
         Answer {
             fits,
             remaining: (quota - after).max(0),
-            retry: if !fits && asked.ask <= quota { leaves() } else { None },
+            retry: if lacking > 0 && asked.ask <= quota { leaves() } else { None },
             reset: if after > 0 { (this + buckets) * length - asked.now } else { 0 },
             outside: false,
         }

@@ -71,11 +71,13 @@ impl Pair {
         if known { self.units.get(&window).copied().unwrap_or(0) } else { 0 }
     }
 
-    /// What is free at `now`, in units x period, with `more` charged: the last window weighs by the share that is still inside.
-    fn free(&self, now: i128, quota: i128, period: i128) -> i128 {
+    /// What is free at `now`, in units x period, with `taken` units of the present window charged:
+    /// the last window weighs by the share that is still inside.
+    fn free(&self, now: i128, quota: i128, period: i128, taken: (i128, i128)) -> i128 {
         let this = now.div_euclid(period);
         let inside = (this + 1) * period - now;
-        quota * period - self.of(this, this) * period - self.of(this - 1, this) * inside
+        let of = |window| self.of(window, taken.0) + if window == taken.0 { taken.1 } else { 0 };
+        quota * period - of(this) * period - of(this - 1) * inside
     }
 }
 
@@ -83,10 +85,11 @@ impl Counter for Pair {
     fn ask(&self, asked: &Asked) -> Answer {
         let [quota, period, ..] = asked.numbers;
         let (now, ask) = (asked.now, asked.ask);
-        let free = self.free(now, quota, period);
-        let fits = ask * period <= free;
-        let left = if fits { free - asked.cost * period } else { free };
         let this = now.div_euclid(period);
+        let free = self.free(now, quota, period, (this, 0));
+        let fits = ask * period <= free;
+        let taken = (this, if fits { asked.cost } else { 0 });
+        let left = self.free(now, quota, period, taken);
         let ends = (this + 1) * period;
         let reset = if self.of(this, this) + if fits { asked.cost } else { 0 } > 0 {
             ends + period - now
@@ -95,14 +98,10 @@ impl Counter for Pair {
         } else {
             0
         };
-        let fits_at = |at: i128| ask * period <= self.free(at, quota, period);
-        Answer {
-            fits,
-            remaining: left.max(0) / period,
-            retry: (!fits && ask <= quota).then(|| first(now, fits_at) - now),
-            reset,
-            outside: false,
-        }
+        let next = if fits { 1 } else { ask };
+        let fits_at = |at: i128| next * period <= self.free(at, quota, period, taken);
+        let waits = left < next * period && ask <= quota && (!fits || asked.cost > 0);
+        Answer { fits, remaining: left.max(0) / period, retry: waits.then(|| first(now, fits_at) - now), reset, outside: false }
     }
 
     fn charge(&mut self, asked: &Asked) {

@@ -1,6 +1,7 @@
 //! Two limits of one under two tags, and eight clients at once: side by side they would all refuse each other, each holding what another one needs.
 
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use weir::limit::Take;
 use weir::plan::{Algorithm, Limit, Plan, Rate};
@@ -79,4 +80,71 @@ fn in_memory_of_eight_threads_on_two_limits_of_one_exactly_one_is_admitted() {
             exactly_one(takes, &pair);
         }
     }
+}
+
+const SHARED_A_SECOND: u64 = 200;
+const SHARED_AT_ONCE: u64 = 50;
+
+/// A bucket that all share and that refills, and a limit of one of a client's own under another tag.
+fn behind(shared: &Algorithm, own: usize) -> Arc<Plan> {
+    let own = Limit::new("own", format!("own {own} of {shared:?}"), fixed_window(1, YEAR_MS));
+    of(vec![Limit::new("shared", "shared", shared.clone()), own])
+}
+
+/// Each client asks for `rounds` keys of its own, one after another, all clients for the same ones
+/// at the same time; again and again until `over`. How many were admitted.
+async fn contend(nodes: &[Node], shared: &Algorithm, own: fn(usize) -> usize, over: Instant) -> u64 {
+    let clients = nodes.iter().map(|node| {
+        let (node, shared) = (node.clone(), shared.clone());
+        async move {
+            let mut admitted = 0;
+            for round in 0.. {
+                if Instant::now() >= over {
+                    break;
+                }
+                admitted += u64::from(node.ask(&behind(&shared, own(round))).await.admitted);
+            }
+            admitted
+        }
+    });
+    clients.collect::<tokio::task::JoinSet<u64>>().join_all().await.into_iter().sum()
+}
+
+/// While roll-backs are under way a bucket fills at its rate: it admits what it promises, and is
+/// full when all others are refused by their own limits.
+async fn refills(node: &Node, contend: impl AsyncFn(&Algorithm, fn(usize) -> usize, Instant) -> u64) {
+    let rate = Rate { amount: SHARED_A_SECOND, per_ms: 1_000 };
+    for shared in [Algorithm::Gcra { burst: SHARED_AT_ONCE, rate }, Algorithm::TokenBucket { burst: SHARED_AT_ONCE, rate }] {
+        let begun = Instant::now();
+        let admitted = contend(&shared, |round| round, begun + Duration::from_secs(1)).await;
+        let most = SHARED_AT_ONCE + (begun.elapsed().as_secs_f64() * SHARED_A_SECOND as f64).ceil() as u64;
+        assert!((SHARED_AT_ONCE..=most).contains(&admitted), "{admitted}, at most {most}: {shared:?}");
+
+        // The first one's key is used up: all are refused, for twice as long as a burst takes to
+        // come back.
+        assert_eq!(contend(&shared, |_| 0, Instant::now() + Duration::from_millis(500)).await, 0);
+        node.drain().await;
+        let outcome = node.ask(&behind(&shared, usize::MAX)).await;
+        assert_eq!((outcome.admitted, outcome.limits[0].remaining), (true, SHARED_AT_ONCE - 1), "{shared:?}");
+    }
+}
+
+#[tokio::test]
+async fn on_a_cluster_a_shared_bucket_refills_while_other_limits_refuse() {
+    let cluster = Cluster::start();
+    let nodes: Vec<Node> = (0..CLIENTS).map(|_| Node::cluster(&cluster.addresses())).collect();
+    refills(&nodes[0], async |shared, own, over| contend(&nodes, shared, own, over).await).await;
+}
+
+#[tokio::test]
+async fn in_memory_a_shared_bucket_refills_while_other_limits_refuse() {
+    let node = [Node::embedded()];
+    let threads = async |shared: &Algorithm, own, over| {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| runtime().block_on(contend(&node, shared, own, over)))).collect();
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        })
+    };
+    refills(&node[0], threads).await;
 }
