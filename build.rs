@@ -1,4 +1,5 @@
-//! Builds the policies that ship, each folder of `policies/`, and puts them where the binary includes them. See `build/guest.rs` for the toolchain.
+//! Builds the policies that ship, each folder of `policies/`, and puts them where the binary
+//! includes them. See `build/guest.rs` for the toolchain.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,17 @@ fn main() {
 }
 
 fn ship() -> Result<(), String> {
-    let folder = |name: &str| env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("cargo did not set {name}"));
+    let folder = |name: &str| {
+        env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("cargo did not set {name}"))
+    };
     let (root, out) = (folder("CARGO_MANIFEST_DIR")?, folder("OUT_DIR")?);
     let names = names(&root.join("policies")).map_err(|error| format!("policies: {error}"))?;
     let packages: Vec<&str> = names.iter().map(String::as_str).collect();
     // A target directory of its own: cargo holds the lock of the outer one while this runs.
     let modules = guest::build(&root, &packages, &out.join("guests"))?;
-    let mut text = String::from("/// Name and module of each policy that ships.\npub(super) const SHIPPED: &[(&str, &[u8])] = &[\n");
+    let mut text = String::from(
+        "/// Name and module of each policy that ships.\npub(super) const SHIPPED: &[(&str, &[u8])] = &[\n",
+    );
     for (name, module) in names.iter().zip(modules) {
         let path = out.join(name).with_extension("wasm");
         fs::copy(&module, &path).map_err(|error| format!("{}: {error}", path.display()))?;

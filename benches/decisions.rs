@@ -1,9 +1,16 @@
-//! What a decision costs, without any HTTP around it: the policy (Wasm), the engine (Lua in memory), and both with the limiter between them.
+//! What a decision costs, without any HTTP around it: the policy (Wasm), the engine (Lua in
+//! memory), and both with the limiter between them.
 //!
 //!     cargo bench --bench decisions
 //!
 //! See benches/README.md for what the figures mean.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::missing_docs_in_private_items, missing_docs, reason = "a benchmark may fail loudly")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_docs_in_private_items,
+    missing_docs,
+    reason = "a benchmark may fail loudly"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -27,11 +34,18 @@ const QUOTA: u64 = 1 << 31;
 
 macro_rules! program {
     ($name:literal, $kind:ident, $state:literal, $numbers:literal) => {
-        Program { name: $name, text: include_str!(concat!("../lua/", $name, ".lua")), kind: Kind::$kind, state: $state, numbers: $numbers }
+        Program {
+            name: $name,
+            text: include_str!(concat!("../lua/", $name, ".lua")),
+            kind: Kind::$kind,
+            state: $state,
+            numbers: $numbers,
+        }
     };
 }
 
-/// Those that keep numbers or a ring, each with numbers that admit: a quota a second, in microseconds.
+/// Those that keep numbers or a ring, each with numbers that admit: a quota a second, in
+/// microseconds.
 static VALUES: [(Program, [i64; 6]); 7] = [
     (program!("fixed_window", Numbers, 2, 3), [QUOTA as i64, SECOND, 1, 0, 0, 0]),
     (program!("sliding_window_counter", Numbers, 3, 2), [1 << 31, SECOND, 0, 0, 0, 0]),
@@ -45,8 +59,11 @@ static VALUES: [(Program, [i64; 6]); 7] = [
 const SECOND: i64 = 1_000_000;
 
 fn client_ip(limits: usize) -> Policy {
-    let limit =
-        |index: usize| format!(r#"{{"name": "l{index}", "algorithm": "gcra", "quota": {QUOTA}, "period": "1s", "burst": {QUOTA}}}"#);
+    let limit = |index: usize| {
+        format!(
+            r#"{{"name": "l{index}", "algorithm": "gcra", "quota": {QUOTA}, "period": "1s", "burst": {QUOTA}}}"#
+        )
+    };
     let limits: Vec<String> = (0..limits).map(limit).collect();
     let settings = policy::Settings {
         name: "bench".into(),
@@ -57,11 +74,14 @@ fn client_ip(limits: usize) -> Policy {
         config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
         scripts: Arc::default(),
     };
-    Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
+    Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1))
+        .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
 }
 
 fn addresses() -> Vec<String> {
-    (0..STRANGERS).map(|client| format!("10.{}.{}.{}", client >> 16, client >> 8 & 255, client & 255)).collect()
+    (0..STRANGERS)
+        .map(|client| format!("10.{}.{}.{}", client >> 16, client >> 8 & 255, client & 255))
+        .collect()
 }
 
 fn in_memory() -> Engine {
@@ -88,11 +108,14 @@ fn wasm(bench: &mut Criterion) {
             policy.decide(black_box(&[("client-ip", address)])).unwrap()
         });
     });
-    group.bench_function("remembered", |bencher| bencher.iter(|| policy.decide(black_box(&[("client-ip", "192.0.2.1")])).unwrap()));
+    group.bench_function("remembered", |bencher| {
+        bencher.iter(|| policy.decide(black_box(&[("client-ip", "192.0.2.1")])).unwrap())
+    });
     let policy = client_ip(1);
     let mut regulars = addresses.iter().take(REGULARS).cycle();
     group.bench_function("remembered, 10,000 in use", |bencher| {
-        bencher.iter(|| policy.decide(black_box(&[("client-ip", regulars.next().unwrap())])).unwrap());
+        bencher
+            .iter(|| policy.decide(black_box(&[("client-ip", regulars.next().unwrap())])).unwrap());
     });
     group.finish();
 }
@@ -104,7 +127,8 @@ fn embedded(bench: &mut Criterion) {
         let engine = in_memory();
         let space = Arc::new(Space { text: "bench".into(), digest: 1 });
         let key = Key { tag: 7, key: 7, space };
-        let cell = Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers: *numbers, member: 0 };
+        let cell =
+            Cell { program, key, unit_us: 1, shadow: false, cost: 1, numbers: *numbers, member: 0 };
         let cells = Cells::from_iter([cell]);
         group.bench_function(program.name, |bencher| {
             bencher.iter(|| {
@@ -129,13 +153,19 @@ fn whole(bench: &mut Criterion) {
         let decide = |address: &str| {
             let decision = policy.decide(black_box(&[("client-ip", address)])).unwrap();
             let Verdict::Check(plan) = &decision.verdict else { panic!("{decision:?}") };
-            let Take::Granted(outcome, grant) = now(limiter.take(&scope, plan)) else { panic!("refused") };
+            let Take::Granted(outcome, grant) = now(limiter.take(&scope, plan)) else {
+                panic!("refused")
+            };
             grant.settle(Ending::Completed, &[]);
             outcome
         };
-        group.bench_function(format!("{name}, remembered"), |bencher| bencher.iter(|| decide("192.0.2.1")));
+        group.bench_function(format!("{name}, remembered"), |bencher| {
+            bencher.iter(|| decide("192.0.2.1"))
+        });
         let mut strangers = addresses.iter().cycle();
-        group.bench_function(format!("{name}, fresh facts"), |bencher| bencher.iter(|| decide(strangers.next().unwrap())));
+        group.bench_function(format!("{name}, fresh facts"), |bencher| {
+            bencher.iter(|| decide(strangers.next().unwrap()))
+        });
     }
     group.finish();
 }

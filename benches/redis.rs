@@ -1,9 +1,17 @@
-//! What a decision costs Redis: each algorithm beside the plain script that an article would show for it, on one real server, pipelined.
+//! What a decision costs Redis: each algorithm beside the plain script that an article would show
+//! for it, on one real server, pipelined.
 //!
 //!     cargo bench --bench redis
 //!
-//! Time inside EVALSHA as Redis itself counts it (INFO commandstats), in interleaved rounds, the median. See benches/README.md.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a benchmark may fail loudly")]
+//! Time inside EVALSHA as Redis itself counts it (INFO commandstats), in interleaved rounds, the
+//! median. See benches/README.md.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a benchmark may fail loudly"
+)]
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -72,7 +80,16 @@ impl Server {
     fn start() -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
@@ -91,9 +108,21 @@ impl Server {
 
     /// Microseconds in EVALSHA and calls of it since the last reset.
     fn evalsha(&self) -> (f64, f64) {
-        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut self.client().get_connection().unwrap()).unwrap();
-        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).expect("scripts ran");
-        let of = |name: &str| line.split(',').find_map(|part| part.strip_prefix(name)).unwrap().parse::<f64>().unwrap();
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut self.client().get_connection().unwrap())
+            .unwrap();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+            .expect("scripts ran");
+        let of = |name: &str| {
+            line.split(',')
+                .find_map(|part| part.strip_prefix(name))
+                .unwrap()
+                .parse::<f64>()
+                .unwrap()
+        };
         (of("usec="), of("calls="))
     }
 
@@ -107,7 +136,15 @@ impl Server {
     fn memory(&self) -> f64 {
         let mut conn = self.client().get_connection().unwrap();
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut conn).unwrap();
-        let bytes = |key: &String| redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0).query::<f64>(&mut conn).unwrap();
+        let bytes = |key: &String| {
+            redis::cmd("MEMORY")
+                .arg("USAGE")
+                .arg(key)
+                .arg("SAMPLES")
+                .arg(0)
+                .query::<f64>(&mut conn)
+                .unwrap()
+        };
         let all: Vec<f64> = keys.iter().map(bytes).collect();
         all.iter().sum::<f64>() / all.len().max(1) as f64
     }
@@ -137,21 +174,37 @@ fn cases() -> Vec<Case> {
     let minute = |amount| Rate { amount, per_ms: 60_000 };
     for (admits, quota) in [(true, PLENTY / 64), (false, 1)] {
         let ours = |name, algorithm| Case { name, admits, asks: Asks::Ours(Box::new(algorithm)) };
-        let article = |name, script, quota, per_ms| Case { name, admits, asks: Asks::Article(script, quota, per_ms) };
+        let article = |name, script, quota, per_ms| Case {
+            name,
+            admits,
+            asks: Asks::Article(script, quota, per_ms),
+        };
         // A log that is steadily full holds as many as come in its period; both hold the same.
-        let log = Rate { amount: if admits { 10_000 } else { 1 }, per_ms: if admits { 1_000 } else { 60_000 } };
+        let log = Rate {
+            amount: if admits { 10_000 } else { 1 },
+            per_ms: if admits { 1_000 } else { 60_000 },
+        };
         let day = Calendar::Day(TimeZone::utc());
         cases.extend([
             article("article: INCR, PEXPIRE", WINDOW, quota, 60_000),
-            ours("fixed_window", Algorithm::FixedWindow { rate: minute(quota), alignment: Alignment::Clock }),
+            ours(
+                "fixed_window",
+                Algorithm::FixedWindow { rate: minute(quota), alignment: Alignment::Clock },
+            ),
             ours("quota", Algorithm::Quota { amount: quota, calendar: day, conditional: true }),
             article("article: HMGET, HSET, PEXPIRE bucket", BUCKET, quota, 60_000),
             ours("token_bucket", Algorithm::TokenBucket { burst: quota, rate: minute(quota) }),
             ours("gcra", Algorithm::Gcra { burst: quota, rate: minute(quota) }),
-            ours("leaky_bucket", Algorithm::LeakyBucket { burst: quota, rate: minute(quota), max_delay_ms: 0 }),
+            ours(
+                "leaky_bucket",
+                Algorithm::LeakyBucket { burst: quota, rate: minute(quota), max_delay_ms: 0 },
+            ),
             article("article: two GETs, INCR, PEXPIRE", TWO_WINDOWS, quota, 60_000),
             ours("sliding_window_counter", Algorithm::SlidingWindowCounter { rate: minute(quota) }),
-            ours("sliding_window_buckets", Algorithm::SlidingWindowBuckets { rate: minute(quota), buckets: 60 }),
+            ours(
+                "sliding_window_buckets",
+                Algorithm::SlidingWindowBuckets { rate: minute(quota), buckets: 60 },
+            ),
             article("article: ZSET log", LOG, log.amount, log.per_ms),
             ours("sliding_window_log", Algorithm::SlidingWindowLog { rate: log }),
             ours("concurrency", Algorithm::Concurrency { amount: if admits { 10_000 } else { 1 } }),
@@ -166,7 +219,9 @@ fn ask(server: &Server, case: &Case, decisions: usize) -> usize {
     runtime.block_on(async {
         match &case.asks {
             Asks::Ours(algorithm) => ours(server, algorithm, decisions).await,
-            Asks::Article(script, quota, per_ms) => article(server, script, *quota, *per_ms, decisions).await,
+            Asks::Article(script, quota, per_ms) => {
+                article(server, script, *quota, *per_ms, decisions).await
+            }
         }
     })
 }
@@ -181,13 +236,22 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
         deadline: Duration::from_secs(5),
     };
     let metrics = Metrics::new(1);
-    let engine = Arc::new(Engine::build(&engine::Settings::Redis(settings), Clock::system(), &metrics).unwrap());
-    let limiter = Arc::new(Limiter::new(Settings { deadline: Duration::from_secs(5), ..Settings::default() }, engine, metrics));
+    let engine = Arc::new(
+        Engine::build(&engine::Settings::Redis(settings), Clock::system(), &metrics).unwrap(),
+    );
+    let limiter = Arc::new(Limiter::new(
+        Settings { deadline: Duration::from_secs(5), ..Settings::default() },
+        engine,
+        metrics,
+    ));
     let scope = Arc::new(Scope::new("bench".into(), "bench".into(), Fallback::Deny, false));
-    let plan = |key: usize| Arc::new(Plan::new(vec![Limit::new("bench", key.to_string(), algorithm.clone())]).unwrap());
+    let plan = |key: usize| {
+        Arc::new(Plan::new(vec![Limit::new("bench", key.to_string(), algorithm.clone())]).unwrap())
+    };
     let plans: Arc<Vec<_>> = Arc::new((0..KEYS).map(plan).collect());
     let asking = (0..IN_FLIGHT).map(|lane| {
-        let (limiter, scope, plans) = (Arc::clone(&limiter), Arc::clone(&scope), Arc::clone(&plans));
+        let (limiter, scope, plans) =
+            (Arc::clone(&limiter), Arc::clone(&scope), Arc::clone(&plans));
         tokio::spawn(async move {
             let (mut admitted, mut held) = (0, Vec::new());
             for turn in (lane..decisions).step_by(IN_FLIGHT) {
@@ -213,16 +277,27 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
     admitted
 }
 
-async fn article(server: &Server, script: &'static str, quota: u64, per_ms: u64, decisions: usize) -> usize {
+async fn article(
+    server: &Server,
+    script: &'static str,
+    quota: u64,
+    per_ms: u64,
+    decisions: usize,
+) -> usize {
     let conn = server.client().get_multiplexed_async_connection().await.unwrap();
-    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut conn.clone()).await.unwrap();
+    let sha: String =
+        redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut conn.clone()).await.unwrap();
     let asking = (0..IN_FLIGHT).map(|lane| {
         let (mut conn, sha) = (conn.clone(), sha.clone());
         tokio::spawn(async move {
             let mut admitted = 0;
             for turn in (lane..decisions).step_by(IN_FLIGHT) {
                 // As long as ours, which are digests.
-                let key = format!("weir:1:{{{:032x}}}:bench/bench/article:{:032x}", turn % KEYS, turn % KEYS);
+                let key = format!(
+                    "weir:1:{{{:032x}}}:bench/bench/article:{:032x}",
+                    turn % KEYS,
+                    turn % KEYS
+                );
                 let mut command = redis::cmd("EVALSHA");
                 command.arg(&sha).arg(1).arg(key).arg(quota).arg(per_ms).arg(format!("{turn:016}"));
                 admitted += command.query_async::<usize>(&mut conn).await.unwrap();
@@ -249,8 +324,17 @@ fn main() {
             let (before_us, before) = server.evalsha();
             let admitted = ask(&server, case, DECISIONS);
             let (after_us, after) = server.evalsha();
-            assert_eq!(admitted > 0, case.admits, "{}: {admitted} of {DECISIONS} admitted", case.name);
-            assert!(!case.admits || admitted == DECISIONS, "{}: {admitted} of {DECISIONS} admitted", case.name);
+            assert_eq!(
+                admitted > 0,
+                case.admits,
+                "{}: {admitted} of {DECISIONS} admitted",
+                case.name
+            );
+            assert!(
+                !case.admits || admitted == DECISIONS,
+                "{}: {admitted} of {DECISIONS} admitted",
+                case.name
+            );
             times.push((after_us - before_us) / (after - before));
             *bytes = server.memory();
         }

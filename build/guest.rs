@@ -1,8 +1,12 @@
-//! Builds policies to WebAssembly with a cargo of their own. Shared by `build.rs` and by the tests; knows nothing of what the policies do.
+//! Builds policies to WebAssembly with a cargo of their own. Shared by `build.rs` and by the tests;
+//! knows nothing of what the policies do.
 //!
-//! The ordinary toolchain needs `rustup target add wasm32-unknown-unknown`. Where rustup can't fetch it, these variables say what to use instead:
-//! - `WEIR_WASM_DEBIAN=1`: Debian's `rustc-web`, `cargo-web` and `rust-web-src`, which build the standard library too (`-Zbuild-std`);
-//! - `WEIR_WASM_CARGO`, `WEIR_WASM_RUSTC`: another cargo or rustc (by default `/usr/bin/cargo` and `/usr/bin/rustc` with the above).
+//! The ordinary toolchain needs `rustup target add wasm32-unknown-unknown`. Where rustup can't
+//! fetch it, these variables say what to use instead:
+//! - `WEIR_WASM_DEBIAN=1`: Debian's `rustc-web`, `cargo-web` and `rust-web-src`, which build the
+//!   standard library too (`-Zbuild-std`);
+//! - `WEIR_WASM_CARGO`, `WEIR_WASM_RUSTC`: another cargo or rustc (by default `/usr/bin/cargo` and
+//!   `/usr/bin/rustc` with the above).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +17,10 @@ const TARGET: &str = "wasm32-unknown-unknown";
 const PROFILE: &str = "policy";
 /// What begins each WebAssembly module (not component) of version 1.
 const MAGIC: &[u8] = b"\0asm\x01\0\0\0";
-/// What of cargo's own variables says where to fetch crates from, and stays. All others describe the build that is going on outside.
-const KEPT: [&str; 6] = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
+/// What of cargo's own variables says where to fetch crates from, and stays. All others describe
+/// the build that is going on outside.
+const KEPT: [&str; 6] =
+    ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
 
 /// Environment variables that choose the toolchain.
 #[allow(dead_code, reason = "only the build script watches them")]
@@ -27,7 +33,8 @@ struct Toolchain {
 }
 
 fn toolchain() -> Toolchain {
-    let debian = env::var_os("WEIR_WASM_DEBIAN").is_some_and(|value| !value.is_empty() && value != "0");
+    let debian =
+        env::var_os("WEIR_WASM_DEBIAN").is_some_and(|value| !value.is_empty() && value != "0");
     let choose = |own: &str, debians: &str, outer: &str, name: &str| {
         let outer = if debian { Ok(debians.to_owned()) } else { env::var(outer) };
         env::var(own).or(outer).unwrap_or_else(|_| name.to_owned())
@@ -39,11 +46,16 @@ fn toolchain() -> Toolchain {
     }
 }
 
-/// Builds packages of the workspace at `root` inside `target_dir` (which nobody else's build may hold locked), and answers where their modules are.
+/// Builds packages of the workspace at `root` inside `target_dir` (which nobody else's build may
+/// hold locked), and answers where their modules are.
 ///
 /// # Errors
 /// A sentence that says what to do.
-pub(crate) fn build(root: &Path, packages: &[&str], target_dir: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn build(
+    root: &Path,
+    packages: &[&str],
+    target_dir: &Path,
+) -> Result<Vec<PathBuf>, String> {
     let toolchain = toolchain();
     if !toolchain.builds_std {
         check_std(&toolchain.rustc)?;
@@ -61,34 +73,53 @@ pub(crate) fn build(root: &Path, packages: &[&str], target_dir: &Path) -> Result
         }
     }
     command.current_dir(root).env("RUSTC", &toolchain.rustc);
-    command.args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"]).arg(target_dir);
+    command
+        .args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"])
+        .arg(target_dir);
     for package in packages {
         command.args(["--package", package]);
     }
     if toolchain.builds_std {
-        command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "wasm-ld").arg("-Zbuild-std=std,panic_abort");
+        command
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "wasm-ld")
+            .arg("-Zbuild-std=std,panic_abort");
     }
-    let output = command.output().map_err(|error| format!("{} could not be started: {error}; run `make setup`", toolchain.cargo))?;
+    let output = command.output().map_err(|error| {
+        format!("{} could not be started: {error}; run `make setup`", toolchain.cargo)
+    })?;
     if !output.status.success() {
-        return Err(format!("the policies could not be built:\n{}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!(
+            "the policies could not be built:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     }
     packages.iter().map(|package| module(target_dir, package)).collect()
 }
 
 /// Without this check cargo says that `core` can't be found, for each crate.
 fn check_std(rustc: &str) -> Result<(), String> {
-    let output = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
-    let output = output.map_err(|error| format!("{rustc} could not be started: {error}; run `make setup`"))?;
+    let output =
+        Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
+    let output = output
+        .map_err(|error| format!("{rustc} could not be started: {error}; run `make setup`"))?;
     let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let mut files = fs::read_dir(&folder).into_iter().flatten().flatten();
     if files.any(|file| file.file_name().to_string_lossy().starts_with("libstd-")) {
         return Ok(());
     }
-    Err(format!("{rustc} has no standard library for {TARGET}: run `make setup` (or `rustup target add {TARGET}`)"))
+    Err(format!(
+        "{rustc} has no standard library for {TARGET}: run `make setup` (or `rustup target add {TARGET}`)"
+    ))
 }
 
 fn module(target_dir: &Path, package: &str) -> Result<PathBuf, String> {
-    let path = target_dir.join(TARGET).join(PROFILE).join(format!("{}.wasm", package.replace('-', "_")));
+    let path =
+        target_dir.join(TARGET).join(PROFILE).join(format!("{}.wasm", package.replace('-', "_")));
     let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if bytes.starts_with(MAGIC) { Ok(path) } else { Err(format!("{} is no WebAssembly module", path.display())) }
+    if bytes.starts_with(MAGIC) {
+        Ok(path)
+    } else {
+        Err(format!("{} is no WebAssembly module", path.display()))
+    }
 }

@@ -1,8 +1,10 @@
-//! Weir inside another Rust program: on a socket of its own making, configured by a string, ended by the program.
+//! Weir inside another Rust program: on a socket of its own making, configured by a string, ended
+//! by the program.
 //!
 //!     cargo run --example embed
 //!
-//! The whole proxy is there: policies in Wasm, limits, metrics, reloads. What `proxy.toml` says to `weir run` is said here by [`configuration`].
+//! The whole proxy is there: policies in Wasm, limits, metrics, reloads. What `proxy.toml` says to
+//! `weir run` is said here by [`configuration`].
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Starts an upstream and Weir before it, sends five requests through, and ends both. Answers the status lines.
+/// Starts an upstream and Weir before it, sends five requests through, and ends both. Answers the
+/// status lines.
 pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
     // What the program serves; here the small server of `weir demo`.
     let upstream = DemoUpstream::start(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -28,7 +31,8 @@ pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
     // The path is what mistakes are told with, and where relative paths in the text begin.
     let config = Config::parse(&configuration(upstream.address(), 3), Path::new("embedded.toml"))?;
 
-    // A socket that the program has bound, perhaps with its own options, or inherited. Without any, Weir binds what the configuration names.
+    // A socket that the program has bound, perhaps with its own options, or inherited. Without any,
+    // Weir binds what the configuration names.
     let socket = TcpListener::bind("127.0.0.1:0")?;
     let proxy = socket.local_addr()?;
     let app = App::start_on(config, vec![socket])?;
@@ -39,11 +43,16 @@ pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
     }
 
     // A new configuration is applied while requests are served; counters stay as they are.
-    app.reloader().apply(Config::parse(&configuration(upstream.address(), 4), Path::new("embedded.toml"))?)?;
+    app.reloader()
+        .apply(Config::parse(&configuration(upstream.address(), 4), Path::new("embedded.toml"))?)?;
     statuses.push(get(proxy, "/hello")?);
 
     // Stops accepting and waits, at most `server.shutdown_grace`, for what is under way.
-    if app.shutdown() { Ok(statuses) } else { Err("requests were cut at the end of the grace period".into()) }
+    if app.shutdown() {
+        Ok(statuses)
+    } else {
+        Err("requests were cut at the end of the grace period".into())
+    }
 }
 
 /// As in `proxy.toml`. Each client address may send `quota` requests a minute.

@@ -1,16 +1,23 @@
-//! The limiter without the proxy: workers that together send at most 100 mails an hour, in one process or in many on one Redis Cluster.
+//! The limiter without the proxy: workers that together send at most 100 mails an hour, in one
+//! process or in many on one Redis Cluster.
 //!
-//!     cargo run --example limiter                                            a demonstration: four workers in this process, an hour of two seconds
-//!     cargo run --example limiter -- --outbox DIR                            sends what lies in DIR/outbox, counted in this process
-//!     cargo run --example limiter -- --outbox DIR --cluster A:1,B:2,C:3      counted on Redis, by all processes that say so together
+//!     cargo run --example limiter
+//!         a demonstration: four workers in this process, an hour of two seconds
+//!     cargo run --example limiter -- --outbox DIR
+//!         sends what lies in DIR/outbox, counted in this process
+//!     cargo run --example limiter -- --outbox DIR --cluster A:1,B:2,C:3
+//!         counted on Redis, by all processes that say so together
 //!
-//! also `--redis A:1` (one server), `--workers 4`, `--quota 100`, `--hour-ms 3600000`, `--send-ms 0` (how long one send takes).
+//! also `--redis A:1` (one server), `--workers 4`, `--quota 100`, `--hour-ms 3600000`, `--send-ms
+//! 0` (how long one send takes).
 //!
-//! Each worker takes before it sends, gives back what was not sent, and waits for as long as it is told when it is refused. A worker that is killed with a mail in
-//! hand may have sent it, so its unit stays taken until the hour is over: never more than the quota goes out. The mail still lies in the
-//! outbox, and another worker sends it.
+//! Each worker takes before it sends, gives back what was not sent, and waits for as long as it is
+//! told when it is refused. A worker that is killed with a mail in hand may have sent it, so its
+//! unit stays taken until the hour is over: never more than the quota goes out. The mail still lies
+//! in the outbox, and another worker sends it.
 //!
-//! Three rooms are enough: `plan` says what is asked for, `limit` asks for it, `engine` counts. None of them knows HTTP.
+//! Three rooms are enough: `plan` says what is asked for, `limit` asks for it, `engine` counts.
+//! None of them knows HTTP.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -48,7 +55,8 @@ pub struct Pace {
     pub send: Duration,
 }
 
-/// An outbox as folders: what waits, what was sent, and what no server takes. A mail is in exactly one of them.
+/// An outbox as folders: what waits, what was sent, and what no server takes. A mail is in exactly
+/// one of them.
 #[derive(Clone, Debug)]
 pub struct Post(PathBuf);
 
@@ -77,7 +85,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(folder) => Post::open(Path::new(folder))?,
         None => {
             (workers, pace.hour) = (4, Duration::from_secs(2));
-            Post::open(&demonstration)?.filled((0..250).map(|number| format!("customer-{number}")))?
+            Post::open(&demonstration)?
+                .filled((0..250).map(|number| format!("customer-{number}")))?
         }
     };
     for report in work(&store, pace, &post, workers).await? {
@@ -98,18 +107,34 @@ pub fn in_memory() -> Store {
 pub fn on_redis<'a>(mode: RedisMode, nodes: impl IntoIterator<Item = &'a str>) -> Store {
     let nodes = nodes.into_iter().map(str::to_owned).collect();
     let deadline = Duration::from_secs(2);
-    Store::Redis(RedisSettings { nodes, mode, username: None, password: None, key_prefix: "mail".into(), deadline })
+    Store::Redis(RedisSettings {
+        nodes,
+        mode,
+        username: None,
+        password: None,
+        key_prefix: "mail".into(),
+        deadline,
+    })
 }
 
 /// The limiter on a store; all with the same store and prefix count together.
 pub fn limiter(store: &Store) -> Result<Limiter, Box<dyn Error>> {
     let metrics = Metrics::new(1);
     let engine = Arc::new(Engine::build(store, Clock::system(), &metrics)?);
-    Ok(Limiter::new(Settings { deadline: Duration::from_secs(2), ..Settings::default() }, engine, metrics))
+    Ok(Limiter::new(
+        Settings { deadline: Duration::from_secs(2), ..Settings::default() },
+        engine,
+        metrics,
+    ))
 }
 
 /// So many workers in this process, until the outbox is empty.
-pub async fn work(store: &Store, pace: Pace, post: &Post, workers: usize) -> Result<Vec<Report>, Box<dyn Error>> {
+pub async fn work(
+    store: &Store,
+    pace: Pace,
+    post: &Post,
+    workers: usize,
+) -> Result<Vec<Report>, Box<dyn Error>> {
     let limiter = Arc::new(limiter(store)?);
     let running = (0..workers).map(|_| worker(Arc::clone(&limiter), pace, post.clone()));
     let reports = running.collect::<tokio::task::JoinSet<_>>().join_all().await;
@@ -119,11 +144,20 @@ pub async fn work(store: &Store, pace: Pace, post: &Post, workers: usize) -> Res
 }
 
 /// One worker, until the outbox is empty.
-pub async fn worker(limiter: Arc<Limiter>, pace: Pace, post: Post) -> Result<Report, std::io::Error> {
-    // Whose counters these are, and what to do when the store can't be reached: rather send nothing than too much.
+pub async fn worker(
+    limiter: Arc<Limiter>,
+    pace: Pace,
+    post: Post,
+) -> Result<Report, std::io::Error> {
+    // Whose counters these are, and what to do when the store can't be reached: rather send nothing
+    // than too much.
     let scope = Arc::new(Scope::new("mail".into(), "mail".into(), Fallback::Deny, false));
-    // One counter for the whole company; a key for each customer would give each an hour's allowance. What was not sent is given back.
-    let rate = Rate { amount: pace.quota, per_ms: u64::try_from(pace.hour.as_millis()).unwrap_or(u64::MAX) };
+    // One counter for the whole company; a key for each customer would give each an hour's
+    // allowance. What was not sent is given back.
+    let rate = Rate {
+        amount: pace.quota,
+        per_ms: u64::try_from(pace.hour.as_millis()).unwrap_or(u64::MAX),
+    };
     let hour = Algorithm::FixedWindow { rate, alignment: Alignment::FirstRequest };
     let limit = Limit { refund: Refund::Unsent, ..Limit::new("hourly", "everybody", hour) };
     let plan = Arc::new(Plan::new(vec![limit]).map_err(std::io::Error::other)?);
@@ -164,21 +198,27 @@ impl Post {
 
     /// With these mails to be sent.
     pub fn filled(self, mails: impl IntoIterator<Item = String>) -> std::io::Result<Self> {
-        mails.into_iter().try_for_each(|mail| std::fs::write(self.0.join("outbox").join(mail), "Dear customer"))?;
+        mails.into_iter().try_for_each(|mail| {
+            std::fs::write(self.0.join("outbox").join(mail), "Dear customer")
+        })?;
         Ok(self)
     }
 
     /// The mails in a folder.
     pub fn names(&self, folder: &str) -> std::io::Result<Vec<String>> {
-        std::fs::read_dir(self.0.join(folder))?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        std::fs::read_dir(self.0.join(folder))?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
     }
 
-    /// Any mail that waits: two workers may have the same one in mind, and the one that is later sends nothing.
+    /// Any mail that waits: two workers may have the same one in mind, and the one that is later
+    /// sends nothing.
     fn next(&self) -> std::io::Result<Option<String>> {
         Ok(fastrand::choice(self.names("outbox")?))
     }
 
-    /// Stands for a mail server: it takes each mail once, whoever brings it, and knows nobody called `nobody`.
+    /// Stands for a mail server: it takes each mail once, whoever brings it, and knows nobody
+    /// called `nobody`.
     fn send(&self, mail: &str) -> std::io::Result<bool> {
         let to = if mail.starts_with("nobody") { "returned" } else { "sent" };
         match std::fs::rename(self.0.join("outbox").join(mail), self.0.join(to).join(mail)) {

@@ -1,9 +1,12 @@
-//! Draws what each algorithm admits of the same traffic, into docs/pictures/. The limiter is the real one, in memory; only its clock is held.
+//! Draws what each algorithm admits of the same traffic, into docs/pictures/. The limiter is the
+//! real one, in memory; only its clock is held.
 //!
 //!     cargo run --example pictures
 //!
-//! The limit is always ten in ten seconds (quota: ten a day; concurrency: five in flight, each for four seconds). The traffic: two a second, which is
-//! twice the limit; nothing for a while; ten just before and ten just after the half minute, which is the border of two windows; twenty-five at once.
+//! The limit is always ten in ten seconds (quota: ten a day; concurrency: five in flight, each for
+//! four seconds). The traffic: two a second, which is twice the limit; nothing for a while; ten
+//! just before and ten just after the half minute, which is the border of two windows; twenty-five
+//! at once.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -62,13 +65,21 @@ fn traffic() -> Vec<f64> {
 
 /// Sends the traffic through one limit.
 async fn replay(algorithm: &Algorithm) -> Result<Vec<Asked>, Box<dyn Error>> {
-    let unit_us = if matches!(algorithm, Algorithm::Quota { .. }) { TENTH_OF_A_DAY_US } else { SECOND_US };
+    let unit_us =
+        if matches!(algorithm, Algorithm::Quota { .. }) { TENTH_OF_A_DAY_US } else { SECOND_US };
     let clock = Clock::virtual_at(START_US);
     let metrics = Metrics::new(1);
     let store = Store::Embedded(EmbeddedSettings { keys_max: 1_000 });
-    let limiter = Limiter::new(Settings::default(), Arc::new(Engine::build(&store, clock.clone(), &metrics)?), metrics);
+    let limiter = Limiter::new(
+        Settings::default(),
+        Arc::new(Engine::build(&store, clock.clone(), &metrics)?),
+        metrics,
+    );
     let scope = Scope::new("picture".into(), "picture".into(), Fallback::Deny, false);
-    let (scope, plan) = (Arc::new(scope), Arc::new(Plan::new(vec![Limit::new("picture", "client", algorithm.clone())])?));
+    let (scope, plan) = (
+        Arc::new(scope),
+        Arc::new(Plan::new(vec![Limit::new("picture", "client", algorithm.clone())])?),
+    );
     let (mut asked, mut under_way) = (Vec::new(), Vec::new());
     for at in traffic() {
         under_way.retain(|(until, _)| *until > at);
@@ -107,7 +118,10 @@ pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn E
     )?;
     writeln!(svg, "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>")?;
     let counted = if in_flight { "in flight" } else { "passed in the last period" };
-    writeln!(svg, "<text x=\"56\" y=\"16\" font-size=\"13\" font-weight=\"bold\" fill=\"#1f2933\">{name}</text>")?;
+    writeln!(
+        svg,
+        "<text x=\"56\" y=\"16\" font-size=\"13\" font-weight=\"bold\" fill=\"#1f2933\">{name}</text>"
+    )?;
     writeln!(
         svg,
         "<text x=\"{end:.0}\" y=\"16\" text-anchor=\"end\" fill=\"#52606d\">{counted}: {} at most, the limit is {limit}</text>",
@@ -122,18 +136,38 @@ pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn E
             label(algorithm, border)
         )?;
     }
-    writeln!(svg, "<path d=\"M56 {0:.1}H{end:.1}\" stroke=\"#d64545\" stroke-dasharray=\"4 3\"/>", y(limit as usize))?;
-    writeln!(svg, "<text x=\"50\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#d64545\">{limit}</text>", y(limit as usize) + 4.0)?;
-    writeln!(svg, "<path d=\"{}\" fill=\"none\" stroke=\"#3e6fb0\" stroke-width=\"1.5\"/>", staircase(&passes, span, x, y))?;
+    writeln!(
+        svg,
+        "<path d=\"M56 {0:.1}H{end:.1}\" stroke=\"#d64545\" stroke-dasharray=\"4 3\"/>",
+        y(limit as usize)
+    )?;
+    writeln!(
+        svg,
+        "<text x=\"50\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#d64545\">{limit}</text>",
+        y(limit as usize) + 4.0
+    )?;
+    writeln!(
+        svg,
+        "<path d=\"{}\" fill=\"none\" stroke=\"#3e6fb0\" stroke-width=\"1.5\"/>",
+        staircase(&passes, span, x, y)
+    )?;
     for Asked { at, passed } in &asked {
         let at_x = x(*at);
         match passed {
             None => writeln!(svg, "<path d=\"M{at_x:.1} 140V150\" stroke=\"#d64545\"/>")?,
             Some(passed) => {
                 if passed > at {
-                    writeln!(svg, "<path d=\"M{at_x:.1} 139L{:.1} 136\" stroke=\"#e9b949\"/>", x(*passed))?;
+                    writeln!(
+                        svg,
+                        "<path d=\"M{at_x:.1} 139L{:.1} 136\" stroke=\"#e9b949\"/>",
+                        x(*passed)
+                    )?;
                 }
-                writeln!(svg, "<path d=\"M{0:.1} 126V136\" stroke=\"#2f8f5b\" stroke-width=\"1.5\"/>", x(*passed))?;
+                writeln!(
+                    svg,
+                    "<path d=\"M{0:.1} 126V136\" stroke=\"#2f8f5b\" stroke-width=\"1.5\"/>",
+                    x(*passed)
+                )?;
             }
         }
     }
@@ -144,7 +178,11 @@ pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn E
 }
 
 fn label(algorithm: &Algorithm, border: u32) -> String {
-    if matches!(algorithm, Algorithm::Quota { .. }) { format!("day {}", border + 1) } else { format!("{} s", border * 10) }
+    if matches!(algorithm, Algorithm::Quota { .. }) {
+        format!("day {}", border + 1)
+    } else {
+        format!("{} s", border * 10)
+    }
 }
 
 /// How many of `passes` lie in the span before (and at) `at`.
@@ -156,8 +194,14 @@ fn most(passes: &[f64], span: f64) -> usize {
     passes.iter().map(|at| within(passes, span, *at)).max().unwrap_or(0)
 }
 
-fn staircase(passes: &[f64], span: f64, x: impl Fn(f64) -> f64, y: impl Fn(usize) -> f64) -> String {
-    let mut turns: Vec<f64> = passes.iter().flat_map(|at| [*at, at + span]).filter(|at| *at <= SPAN).collect();
+fn staircase(
+    passes: &[f64],
+    span: f64,
+    x: impl Fn(f64) -> f64,
+    y: impl Fn(usize) -> f64,
+) -> String {
+    let mut turns: Vec<f64> =
+        passes.iter().flat_map(|at| [*at, at + span]).filter(|at| *at <= SPAN).collect();
     turns.sort_by(f64::total_cmp);
     let mut path = format!("M56 {:.1}", y(0));
     for at in turns {

@@ -1,9 +1,11 @@
-//! How wrong the two counters of `sliding_window_counter` are on real traffic, decision by decision.
+//! How wrong the two counters of `sliding_window_counter` are on real traffic, decision by
+//! decision.
 //!
 //!     cargo run --example sliding_error -- access.log [more logs in the common format]
 //!
-//! Each client's requests go through the limiter at the log's own times (and 100 times faster); those within one second are spread over it. A decision
-//! is wrong where the true count of what was admitted in the trailing window says otherwise.
+//! Each client's requests go through the limiter at the log's own times (and 100 times faster);
+//! those within one second are spread over it. A decision is wrong where the true count of what was
+//! admitted in the trailing window says otherwise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -16,7 +18,8 @@ use weir::plan::{Algorithm, Fallback, Limit, Plan, Rate};
 use weir::telemetry::Metrics;
 
 const SECOND_US: i64 = 1_000_000;
-/// As large as what a log's clients come to, so that a few per cent are refused: units, milliseconds.
+/// As large as what a log's clients come to, so that a few per cent are refused: units,
+/// milliseconds.
 const LIMITS: [(u64, u64); 4] = [(5, 7_000), (10, 10_000), (20, 60_000), (100, 600_000)];
 const SPEEDS: [i64; 2] = [1, 100];
 
@@ -63,7 +66,8 @@ pub fn requests(log: &str) -> Vec<(i64, String)> {
 
 /// `17/May/2015:10:05:03 +0000` as seconds since 1970. The zone only shifts the whole log.
 fn seconds(stamp: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let mut parts = stamp.split(['/', ':', ' ']);
     let day: i64 = parts.next()?.parse().ok()?;
     let name = parts.next()?;
@@ -71,9 +75,11 @@ fn seconds(stamp: &str) -> Option<i64> {
     let year: i64 = parts.next()?.parse().ok()?;
     let mut clock = parts.map_while(|part| part.parse::<i64>().ok());
     let (hour, minute, second) = (clock.next()?, clock.next()?, clock.next()?);
-    // Days from the civil calendar: years begin in March, so that a leap day is the last of its year.
+    // Days from the civil calendar: years begin in March, so that a leap day is the last of its
+    // year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    let days =
+        365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
     Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
@@ -81,11 +87,19 @@ fn seconds(stamp: &str) -> Option<i64> {
 ///
 /// # Errors
 /// When the limiter can't be made.
-pub async fn replay(requests: &[(i64, String)], rate: Rate, speed: i64) -> Result<Found, Box<dyn Error>> {
+pub async fn replay(
+    requests: &[(i64, String)],
+    rate: Rate,
+    speed: i64,
+) -> Result<Found, Box<dyn Error>> {
     let clock = Clock::virtual_at(0);
     let metrics = Metrics::new(1);
     let store = Store::Embedded(EmbeddedSettings { keys_max: 100_000 });
-    let limiter = Limiter::new(Settings::default(), Arc::new(Engine::build(&store, clock.clone(), &metrics)?), metrics);
+    let limiter = Limiter::new(
+        Settings::default(),
+        Arc::new(Engine::build(&store, clock.clone(), &metrics)?),
+        metrics,
+    );
     let scope = Scope::new("error".into(), "error".into(), Fallback::Deny, false);
     let scope = Arc::new(scope);
     let window_us = rate.per_ms as i64 * 1_000;
@@ -94,14 +108,22 @@ pub async fn replay(requests: &[(i64, String)], rate: Rate, speed: i64) -> Resul
     for (at, client) in requests {
         let at = at / speed;
         clock.set(at);
-        let plan = Arc::new(Plan::new(vec![Limit::new("error", client, Algorithm::SlidingWindowCounter { rate })])?);
+        let plan = Arc::new(Plan::new(vec![Limit::new(
+            "error",
+            client,
+            Algorithm::SlidingWindowCounter { rate },
+        )])?);
         let truth = admitted.entry(client).or_default();
         while truth.front().is_some_and(|first| *first <= at - window_us) {
             truth.pop_front();
         }
         let (fits, remaining) = match limiter.take(&scope, &plan).await {
-            Take::Granted(outcome, _) => (true, outcome.limits.first().map_or(0, |limit| limit.remaining + 1)),
-            Take::Refused(outcome) => (false, outcome.limits.first().map_or(0, |limit| limit.remaining)),
+            Take::Granted(outcome, _) => {
+                (true, outcome.limits.first().map_or(0, |limit| limit.remaining + 1))
+            }
+            Take::Refused(outcome) => {
+                (false, outcome.limits.first().map_or(0, |limit| limit.remaining))
+            }
             Take::Unavailable => return Err("the store in memory did not answer".into()),
         };
         let room = (truth.len() as u64) < rate.amount;
@@ -130,12 +152,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for file in std::env::args().skip(1) {
         let requests = requests(&std::fs::read_to_string(&file)?);
-        let name = std::path::Path::new(&file).file_name().map_or(file.clone(), |name| name.to_string_lossy().into_owned());
+        let name = std::path::Path::new(&file)
+            .file_name()
+            .map_or(file.clone(), |name| name.to_string_lossy().into_owned());
         for (amount, per_ms) in LIMITS {
             for speed in SPEEDS {
                 let found = replay(&requests, Rate { amount, per_ms }, speed).await?;
-                let Found { decisions, refused, wrongly_admitted, wrongly_refused, error, most } = found;
-                let wrong = 100.0 * (wrongly_admitted + wrongly_refused) as f64 / decisions.max(1) as f64;
+                let Found { decisions, refused, wrongly_admitted, wrongly_refused, error, most } =
+                    found;
+                let wrong =
+                    100.0 * (wrongly_admitted + wrongly_refused) as f64 / decisions.max(1) as f64;
                 let mean = 100.0 * error.0 / error.1.max(1) as f64;
                 println!(
                     "| {name} | {amount} in {} s | {speed}x | {decisions} | {refused} | {wrongly_admitted} | {wrongly_refused} | {wrong:.2} % | {mean:.1} % | {most} |",

@@ -1,25 +1,31 @@
 -- fixed_window: at most `quota` units in each window of `period`.
 --
--- Promises   Exact: a window admits `quota` units, never one more. Up to 2 x quota may pass around the border of two windows, as with
---            every fixed window. A window is set once, by its first unit or by the clock; later hits never extend it.
--- Numbers    quota (units), period (time units), alignment (0: a window begins at the first request after the last one's end; 1: at
---            whole multiples of the period since 1970).
--- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0. No count is no window.
---            The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock stepped
---            back. By the clock, and when it is the next window's, that is the window to count in: it would otherwise begin twice.
+-- Promises   Exact: a window admits `quota` units, never one more. Up to 2 x quota may pass around
+--            the border of two windows, as with every fixed window. A window is set once, by its
+--            first unit or by the clock; later hits never extend it.
+-- Numbers    quota (units), period (time units), alignment (0: a window begins at the first request
+--            after the last one's end; 1: at whole multiples of the period since 1970).
+-- State      s1 = the window's beginning (time units since 1970), s2 = units counted in it, s3 = 0.
+--            No count is no window. The beginning is compared with `now`; expiry never decides. A
+--            beginning in the future proves that the clock stepped back. By the clock, and when it
+--            is the next window's, that is the window to count in: it would otherwise begin twice.
 --            Else the window starts again from now.
 -- Lifetime   One period beyond the window's end, set with its first unit.
--- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
---            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten (0: as it stands).
---            Cost 0 is decided as 1 and counts nothing. A cost above the quota never fits.
--- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Only into the window that was charged; a count of zero is no window: all 0.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SETRANGE (a SET with its lifetime
---            for a window's first unit).
--- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the window's id in the value.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
+--            written, time units until it would fit (-1: it fits, or never can), time units until
+--            all is back, the instant at which the state may be forgotten (0: as it stands). Cost 0
+--            is decided as 1 and counts nothing. A cost above the quota never fits.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
+--            the instant at which it may be forgotten. Only into the window that was charged; a
+--            count of zero is no window: all 0.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+--            SETRANGE (a SET with its lifetime for a window's first unit).
+-- Source     The field's fixed window counter (nginx, Envoy, Redis' INCR pattern), with the
+--            window's id in the value.
 --
--- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
--- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+-- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers
+-- in Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as
+-- the driver's generator needs it.
 
 local function take(s1, s2, _, now, cost, quota, period, alignment)
   local start, count = now, 0

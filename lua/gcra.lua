@@ -1,31 +1,40 @@
 -- gcra: `quota` units every `period` on average, and at most `burst` at once.
 --
--- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no rounding: 900 a second is 900 a
---            second for ever. The same decisions as token_bucket, in two integers; also while callers differ in quota or burst, as
---            they do during an edit: then at most what the larger allows.
+-- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
+--            rounding: 900 a second is 900 a second for ever. The same decisions as token_bucket,
+--            in two integers; also while callers differ in quota or burst, as they do during an
+--            edit: then at most what the larger allows.
 -- Numbers    quota (units), period (time units), burst (units), fourth not used.
--- State      s1 + s2 / quota = the instant at which nothing was left, or would have been (time units since 1970, s1 whole, s2 the
---            remainder in 1 / quota units): the theoretical arrival time (TAT) less a whole burst. What has flowed in since, a burst
---            at most, is left. It does not depend on the burst, so that a limit may be edited. Before 1970 it is below zero;
---            all 0 is full, and the one instant that would be written so is moved by a time unit.
---            An instant in the future can't have been written for this now: the clock stepped back. It starts again at full, from
---            now. A remainder of quota or more (the quota was edited) is rounded up.
+-- State      s1 + s2 / quota = the instant at which nothing was left, or would have been (time
+--            units since 1970, s1 whole, s2 the remainder in 1 / quota units): the theoretical
+--            arrival time (TAT) less a whole burst. What has flowed in since, a burst at most, is
+--            left. It does not depend on the burst, so that a limit may be edited. Before 1970 it
+--            is below zero; all 0 is full, and the one instant that would be written so is moved by
+--            a time unit. An instant in the future can't have been written for this now: the clock
+--            stepped back. It starts again at full, from now. A remainder of quota or more (the
+--            quota was edited) is rounded up.
 -- Lifetime   One period beyond the instant at which all is back.
--- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
---            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten.
---            Cost 0 is decided as 1 and charges nothing. A cost above the burst never fits.
--- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota, and never above full (all 0): what has
---            surely not flowed back by itself. Anything simpler over-admits. To count only what overflowed with the level that the
---            take found does, too: what another take had charged by then may have come back since.
--- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
--- Source     ITU-T I.371, the Generic Cell Rate Algorithm in its virtual scheduling form, its TAT moved by the burst.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
+--            written, time units until it would fit (-1: it fits, or never can), time units until
+--            all is back, the instant at which the state may be forgotten. Cost 0 is decided as 1
+--            and charges nothing. A cost above the burst never fits.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
+--            the instant at which it may be forgotten. Returns max(0, units x T - (now - taken)), T
+--            = period / quota, and never above full (all 0): what has surely not flowed back by
+--            itself. Anything simpler over-admits. To count only what overflowed with the level
+--            that the take found does, too: what another take had charged by then may have come
+--            back since.
+-- Memory     16 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+--            SET.
+-- Source     ITU-T I.371, the Generic Cell Rate Algorithm in its virtual scheduling form, its TAT
+--            moved by the burst.
 --
--- The level is counted in ticks of 1 / quota time units: one unit costs `period` ticks, a time unit brings `quota` ticks, and a full
--- burst is burst x period <= 2^52 ticks, so every sum, product and quotient below is a whole number that a double holds. A product that
--- is larger is more than any burst, and comparing it is all that is done with it.
--- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
--- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+-- The level is counted in ticks of 1 / quota time units: one unit costs `period` ticks, a time unit
+-- brings `quota` ticks, and a full burst is burst x period <= 2^52 ticks, so every sum, product and
+-- quotient below is a whole number that a double holds. A product that is larger is more than any
+-- burst, and comparing it is all that is done with it. All arguments and answers are whole numbers
+-- below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT. Pure: reads
+-- and writes nothing. The last line stands alone, as the driver's generator needs it.
 
 local function take(s1, s2, _, now, cost, quota, period, burst)
   local full = burst * period
@@ -63,7 +72,8 @@ local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
   local level = (now - whole) * quota - rest
   if units > burst then units = burst end
   local back = units * period - (now - taken_at) * quota
-  -- A take or an instant in the future: the clock stepped back, and what was taken is no longer in this state.
+  -- A take or an instant in the future: the clock stepped back, and what was taken is no longer in
+  -- this state.
   if s1 == 0 and s2 == 0 or level < 0 or level >= full or taken_at > now or back <= 0 then
     return s1, s2, s3, 0, 0
   end

@@ -1,29 +1,39 @@
--- sliding_window_counter: about `quota` units in any trailing period; the last window counts by the share of it that is still inside.
+-- sliding_window_counter: about `quota` units in any trailing period; the last window counts by the
+-- share of it that is still inside.
 --
--- Promises   Approximate: the last window's units are taken to have come evenly. Up to 2 x quota may pass in a trailing period when
---            they did not (all at a window's end, then all at the next one's end); over two whole windows it is right. Measured on
---            real traffic: docs/algorithms.md.
+-- Promises   Approximate: the last window's units are taken to have come evenly. Up to 2 x quota
+--            may pass in a trailing period when they did not (all at a window's end, then all at
+--            the next one's end); over two whole windows it is right. Measured on real traffic:
+--            docs/algorithms.md.
 -- Numbers    quota (units), period (time units).
--- State      s1 = the window's beginning (time units since 1970, a whole multiple of the period), s2 = units in it, s3 = units in the
---            one before. The beginning is compared with `now`; expiry never decides. A beginning in the future proves that the clock
---            stepped back: both windows start again empty.
+-- State      s1 = the window's beginning (time units since 1970, a whole multiple of the period),
+--            s2 = units in it, s3 = units in the one before. The beginning is compared with `now`;
+--            expiry never decides. A beginning in the future proves that the clock stepped back:
+--            both windows start again empty.
 -- Lifetime   Two periods beyond the window's end: one that it still counts in, one more.
--- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit,
---            or until a unit would where it fits and leaves nothing (-1: units are left, or it never can fit), time units until all
---            is back, the instant at which the state may be forgotten. Cost 0 is decided as 1 and counts nothing. A cost above the
---            quota never fits. What is told to fit, fits, if nobody else takes it.
--- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Into the window that was charged, this one or the one before, never below zero; all 0 where both are empty.
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
--- Source     Cloudflare, "How we built rate limiting capable of scaling to millions of domains" (2017): the two counters and their
---            weights.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
+--            written, time units until it would fit, or until a unit would where it fits and leaves
+--            nothing (-1: units are left, or it never can fit), time units until all is back, the
+--            instant at which the state may be forgotten. Cost 0 is decided as 1 and counts
+--            nothing. A cost above the quota never fits. What is told to fit, fits, if nobody else
+--            takes it.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
+--            the instant at which it may be forgotten. Into the window that was charged, this one
+--            or the one before, never below zero; all 0 where both are empty.
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+--            SET.
+-- Source     Cloudflare, "How we built rate limiting capable of scaling to millions of domains"
+--            (2017): the two counters and their weights.
 --
--- Sums are compared in units x period, where each is a whole number: previous x (period - elapsed) + current x period. Counts above
--- the quota (it was edited to less) may make a product that is not whole; then it is above the quota by far, and comparing it is all
--- that is done with it. All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua
--- 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+-- Sums are compared in units x period, where each is a whole number: previous x (period - elapsed)
+-- + current x period. Counts above the quota (it was edited to less) may make a product that is not
+-- whole; then it is above the quota by far, and comparing it is all that is done with it. All
+-- arguments and answers are whole numbers below 2^53, so the same text gives the same answers in
+-- Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the
+-- driver's generator needs it.
 
--- Time units until `ask` units, at most a quota, that do not fit now would. `ends`: those until this window's end.
+-- Time units until `ask` units, at most a quota, that do not fit now would. `ends`: those until
+-- this window's end.
 local function until_it_fits(ask, current, previous, ends, quota, period)
   local spare = quota - ask - current
   if spare >= 0 then
@@ -56,7 +66,9 @@ local function take(s1, s2, s3, now, cost, quota, period)
   if ask * period > free then
     local retry, left = -1, 0
     if free > 0 then left = (free - free % period) / period end
-    if ask <= quota then retry = until_it_fits(ask, current, previous, ends - now, quota, period) end
+    if ask <= quota then
+      retry = until_it_fits(ask, current, previous, ends - now, quota, period)
+    end
     local reset = 0
     if current > 0 then
       reset = ends - now + period
@@ -74,7 +86,9 @@ local function take(s1, s2, s3, now, cost, quota, period)
     reset = ends - now
   end
   local retry = -1
-  if free < period and cost > 0 then retry = until_it_fits(1, current, previous, ends - now, quota, period) end
+  if free < period and cost > 0 then
+    retry = until_it_fits(1, current, previous, ends - now, quota, period)
+  end
   return 1, start, current, previous, (free - free % period) / period, retry, reset, forget
 end
 

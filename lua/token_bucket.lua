@@ -1,24 +1,31 @@
 -- token_bucket: a bucket of `burst` tokens, refilled with `quota` tokens every `period`.
 --
--- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no rounding. The same decisions as gcra.
+-- Promises   Exact: in any span of length t at most burst + t x quota / period units pass, with no
+--            rounding. The same decisions as gcra.
 -- Numbers    quota (tokens), period (time units), burst (tokens: the capacity), fourth not used.
--- State      s1 = whole tokens, s2 = the remainder in 1 / period tokens, s3 = the instant of both (time units since 1970, `last`).
---            last = 0 is absent: full. A `last` in the future proves that the clock stepped back: the bucket starts again at full,
---            from now. More tokens than the burst (it was edited to less) are cut to it.
+-- State      s1 = whole tokens, s2 = the remainder in 1 / period tokens, s3 = the instant of both
+--            (time units since 1970, `last`). last = 0 is absent: full. A `last` in the future
+--            proves that the clock stepped back: the bucket starts again at full, from now. More
+--            tokens than the burst (it was edited to less) are cut to it.
 -- Lifetime   One period beyond the instant at which the bucket is full again.
--- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is written, time units until it would fit
---            (-1: it fits, or never can), time units until all is back, the instant at which the state may be forgotten.
---            Cost 0 is decided as 1 and takes nothing. A cost above the burst never fits.
--- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1), the instant at which it may be
---            forgotten. Returns max(0, units x T - (now - taken)), T = period / quota, and never above full (all 0).
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one SET.
+-- take       (state, now, cost, numbers) -> fits (0 or 1), new state, units left if this is
+--            written, time units until it would fit (-1: it fits, or never can), time units until
+--            all is back, the instant at which the state may be forgotten. Cost 0 is decided as 1
+--            and takes nothing. A cost above the burst never fits.
+-- give_back  (state, now, units, the instant of the take, numbers) -> new state, changed (0 or 1),
+--            the instant at which it may be forgotten. Returns max(0, units x T - (now - taken)), T
+--            = period / quota, and never above full (all 0).
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
+--            SET.
 -- Source     The token bucket of RFC 2697 and ITU-T I.371, with an exact remainder.
 --
--- The level is counted in ticks of 1 / period tokens: a token is `period` ticks, a time unit brings `quota` ticks, and a full bucket is
--- burst x period <= 2^52 ticks, so every sum, product and quotient below is a whole number that a double holds. elapsed x quota may be
--- larger: then it is more than any bucket lacks, and comparing it is all that is done with it.
--- All arguments and answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1 and in LuaJIT.
--- Pure: reads and writes nothing. The last line stands alone, as the driver's generator needs it.
+-- The level is counted in ticks of 1 / period tokens: a token is `period` ticks, a time unit brings
+-- `quota` ticks, and a full bucket is burst x period <= 2^52 ticks, so every sum, product and
+-- quotient below is a whole number that a double holds. elapsed x quota may be larger: then it is
+-- more than any bucket lacks, and comparing it is all that is done with it. All arguments and
+-- answers are whole numbers below 2^53, so the same text gives the same answers in Redis' Lua 5.1
+-- and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the driver's
+-- generator needs it.
 
 local function take(s1, s2, s3, now, cost, quota, period, burst)
   local full = burst * period
@@ -54,7 +61,8 @@ local function give_back(s1, s2, s3, now, units, taken_at, quota, period, burst)
   local gained = (now - s3) * quota
   if units > burst then units = burst end
   local back = units * period - (now - taken_at) * quota
-  -- A take or a `last` in the future: the clock stepped back, and what was taken is no longer in this state.
+  -- A take or a `last` in the future: the clock stepped back, and what was taken is no longer in
+  -- this state.
   if s3 == 0 or s3 > now or taken_at > now or gained >= full - before or back <= 0 then
     return s1, s2, s3, 0, s3 + period
   end

@@ -1,4 +1,5 @@
-//! What is measured, as data: situations, who stands in each of them, and the targets that their figures are held to. Knows nothing of how it is done.
+//! What is measured, as data: situations, who stands in each of them, and the targets that their
+//! figures are held to. Knows nothing of how it is done.
 
 /// Who proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +151,14 @@ pub const SITUATIONS: &[Situation] = &[
         connections: 64,
         streams: 1,
         pace: None,
-        cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (Nginx, Refused), (Haproxy, Refused), (Weir, Refused)],
+        cases: &[
+            (Nginx, Admitted),
+            (Haproxy, Admitted),
+            (Weir, Admitted),
+            (Nginx, Refused),
+            (Haproxy, Refused),
+            (Weir, Refused),
+        ],
     },
     Situation {
         name: "paced",
@@ -161,7 +169,13 @@ pub const SITUATIONS: &[Situation] = &[
         connections: 64,
         streams: 1,
         pace: Some(125),
-        cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (NginxLuaRedis, Admitted), (WeirCluster, Admitted)],
+        cases: &[
+            (Nginx, Admitted),
+            (Haproxy, Admitted),
+            (Weir, Admitted),
+            (NginxLuaRedis, Admitted),
+            (WeirCluster, Admitted),
+        ],
     },
     Situation {
         name: "h2",
@@ -172,7 +186,14 @@ pub const SITUATIONS: &[Situation] = &[
         connections: 8,
         streams: 8,
         pace: None,
-        cases: &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted), (Nginx, Refused), (Haproxy, Refused), (Weir, Refused)],
+        cases: &[
+            (Nginx, Admitted),
+            (Haproxy, Admitted),
+            (Weir, Admitted),
+            (Nginx, Refused),
+            (Haproxy, Refused),
+            (Weir, Refused),
+        ],
     },
     Situation {
         name: "tls",
@@ -242,21 +263,39 @@ pub struct Target {
     pub then: Option<f64>,
 }
 
-const fn cpu(what: &'static str, ours: &'static str, theirs: &'static str, must: f64, then: f64) -> Target {
+const fn cpu(
+    what: &'static str,
+    ours: &'static str,
+    theirs: &'static str,
+    must: f64,
+    then: f64,
+) -> Target {
     Target { what, measure: Measure::Cpu, ours, theirs, must, then: Some(then) }
 }
 
 /// The design's targets, of those whom this machine's packages hold.
 pub const TARGETS: &[Target] = &[
     cpu("admitted, beside nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.05, 1.0),
-    cpu("the same, a thousand keys in a header", "keys/weir/admitted", "keys/nginx/admitted", 1.1, 1.05),
+    cpu(
+        "the same, a thousand keys in a header",
+        "keys/weir/admitted",
+        "keys/nginx/admitted",
+        1.1,
+        1.05,
+    ),
     cpu("no limit, beside nginx", "h1/weir/plain", "h1/nginx/plain", 0.95, 0.9),
     cpu("refused, beside nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.0, 0.9),
     cpu("HTTP/2, admitted", "h2/weir/admitted", "h2/nginx/admitted", 1.0, 0.9),
     cpu("TLS 1.3, HTTP/1.1", "tls/weir/admitted", "tls/nginx/admitted", 1.05, 1.0),
     cpu("TLS 1.3, HTTP/2", "tls-h2/weir/admitted", "tls-h2/nginx/admitted", 1.05, 1.0),
     cpu("1 MiB down, beside nginx", "download/weir/admitted", "download/nginx/admitted", 1.0, 0.9),
-    cpu("1 MiB down, beside HAProxy", "download/weir/admitted", "download/haproxy/admitted", 1.0, 0.9),
+    cpu(
+        "1 MiB down, beside HAProxy",
+        "download/weir/admitted",
+        "download/haproxy/admitted",
+        1.0,
+        0.9,
+    ),
     cpu("1 MiB up, beside nginx", "upload/weir/admitted", "upload/nginx/admitted", 1.0, 0.9),
     cpu("1 MiB up, beside HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
     cpu("8,000 requests a second", "paced/weir/admitted", "paced/nginx/admitted", 1.1, 1.0),
@@ -303,7 +342,11 @@ impl Case {
             Admitted => "admitted",
             Refused => "refused",
         };
-        format!("{}/{subject}/{limit}{}", self.situation.name, if self.again { "/again" } else { "" })
+        format!(
+            "{}/{subject}/{limit}{}",
+            self.situation.name,
+            if self.again { "/again" } else { "" }
+        )
     }
 
     /// As the tables and the picture call it; its situation stands above it.
@@ -334,13 +377,15 @@ impl Case {
         matches!(self.subject, Nginx | NginxLuaRedis)
     }
 
-    /// What the ratios of its table are told against: nginx, limited, in the same situation, with the same outcome.
+    /// What the ratios of its table are told against: nginx, limited, in the same situation, with
+    /// the same outcome.
     pub fn is_baseline(&self) -> bool {
         self.subject == Nginx && self.limit != Plain && !self.again
     }
 }
 
-/// The cases whose names begin with one of these words or hold them between slashes; all where there is no word.
+/// The cases whose names begin with one of these words or hold them between slashes; all where
+/// there is no word.
 pub fn chosen(words: &[String]) -> Result<Vec<Case>, String> {
     let mut all: Vec<Case> = Vec::new();
     for situation in SITUATIONS {
@@ -355,7 +400,10 @@ pub fn chosen(words: &[String]) -> Result<Vec<Case>, String> {
     };
     if let Some(word) = words.iter().find(|word| !all.iter().any(|case| fits(case, word))) {
         let names: Vec<String> = all.iter().map(Case::name).collect();
-        return Err(format!("CASES: no case has {word:?} in its name; the names are\n  {}", names.join("\n  ")));
+        return Err(format!(
+            "CASES: no case has {word:?} in its name; the names are\n  {}",
+            names.join("\n  ")
+        ));
     }
     all.retain(|case| words.is_empty() || words.iter().any(|word| fits(case, word)));
     Ok(all)

@@ -1,4 +1,5 @@
-//! Puts load on a proxy: wrk for HTTP/1, h2load for HTTP/2 and for a pace, curl for the one request that is looked at closely. All of them are bounded in time.
+//! Puts load on a proxy: wrk for HTTP/1, h2load for HTTP/2 and for a pace, curl for the one request
+//! that is looked at closely. All of them are bounded in time.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -30,7 +31,9 @@ pub struct Target<'a> {
 
 /// The files that generators read, once for all.
 pub fn prepare(folder: &Path) -> Result<(), String> {
-    let write = |name: &str, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(|error| format!("{name}: {error}"));
+    let write = |name: &str, bytes: &[u8]| {
+        fs::write(folder.join(name), bytes).map_err(|error| format!("{name}: {error}"))
+    };
     write("clients.lua", include_bytes!("conf/clients.lua"))?;
     write("keys.lua", include_bytes!("conf/keys.lua"))?;
     write("upload.lua", include_bytes!("conf/upload.lua"))?;
@@ -59,12 +62,31 @@ impl Target<'_> {
             if let Some(pace) = situation.pace {
                 command.arg(format!("--rps={pace}"));
             }
-            command.args(["-t", "1", "-c", &connections, "-m", &situation.streams.to_string(), "-D", &seconds.to_string()]);
+            command.args([
+                "-t",
+                "1",
+                "-c",
+                &connections,
+                "-m",
+                &situation.streams.to_string(),
+                "-D",
+                &seconds.to_string(),
+            ]);
             command.arg(format!("--log-file={}", self.requests_log().display())).arg(self.url());
             return command;
         }
         let mut command = Command::new("wrk");
-        command.args(["--latency", "-t", "1", "-c", &connections, "-d", &format!("{seconds}s"), "--timeout", "10s"]);
+        command.args([
+            "--latency",
+            "-t",
+            "1",
+            "-c",
+            &connections,
+            "-d",
+            &format!("{seconds}s"),
+            "--timeout",
+            "10s",
+        ]);
         let script = match (situation.callers, situation.work) {
             (Callers::Addresses, _) => Some("clients.lua"),
             (Callers::Keys, _) => Some("keys.lua"),
@@ -88,11 +110,14 @@ impl Target<'_> {
         let mut running = Running::start(self.generator(60), &report)?;
         match running.wait(time)? {
             None => Ok(()),
-            Some(success) => Err(format!("the load generator ended by itself ({success}):\n{}", text(&report))),
+            Some(success) => {
+                Err(format!("the load generator ended by itself ({success}):\n{}", text(&report)))
+            }
         }
     }
 
-    /// Load for so many seconds, and what came of it: an error when it is not what this case is about.
+    /// Load for so many seconds, and what came of it: an error when it is not what this case is
+    /// about.
     pub fn measure(&self, seconds: u32) -> Result<Load, String> {
         let report = self.folder.join("report");
         let mut running = Running::start(self.generator(seconds), &report)?;
@@ -108,16 +133,22 @@ impl Target<'_> {
         let load = load.map_err(|why| format!("{why}\n{}", text(&report)))?;
         let refused_expected = if self.case.limit == Limit::Refused { load.requests } else { 0 };
         if load.refused != refused_expected || load.requests == 0 {
-            return Err(format!("{} of {} requests were refused, and {refused_expected} should have been", load.refused, load.requests));
+            return Err(format!(
+                "{} of {} requests were refused, and {refused_expected} should have been",
+                load.refused, load.requests
+            ));
         }
         Ok(load)
     }
 
-    /// One request by curl: its status and its length must be what this case is about, and its protocol what its situation is about.
+    /// One request by curl: its status and its length must be what this case is about, and its
+    /// protocol what its situation is about.
     pub fn probe(&self) -> Result<(), String> {
         let (work, wire) = (self.case.situation.work, self.case.situation.wire);
         let mut command = Command::new("curl");
-        command.args(["--silent", "--show-error", "--insecure", "--max-time", "10", "--output"]).arg(self.folder.join("reply"));
+        command
+            .args(["--silent", "--show-error", "--insecure", "--max-time", "10", "--output"])
+            .arg(self.folder.join("reply"));
         command.args(["--write-out", "%{http_version} %{response_code} %{size_download}"]);
         command.arg(match (wire.is_h2(), wire.is_tls()) {
             (false, _) => "--http1.1",
@@ -131,7 +162,9 @@ impl Target<'_> {
             Callers::One => {}
         }
         if work == Work::Upload {
-            command.args(["--header", "Expect:", "--data-binary"]).arg(format!("@{}", self.folder.join("mebibyte").display()));
+            command
+                .args(["--header", "Expect:", "--data-binary"])
+                .arg(format!("@{}", self.folder.join("mebibyte").display()));
         }
         let output = command.arg(self.url()).output().map_err(|error| format!("curl: {error}"))?;
         let found = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -142,7 +175,11 @@ impl Target<'_> {
             Limit::Plain | Limit::Admitted => found == format!("{version} 200 {length}"),
         };
         let problem = String::from_utf8_lossy(&output.stderr);
-        if as_expected { Ok(()) } else { Err(format!("curl found \"{found}\" (version, status, length) {problem}")) }
+        if as_expected {
+            Ok(())
+        } else {
+            Err(format!("curl found \"{found}\" (version, status, length) {problem}"))
+        }
     }
 }
 
@@ -155,10 +192,16 @@ struct Running(Child);
 
 impl Running {
     fn start(mut command: Command, report: &Path) -> Result<Self, String> {
-        let output = File::create(report).map_err(|error| format!("{}: {error}", report.display()))?;
+        let output =
+            File::create(report).map_err(|error| format!("{}: {error}", report.display()))?;
         let name = command.get_program().to_string_lossy().into_owned();
-        command.stdin(Stdio::null()).stderr(output.try_clone().map_err(|error| error.to_string())?).stdout(output);
-        command.spawn().map(Self).map_err(|error| format!("{name}: {error} (`scripts/setup.sh bench` installs what is needed)"))
+        command
+            .stdin(Stdio::null())
+            .stderr(output.try_clone().map_err(|error| error.to_string())?)
+            .stdout(output);
+        command.spawn().map(Self).map_err(|error| {
+            format!("{name}: {error} (`scripts/setup.sh bench` installs what is needed)")
+        })
     }
 
     /// Whether it succeeded; nothing where it goes on beyond `time`.

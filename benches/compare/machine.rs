@@ -12,11 +12,14 @@ pub struct Ticks {
 
 impl Ticks {
     pub fn now() -> Result<Self, String> {
-        let stat = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
+        let stat =
+            fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
         let line = stat.lines().next().unwrap_or_default();
-        let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|ticks| ticks.parse().ok()).collect();
+        let ticks: Vec<f64> =
+            line.split_whitespace().skip(1).filter_map(|ticks| ticks.parse().ok()).collect();
         // user nice system idle iowait irq softirq steal; what guests used is in `user` already.
-        let stolen = ticks.get(7).copied().ok_or_else(|| format!("/proc/stat tells no steal: {line}"))?;
+        let stolen =
+            ticks.get(7).copied().ok_or_else(|| format!("/proc/stat tells no steal: {line}"))?;
         Ok(Self { all: ticks.iter().take(8).sum(), stolen })
     }
 
@@ -35,7 +38,10 @@ pub fn load_average() -> f64 {
 /// Processor, cores, kernel.
 pub fn description() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).and_then(|rest| rest.split(": ").nth(1));
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .and_then(|rest| rest.split(": ").nth(1));
     let cores = cpus.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("{cores} cores of {}, Linux {}", model.unwrap_or("an unknown processor"), kernel.trim())
@@ -44,8 +50,14 @@ pub fn description() -> String {
 /// What took part, each with its version.
 pub fn versions(weir: &std::path::Path) -> String {
     let weir = weir.to_string_lossy();
-    let programs: [(&str, &str); 6] =
-        [("nginx", "-v"), ("haproxy", "-v"), ("redis-server", "--version"), ("wrk", "-v"), ("h2load", "--version"), (&weir, "--version")];
+    let programs: [(&str, &str); 6] = [
+        ("nginx", "-v"),
+        ("haproxy", "-v"),
+        ("redis-server", "--version"),
+        ("wrk", "-v"),
+        ("h2load", "--version"),
+        (&weir, "--version"),
+    ];
     let all: Vec<String> = programs.iter().map(|(program, flag)| version(program, flag)).collect();
     all.join(", ")
 }
@@ -58,7 +70,8 @@ fn version(program: &str, flag: &str) -> String {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     let words = said.split([' ', '/', '=', '\n']);
-    let found =
-        words.map(|word| word.trim_start_matches('v')).find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
+    let found = words
+        .map(|word| word.trim_start_matches('v'))
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
     format!("{name} {}", found.unwrap_or("of an unknown version"))
 }

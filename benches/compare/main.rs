@@ -1,11 +1,14 @@
-//! `make bench`: Weir beside nginx, HAProxy and nginx + Lua + Redis, in interleaved rounds, each proxy alone on one core. benches/README.md says what
-//! the figures mean.
+//! `make bench`: Weir beside nginx, HAProxy and nginx + Lua + Redis, in interleaved rounds, each
+//! proxy alone on one core. benches/README.md says what the figures mean.
 //!
-//! In reading order: `cases` are what is measured, as data; `stage` runs one of them; `proxies` and `conf/` configure who is measured; `load` and
-//! `reading` put load on it and read what came of it; `process` reads CPU time and memory; `figures`, `table`, `picture` and `machine` tell it;
-//! `profile` tells where the time goes. Upstream, Redis and certificates are those of the integration tests, or like them.
+//! In reading order: `cases` are what is measured, as data; `stage` runs one of them; `proxies` and
+//! `conf/` configure who is measured; `load` and `reading` put load on it and read what came of it;
+//! `process` reads CPU time and memory; `figures`, `table`, `picture` and `machine` tell it;
+//! `profile` tells where the time goes. Upstream, Redis and certificates are those of the
+//! integration tests, or like them.
 //!
-//! ROUNDS, SECONDS_EACH, CASES, PROXY_CORE, LOAD_CORE, WEIR, RECORD and PROFILE, from the environment, say how.
+//! ROUNDS, SECONDS_EACH, CASES, PROXY_CORE, LOAD_CORE, WEIR, RECORD and PROFILE, from the
+//! environment, say how.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -44,7 +47,8 @@ use stage::{Settings, Stage};
 use table::Circumstances;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` starts benchmarks too, without this; a measurement of minutes is no test.
+    // `cargo test --benches` starts benchmarks too, without this; a measurement of minutes is no
+    // test.
     if !env::args().any(|argument| argument == "--bench") {
         println!("nothing is measured without --bench: `make bench`");
         return ExitCode::SUCCESS;
@@ -60,8 +64,12 @@ fn main() -> ExitCode {
 }
 
 fn bench() -> Result<(), String> {
-    let words: Vec<String> =
-        env::var("CASES").unwrap_or_default().split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    let words: Vec<String> = env::var("CASES")
+        .unwrap_or_default()
+        .split([' ', ','])
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect();
     let cases = cases::chosen(&words)?;
     let (rounds, seconds_each): (u32, u32) = (setting("ROUNDS", 5)?, setting("SECONDS_EACH", 2)?);
     if rounds == 0 || seconds_each == 0 {
@@ -72,9 +80,16 @@ fn bench() -> Result<(), String> {
     if record && !profile && !words.is_empty() {
         return Err("RECORD=yes records all cases: leave CASES out".into());
     }
-    // The binary that cargo hands to a benchmark is built with the tests' dependencies, whose features are not those that are shipped.
-    let weir = env::var_os("WEIR").map(PathBuf::from).ok_or("WEIR: the binary to measure; `make bench` builds it and says which")?;
-    let settings = Settings { proxy_core: setting("PROXY_CORE", 1)?, load_core: setting("LOAD_CORE", 0)?, weir: weir.clone() };
+    // The binary that cargo hands to a benchmark is built with the tests' dependencies, whose
+    // features are not those that are shipped.
+    let weir = env::var_os("WEIR")
+        .map(PathBuf::from)
+        .ok_or("WEIR: the binary to measure; `make bench` builds it and says which")?;
+    let settings = Settings {
+        proxy_core: setting("PROXY_CORE", 1)?,
+        load_core: setting("LOAD_CORE", 0)?,
+        weir: weir.clone(),
+    };
     if settings.proxy_core == settings.load_core {
         return Err("PROXY_CORE and LOAD_CORE must be two cores".into());
     }
@@ -90,18 +105,31 @@ fn bench() -> Result<(), String> {
     drop(stage);
 
     let stolen = machine::Ticks::now()?.stolen_since(ticks_before);
-    let about =
-        Circumstances { machine: machine::description(), versions: machine::versions(&weir), rounds, seconds_each, load_before, stolen };
+    let about = Circumstances {
+        machine: machine::description(),
+        versions: machine::versions(&weir),
+        rounds,
+        seconds_each,
+        load_before,
+        stolen,
+    };
     write(&rows, &about, record)
 }
 
 /// Each case once a round, so that a slow minute of the machine falls on all of them.
-fn measure(stage: &Stage, cases: Vec<Case>, rounds: u32, seconds_each: u32) -> Result<Vec<Row>, String> {
-    let mut rows: Vec<Row> = cases.into_iter().map(|case| Row { case, rounds: Vec::new() }).collect();
+fn measure(
+    stage: &Stage,
+    cases: Vec<Case>,
+    rounds: u32,
+    seconds_each: u32,
+) -> Result<Vec<Row>, String> {
+    let mut rows: Vec<Row> =
+        cases.into_iter().map(|case| Row { case, rounds: Vec::new() }).collect();
     for round in 1..=rounds {
         for row in &mut rows {
             let name = row.case.name();
-            let figure = stage.run(&row.case, seconds_each).map_err(|why| format!("{name}: {why}"))?;
+            let figure =
+                stage.run(&row.case, seconds_each).map_err(|why| format!("{name}: {why}"))?;
             eprintln!(
                 "round {round} of {rounds}: {name}: {:.1} us ({:.1} user, {:.1} kernel), {:.0} requests/s",
                 figure.cpu_us(),
@@ -115,19 +143,31 @@ fn measure(stage: &Stage, cases: Vec<Case>, rounds: u32, seconds_each: u32) -> R
     Ok(rows)
 }
 
-/// Prints the tables, and writes them, the picture and every single figure into `target/bench-compare`; recorded, into the repository too.
+/// Prints the tables, and writes them, the picture and every single figure into
+/// `target/bench-compare`; recorded, into the repository too.
 fn write(rows: &[Row], about: &Circumstances, record: bool) -> Result<(), String> {
     let report = table::report(rows, about);
     println!("{report}");
-    let picture = picture::draw(rows, &format!("{}; medians of {} rounds of {} s", about.machine, about.rounds, about.seconds_each));
+    let picture = picture::draw(
+        rows,
+        &format!(
+            "{}; medians of {} rounds of {} s",
+            about.machine, about.rounds, about.seconds_each
+        ),
+    );
     let mut folders = vec![Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench-compare")];
     if record {
         folders.push(benches().join("results"));
-        into_readme("figures", &format!("![The figures as bars](results/picture.svg)\n\n{report}"))?;
+        into_readme(
+            "figures",
+            &format!("![The figures as bars](results/picture.svg)\n\n{report}"),
+        )?;
     }
     for folder in folders {
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        for (name, text) in [("table.md", &report), ("picture.svg", &picture), ("rounds.tsv", &table::raw(rows))] {
+        for (name, text) in
+            [("table.md", &report), ("picture.svg", &picture), ("rounds.tsv", &table::raw(rows))]
+        {
             fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))?;
         }
         eprintln!("written: table.md, picture.svg and rounds.tsv in {}", folder.display());
@@ -158,7 +198,8 @@ fn setting<T: FromStr>(name: &str, default: T) -> Result<T, String> {
 fn give_up_on_signals() {
     use tokio::signal::unix::{SignalKind, signal};
     std::thread::spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let mut interrupt = signal(SignalKind::interrupt()).expect("a signal's handler");
             let mut terminate = signal(SignalKind::terminate()).expect("a signal's handler");

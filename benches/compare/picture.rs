@@ -1,4 +1,5 @@
-//! The figures as an SVG: a bar for each case, kernel, user and Redis one after another, and a whisker from the cheapest to the dearest round.
+//! The figures as an SVG: a bar for each case, kernel, user and Redis one after another, and a
+//! whisker from the cheapest to the dearest round.
 
 use std::fmt::Write as _;
 
@@ -25,12 +26,16 @@ pub fn draw(rows: &[Row], about: &str) -> String {
     let mut body = String::new();
     let mut y = HEAD;
     for situation in SITUATIONS {
-        let here: Vec<&Row> = rows.iter().filter(|row| row.case.situation.name == situation.name).collect();
+        let here: Vec<&Row> =
+            rows.iter().filter(|row| row.case.situation.name == situation.name).collect();
         if here.is_empty() {
             continue;
         }
         // Each situation has its own scale: a mebibyte costs a hundred times what a greeting does.
-        let longest = here.iter().map(|row| row.range_us().1.max(row.cpu_us() + row.redis_us().unwrap_or(0.0))).fold(0.0, f64::max);
+        let longest = here
+            .iter()
+            .map(|row| row.range_us().1.max(row.cpu_us() + row.redis_us().unwrap_or(0.0)))
+            .fold(0.0, f64::max);
         let scale = (WIDTH - LEFT - RIGHT) / longest;
         text(&mut body, 16.0, y, "start", "bold 14px", situation.title);
         y += 12.0;
@@ -44,7 +49,12 @@ pub fn draw(rows: &[Row], about: &str) -> String {
     text(&mut head, 16.0, 28.0, "start", "bold 18px", "CPU microseconds per request");
     text(&mut head, 16.0, 46.0, "start", "11px", about);
     let mut x = 16.0;
-    for (colour, name) in [(KERNEL, "kernel"), (OTHERS, "in the process"), (WEIR, "in the process, Weir"), (REDIS, "in Redis")] {
+    for (colour, name) in [
+        (KERNEL, "kernel"),
+        (OTHERS, "in the process"),
+        (WEIR, "in the process, Weir"),
+        (REDIS, "in Redis"),
+    ] {
         let _ = writeln!(head, r#"<rect x="{x}" y="54" width="10" height="10" fill="{colour}"/>"#);
         text(&mut head, x + 15.0, 63.0, "start", "11px", name);
         x += 40.0 + 7.0 * name.len() as f64;
@@ -68,7 +78,10 @@ fn bar(out: &mut String, row: &Row, y: f64, scale: f64) {
     let mut x = LEFT;
     for (colour, micros) in parts {
         let width = micros * scale;
-        let _ = writeln!(out, r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{BAR}" fill="{colour}"/>"#);
+        let _ = writeln!(
+            out,
+            r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{BAR}" fill="{colour}"/>"#
+        );
         x += width;
     }
     let (least, most) = row.range_us();

@@ -1,4 +1,5 @@
-//! A server under measurement: started on a core of its choice, ready when it takes connections, read through `/proc`, ended by `Drop`.
+//! A server under measurement: started on a core of its choice, ready when it takes connections,
+//! read through `/proc`, ended by `Drop`.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +21,8 @@ const TRIES: usize = 3;
 pub struct Cpu {
     /// To the nanosecond.
     seconds: f64,
-    /// In ticks of 10 ms, told apart by where a tick found the process: good for the shares of the two, not for their sum.
+    /// In ticks of 10 ms, told apart by where a tick found the process: good for the shares of the
+    /// two, not for their sum.
     user_ticks: f64,
     kernel_ticks: f64,
 }
@@ -28,7 +30,8 @@ pub struct Cpu {
 impl Cpu {
     /// Seconds in the process and seconds in the kernel since `earlier`.
     pub fn since(&self, earlier: Self) -> (f64, f64) {
-        let (user, kernel) = (self.user_ticks - earlier.user_ticks, self.kernel_ticks - earlier.kernel_ticks);
+        let (user, kernel) =
+            (self.user_ticks - earlier.user_ticks, self.kernel_ticks - earlier.kernel_ticks);
         let seconds = self.seconds - earlier.seconds;
         let share = user / (user + kernel).max(1.0);
         (seconds * share, seconds * (1.0 - share))
@@ -45,25 +48,41 @@ pub struct Process {
 pub fn pin(core: usize) -> Result<(), String> {
     let mut cores = CpuSet::new();
     cores.set(core);
-    sched_setaffinity(None, &cores).map_err(|error| format!("no thread may run on core {core}: {error}"))
+    sched_setaffinity(None, &cores)
+        .map_err(|error| format!("no thread may run on core {core}: {error}"))
 }
 
 impl Process {
-    /// Starts what `command` makes for an address that is free. What it writes goes to the file `output` of `folder`.
-    pub fn start(folder: &Path, command: impl Fn(SocketAddr) -> Result<Command, String>) -> Result<Self, String> {
+    /// Starts what `command` makes for an address that is free. What it writes goes to the file
+    /// `output` of `folder`.
+    pub fn start(
+        folder: &Path,
+        command: impl Fn(SocketAddr) -> Result<Command, String>,
+    ) -> Result<Self, String> {
         let mut why = String::new();
         for _ in 0..TRIES {
             let address = harness::free_address();
             let log = folder.join("output");
-            let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+            let output =
+                File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
             let mut command = command(address)?;
             let name = command.get_program().to_string_lossy().into_owned();
-            command.stdin(Stdio::null()).stderr(output.try_clone().map_err(|error| error.to_string())?).stdout(output);
-            let child = command.spawn().map_err(|error| format!("{name}: {error} (`scripts/setup.sh bench` installs what is needed)"))?;
+            command
+                .stdin(Stdio::null())
+                .stderr(output.try_clone().map_err(|error| error.to_string())?)
+                .stdout(output);
+            let child = command.spawn().map_err(|error| {
+                format!("{name}: {error} (`scripts/setup.sh bench` installs what is needed)")
+            })?;
             let mut process = Self { child, address };
             match process.await_ready() {
                 Ok(()) => return Ok(process),
-                Err(reason) => why = format!("{name}: {reason}\n{}", fs::read_to_string(&log).unwrap_or_default()),
+                Err(reason) => {
+                    why = format!(
+                        "{name}: {reason}\n{}",
+                        fs::read_to_string(&log).unwrap_or_default()
+                    )
+                }
             }
         }
         Err(why)
@@ -83,7 +102,8 @@ impl Process {
         Ok(())
     }
 
-    /// The process that does the work: where a master `forks`, its one worker, as soon as that is there.
+    /// The process that does the work: where a master `forks`, its one worker, as soon as that is
+    /// there.
     pub fn worker(&self, forks: bool) -> Result<Pid, String> {
         let master = Pid::from_child(&self.child);
         if !forks {
@@ -91,8 +111,14 @@ impl Process {
         }
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let children = proc_file(master, &format!("task/{}/children", master.as_raw_nonzero()))?;
-            if let Some(worker) = children.split_whitespace().next().and_then(|id| id.parse().ok()).and_then(Pid::from_raw) {
+            let children =
+                proc_file(master, &format!("task/{}/children", master.as_raw_nonzero()))?;
+            if let Some(worker) = children
+                .split_whitespace()
+                .next()
+                .and_then(|id| id.parse().ok())
+                .and_then(Pid::from_raw)
+            {
                 return Ok(worker);
             }
             if Instant::now() > deadline {
@@ -116,8 +142,9 @@ impl Drop for Process {
     }
 }
 
-/// CPU time that a process has used so far, all its threads together: from `stat`, and from each thread's `schedstat`, because `stat` counts in
-/// ticks. None of the proxies ends a thread while it serves.
+/// CPU time that a process has used so far, all its threads together: from `stat`, and from each
+/// thread's `schedstat`, because `stat` counts in ticks. None of the proxies ends a thread while it
+/// serves.
 pub fn cpu(pid: Pid) -> Result<Cpu, String> {
     let stat = proc_file(pid, "stat")?;
     // The name in field 2 may hold blanks: what follows its bracket starts with field 3.
@@ -130,7 +157,8 @@ pub fn cpu(pid: Pid) -> Result<Cpu, String> {
     let mut nanoseconds = 0.0;
     for thread in fs::read_dir(&threads).map_err(|error| format!("{threads}: {error}"))? {
         let file = thread.map_err(|error| format!("{threads}: {error}"))?.path().join("schedstat");
-        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let ran = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
         nanoseconds += ran.ok_or_else(|| format!("{} tells no time: {text}", file.display()))?;
     }

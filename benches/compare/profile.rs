@@ -1,6 +1,8 @@
-//! Where the time goes: `perf` on the proxy while the load runs, its samples sorted into kernel, libraries and the proxy's own code.
+//! Where the time goes: `perf` on the proxy while the load runs, its samples sorted into kernel,
+//! libraries and the proxy's own code.
 //!
-//! A sample belongs to the function that ran, and whatever the compiler inlined into that function counts as its own: a rough map, not a ledger.
+//! A sample belongs to the function that ran, and whatever the compiler inlined into that function
+//! counts as its own: a rough map, not a ledger.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +22,19 @@ const FUNCTIONS_MAX: usize = 12;
 /// The parts in the order of the table: name, beginnings of crates and functions.
 const PARTS: &[(&str, &[&str])] = &[
     ("kernel", &[]),
-    ("hyper, h2", &["hyper", "hyper_util", "h2", "http", "http_body", "http_body_util", "httparse", "ngx_http_v2"]),
+    (
+        "hyper, h2",
+        &[
+            "hyper",
+            "hyper_util",
+            "h2",
+            "http",
+            "http_body",
+            "http_body_util",
+            "httparse",
+            "ngx_http_v2",
+        ],
+    ),
     ("TLS", &["rustls", "tokio_rustls", "aws_lc", "ngx_ssl", "ssl_"]),
     ("tokio", &["tokio", "mio", "tokio_util"]),
     ("Wasm host", &["wasmtime"]),
@@ -47,8 +61,9 @@ pub fn run(stage: &Stage, cases: &[Case], seconds: u32) -> Result<String, String
     let data = folder.path().join("perf.data");
     let mut profiles = Vec::new();
     for case in cases.iter().filter(|case| !case.again) {
-        let figure =
-            stage.run_and_watch(case, seconds, |pid| Recording::start(pid, &data)).map_err(|why| format!("{}: {why}", case.name()))?;
+        let figure = stage
+            .run_and_watch(case, seconds, |pid| Recording::start(pid, &data))
+            .map_err(|why| format!("{}: {why}", case.name()))?;
         let profile = read(&data, case.name(), figure.cpu_us())?;
         eprintln!("{}: {} samples", profile.name, profile.samples);
         profiles.push(profile);
@@ -62,7 +77,17 @@ struct Recording(Child);
 impl Recording {
     fn start(pid: Pid, data: &Path) -> Result<Self, String> {
         let mut command = Command::new("perf");
-        command.args(["record", "--quiet", "-F", FREQUENCY, "-p", &pid.as_raw_nonzero().to_string(), "-o"]).arg(data);
+        command
+            .args([
+                "record",
+                "--quiet",
+                "-F",
+                FREQUENCY,
+                "-p",
+                &pid.as_raw_nonzero().to_string(),
+                "-o",
+            ])
+            .arg(data);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map(Self).map_err(|error| format!("perf: {error} (Debian: linux-perf)"))
     }
@@ -76,10 +101,19 @@ impl Drop for Recording {
 }
 
 fn read(data: &Path, name: String, cpu_us: f64) -> Result<Profile, String> {
-    let output =
-        Command::new("perf").args(["script", "-F", "ip,sym,dso", "-i"]).arg(data).output().map_err(|error| format!("perf: {error}"))?;
+    let output = Command::new("perf")
+        .args(["script", "-F", "ip,sym,dso", "-i"])
+        .arg(data)
+        .output()
+        .map_err(|error| format!("perf: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut profile = Profile { name, cpu_us, by_part: BTreeMap::new(), by_function: BTreeMap::new(), samples: 0 };
+    let mut profile = Profile {
+        name,
+        cpu_us,
+        by_part: BTreeMap::new(),
+        by_function: BTreeMap::new(),
+        samples: 0,
+    };
     for line in text.lines() {
         let Some((function, object)) = sample(line) else { continue };
         *profile.by_part.entry(part(function, object)).or_default() += 1;
@@ -89,7 +123,10 @@ fn read(data: &Path, name: String, cpu_us: f64) -> Result<Profile, String> {
         profile.samples += 1;
     }
     if profile.samples == 0 {
-        return Err(format!("perf saw nothing (is kernel.perf_event_paranoid above 2?): {}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!(
+            "perf saw nothing (is kernel.perf_event_paranoid above 2?): {}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     }
     Ok(profile)
 }
@@ -115,45 +152,76 @@ fn part(function: &str, object: &str) -> &'static str {
     if file.starts_with("libc.") || file.starts_with("libc-") || file.starts_with("ld-linux") {
         return "libc: copies, allocator";
     }
-    if object.contains("anon") || object.contains("[JIT]") || object.contains("jitted") || object == "[unknown]" || file.ends_with(".map") {
+    if object.contains("anon")
+        || object.contains("[JIT]")
+        || object.contains("jitted")
+        || object == "[unknown]"
+        || file.ends_with(".map")
+    {
         return "made at run time: Wasm, LuaJIT";
     }
-    // The first crate that the function's path names, whatever generic of the standard library stands around it.
-    let words = function.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).filter(|word| !word.is_empty());
+    // The first crate that the function's path names, whatever generic of the standard library
+    // stands around it.
+    let words = function
+        .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+        .filter(|word| !word.is_empty());
     let is = |word: &str, start: &str| {
-        word == start || (start.ends_with('_') && word.starts_with(start)) || (start == "aws_lc" && word.starts_with(start))
+        word == start
+            || (start.ends_with('_') && word.starts_with(start))
+            || (start == "aws_lc" && word.starts_with(start))
     };
-    let named =
-        words.filter_map(|word| PARTS.iter().find(|(_, starts)| starts.iter().any(|start| is(word, start)))).map(|(name, _)| *name).next();
+    let named = words
+        .filter_map(|word| {
+            PARTS.iter().find(|(_, starts)| starts.iter().any(|start| is(word, start)))
+        })
+        .map(|(name, _)| *name)
+        .next();
     named.unwrap_or(if file == "nginx" || file == "haproxy" { "proxy" } else { "rest" })
 }
 
 /// Without the hash at its end, and not longer than a line.
 fn short(function: &str, object: &str) -> String {
-    let name = function.rsplit_once("::h").filter(|(_, hash)| hash.len() == 16).map_or(function, |(name, _)| name);
+    let name = function
+        .rsplit_once("::h")
+        .filter(|(_, hash)| hash.len() == 16)
+        .map_or(function, |(name, _)| name);
     let name: String = name.chars().take(110).collect();
-    if name == "[unknown]" { format!("{name} in {}", object.rsplit('/').next().unwrap_or(object)) } else { name }
+    if name == "[unknown]" {
+        format!("{name} in {}", object.rsplit('/').next().unwrap_or(object))
+    } else {
+        name
+    }
 }
 
 fn report(profiles: &[Profile]) -> String {
     let names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
-    let mut text = format!("| us a request | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    let mut text =
+        format!("| us a request | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
     for (name, _) in PARTS {
-        let count = |profile: &Profile| profile.by_part.get(name).copied().unwrap_or(0) as f64 / profile.samples as f64;
+        let count = |profile: &Profile| {
+            profile.by_part.get(name).copied().unwrap_or(0) as f64 / profile.samples as f64
+        };
         if profiles.iter().all(|profile| count(profile) < 0.001) {
             continue;
         }
-        let cells = profiles.iter().map(|profile| format!("{:.2} ({:.0} %)", count(profile) * profile.cpu_us, count(profile) * 100.0));
+        let cells = profiles.iter().map(|profile| {
+            format!("{:.2} ({:.0} %)", count(profile) * profile.cpu_us, count(profile) * 100.0)
+        });
         let _ = writeln!(text, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
     }
-    let totals = profiles.iter().map(|profile| format!("{:.2}", profile.cpu_us)).collect::<Vec<_>>();
+    let totals =
+        profiles.iter().map(|profile| format!("{:.2}", profile.cpu_us)).collect::<Vec<_>>();
     let _ = writeln!(text, "| together | {} |", totals.join(" | "));
     for profile in profiles {
         let mut functions: Vec<(&String, &u64)> = profile.by_function.iter().collect();
         functions.sort_by(|a, b| b.1.cmp(a.1));
         let _ = writeln!(text, "\n{}, outside the kernel:\n", profile.name);
         for (function, count) in functions.into_iter().take(FUNCTIONS_MAX) {
-            let _ = writeln!(text, "- {:.1} % `{function}`", *count as f64 * 100.0 / profile.samples as f64);
+            let _ = writeln!(
+                text,
+                "- {:.1} % `{function}`",
+                *count as f64 * 100.0 / profile.samples as f64
+            );
         }
     }
     text

@@ -1,4 +1,5 @@
-//! How each proxy is configured for a case: the files of `conf/` with their `@NAMES@` filled in. The same work for all, nothing logged, one worker.
+//! How each proxy is configured for a case: the files of `conf/` with their `@NAMES@` filled in.
+//! The same work for all, nothing logged, one worker.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -40,8 +41,13 @@ pub fn command(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<
 /// The upstream, which is nginx too.
 pub fn upstream(folder: &Path, address: SocketAddr) -> Result<Command, String> {
     write(folder, "mebibyte", &"x".repeat(MEBIBYTE))?;
-    let names = [("@FOLDER@", path(folder)), ("@ADDRESS@", address.to_string()), ("@MODULES@", NGINX_MODULES.into())];
-    let file = write(folder, "upstream.conf", &filled(include_str!("conf/upstream.conf"), &names)?)?;
+    let names = [
+        ("@FOLDER@", path(folder)),
+        ("@ADDRESS@", address.to_string()),
+        ("@MODULES@", NGINX_MODULES.into()),
+    ];
+    let file =
+        write(folder, "upstream.conf", &filled(include_str!("conf/upstream.conf"), &names)?)?;
     Ok(nginx_command(folder, &file))
 }
 
@@ -52,7 +58,9 @@ fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comman
     let (mut zone, mut limit) = (String::new(), String::new());
     if lua {
         let redis = around.redis.first().ok_or("nginx + Lua needs a Redis")?;
-        load_modules = format!("load_module {NGINX_MODULES}/ndk_http_module.so;\nload_module {NGINX_MODULES}/ngx_http_lua_module.so;");
+        load_modules = format!(
+            "load_module {NGINX_MODULES}/ndk_http_module.so;\nload_module {NGINX_MODULES}/ngx_http_lua_module.so;"
+        );
         let (interval_us, burst) = match case.limit {
             Limit::Refused => (3_600_000_000, 1),
             Limit::Plain | Limit::Admitted => (1_000_000 / RATE_WIDE, RATE_WIDE),
@@ -72,16 +80,28 @@ fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comman
         );
         limit = "access_by_lua_block { require(\"access\").check() }".into();
     } else if case.limit != Limit::Plain {
-        let rate = if case.limit == Limit::Refused { "1r/m".into() } else { format!("{RATE_WIDE}r/s") };
-        let key = if case.situation.callers == Callers::Keys { "$http_x_api_key" } else { "$binary_remote_addr" };
-        zone = format!("limit_req_status 429;\n    limit_req_log_level info;\n    limit_req_zone {key} zone=limited:10m rate={rate};");
+        let rate =
+            if case.limit == Limit::Refused { "1r/m".into() } else { format!("{RATE_WIDE}r/s") };
+        let key = if case.situation.callers == Callers::Keys {
+            "$http_x_api_key"
+        } else {
+            "$binary_remote_addr"
+        };
+        zone = format!(
+            "limit_req_status 429;\n    limit_req_log_level info;\n    limit_req_zone {key} zone=limited:10m rate={rate};"
+        );
         limit = match case.limit {
             Limit::Refused => "limit_req zone=limited;".into(),
-            Limit::Plain | Limit::Admitted => format!("limit_req zone=limited burst={RATE_WIDE} nodelay;"),
+            Limit::Plain | Limit::Admitted => {
+                format!("limit_req zone=limited burst={RATE_WIDE} nodelay;")
+            }
         };
     }
-    let certificate =
-        format!("ssl_certificate {}; ssl_certificate_key {}; ssl_session_tickets on;", path(around.certificate), path(around.key));
+    let certificate = format!(
+        "ssl_certificate {}; ssl_certificate_key {}; ssl_session_tickets on;",
+        path(around.certificate),
+        path(around.key)
+    );
     let names = [
         ("@FOLDER@", path(folder)),
         ("@ADDRESS@", address.to_string()),
@@ -97,7 +117,14 @@ fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comman
         ),
         ("@ZONE@", zone),
         ("@LIMIT@", limit),
-        ("@LISTEN@", format!("{}{}", if wire.is_tls() { "ssl " } else { "" }, if wire.is_h2() { "http2" } else { "" })),
+        (
+            "@LISTEN@",
+            format!(
+                "{}{}",
+                if wire.is_tls() { "ssl " } else { "" },
+                if wire.is_h2() { "http2" } else { "" }
+            ),
+        ),
         ("@CERTIFICATE@", if wire.is_tls() { certificate } else { String::new() }),
     ];
     let file = write(folder, "nginx.conf", &filled(include_str!("conf/nginx.conf"), &names)?)?;
@@ -114,20 +141,26 @@ fn haproxy(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comm
     let wire = case.situation.wire;
     let (mut table, mut track, mut deny) = (String::new(), String::new(), String::new());
     if case.limit != Limit::Plain {
-        let (period, most) = if case.limit == Limit::Refused { ("1h", 1) } else { ("1s", RATE_WIDE) };
+        let (period, most) =
+            if case.limit == Limit::Refused { ("1h", 1) } else { ("1s", RATE_WIDE) };
         let (kind, client) = match case.situation.callers {
             Callers::One => ("ip", "src"),
             Callers::Addresses => ("ip", "hdr_ip(x-forwarded-for)"),
             Callers::Keys => ("string", "hdr(x-api-key)"),
         };
-        table = format!("stick-table type {kind} size 100k expire 1h store http_req_rate({period})");
+        table =
+            format!("stick-table type {kind} size 100k expire 1h store http_req_rate({period})");
         track = format!("http-request track-sc0 {client}");
         deny = format!("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}");
     }
     let bind = match (wire.is_tls(), wire.is_h2()) {
         (false, false) => String::new(),
         (false, true) => "proto h2".into(),
-        (true, h2) => format!("ssl crt {} alpn {}", path(around.both), if h2 { "h2,http/1.1" } else { "http/1.1" }),
+        (true, h2) => format!(
+            "ssl crt {} alpn {}",
+            path(around.both),
+            if h2 { "h2,http/1.1" } else { "http/1.1" }
+        ),
     };
     let names = [
         ("@ADDRESS@", address.to_string()),
@@ -137,7 +170,8 @@ fn haproxy(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comm
         ("@TRACK@", track),
         ("@DENY@", deny),
     ];
-    let file = write(around.folder, "haproxy.cfg", &filled(include_str!("conf/haproxy.cfg"), &names)?)?;
+    let file =
+        write(around.folder, "haproxy.cfg", &filled(include_str!("conf/haproxy.cfg"), &names)?)?;
     let mut command = Command::new("haproxy");
     command.arg("-db").arg("-f").arg(file);
     Ok(command)
@@ -152,7 +186,11 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
     } else {
         "engine = \"embedded\"".into()
     };
-    let certificates = format!("certificates = [{{ certificate = \"{}\", key = \"{}\" }}]", path(around.certificate), path(around.key));
+    let certificates = format!(
+        "certificates = [{{ certificate = \"{}\", key = \"{}\" }}]",
+        path(around.certificate),
+        path(around.key)
+    );
     let rate = match case.limit {
         Limit::Refused => "quota = 1, period = \"1h\"".into(),
         Limit::Plain | Limit::Admitted => format!("quota = {RATE_WIDE}, period = \"1s\""),
@@ -164,15 +202,23 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
         ("@CERTIFICATES@", if case.situation.wire.is_tls() { certificates } else { String::new() }),
         (
             "@CLIENTS@",
-            if case.situation.callers == Callers::Addresses { "trusted_proxies = [\"127.0.0.1\"]".into() } else { String::new() },
+            if case.situation.callers == Callers::Addresses {
+                "trusted_proxies = [\"127.0.0.1\"]".into()
+            } else {
+                String::new()
+            },
         ),
         ("@USE@", if by_key { "keyed" } else { "client-ip" }.into()),
         ("@KEY@", if by_key { "key = \"{header.x-api-key}\", " } else { "" }.into()),
         ("@STORE@", store),
         ("@RATE@", rate),
-        ("@POLICY@", if case.limit == Limit::Plain { String::new() } else { "policy = \"limited\"".into() }),
+        (
+            "@POLICY@",
+            if case.limit == Limit::Plain { String::new() } else { "policy = \"limited\"".into() },
+        ),
     ];
-    let file = write(around.folder, "proxy.toml", &filled(include_str!("conf/weir.toml"), &names)?)?;
+    let file =
+        write(around.folder, "proxy.toml", &filled(include_str!("conf/weir.toml"), &names)?)?;
     let mut command = Command::new(around.weir);
     command.arg("run").arg("--config").arg(file);
     Ok(command)
@@ -180,8 +226,12 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
 
 /// The template with every name replaced; a name that stays is a mistake of ours.
 fn filled(template: &str, names: &[(&str, String)]) -> Result<String, String> {
-    let text = names.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value));
-    let left = text.split('@').skip(1).step_by(2).find(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
+    let text =
+        names.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value));
+    let left =
+        text.split('@').skip(1).step_by(2).find(|word| {
+            !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+        });
     match left {
         Some(name) => Err(format!("@{name}@ was not filled in")),
         None => Ok(text),

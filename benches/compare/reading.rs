@@ -1,4 +1,5 @@
-//! Reads what the load generators print. Pure: texts in, figures out; whatever is missing is an error and never a zero.
+//! Reads what the load generators print. Pure: texts in, figures out; whatever is missing is an
+//! error and never a zero.
 
 /// What a generator saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +19,8 @@ pub fn wrk(text: &str) -> Result<Load, String> {
         return Err(format!("connections failed: {errors}"));
     }
     let summary = line(" requests in ").ok_or("wrk tells no number of requests")?;
-    let (requests, rest) = summary.split_once(" requests in ").ok_or("wrk tells no number of requests")?;
+    let (requests, rest) =
+        summary.split_once(" requests in ").ok_or("wrk tells no number of requests")?;
     let seconds = micros(rest.split(',').next().unwrap_or_default())? / 1e6;
     let percentile = |name: &str| {
         let line = text.lines().map(str::trim).find_map(|line| line.strip_prefix(name));
@@ -26,7 +28,9 @@ pub fn wrk(text: &str) -> Result<Load, String> {
     };
     Ok(Load {
         requests: number(requests)?,
-        refused: line("Non-2xx or 3xx responses:").and_then(|line| line.split(':').nth(1)).map_or(Ok(0), number)?,
+        refused: line("Non-2xx or 3xx responses:")
+            .and_then(|line| line.split(':').nth(1))
+            .map_or(Ok(0), number)?,
         seconds,
         p50_us: percentile("50%")?,
         p99_us: percentile("99%")?,
@@ -35,7 +39,11 @@ pub fn wrk(text: &str) -> Result<Load, String> {
 
 /// h2load's report, and its log: for each request its start, status and microseconds.
 pub fn h2load(text: &str, log: &str) -> Result<Load, String> {
-    let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start)).ok_or_else(|| format!("h2load tells no {start:?}"));
+    let line = |start: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(start))
+            .ok_or_else(|| format!("h2load tells no {start:?}"))
+    };
     let before = |line: &str, what: &str| {
         let part = line.split(", ").find_map(|part| part.trim().strip_suffix(what));
         part.ok_or_else(|| format!("h2load tells no {what:?}: {line}")).and_then(number)
@@ -51,7 +59,9 @@ pub fn h2load(text: &str, log: &str) -> Result<Load, String> {
     let finished = line("finished in ")?;
     let mut latencies = log.lines().map(latency).collect::<Result<Vec<f64>, String>>()?;
     latencies.sort_by(f64::total_cmp);
-    let share = |percent: usize| latencies.get(latencies.len() * percent / 100).copied().ok_or("h2load logged no request");
+    let share = |percent: usize| {
+        latencies.get(latencies.len() * percent / 100).copied().ok_or("h2load logged no request")
+    };
     Ok(Load {
         requests: good + moved + refused,
         refused,
@@ -63,7 +73,10 @@ pub fn h2load(text: &str, log: &str) -> Result<Load, String> {
 
 /// A line of its log: the start, the status, the microseconds.
 fn latency(line: &str) -> Result<f64, String> {
-    line.split('\t').nth(2).and_then(|micros| micros.trim().parse().ok()).ok_or_else(|| format!("a line of h2load's log: {line:?}"))
+    line.split('\t')
+        .nth(2)
+        .and_then(|micros| micros.trim().parse().ok())
+        .ok_or_else(|| format!("a line of h2load's log: {line:?}"))
 }
 
 fn number(text: &str) -> Result<u64, String> {
@@ -73,7 +86,8 @@ fn number(text: &str) -> Result<u64, String> {
 /// `812.00us`, `1.23ms`, `2.10s`, `1.00m`.
 fn micros(text: &str) -> Result<f64, String> {
     let text = text.trim();
-    let (digits, unit) = text.split_at(text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let (digits, unit) =
+        text.split_at(text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len()));
     let scale = match unit {
         "us" => 1.0,
         "ms" => 1e3,

@@ -1,4 +1,5 @@
-//! What stands around the proxies for the whole time - upstream, Redis, Redis Cluster, certificate - and one run of one case on it.
+//! What stands around the proxies for the whole time - upstream, Redis, Redis Cluster, certificate
+//! - and one run of one case on it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +18,8 @@ use super::load::{self, Target};
 use super::process::{self, Process};
 use super::proxies::{self, Around};
 
-/// Load before each run that nobody counts: pools fill, LuaJIT compiles, allowances of one are used up.
+/// Load before each run that nobody counts: pools fill, LuaJIT compiles, allowances of one are used
+/// up.
 const WARM_UP: Duration = Duration::from_millis(400);
 const WARM_UP_MAX: Duration = Duration::from_millis(3_200);
 
@@ -43,30 +45,50 @@ impl Stage {
     /// Starts what these cases need, on the load's core.
     pub fn set(settings: Settings, cases: &[Case]) -> Result<Self, String> {
         process::pin(settings.load_core)?;
-        let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
+        let folder =
+            tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
         load::prepare(folder.path())?;
         let issued = Pki::new().server(&["localhost", "127.0.0.1"]);
-        for (name, pem) in
-            [("server.pem", &issued.certificate), ("server.key", &issued.key), ("both.pem", &(issued.certificate.clone() + &issued.key))]
-        {
+        for (name, pem) in [
+            ("server.pem", &issued.certificate),
+            ("server.key", &issued.key),
+            ("both.pem", &(issued.certificate.clone() + &issued.key)),
+        ] {
             fs::write(folder.path().join(name), pem).map_err(|error| format!("{name}: {error}"))?;
         }
         let place = subfolder(folder.path(), "upstream")?;
         let upstream = Process::start(&place, |address| proxies::upstream(&place, address))?;
-        let redis = cases.iter().any(|case| case.subject == Subject::NginxLuaRedis).then(Redis::start);
-        let cluster = cases.iter().any(|case| case.subject == Subject::WeirCluster).then(Cluster::start);
+        let redis =
+            cases.iter().any(|case| case.subject == Subject::NginxLuaRedis).then(Redis::start);
+        let cluster =
+            cases.iter().any(|case| case.subject == Subject::WeirCluster).then(Cluster::start);
         Ok(Self { settings, upstream, redis, cluster, folder })
     }
 
-    fn around<'a>(&'a self, folder: &'a Path, redis: &'a [SocketAddr], files: &'a [PathBuf; 3]) -> Around<'a> {
+    fn around<'a>(
+        &'a self,
+        folder: &'a Path,
+        redis: &'a [SocketAddr],
+        files: &'a [PathBuf; 3],
+    ) -> Around<'a> {
         let [certificate, key, both] = files;
-        Around { folder, upstream: self.upstream.address, redis, certificate, key, both, weir: &self.settings.weir }
+        Around {
+            folder,
+            upstream: self.upstream.address,
+            redis,
+            certificate,
+            key,
+            both,
+            weir: &self.settings.weir,
+        }
     }
 
     fn redis_of(&self, case: &Case) -> Vec<&Redis> {
         match case.subject {
             Subject::NginxLuaRedis => self.redis.iter().collect(),
-            Subject::WeirCluster => self.cluster.iter().flat_map(|cluster| &cluster.nodes).collect(),
+            Subject::WeirCluster => {
+                self.cluster.iter().flat_map(|cluster| &cluster.nodes).collect()
+            }
             Subject::Nginx | Subject::Haproxy | Subject::Weir => Vec::new(),
         }
     }
@@ -79,7 +101,8 @@ impl Stage {
         }
         let addresses: Vec<SocketAddr> = redis.iter().map(|node| node.address).collect();
         let place = subfolder(self.folder.path(), "proxy")?;
-        let files = ["server.pem", "server.key", "both.pem"].map(|name| self.folder.path().join(name));
+        let files =
+            ["server.pem", "server.key", "both.pem"].map(|name| self.folder.path().join(name));
         let around = self.around(&place, &addresses, &files);
         process::pin(self.settings.proxy_core)?;
         let proxy = Process::start(&place, |address| proxies::command(case, &around, address));
@@ -87,13 +110,14 @@ impl Stage {
         proxy
     }
 
-    /// One run: a fresh proxy, some load to warm it, then `seconds` that count, between two looks at every clock. What is not as the case says is an
-    /// error.
+    /// One run: a fresh proxy, some load to warm it, then `seconds` that count, between two looks
+    /// at every clock. What is not as the case says is an error.
     pub fn run(&self, case: &Case, seconds: u32) -> Result<Figure, String> {
         self.run_and_watch(case, seconds, |_| Ok(()))
     }
 
-    /// The same, and `watch` is told the working process once it is warm; what it returns is dropped when the load has ended.
+    /// The same, and `watch` is told the working process once it is warm; what it returns is
+    /// dropped when the load has ended.
     pub fn run_and_watch<T>(
         &self,
         case: &Case,
@@ -106,9 +130,11 @@ impl Stage {
         let target = Target { case, address: proxy.address, folder: self.folder.path() };
         warm_up(&target)?;
         let watching = watch(pid)?;
-        let (cpu_before, redis_before, started) = (process::cpu(pid)?, self.redis_cpu(case)?, Instant::now());
+        let (cpu_before, redis_before, started) =
+            (process::cpu(pid)?, self.redis_cpu(case)?, Instant::now());
         let load = target.measure(seconds)?;
-        let (cpu_after, redis_after, passed) = (process::cpu(pid)?, self.redis_cpu(case)?, started.elapsed());
+        let (cpu_after, redis_after, passed) =
+            (process::cpu(pid)?, self.redis_cpu(case)?, started.elapsed());
         drop(watching);
 
         target.probe()?;
@@ -121,21 +147,26 @@ impl Stage {
             p99_us: load.p99_us,
             user_us: user * 1e6 / requests,
             kernel_us: kernel * 1e6 / requests,
-            redis_us: redis_before.zip(redis_after).map(|(before, after)| (after - before) * 1e6 / requests),
+            redis_us: redis_before
+                .zip(redis_after)
+                .map(|(before, after)| (after - before) * 1e6 / requests),
             busy: (user + kernel) / passed.as_secs_f64(),
             rest_mib,
             peak_mib,
         })
     }
 
-    /// CPU time of all Redis servers of a case so far, in seconds, as they tell it themselves: to the microsecond.
+    /// CPU time of all Redis servers of a case so far, in seconds, as they tell it themselves: to
+    /// the microsecond.
     fn redis_cpu(&self, case: &Case) -> Result<Option<f64>, String> {
         let nodes = self.redis_of(case);
         let mut sum = 0.0;
         for node in &nodes {
             let info = node.connect().ask(&["INFO", "cpu"]).text();
             for name in ["used_cpu_user:", "used_cpu_sys:"] {
-                let seconds = info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+                let seconds = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
                 sum += seconds.ok_or_else(|| format!("Redis tells no {name} {info}"))?;
             }
         }
@@ -143,7 +174,8 @@ impl Stage {
     }
 }
 
-/// Load until one request comes out as it should: a loaded machine may need longer to use up a thousand allowances.
+/// Load until one request comes out as it should: a loaded machine may need longer to use up a
+/// thousand allowances.
 fn warm_up(target: &Target<'_>) -> Result<(), String> {
     let mut time = WARM_UP;
     loop {
@@ -158,7 +190,8 @@ fn warm_up(target: &Target<'_>) -> Result<(), String> {
 /// An empty folder that nginx' worker, who is nobody, may read too.
 fn subfolder(folder: &Path, name: &str) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{name}: {error}");
-    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(failed);
+    let open =
+        |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(failed);
     open(folder)?;
     let place = folder.join(name);
     if place.exists() {

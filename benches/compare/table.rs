@@ -21,10 +21,15 @@ pub struct Circumstances {
 /// Everything, ready for a README.
 pub fn report(rows: &[Row], about: &Circumstances) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{}; {}. {} rounds of {} s each, medians.\n", about.machine, about.versions, about.rounds, about.seconds_each);
+    let _ = writeln!(
+        text,
+        "{}; {}. {} rounds of {} s each, medians.\n",
+        about.machine, about.versions, about.rounds, about.seconds_each
+    );
     text += &targets(rows);
     for situation in SITUATIONS {
-        let here: Vec<&Row> = rows.iter().filter(|row| row.case.situation.name == situation.name).collect();
+        let here: Vec<&Row> =
+            rows.iter().filter(|row| row.case.situation.name == situation.name).collect();
         if !here.is_empty() {
             let _ = writeln!(text, "### {} (`{}`)\n", situation.title, situation.name);
             text += &table(&here);
@@ -41,10 +46,12 @@ fn table(rows: &[&Row]) -> String {
     text += if with_redis { "---|\n" } else { "\n" };
     for row in rows {
         let mark = if row.case.is_weir() { "**" } else { "" };
-        let base = rows
-            .iter()
-            .find(|other| other.case.is_baseline() && (other.case.limit == Limit::Refused) == (row.case.limit == Limit::Refused));
-        let ratio = base.map_or_else(String::new, |base| format!("{:.2}", row.cpu_us() / base.cpu_us()));
+        let base = rows.iter().find(|other| {
+            other.case.is_baseline()
+                && (other.case.limit == Limit::Refused) == (row.case.limit == Limit::Refused)
+        });
+        let ratio =
+            base.map_or_else(String::new, |base| format!("{:.2}", row.cpu_us() / base.cpu_us()));
         let _ = write!(
             text,
             "| {mark}{}{mark} | {mark}{:.1}{mark} | {:.1} | {:.1} | {ratio} | {:.0} % |",
@@ -55,7 +62,11 @@ fn table(rows: &[&Row]) -> String {
             row.spread() * 100.0
         );
         if with_redis {
-            let _ = write!(text, " {} |", row.redis_us().map_or_else(String::new, |us| format!("{us:.1}")));
+            let _ = write!(
+                text,
+                " {} |",
+                row.redis_us().map_or_else(String::new, |us| format!("{us:.1}"))
+            );
         }
         let _ = writeln!(
             text,
@@ -75,8 +86,14 @@ fn table(rows: &[&Row]) -> String {
 fn targets(rows: &[Row]) -> String {
     let mut lines = String::new();
     for target in TARGETS {
-        let (Some(ours), Some(theirs)) = (find(rows, target.ours), find(rows, target.theirs)) else { continue };
-        let (Some(us), Some(them)) = (ours.measure(target.measure), theirs.measure(target.measure)) else { continue };
+        let (Some(ours), Some(theirs)) = (find(rows, target.ours), find(rows, target.theirs))
+        else {
+            continue;
+        };
+        let (Some(us), Some(them)) = (ours.measure(target.measure), theirs.measure(target.measure))
+        else {
+            continue;
+        };
         let ratio = us / them;
         let verdict = match target.then {
             Some(then) if ratio <= then => "yes, and what should come then",
@@ -84,17 +101,26 @@ fn targets(rows: &[Row]) -> String {
             _ => "**no**",
         };
         let then = target.then.map_or_else(String::new, |then| format!(", then {then:.2}"));
-        let _ = writeln!(lines, "| {} | {us:.1} / {them:.1} us | {ratio:.2} | {:.2}{then} | {verdict} |", target.what, target.must);
+        let _ = writeln!(
+            lines,
+            "| {} | {us:.1} / {them:.1} us | {ratio:.2} | {:.2}{then} | {verdict} |",
+            target.what, target.must
+        );
     }
     if let Some(weir) = find(rows, "h1/weir/admitted") {
         let rest_mib = weir.median(|figure| figure.rest_mib);
         let verdict = if rest_mib <= REST_MIB_MAX { "yes" } else { "**no**" };
-        let _ = writeln!(lines, "| memory at rest | {rest_mib:.0} MiB | | {REST_MIB_MAX:.0} MiB | {verdict} |");
+        let _ = writeln!(
+            lines,
+            "| memory at rest | {rest_mib:.0} MiB | | {REST_MIB_MAX:.0} MiB | {verdict} |"
+        );
     }
     if lines.is_empty() {
         return lines;
     }
-    format!("| Weir | for a request | ratio | at most | reached |\n|---|---|---|---|---|\n{lines}\n")
+    format!(
+        "| Weir | for a request | ratio | at most | reached |\n|---|---|---|---|---|\n{lines}\n"
+    )
 }
 
 fn noise(rows: &[Row], about: &Circumstances) -> String {
@@ -107,7 +133,11 @@ fn noise(rows: &[Row], about: &Circumstances) -> String {
     );
     if let (Some(first), Some(second)) = (find(rows, CALIBRATION.0), find(rows, CALIBRATION.1)) {
         let apart = (second.cpu_us() / first.cpu_us() - 1.0) * 100.0;
-        let _ = write!(text, " The same case measured twice in each round (`{}`) came out {apart:+.1} % apart.", CALIBRATION.0);
+        let _ = write!(
+            text,
+            " The same case measured twice in each round (`{}`) came out {apart:+.1} % apart.",
+            CALIBRATION.0
+        );
     }
     let _ = writeln!(
         text,
@@ -120,7 +150,9 @@ fn noise(rows: &[Row], about: &Circumstances) -> String {
 
 /// Every round of every case, for whoever wants to reckon himself.
 pub fn raw(rows: &[Row]) -> String {
-    let mut text = String::from("case\tround\trequests_a_second\tp50_us\tp99_us\tuser_us\tkernel_us\tredis_us\tbusy\trest_mib\tpeak_mib\n");
+    let mut text = String::from(
+        "case\tround\trequests_a_second\tp50_us\tp99_us\tuser_us\tkernel_us\tredis_us\tbusy\trest_mib\tpeak_mib\n",
+    );
     for row in rows {
         for (round, figure) in row.rounds.iter().enumerate() {
             let redis = figure.redis_us.map_or_else(String::new, |us| format!("{us:.2}"));
@@ -143,7 +175,8 @@ pub fn raw(rows: &[Row]) -> String {
     text
 }
 
-/// `readme` with `text` in the place of what stands between its marks of that name: `<!-- NAME: ... -->` and `<!-- end of NAME -->`.
+/// `readme` with `text` in the place of what stands between its marks of that name: `<!-- NAME: ...
+/// -->` and `<!-- end of NAME -->`.
 pub fn put_into(readme: &str, name: &str, text: &str) -> Result<String, String> {
     let missing = |mark: &str| format!("the mark {mark:?} is missing");
     let (begin, end) = (format!("<!-- {name}: "), format!("<!-- end of {name} -->"));

@@ -1,4 +1,5 @@
-//! Weir's HTTP/1.1 with what it needs, and the checks that its tests make, for the targets in `targets/`.
+//! Weir's HTTP/1.1 with what it needs, and the checks that its tests make, for the targets in
+//! `targets/`.
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "it is a part of a larger crate")]
 

@@ -27,18 +27,33 @@ impl CounterQuery {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let place = NAMES.iter().position(|known| *known == name);
             let slot = place.and_then(|place| parts.get_mut(place));
-            let Some(slot) = slot else { return Err(format!("found {name:?}, expected {}", NAMES.join(", "))) };
-            let value = decoded(value).ok_or_else(|| format!("{name}: found {value:?}, expected percent-encoded UTF-8"))?;
+            let Some(slot) = slot else {
+                return Err(format!("found {name:?}, expected {}", NAMES.join(", ")));
+            };
+            let value = decoded(value).ok_or_else(|| {
+                format!("{name}: found {value:?}, expected percent-encoded UTF-8")
+            })?;
             if value.len() > PART_BYTES_MAX {
-                return Err(format!("{name}: found {} bytes, expected at most {PART_BYTES_MAX}", value.len()));
+                return Err(format!(
+                    "{name}: found {} bytes, expected at most {PART_BYTES_MAX}",
+                    value.len()
+                ));
             }
             if slot.replace(value).is_some() {
                 return Err(format!("found {name} a second time"));
             }
         }
         let [policy, limit, key, tag, route] = parts;
-        let needed = |part: Option<String>, name| part.ok_or_else(|| format!("found no {name}, expected policy, limit and key"));
-        Ok(Self { policy: needed(policy, "policy")?, limit: needed(limit, "limit")?, key: needed(key, "key")?, tag, route })
+        let needed = |part: Option<String>, name| {
+            part.ok_or_else(|| format!("found no {name}, expected policy, limit and key"))
+        };
+        Ok(Self {
+            policy: needed(policy, "policy")?,
+            limit: needed(limit, "limit")?,
+            key: needed(key, "key")?,
+            tag,
+            route,
+        })
     }
 }
 
@@ -53,7 +68,9 @@ fn decoded(text: &str) -> Option<String> {
             continue;
         }
         let (digits, after) = after.split_at_checked(2)?;
-        let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        let digits = std::str::from_utf8(digits)
+            .ok()
+            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
         rest = after;
     }
@@ -66,8 +83,13 @@ mod tests {
 
     #[test]
     fn a_query_is_read_or_says_what_is_wrong_with_it() {
-        let query = CounterQuery::parse("policy=public&limit=a&key=%7Bx%7D+%E2%82%AC%26&tag=&route=r").unwrap();
-        assert_eq!((query.key.as_str(), query.tag.as_deref(), query.route.as_deref()), ("{x}+\u{20ac}&", Some(""), Some("r")));
+        let query =
+            CounterQuery::parse("policy=public&limit=a&key=%7Bx%7D+%E2%82%AC%26&tag=&route=r")
+                .unwrap();
+        assert_eq!(
+            (query.key.as_str(), query.tag.as_deref(), query.route.as_deref()),
+            ("{x}+\u{20ac}&", Some(""), Some("r"))
+        );
         let long = format!("policy=p&limit=l&key={}", "k".repeat(4097));
         for (wrong, says) in [
             ("", "no policy"),

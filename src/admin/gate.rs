@@ -43,16 +43,30 @@ impl Settings {
         if let Some(token) = &self.token
             && !probe
         {
-            let refused = || (StatusCode::UNAUTHORIZED, "Expected `Authorization: Bearer` with the token of [admin].".to_owned());
+            let refused = || {
+                (
+                    StatusCode::UNAUTHORIZED,
+                    "Expected `Authorization: Bearer` with the token of [admin].".to_owned(),
+                )
+            };
             return if token.is_in(request) { Ok(()) } else { Err(refused()) };
         }
         let host = host(request)?;
         if let Some(host) = host.as_deref().filter(|host| !self.knows(name_of(host))) {
-            let why = format!("Found the host {host:?}, expected an address, localhost, or a name in `admin.hosts`.");
+            let why = format!(
+                "Found the host {host:?}, expected an address, localhost, or a name in `admin.hosts`."
+            );
             return Err((StatusCode::MISDIRECTED_REQUEST, why));
         }
-        if request.fields.get_all(Known::Origin).any(|origin| !is_same_origin(origin, host.as_deref())) {
-            return Err((StatusCode::FORBIDDEN, "These pages are not for scripts of other origins.".to_owned()));
+        if request
+            .fields
+            .get_all(Known::Origin)
+            .any(|origin| !is_same_origin(origin, host.as_deref()))
+        {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "These pages are not for scripts of other origins.".to_owned(),
+            ));
         }
         if request.method == Method::DELETE && !self.address.ip().is_loopback() {
             let why = "Nothing is changed here without a token: `admin.token_file` or `admin.token_env`, since the address is no loopback.";
@@ -63,7 +77,8 @@ impl Settings {
 
     /// No name can be pointed elsewhere when it is an address.
     fn knows(&self, name: &str) -> bool {
-        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let address =
+            name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         let name = name.strip_suffix('.').unwrap_or(name);
         address.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
@@ -78,20 +93,30 @@ fn host(request: &Request) -> Result<Option<String>, Refused> {
     }
     let mut hosts = request.fields.get_all(Known::Host);
     let first = hosts.next().map(|host| String::from_utf8_lossy(host).into_owned());
-    if hosts.next().is_some() { Err((StatusCode::BAD_REQUEST, "Found more than one Host.".to_owned())) } else { Ok(first) }
+    if hosts.next().is_some() {
+        Err((StatusCode::BAD_REQUEST, "Found more than one Host.".to_owned()))
+    } else {
+        Ok(first)
+    }
 }
 
 /// Without the port.
 fn name_of(host: &str) -> &str {
     match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && (!name.contains(':') || name.ends_with(']')) => name,
+        Some((name, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit())
+                && (!name.contains(':') || name.ends_with(']')) =>
+        {
+            name
+        }
         _ => host,
     }
 }
 
 /// The scheme is not compared: whether TLS ends before this listener is not known here.
 fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
-    let origin = std::str::from_utf8(origin).ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    let origin =
+        std::str::from_utf8(origin).ok().and_then(|origin| Some(origin.split_once("://")?.1));
     origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
 }
 
@@ -113,7 +138,8 @@ impl Token {
         let mut said = request.fields.get_all(Known::Authorization);
         let (Some(value), None) = (said.next(), said.next()) else { return false };
         let Some((scheme, token)) = value.split_at_checked(7) else { return false };
-        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(token.trim_ascii()) == blake3::hash(self.0.as_bytes())
+        scheme.eq_ignore_ascii_case(b"bearer ")
+            && blake3::hash(token.trim_ascii()) == blake3::hash(self.0.as_bytes())
     }
 }
 
@@ -137,11 +163,16 @@ mod tests {
     }
 
     fn status(settings: &Settings, method: &str, path: &str, fields: &[(&str, &str)]) -> u16 {
-        settings.admits(&request(method, fields), path).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+        settings
+            .admits(&request(method, fields), path)
+            .map_or_else(|(status, _)| status.as_u16(), |()| 200)
     }
 
     fn settings(address: &str) -> Settings {
-        Settings { hosts: vec!["weir.internal".into()], ..Settings::plain(address.parse().unwrap()) }
+        Settings {
+            hosts: vec!["weir.internal".into()],
+            ..Settings::plain(address.parse().unwrap())
+        }
     }
 
     #[test]
@@ -176,16 +207,28 @@ mod tests {
             assert_eq!(get(host), 421, "{host}");
         }
         assert_eq!(status(&settings, "GET", "/live", &[("host", "evil.example")]), 421);
-        assert_eq!(status(&settings, "GET", "/status", &[("host", "localhost"), ("host", "localhost")]), 400);
+        assert_eq!(
+            status(&settings, "GET", "/status", &[("host", "localhost"), ("host", "localhost")]),
+            400
+        );
         assert_eq!(status(&settings, "GET", "/status", &[]), 200, "as HTTP/1.0 asks");
     }
 
     #[test]
     fn a_script_of_another_origin_is_refused() {
         let settings = settings("127.0.0.1:9901");
-        let of = |origin: &str| status(&settings, "GET", "/status", &[("host", "localhost:9901"), ("origin", origin)]);
+        let of = |origin: &str| {
+            status(&settings, "GET", "/status", &[("host", "localhost:9901"), ("origin", origin)])
+        };
         assert_eq!((of("http://localhost:9901"), of("https://LOCALHOST:9901")), (200, 200));
-        for origin in ["http://evil.example", "null", "http://localhost:3000", "http://127.0.0.1:9901", "localhost:9901", ""] {
+        for origin in [
+            "http://evil.example",
+            "null",
+            "http://localhost:3000",
+            "http://127.0.0.1:9901",
+            "localhost:9901",
+            "",
+        ] {
             assert_eq!(of(origin), 403, "{origin}");
         }
     }
@@ -193,9 +236,18 @@ mod tests {
     #[test]
     fn a_token_is_needed_where_there_is_one() {
         let settings = Settings { token: Some(Token::new("s3cret")), ..settings("0.0.0.0:9901") };
-        let with = |value: &str| status(&settings, "DELETE", "/counters", &[("host", "any.example"), ("authorization", value)]);
+        let with = |value: &str| {
+            status(
+                &settings,
+                "DELETE",
+                "/counters",
+                &[("host", "any.example"), ("authorization", value)],
+            )
+        };
         assert_eq!((with("Bearer s3cret"), with("bearer s3cret")), (200, 200));
-        for value in ["Bearer s3cre", "Bearer s3cret1", "Bearer", "Bearer ", "Basic s3cret", "s3cret", ""] {
+        for value in
+            ["Bearer s3cre", "Bearer s3cret1", "Bearer", "Bearer ", "Basic s3cret", "s3cret", ""]
+        {
             assert_eq!(with(value), 401, "{value}");
         }
         let twice = [("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")];
@@ -207,8 +259,21 @@ mod tests {
 
     #[test]
     fn nothing_is_changed_for_everybody_on_the_network() {
-        let delete = |address: &str| status(&settings(address), "DELETE", "/counters", &[("host", "127.0.0.1")]);
-        assert_eq!((delete("127.0.0.1:9901"), delete("[::1]:9901"), delete("0.0.0.0:9901"), delete("10.0.0.1:9901")), (200, 200, 403, 403));
-        assert_eq!(status(&settings("0.0.0.0:9901"), "GET", "/counters", &[("host", "127.0.0.1")]), 200);
+        let delete = |address: &str| {
+            status(&settings(address), "DELETE", "/counters", &[("host", "127.0.0.1")])
+        };
+        assert_eq!(
+            (
+                delete("127.0.0.1:9901"),
+                delete("[::1]:9901"),
+                delete("0.0.0.0:9901"),
+                delete("10.0.0.1:9901")
+            ),
+            (200, 200, 403, 403)
+        );
+        assert_eq!(
+            status(&settings("0.0.0.0:9901"), "GET", "/counters", &[("host", "127.0.0.1")]),
+            200
+        );
     }
 }

@@ -37,7 +37,11 @@ pub trait Views: Send + Sync + 'static {
     ///
     /// # Errors
     /// A status and a sentence for the operator.
-    fn counters(&self, query: CounterQuery, forget: bool) -> impl Future<Output = Result<String, (StatusCode, String)>> + Send;
+    fn counters(
+        &self,
+        query: CounterQuery,
+        forget: bool,
+    ) -> impl Future<Output = Result<String, (StatusCode, String)>> + Send;
 }
 
 /// Answers the admin's requests.
@@ -49,7 +53,11 @@ pub struct Admin<V> {
 
 impl<V> Clone for Admin<V> {
     fn clone(&self) -> Self {
-        Self { views: Arc::clone(&self.views), metrics: self.metrics.clone(), settings: Arc::clone(&self.settings) }
+        Self {
+            views: Arc::clone(&self.views),
+            metrics: self.metrics.clone(),
+            settings: Arc::clone(&self.settings),
+        }
     }
 }
 
@@ -75,7 +83,11 @@ impl<V: Views> Admin<V> {
                 Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
             "/status" => reply(StatusCode::OK, JSON, self.views.status()),
-            _ => reply(StatusCode::NOT_FOUND, TEXT, "There are /metrics, /live, /ready, /status and /counters.\n"),
+            _ => reply(
+                StatusCode::NOT_FOUND,
+                TEXT,
+                "There are /metrics, /live, /ready, /status and /counters.\n",
+            ),
         }
     }
 
@@ -112,7 +124,9 @@ impl<V: Views> Handler for Admin<V> {
         }
         let page = self.page(path).await;
         // The body of a reply to HEAD is left out where it is sent.
-        if page.status == StatusCode::NOT_FOUND || matches!(request.method, Method::GET | Method::HEAD) {
+        if page.status == StatusCode::NOT_FOUND
+            || matches!(request.method, Method::GET | Method::HEAD)
+        {
             return page;
         }
         not_allowed("GET, HEAD")
@@ -125,7 +139,11 @@ fn not_allowed(methods: &'static str) -> Response {
     refused
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response {
+fn reply(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<bytes::Bytes>,
+) -> Response {
     let mut reply = Response::new(status, wire::full(body));
     reply.fields.append(Known::ContentType, content_type);
     reply.fields.append(Known::CacheControl, "no-store");

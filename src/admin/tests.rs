@@ -16,14 +16,22 @@ struct Shown {
 
 impl Views for Shown {
     async fn ready(&self) -> Result<String, String> {
-        if self.broken.load(Ordering::SeqCst) { Err("the store does not answer".to_owned()) } else { Ok("ready".into()) }
+        if self.broken.load(Ordering::SeqCst) {
+            Err("the store does not answer".to_owned())
+        } else {
+            Ok("ready".into())
+        }
     }
 
     fn status(&self) -> String {
         "{\"version\":\"1\"}".to_owned()
     }
 
-    async fn counters(&self, query: CounterQuery, forget: bool) -> Result<String, (StatusCode, String)> {
+    async fn counters(
+        &self,
+        query: CounterQuery,
+        forget: bool,
+    ) -> Result<String, (StatusCode, String)> {
         match query.policy.as_str() {
             "none" => Err((StatusCode::BAD_REQUEST, "policy: found \"none\"".into())),
             policy => Ok(format!("[\"{policy} {} {} {forget}\"]", query.limit, query.key)),
@@ -37,7 +45,13 @@ fn settings_of(address: std::net::SocketAddr) -> Arc<ArcSwap<super::Settings>> {
 
 async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(
+            format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+        .await
+        .unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     reply
@@ -45,7 +59,8 @@ async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String 
 
 #[tokio::test]
 async fn counters_are_shown_and_only_delete_forgets_them() {
-    let listener = Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
+    let listener =
+        Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
     let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::default()));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
@@ -61,7 +76,10 @@ async fn counters_are_shown_and_only_delete_forgets_them() {
         ("GET", "/counters?policy=none&limit=l&key=", "400", "found \"none\""),
     ] {
         let reply = ask(address, method, path).await;
-        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")) && reply.contains(says), "{method} {path}: {reply}");
+        assert!(
+            reply.starts_with(&format!("HTTP/1.1 {status} ")) && reply.contains(says),
+            "{method} {path}: {reply}"
+        );
     }
     drain.start();
     serving.await.unwrap();
@@ -71,33 +89,59 @@ async fn counters_are_shown_and_only_delete_forgets_them() {
 async fn each_page_shows_what_it_is_handed() {
     let views = Arc::new(Shown::default());
     let metrics = Metrics::new(1);
-    let listener = Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
+    let listener =
+        Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
     let patience = Duration::from_secs(5);
-    let settings =
-        ConnectionSettings { connections_max: 10, request_header: patience, keep_alive: patience, ..ConnectionSettings::default() };
+    let settings = ConnectionSettings {
+        connections_max: 10,
+        request_header: patience,
+        keep_alive: patience,
+        ..ConnectionSettings::default()
+    };
     let admin = Admin::new(Arc::clone(&views), metrics.clone(), settings_of(address));
-    let serving = tokio::spawn(listener.serve(admin, Arc::new(ArcSwap::from_pointee(settings)), Drain::new(), metrics));
+    let serving = tokio::spawn(listener.serve(
+        admin,
+        Arc::new(ArcSwap::from_pointee(settings)),
+        Drain::new(),
+        metrics,
+    ));
 
     let reply = ask(address, "GET", "/metrics").await;
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
-    assert!(reply.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"), "{reply}");
+    assert!(
+        reply.contains(
+            "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"
+        ),
+        "{reply}"
+    );
     assert!(reply.contains("weir_connections_total 1\n") && reply.ends_with("# EOF\n"), "{reply}");
 
     assert!(ask(address, "GET", "/live").await.starts_with("HTTP/1.1 200 OK\r\n"));
     assert!(ask(address, "GET", "/ready").await.starts_with("HTTP/1.1 200 OK\r\n"));
     views.broken.store(true, Ordering::SeqCst);
     let reply = ask(address, "GET", "/ready").await;
-    assert!(reply.starts_with("HTTP/1.1 503 ") && reply.ends_with("\r\n\r\nthe store does not answer\n"), "{reply}");
+    assert!(
+        reply.starts_with("HTTP/1.1 503 ")
+            && reply.ends_with("\r\n\r\nthe store does not answer\n"),
+        "{reply}"
+    );
 
     let reply = ask(address, "GET", "/status?x").await;
-    assert!(reply.contains("content-type: application/json\r\n") && reply.ends_with("{\"version\":\"1\"}"), "{reply}");
+    assert!(
+        reply.contains("content-type: application/json\r\n")
+            && reply.ends_with("{\"version\":\"1\"}"),
+        "{reply}"
+    );
     let head = ask(address, "HEAD", "/status").await;
     assert!(head.contains("content-length: 15\r\n") && head.ends_with("\r\n\r\n"), "{head}");
 
     assert!(ask(address, "GET", "/other").await.starts_with("HTTP/1.1 404 "));
     assert!(ask(address, "POST", "/other").await.starts_with("HTTP/1.1 404 "));
     let reply = ask(address, "DELETE", "/status").await;
-    assert!(reply.starts_with("HTTP/1.1 405 ") && reply.contains("allow: GET, HEAD\r\n"), "{reply}");
+    assert!(
+        reply.starts_with("HTTP/1.1 405 ") && reply.contains("allow: GET, HEAD\r\n"),
+        "{reply}"
+    );
     serving.abort();
 }

@@ -1,5 +1,5 @@
-//! From a checked configuration to a house: what did not change is taken over from the one before, so that a reload keeps counters,
-//! connections and compiled guests.
+//! From a checked configuration to a house: what did not change is taken over from the one before,
+//! so that a reload keeps counters, connections and compiled guests.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -58,48 +58,86 @@ impl Builder {
 
     /// What `config` says of its own mistakes, and what the rooms say of the rest of it.
     pub(super) fn complete(&self, mistakes: Mistakes, before: Option<&Built>) -> Mistakes {
-        mistakes.and_those_of(|config, routes_stand| self.build_all(config, before, routes_stand).err().unwrap_or_default())
+        mistakes.and_those_of(|config, routes_stand| {
+            self.build_all(config, before, routes_stand).err().unwrap_or_default()
+        })
     }
 
     /// Builds everything that `config` names, and reports all mistakes of all rooms at once.
-    pub(super) fn build(&self, config: Config, before: Option<&Built>) -> Result<(Built, House), Mistakes> {
+    pub(super) fn build(
+        &self,
+        config: Config,
+        before: Option<&Built>,
+    ) -> Result<(Built, House), Mistakes> {
         let source = Arc::clone(&config.source);
         self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
     }
 
-    fn build_all(&self, config: Config, before: Option<&Built>, routes_stand: bool) -> Result<(Built, House), Vec<Mistake>> {
+    fn build_all(
+        &self,
+        config: Config,
+        before: Option<&Built>,
+        routes_stand: bool,
+    ) -> Result<(Built, House), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
-        let (policies, upstreams) = (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let doubts: Vec<Mistake> = config.policies.iter().flat_map(policy::Settings::doubts).collect();
-        let guest = |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
-        let policies = build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
-        let upstream = |settings: &upstream::Settings| Upstream::build_within(settings, &self.metrics, &self.budget);
-        let upstreams = build_each(config.upstreams, |settings| &settings.name, upstreams, upstream, &mut mistakes);
+        let (policies, upstreams) =
+            (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
+        let doubts: Vec<Mistake> =
+            config.policies.iter().flat_map(policy::Settings::doubts).collect();
+        let guest =
+            |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
+        let policies =
+            build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
+        let upstream = |settings: &upstream::Settings| {
+            Upstream::build_within(settings, &self.metrics, &self.budget)
+        };
+        let upstreams = build_each(
+            config.upstreams,
+            |settings| &settings.name,
+            upstreams,
+            upstream,
+            &mut mistakes,
+        );
         let scripts = Scripts::load(&config.scripts).map_err(|found| mistakes.extend(found)).ok();
         let Some(engine) = engine else { return Err(mistakes) };
-        let limiter_settings = limit::Settings { scripts: scripts.unwrap_or_default(), ..config.limiter };
+        let limiter_settings =
+            limit::Settings { scripts: scripts.unwrap_or_default(), ..config.limiter };
 
         let limiter = self.limiter(&limiter_settings, &engine, before);
-        // Also where a policy or an upstream failed: the routes are then built for what they say of their own paths.
-        let routes = config.routes.iter().filter(|_| routes_stand).map(|route| settings_of(route, &policies, &upstreams)).collect();
+        // Also where a policy or an upstream failed: the routes are then built for what they say of
+        // their own paths.
+        let routes = config
+            .routes
+            .iter()
+            .filter(|_| routes_stand)
+            .map(|route| settings_of(route, &policies, &upstreams))
+            .collect();
         let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
         let house = house.map_err(|found| mistakes.extend(found)).ok();
         let Some(house) = house.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
         let mut warnings = config.warnings;
         warnings.extend(house.unanswerable().map(|(route, fact)| {
-            let (setting, name) = (format!("routes[{route}].policy"), config.routes.get(route).map_or("", |route| route.name.as_str()));
+            let (setting, name) = (
+                format!("routes[{route}].policy"),
+                config.routes.get(route).map_or("", |route| route.name.as_str()),
+            );
             let why = if fact.starts_with("header.") {
                 "which is dropped from requests without server.underscores_in_headers".to_owned()
             } else {
                 format!("which the path of the route {name} has no place for")
             };
-            config.source.warning(&setting, &format!("this policy reads `{fact}`, {why}: it is never there"))
+            config
+                .source
+                .warning(&setting, &format!("this policy reads `{fact}`, {why}: it is never there"))
         }));
         let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.doubts()));
-        warnings
-            .extend(doubts.map(|doubt| config.source.warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))));
+        warnings.extend(doubts.map(|doubt| {
+            config
+                .source
+                .warning(&doubt.setting, &format!("{}, expected {}", doubt.found, doubt.expected))
+        }));
         let built = Built {
             listeners: config.listeners,
             tls,
@@ -121,10 +159,20 @@ impl Builder {
         Ok((built, house))
     }
 
-    fn tls(&self, all: &[listen::Settings], before: Option<&Built>, mistakes: &mut Vec<Mistake>) -> Vec<Option<Arc<listen::Tls>>> {
+    fn tls(
+        &self,
+        all: &[listen::Settings],
+        before: Option<&Built>,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Vec<Option<Arc<listen::Tls>>> {
         let each = all.iter().map(|settings| {
-            let kept = before.and_then(|before| before.listeners.iter().zip(&before.tls).find(|(old, _)| *old == settings));
-            let built = kept.map_or_else(|| listen::Tls::build(settings, &self.clock), |(_, tls)| Ok(tls.clone()));
+            let kept = before.and_then(|before| {
+                before.listeners.iter().zip(&before.tls).find(|(old, _)| *old == settings)
+            });
+            let built = kept.map_or_else(
+                || listen::Tls::build(settings, &self.clock),
+                |(_, tls)| Ok(tls.clone()),
+            );
             built.unwrap_or_else(|found| {
                 mistakes.extend(found);
                 None
@@ -135,18 +183,30 @@ impl Builder {
 
     /// The counters stay where they are as long as the store's settings do.
     fn engine(&self, config: &Config, before: Option<&Built>) -> Result<Arc<Engine>, Mistake> {
-        if let Some(before) = before.filter(|before| config.engine.keeps_counters_of(&before.engine_settings)) {
+        if let Some(before) =
+            before.filter(|before| config.engine.keeps_counters_of(&before.engine_settings))
+        {
             return Ok(Arc::clone(&before.engine));
         }
         Engine::build(&config.engine, self.clock.clone(), &self.metrics).map(Arc::new)
     }
 
-    /// One for as long as its engine and its settings stand: what is still to be settled belongs to it, and a shutdown waits for that of one only.
-    fn limiter(&self, settings: &limit::Settings, engine: &Arc<Engine>, before: Option<&Built>) -> Arc<Limiter> {
-        let same = |before: &&Built| Arc::ptr_eq(&before.engine, engine) && before.limiter_settings == *settings;
+    /// One for as long as its engine and its settings stand: what is still to be settled belongs to
+    /// it, and a shutdown waits for that of one only.
+    fn limiter(
+        &self,
+        settings: &limit::Settings,
+        engine: &Arc<Engine>,
+        before: Option<&Built>,
+    ) -> Arc<Limiter> {
+        let same = |before: &&Built| {
+            Arc::ptr_eq(&before.engine, engine) && before.limiter_settings == *settings
+        };
         match before.filter(same) {
             Some(before) => Arc::clone(&before.limiter),
-            None => Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone())),
+            None => {
+                Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone()))
+            }
         }
     }
 }
@@ -154,7 +214,8 @@ impl Builder {
 /// What was built under a name, and from what.
 type Named<S, T> = HashMap<String, (S, Arc<T>)>;
 
-/// Builds each anew, except those whose settings are as they were: they are taken over with all they hold.
+/// Builds each anew, except those whose settings are as they were: they are taken over with all
+/// they hold.
 fn build_each<S: PartialEq, T>(
     all: Vec<S>,
     name: impl Fn(&S) -> &str,
@@ -164,8 +225,11 @@ fn build_each<S: PartialEq, T>(
 ) -> Named<S, T> {
     let mut named = Named::with_capacity(all.len());
     for settings in all {
-        let kept = before.and_then(|before| before.get(name(&settings))).filter(|(old, _)| *old == settings);
-        match kept.map_or_else(|| build(&settings).map(Arc::new), |(_, kept)| Ok(Arc::clone(kept))) {
+        let kept = before
+            .and_then(|before| before.get(name(&settings)))
+            .filter(|(old, _)| *old == settings);
+        match kept.map_or_else(|| build(&settings).map(Arc::new), |(_, kept)| Ok(Arc::clone(kept)))
+        {
             Ok(built) => drop(named.insert(name(&settings).to_owned(), (settings, built))),
             Err(found) => mistakes.extend(found),
         }
@@ -183,17 +247,20 @@ impl Built {
 
     /// Logs each warning that `before`, the configuration that runs, did not have.
     pub(super) fn warn(&self, before: Option<&Self>) {
-        let known = |warning: &&String| before.is_some_and(|before| before.warnings.contains(warning));
+        let known =
+            |warning: &&String| before.is_some_and(|before| before.warnings.contains(warning));
         for warning in self.warnings.iter().filter(|warning| !known(warning)) {
             tracing::warn!("{warning}");
         }
     }
 
-    /// What a running process does not take on stays as it was started with: the next configuration is compared with what runs.
+    /// What a running process does not take on stays as it was started with: the next configuration
+    /// is compared with what runs.
     pub(super) fn started_as(mut self, running: &Self) -> Self {
         let (mut listeners, mut tls) = (running.listeners.clone(), running.tls.clone());
         for (place, (settings, tls)) in listeners.iter_mut().zip(&mut tls).enumerate() {
-            // A listener keeps its address: the certificates are those of the one that has this address now.
+            // A listener keeps its address: the certificates are those of the one that has this
+            // address now.
             if let Some((next, secured)) = self.listener_at(place, settings.address) {
                 settings.clone_from(next);
                 tls.clone_from(secured);
@@ -202,7 +269,9 @@ impl Built {
         (self.listeners, self.tls) = (listeners, tls);
         // The address stays, and who may see the pages does not.
         self.admin = match (self.admin, &running.admin) {
-            (Some(next), Some(running)) => Some(admin::Settings { address: running.address, ..next }),
+            (Some(next), Some(running)) => {
+                Some(admin::Settings { address: running.address, ..next })
+            }
             (_, running) => running.clone(),
         };
         self.workers = running.workers;
@@ -211,7 +280,11 @@ impl Built {
     }
 
     /// At the same place, or wherever it has moved to.
-    fn listener_at(&self, place: usize, address: SocketAddr) -> Option<(&listen::Settings, &Option<Arc<listen::Tls>>)> {
+    fn listener_at(
+        &self,
+        place: usize,
+        address: SocketAddr,
+    ) -> Option<(&listen::Settings, &Option<Arc<listen::Tls>>)> {
         let mut all = self.listeners.iter().zip(&self.tls);
         let here = all.clone().nth(place).filter(|(settings, _)| settings.address == address);
         here.or_else(|| all.find(|(settings, _)| settings.address == address))
@@ -228,17 +301,27 @@ impl Built {
             return vec!["[store] names another store: all counters begin anew there".into()];
         }
         if self.limiter_settings.key_secret != next.limiter_settings.key_secret {
-            return vec!["store.key_secret changed, and with it every counter's name: all begin anew".into()];
+            return vec![
+                "store.key_secret changed, and with it every counter's name: all begin anew".into(),
+            ];
         }
-        let scopes = |built: &Self| -> BTreeSet<String> { built.routes.iter().filter_map(scope_of).collect() };
+        let scopes = |built: &Self| -> BTreeSet<String> {
+            built.routes.iter().filter_map(scope_of).collect()
+        };
         let gone = scopes(self).difference(&scopes(next)).cloned().collect::<Vec<_>>();
-        let gone = gone.into_iter().map(|scope| format!("no route charges the counters of `{scope}` any more: they are left as they are"));
+        let gone = gone.into_iter().map(|scope| {
+            format!(
+                "no route charges the counters of `{scope}` any more: they are left as they are"
+            )
+        });
         gone.collect()
     }
 
     /// Settings of `next` that a running process can't take on.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
-        let addresses = |built: &Self| built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>();
+        let addresses = |built: &Self| {
+            built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>()
+        };
         let address = |built: &Self| built.admin.as_ref().map(|admin| admin.address);
         let changed = [
             ("listeners", addresses(self) != addresses(next)),
@@ -256,8 +339,8 @@ fn scope_of(route: &Route) -> Option<String> {
     Some(Scope::name_of(policy, route.scope_is_route.then_some(route.name.as_str())))
 }
 
-/// Puts the built things in the place of their names. `config` has checked the names: one that is missing was not built, and its mistakes keep
-/// this house from ever serving.
+/// Puts the built things in the place of their names. `config` has checked the names: one that is
+/// missing was not built, and its mistakes keep this house from ever serving.
 fn settings_of(
     route: &Route,
     policies: &Named<policy::Settings, Policy>,
@@ -266,12 +349,20 @@ fn settings_of(
     let unbuilt = || Target::Respond(Respond { status: 503, ..Respond::default() });
     let target = match &route.target {
         RouteTarget::Respond(own) => Target::Respond(own.clone()),
-        RouteTarget::Upstream(name) => upstreams.get(name).map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
+        RouteTarget::Upstream(name) => upstreams
+            .get(name)
+            .map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
     };
-    let policy = route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
+    let policy =
+        route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
     let policy = policy.map(|(name, policy)| RoutePolicy {
         policy: Arc::clone(policy),
-        scope: Arc::new(Scope::new(scope_of(route).unwrap_or_default(), name.clone(), route.on_store_error, route.limit_decides)),
+        scope: Arc::new(Scope::new(
+            scope_of(route).unwrap_or_default(),
+            name.clone(),
+            route.on_store_error,
+            route.limit_decides,
+        )),
         allow_on_error: route.allow_on_policy_error,
     });
     RouteSettings {

@@ -1,4 +1,5 @@
-//! Counters for a person who asks: of the running house for the admin's page, and straight from Redis for `weir key`.
+//! Counters for a person who asks: of the running house for the admin's page, and straight from
+//! Redis for `weir key`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +30,9 @@ pub enum NoCounters {
     #[error("{0}")]
     Store(String),
     /// Counters in memory are those of a running proxy: its admin listener shows them.
-    #[error("counters in memory are asked of the running proxy: expected an [admin] address in its configuration, or --admin")]
+    #[error(
+        "counters in memory are asked of the running proxy: expected an [admin] address in its configuration, or --admin"
+    )]
     InMemory,
 }
 
@@ -51,9 +54,14 @@ pub(super) struct Charges {
 }
 
 impl Charges {
-    pub(super) fn of<'a>(routes: &[Route], policies: impl IntoIterator<Item = &'a policy::Settings>) -> Vec<Self> {
-        let limits: HashMap<&str, Arc<[ListedLimit]>> =
-            policies.into_iter().map(|settings| (settings.name.as_str(), settings.limits().into())).collect();
+    pub(super) fn of<'a>(
+        routes: &[Route],
+        policies: impl IntoIterator<Item = &'a policy::Settings>,
+    ) -> Vec<Self> {
+        let limits: HashMap<&str, Arc<[ListedLimit]>> = policies
+            .into_iter()
+            .map(|settings| (settings.name.as_str(), settings.limits().into()))
+            .collect();
         let charges = |route: &Route| {
             let policy = route.policy.clone()?;
             let limits = limits.get(policy.as_str()).cloned().unwrap_or_default();
@@ -67,7 +75,9 @@ impl Charges {
 /// that name, as plans do, a key that begins with a list's name says which is meant.
 fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> {
     let named = || listed.iter().filter(|one| one.name == limit);
-    let meant = |one: &&ListedLimit| key.strip_prefix(one.list.as_str()).is_some_and(|rest| rest.starts_with('/'));
+    let meant = |one: &&ListedLimit| {
+        key.strip_prefix(one.list.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
     let meant: Vec<&ListedLimit> = named().filter(meant).collect();
     let all = if meant.is_empty() { named().collect() } else { meant };
     all.into_iter().filter_map(|one| one.algorithm.clone()).collect()
@@ -84,10 +94,14 @@ fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<No
     let near = known.iter().map(|known| (strsim::damerau_levenshtein(limit, known), *known)).min();
     let near = near.filter(|(distance, known)| *distance <= (known.len() / 3).max(1));
     let near = near.map(|(_, known)| format!("; the nearest is {known:?}")).unwrap_or_default();
-    Some(NoCounters::Query(format!("no such limit: found {limit:?}, expected one of the policy {policy}: {}{near}", known.join(", "))))
+    Some(NoCounters::Query(format!(
+        "no such limit: found {limit:?}, expected one of the policy {policy}: {}{near}",
+        known.join(", ")
+    )))
 }
 
-/// The counters that `query` names as JSON, counted where `config` says; with `forget` they are forgotten. Only of a store outside this process: [`NoCounters::InMemory`] otherwise.
+/// The counters that `query` names as JSON, counted where `config` says; with `forget` they are
+/// forgotten. Only of a store outside this process: [`NoCounters::InMemory`] otherwise.
 ///
 /// # Errors
 /// See [`NoCounters`].
@@ -95,19 +109,30 @@ pub fn counters(config: &Config, query: &CounterQuery, forget: bool) -> Result<S
     let Settings::Redis(settings) = &config.engine else {
         return Err(NoCounters::InMemory);
     };
-    let settings = Settings::Redis(crate::engine::RedisSettings { deadline: DEADLINE, ..settings.clone() });
+    let settings =
+        Settings::Redis(crate::engine::RedisSettings { deadline: DEADLINE, ..settings.clone() });
     let metrics = Metrics::new(1);
-    let engine = Engine::build(&settings, Clock::system(), &metrics).map_err(|mistake| NoCounters::Store(mistake.found))?;
+    let engine = Engine::build(&settings, Clock::system(), &metrics)
+        .map_err(|mistake| NoCounters::Store(mistake.found))?;
     let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| NoCounters::Store(error.to_string()))?;
     runtime.block_on(look(&limiter, &Charges::of(&config.routes, &config.policies), query, forget))
 }
 
-pub(super) async fn look(limiter: &Limiter, charges: &[Charges], query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
+pub(super) async fn look(
+    limiter: &Limiter,
+    charges: &[Charges],
+    query: &CounterQuery,
+    forget: bool,
+) -> Result<String, NoCounters> {
     let CounterQuery { policy, limit, key, tag, route } = query.clone();
     let scope = scope(charges, &policy, route.as_deref())?;
-    let listed = charges.iter().find(|charges| charges.policy == policy).map(|charges| Arc::clone(&charges.limits)).unwrap_or_default();
+    let listed = charges
+        .iter()
+        .find(|charges| charges.policy == policy)
+        .map(|charges| Arc::clone(&charges.limits))
+        .unwrap_or_default();
     let known = algorithms(&listed, &limit, &key);
     let wanted = Wanted { scope, limit, key, tag };
     let found = limiter.find_of(&wanted, &known).await?;
@@ -138,23 +163,31 @@ fn described(counter: &Counter) -> Value {
 
 /// Whose counters a policy's are.
 fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<String, NoCounters> {
-    let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let list =
+        |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let all: Vec<&Charges> = charges.iter().filter(|charges| charges.policy == policy).collect();
     if all.is_empty() {
         let mut known: Vec<&str> = charges.iter().map(|charges| charges.policy.as_str()).collect();
         known.sort_unstable();
         known.dedup();
-        return Err(NoCounters::Query(format!("policy: found {policy:?}, expected one that a route names: {}", list(known))));
+        return Err(NoCounters::Query(format!(
+            "policy: found {policy:?}, expected one that a route names: {}",
+            list(known)
+        )));
     }
     let routes = || list(all.iter().map(|charges| charges.route.as_str()).collect());
     match route {
         Some(route) => match all.iter().find(|charges| charges.route == route) {
             Some(charges) => Ok(Scope::name_of(policy, charges.own.then_some(route))),
-            None => Err(NoCounters::Query(format!("route: found {route:?}, expected one with the policy {policy}: {}", routes()))),
+            None => Err(NoCounters::Query(format!(
+                "route: found {route:?}, expected one with the policy {policy}: {}",
+                routes()
+            ))),
         },
-        None if all.iter().all(|charges| charges.own) => {
-            Err(NoCounters::Query(format!("route: found none, expected one, since each has counters of its own: {}", routes())))
-        }
+        None if all.iter().all(|charges| charges.own) => Err(NoCounters::Query(format!(
+            "route: found none, expected one, since each has counters of its own: {}",
+            routes()
+        ))),
         None => Ok(Scope::name_of(policy, None)),
     }
 }
@@ -165,16 +198,36 @@ mod tests {
 
     #[test]
     fn counters_belong_to_a_policy_or_to_a_policy_on_a_route() {
-        let charges = |route: &str, policy: &str, own| Charges { route: route.into(), policy: policy.into(), own, limits: Arc::default() };
-        let all = [charges("a", "shared", false), charges("b", "shared", true), charges("c", "own", true)];
-        let said = |policy: &str, route: Option<&str>| scope(&all, policy, route).map_err(|error| error.to_string());
+        let charges = |route: &str, policy: &str, own| Charges {
+            route: route.into(),
+            policy: policy.into(),
+            own,
+            limits: Arc::default(),
+        };
+        let all = [
+            charges("a", "shared", false),
+            charges("b", "shared", true),
+            charges("c", "own", true),
+        ];
+        let said = |policy: &str, route: Option<&str>| {
+            scope(&all, policy, route).map_err(|error| error.to_string())
+        };
         assert_eq!(said("shared", None).unwrap(), "shared");
         assert_eq!(said("shared", Some("a")).unwrap(), "shared");
         assert_eq!(said("shared", Some("b")).unwrap(), "shared@b");
         assert_eq!(said("own", Some("c")).unwrap(), "own@c");
-        assert_eq!(said("own", None).unwrap_err(), "route: found none, expected one, since each has counters of its own: c");
-        assert_eq!(said("own", Some("a")).unwrap_err(), "route: found \"a\", expected one with the policy own: c");
-        assert_eq!(said("x", None).unwrap_err(), "policy: found \"x\", expected one that a route names: own, shared");
+        assert_eq!(
+            said("own", None).unwrap_err(),
+            "route: found none, expected one, since each has counters of its own: c"
+        );
+        assert_eq!(
+            said("own", Some("a")).unwrap_err(),
+            "route: found \"a\", expected one with the policy own: c"
+        );
+        assert_eq!(
+            said("x", None).unwrap_err(),
+            "policy: found \"x\", expected one that a route names: own, shared"
+        );
         assert!(scope(&[], "x", None).unwrap_err().to_string().ends_with(": none"));
     }
 
@@ -186,8 +239,13 @@ mod tests {
             algorithm: Some(Algorithm::Concurrency { amount }),
         };
         let listed = [one("free", "plan", 1), one("gold", "plan", 2), one("gold", "more", 3)];
-        let amounts = |limit: &str, key: &str| algorithms(&listed, limit, key).iter().filter_map(Algorithm::amount).collect::<Vec<_>>();
-        assert_eq!((amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")), (vec![2], vec![1, 2], vec![]));
+        let amounts = |limit: &str, key: &str| {
+            algorithms(&listed, limit, key).iter().filter_map(Algorithm::amount).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")),
+            (vec![2], vec![1, 2], vec![])
+        );
         let told = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
         assert_eq!(told("plan"), None);
         assert_eq!(
@@ -195,6 +253,9 @@ mod tests {
             "no such limit: found \"plna\", expected one of the policy p: more, plan; the nearest is \"plan\""
         );
         assert!(told("zzzzzzzz").unwrap().ends_with(": more, plan"));
-        assert!(no_such_limit(&[], "p", "x").is_none(), "what a guest makes itself is not known here");
+        assert!(
+            no_such_limit(&[], "p", "x").is_none(),
+            "what a guest makes itself is not known here"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The small upstream of `weir demo`: it answers every request with what it saw, so that a newcomer sees what an upstream sees.
+//! The small upstream of `weir demo`: it answers every request with what it saw, so that a newcomer
+//! sees what an upstream sees.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +22,9 @@ struct Echo;
 
 impl Handler for Echo {
     async fn call(&self, request: Request, _peer: &Arc<Peer>) -> Response {
-        let seen = |name: &str| request.fields.get(name).map(|value| String::from_utf8_lossy(value).into_owned());
+        let seen = |name: &str| {
+            request.fields.get(name).map(|value| String::from_utf8_lossy(value).into_owned())
+        };
         let body = serde_json::json!({
             "hello": "from the demo upstream",
             "method": request.method.as_str(),
@@ -52,8 +55,15 @@ impl DemoUpstream {
             header_bytes_max: 64 << 10,
             ..ConnectionSettings::default()
         };
-        let serving = socket.serve(Echo, Arc::new(arc_swap::ArcSwap::from_pointee(settings)), drain.clone(), Metrics::new(1));
-        let thread = std::thread::Builder::new().name("weir-demo".into()).spawn(move || runtime.block_on(serving))?;
+        let serving = socket.serve(
+            Echo,
+            Arc::new(arc_swap::ArcSwap::from_pointee(settings)),
+            drain.clone(),
+            Metrics::new(1),
+        );
+        let thread = std::thread::Builder::new()
+            .name("weir-demo".into())
+            .spawn(move || runtime.block_on(serving))?;
         Ok(Self { address, drain, thread: Some(thread) })
     }
 

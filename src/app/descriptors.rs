@@ -40,7 +40,10 @@ impl Descriptors {
         let limit = getrlimit(Resource::Nofile);
         // No limit at all is refused by some systems: then the one that holds stays.
         if limit.current != limit.maximum
-            && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+            && let Err(error) = setrlimit(
+                Resource::Nofile,
+                Rlimit { current: limit.maximum, maximum: limit.maximum },
+            )
         {
             tracing::warn!(%error, "the number of open files can't be raised to its hard limit");
         }
@@ -50,7 +53,13 @@ impl Descriptors {
 
     /// Divides them: `connections` clients and as many upstreams, if they are enough; else what
     /// there is beside `workers` with their `listeners`, half for each of the two.
-    pub(super) fn share(self, connections: usize, admin: usize, workers: usize, listeners: usize) -> Shares {
+    pub(super) fn share(
+        self,
+        connections: usize,
+        admin: usize,
+        workers: usize,
+        listeners: usize,
+    ) -> Shares {
         let have = self.have;
         let own = FIXED + workers.saturating_mul(PER_WORKER + listeners);
         let wanted = own.saturating_add(admin).saturating_add(connections.saturating_mul(2));
@@ -97,9 +106,13 @@ mod tests {
     #[test]
     fn where_there_are_few_clients_and_upstreams_share_what_is_left() {
         for have in [0, 10, 64, 100, 1_024, 4_096, 40_000] {
-            let Shares { clients, upstreams, admin, wanted, .. } = Descriptors { have }.share(20_000, 256, 2, 1);
+            let Shares { clients, upstreams, admin, wanted, .. } =
+                Descriptors { have }.share(20_000, 256, 2, 1);
             assert!(clients >= 1 && upstreams >= 1 && admin == ADMIN_MIN && wanted > have);
-            assert!(have < 64 || 24 + 18 + admin + clients + upstreams <= have, "{have}: {clients} {upstreams}");
+            assert!(
+                have < 64 || 24 + 18 + admin + clients + upstreams <= have,
+                "{have}: {clients} {upstreams}"
+            );
         }
         assert_eq!(Descriptors { have: 64 }.share(20_000, 256, 2, 1).clients, 7);
         // A small setting is not touched.
@@ -111,6 +124,9 @@ mod tests {
         let raised = Descriptors::raise();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
-        assert_eq!(raised.have, limit.current.map_or(usize::MAX, |have| usize::try_from(have).unwrap()));
+        assert_eq!(
+            raised.have,
+            limit.current.map_or(usize::MAX, |have| usize::try_from(have).unwrap())
+        );
     }
 }

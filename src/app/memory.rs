@@ -95,14 +95,21 @@ mod tests {
     /// The looks, counted from 0, at which memory is given back.
     fn given_back(looks: &[i64]) -> Vec<usize> {
         let mut seen = Seen::default();
-        (0..).zip(looks).filter(|(_, open)| seen.are_few(**open, **open)).map(|(look, _)| look).collect()
+        (0..)
+            .zip(looks)
+            .filter(|(_, open)| seen.are_few(**open, **open))
+            .map(|(look, _)| look)
+            .collect()
     }
 
     #[test]
     fn what_came_and_went_between_two_looks_counts() {
         let mut seen = Seen::default();
         let looks = [(8_000, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)];
-        assert_eq!(looks.map(|(most, open)| seen.are_few(most, open)), [false, false, false, false, true, false]);
+        assert_eq!(
+            looks.map(|(most, open)| seen.are_few(most, open)),
+            [false, false, false, false, true, false]
+        );
     }
 
     #[test]
@@ -113,8 +120,16 @@ mod tests {
 
     #[test]
     fn what_comes_and_goes_gives_nothing_back() {
-        assert_eq!(given_back(&[8_000, 5_000, 8_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000]), [0; 0], "not half of them");
-        assert_eq!(given_back(&[8_000, 0, 0, 0, 0, 8_000, 0, 0, 0, 0, 8_000]), [0; 0], "not for long");
+        assert_eq!(
+            given_back(&[8_000, 5_000, 8_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000]),
+            [0; 0],
+            "not half of them"
+        );
+        assert_eq!(
+            given_back(&[8_000, 0, 0, 0, 0, 8_000, 0, 0, 0, 0, 8_000]),
+            [0; 0],
+            "not for long"
+        );
         assert_eq!(given_back(&[500, 0, 0, 0, 0, 0, 0]), [0; 0], "not many");
     }
 }

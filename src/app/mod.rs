@@ -57,7 +57,8 @@ pub struct App {
 #[derive(Debug)]
 struct Running {
     builder: Builder,
-    /// Held while a reload builds, which takes as long as compiling guests does: nobody who has to answer may wait for it.
+    /// Held while a reload builds, which takes as long as compiling guests does: nobody who has to
+    /// answer may wait for it.
     current: Mutex<Built>,
     /// Of the start: a reload changes none.
     shutdown_grace: Duration,
@@ -110,32 +111,66 @@ struct Serving {
 
 impl Serving {
     fn of(built: &Built) -> Self {
-        let store_is_needed = built.routes.iter().any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
-        let mut upstreams: Vec<_> = built.upstreams.iter().map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream))).collect();
+        let store_is_needed = built
+            .routes
+            .iter()
+            .any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
+        let mut upstreams: Vec<_> = built
+            .upstreams
+            .iter()
+            .map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream)))
+            .collect();
         upstreams.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let charges = counters::Charges::of(&built.routes, built.policies.values().map(|(settings, _)| settings));
-        Self { engine: Arc::clone(&built.engine), limiter: Arc::clone(&built.limiter), store_is_needed, charges, upstreams }
+        let charges = counters::Charges::of(
+            &built.routes,
+            built.policies.values().map(|(settings, _)| settings),
+        );
+        Self {
+            engine: Arc::clone(&built.engine),
+            limiter: Arc::clone(&built.limiter),
+            store_is_needed,
+            charges,
+            upstreams,
+        }
     }
 }
 
 /// What the listeners may have of what `built` says, and the admin pages: what the descriptors
 /// allow.
-fn within(descriptors: Descriptors, built: &Built, before: Option<&Built>, budget: &Budget) -> (ConnectionSettings, ConnectionSettings) {
+fn within(
+    descriptors: Descriptors,
+    built: &Built,
+    before: Option<&Built>,
+    budget: &Budget,
+) -> (ConnectionSettings, ConnectionSettings) {
     let public = &built.connections;
-    let shares = descriptors.share(public.connections_max, ADMIN_CONNECTIONS_MAX, built.workers, built.listeners.len());
+    let shares = descriptors.share(
+        public.connections_max,
+        ADMIN_CONNECTIONS_MAX,
+        built.workers,
+        built.listeners.len(),
+    );
     if before.is_none_or(|before| before.connections.connections_max != public.connections_max) {
         shares.warn(public.connections_max);
     }
     budget.set(shares.upstreams, built.workers);
     // Where there are fewer places than was thought, one address has no more than half of them.
-    let of_an_address = if shares.clients < public.connections_max { (shares.clients / 2).max(1) } else { usize::MAX };
+    let of_an_address = if shares.clients < public.connections_max {
+        (shares.clients / 2).max(1)
+    } else {
+        usize::MAX
+    };
     let clients = ConnectionSettings {
         connections_max: shares.clients,
         connections_per_address_max: public.connections_per_address_max.min(of_an_address),
         ..public.clone()
     };
     // Scrapers and people behind one address share them.
-    let admin = ConnectionSettings { connections_max: shares.admin, connections_per_address_max: ADMIN_CONNECTIONS_MAX, ..public.clone() };
+    let admin = ConnectionSettings {
+        connections_max: shares.admin,
+        connections_per_address_max: ADMIN_CONNECTIONS_MAX,
+        ..public.clone()
+    };
     (clients, admin)
 }
 
@@ -168,24 +203,31 @@ impl App {
         Self::start_on(config, Vec::new())
     }
 
-    /// Starts on `sockets` instead of the configuration's listeners, where there are any: for programs that bind their own. The first socket speaks
-    /// TLS where the first listener has certificates, and so on.
+    /// Starts on `sockets` instead of the configuration's listeners, where there are any: for
+    /// programs that bind their own. The first socket speaks TLS where the first listener has
+    /// certificates, and so on.
     ///
     /// # Errors
     /// See [`StartError`].
     pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Self, StartError> {
-        let (workers, clock, descriptors) = (config.workers.max(1), Clock::system(), Descriptors::raise());
+        let (workers, clock, descriptors) =
+            (config.workers.max(1), Clock::system(), Descriptors::raise());
         let metrics = Metrics::new(workers);
-        let builder = Builder::new(metrics.clone(), clock.clone()).map_err(|mistake| config.source.locate(&[mistake]))?;
+        let builder = Builder::new(metrics.clone(), clock.clone())
+            .map_err(|mistake| config.source.locate(&[mistake]))?;
         let (built, house) = builder.build(config, None)?;
         built.warn(None);
         built.prepare();
-        let public = if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
+        let public =
+            if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
         show_expiry(&metrics, &built);
         let security: Vec<Security> = built.tls.iter().cloned().map(Security::new).collect();
         let public = secure(public, &security);
         let pages = built.admin.as_ref().map(|admin| bind_one(admin.address, 1)).transpose()?;
-        let addresses = public.iter().filter_map(|per_worker| per_worker.first().map(Listener::address)).collect();
+        let addresses = public
+            .iter()
+            .filter_map(|per_worker| per_worker.first().map(Listener::address))
+            .collect();
         let admin_address = pages.as_ref().and_then(|bound| bound.first().map(Listener::address));
 
         let (clients, operators) = within(descriptors, &built, None, &builder.budget);
@@ -195,7 +237,10 @@ impl App {
             serving: arc_swap::ArcSwap::from_pointee(Serving::of(&built)),
             retired: Mutex::default(),
             admin_connections: Arc::new(Connections::from_pointee(operators)),
-            admin: built.admin.clone().map(|settings| Arc::new(arc_swap::ArcSwap::from_pointee(settings))),
+            admin: built
+                .admin
+                .clone()
+                .map(|settings| Arc::new(arc_swap::ArcSwap::from_pointee(settings))),
             current: Mutex::new(built),
             live: crate::proxy::Live::new(house),
             builder,
@@ -209,11 +254,18 @@ impl App {
         });
         running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
         let memory = Memory::watch(&running.metrics).map_err(StartError::Worker)?;
-        let workers = Workers::start(&running, public, pages.unwrap_or_default(), workers).inspect_err(|_| {
-            // Those that did start must not serve on.
-            running.drain.cut();
-        })?;
-        Ok(Self { house: running, workers: Some(workers), addresses, admin: admin_address, _memory: memory })
+        let workers = Workers::start(&running, public, pages.unwrap_or_default(), workers)
+            .inspect_err(|_| {
+                // Those that did start must not serve on.
+                running.drain.cut();
+            })?;
+        Ok(Self {
+            house: running,
+            workers: Some(workers),
+            addresses,
+            admin: admin_address,
+            _memory: memory,
+        })
     }
 
     /// Where clients are served, in the order of the configuration's listeners.
@@ -240,8 +292,8 @@ impl App {
         Reloader(Arc::clone(&self.house))
     }
 
-    /// Stops accepting, lets what is under way finish within the configured grace, settles, and ends all threads.
-    /// Says whether all of it finished in time.
+    /// Stops accepting, lets what is under way finish within the configured grace, settles, and
+    /// ends all threads. Says whether all of it finished in time.
     pub fn shutdown(mut self) -> bool {
         self.house.drain.start();
         self.workers.take().is_none_or(|workers| workers.join(self.house.shutdown_grace))
@@ -262,12 +314,15 @@ impl Drop for App {
 pub struct Reloader(Arc<Running>);
 
 impl Reloader {
-    /// Reads `path`, builds a house aside and swaps it in. The old one serves on when anything is wrong.
+    /// Reads `path`, builds a house aside and swaps it in. The old one serves on when anything is
+    /// wrong.
     ///
     /// # Errors
     /// All mistakes; nothing has changed then.
     pub fn reload(&self, path: &Path) -> Result<Vec<Watch>, Mistakes> {
-        let outcome = Config::load(path).map_err(|mistakes| self.complete(mistakes)).and_then(|config| self.apply(config));
+        let outcome = Config::load(path)
+            .map_err(|mistakes| self.complete(mistakes))
+            .and_then(|config| self.apply(config));
         self.0.views.reloaded(outcome.as_ref().err(), self.0.clock.wall_us());
         outcome
     }
@@ -285,7 +340,8 @@ impl Reloader {
     /// What the rooms found when they were built; nothing has changed then.
     pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
         let running = &self.0;
-        // One reload at a time: a second one waits here, and then compares with what the first has built.
+        // One reload at a time: a second one waits here, and then compares with what the first has
+        // built.
         let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (built, house) = running.builder.build(config, Some(&current))?;
         if self.is_draining() {
@@ -306,8 +362,13 @@ impl Reloader {
         let built = built.started_as(&current);
         built.settle_in();
         show_expiry(&running.metrics, &built);
-        running.security.iter().zip(&built.tls).for_each(|(security, tls)| security.swap(tls.clone()));
-        let (clients, operators) = within(running.descriptors, &built, Some(&current), &running.builder.budget);
+        running
+            .security
+            .iter()
+            .zip(&built.tls)
+            .for_each(|(security, tls)| security.swap(tls.clone()));
+        let (clients, operators) =
+            within(running.descriptors, &built, Some(&current), &running.builder.budget);
         running.connections.store(Arc::new(clients));
         running.admin_connections.store(Arc::new(operators));
         if let (Some(running), Some(next)) = (&running.admin, &built.admin) {
@@ -353,23 +414,32 @@ fn bind(built: &Built, workers: usize) -> Result<Vec<Vec<Listener>>, StartError>
 fn secure(public: Vec<Vec<Listener>>, security: &[Security]) -> Vec<Vec<Listener>> {
     let plain = Security::default();
     let all = security.iter().chain(std::iter::repeat(&plain));
-    public.into_iter().zip(all).map(|(sockets, security)| sockets.into_iter().map(|socket| socket.secured(security)).collect()).collect()
+    public
+        .into_iter()
+        .zip(all)
+        .map(|(sockets, security)| {
+            sockets.into_iter().map(|socket| socket.secured(security)).collect()
+        })
+        .collect()
 }
 
 fn bind_one(address: SocketAddr, workers: usize) -> Result<Vec<Listener>, StartError> {
-    Listener::bind(&crate::listen::Settings::plain(address), workers).map_err(|source| StartError::Bind { address, source })
+    Listener::bind(&crate::listen::Settings::plain(address), workers)
+        .map_err(|source| StartError::Bind { address, source })
 }
 
 fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Vec<Listener>>, StartError> {
     sockets
         .into_iter()
-        .map(|socket| (0..workers).map(|_| socket.try_clone().and_then(Listener::from_std)).collect())
+        .map(|socket| {
+            (0..workers).map(|_| socket.try_clone().and_then(Listener::from_std)).collect()
+        })
         .collect::<std::io::Result<_>>()
         .map_err(StartError::Worker)
 }
 
-/// Reads a configuration. Where it has mistakes, what could be read of it is built all the same and let go again, so that all mistakes are told
-/// at once: those of the rooms and of the guests too.
+/// Reads a configuration. Where it has mistakes, what could be read of it is built all the same and
+/// let go again, so that all mistakes are told at once: those of the rooms and of the guests too.
 ///
 /// # Errors
 /// All mistakes.
@@ -381,13 +451,14 @@ pub fn load(path: &Path) -> Result<Config, Mistakes> {
     })
 }
 
-/// Builds everything that `config` names, guests included, and lets it go again: what `weir check` does. Answers what is allowed and yet probably not
-/// meant, a sentence each with file and line.
+/// Builds everything that `config` names, guests included, and lets it go again: what `weir check`
+/// does. Answers what is allowed and yet probably not meant, a sentence each with file and line.
 ///
 /// # Errors
 /// All mistakes of all rooms.
 pub fn check(config: Config) -> Result<Vec<String>, Mistakes> {
-    let builder = Builder::new(Metrics::new(1), Clock::system()).map_err(|mistake| config.source.locate(&[mistake]))?;
+    let builder = Builder::new(Metrics::new(1), Clock::system())
+        .map_err(|mistake| config.source.locate(&[mistake]))?;
     builder.build(config, None).map(|(built, _)| built.warnings)
 }
 

@@ -1,4 +1,5 @@
-//! From start to signal: says where Weir listens, reloads when files change or on SIGHUP, and shuts down on SIGTERM and SIGINT.
+//! From start to signal: says where Weir listens, reloads when files change or on SIGHUP, and shuts
+//! down on SIGTERM and SIGINT.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,9 @@ use super::{App, Reloader};
 use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
 
-/// Serves until the process is told to stop, then shuts down. With `watch`, that configuration file and the files it names are watched and
-/// reloaded. Says whether everything that was under way could finish.
+/// Serves until the process is told to stop, then shuts down. With `watch`, that configuration file
+/// and the files it names are watched and reloaded. Says whether everything that was under way
+/// could finish.
 ///
 /// A second SIGTERM or SIGINT ends the process at once.
 #[must_use]
@@ -23,7 +25,10 @@ pub fn serve(app: App, watch: Option<&Path>) -> bool {
     let watcher = watch.map(|path| watcher(&app, path)).transpose();
     let finished = match watcher.and_then(|watcher| until_told().map(|signal| (watcher, signal))) {
         Ok((watcher, signal)) => {
-            tracing::info!(signal, "shutting down: no new connections, what is under way may finish");
+            tracing::info!(
+                signal,
+                "shutting down: no new connections, what is under way may finish"
+            );
             // A reload that is under way may take long, and is applied no more.
             if let Some(watcher) = watcher {
                 watcher.leave();
@@ -59,14 +64,21 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
 fn until_told() -> std::io::Result<&'static str> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (told, mut signals) = runtime.block_on(async {
-        let mut signals = Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+        let mut signals = Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        };
         tracing::info!("ready");
         std::io::Result::Ok((signals.next().await, signals))
     })?;
-    // The handlers stay installed for the process's life, so somebody must go on listening for a second signal.
+    // The handlers stay installed for the process's life, so somebody must go on listening for a
+    // second signal.
     let second = move || {
         let signal = runtime.block_on(signals.next());
-        tracing::warn!(signal, "a second signal: ending at once, and what is still under way is cut");
+        tracing::warn!(
+            signal,
+            "a second signal: ending at once, and what is still under way is cut"
+        );
         telemetry::flush();
         std::process::exit(1);
     };

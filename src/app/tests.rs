@@ -22,7 +22,9 @@ fn app() -> App {
 fn get(address: SocketAddr, close: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(format!("GET /live HTTP/1.1\r\nhost: {address}\r\n{close}\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("GET /live HTTP/1.1\r\nhost: {address}\r\n{close}\r\n").as_bytes())
+        .unwrap();
     let mut piece = [0; 4096];
     let read = stream.read(&mut piece).unwrap_or(0);
     (stream, String::from_utf8_lossy(&piece[..read]).into_owned())
@@ -91,7 +93,11 @@ fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     let before = Arc::clone(&app.house.serving.load().limiter);
-    let text = |deadline: &str| format!("[store]\ndeadline = \"{deadline}\"\n[[routes]]\npath = \"/x\"\nrespond = {{ status = 204 }}\n");
+    let text = |deadline: &str| {
+        format!(
+            "[store]\ndeadline = \"{deadline}\"\n[[routes]]\npath = \"/x\"\nrespond = {{ status = 204 }}\n"
+        )
+    };
     std::fs::write(&path, text("50ms")).unwrap();
     app.reloader().reload(&path).unwrap();
     assert!(Arc::ptr_eq(&before, &app.house.serving.load().limiter));
@@ -108,9 +114,10 @@ fn a_reload_that_resizes_the_store_keeps_its_counters() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     let text = |keys: u32| {
-        let policy =
-            "[policies.p]\nuse = \"client-ip\"\nconfig.limits = [{ name = \"l\", algorithm = \"gcra\", quota = 3, period = \"1d\" }]";
-        format!("{policy}\n[store.embedded]\nmax_keys = {keys}\n[[routes]]\npath = \"/x\"\npolicy = \"p\"\nrespond = {{ status = 204 }}\n")
+        let policy = "[policies.p]\nuse = \"client-ip\"\nconfig.limits = [{ name = \"l\", algorithm = \"gcra\", quota = 3, period = \"1d\" }]";
+        format!(
+            "{policy}\n[store.embedded]\nmax_keys = {keys}\n[[routes]]\npath = \"/x\"\npolicy = \"p\"\nrespond = {{ status = 204 }}\n"
+        )
     };
     let ask = || {
         let mut stream = TcpStream::connect(app.addresses()[0]).unwrap();
@@ -149,7 +156,11 @@ fn the_operator_can_watch_a_drain() {
     app.house.drain.start();
     let (_, live) = get(admin, "connection: close\r\n");
     assert!(live.starts_with("HTTP/1.1 200"), "{live:?}");
-    let ready = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(Pages(Arc::clone(&app.house)).ready());
+    let ready = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(Pages(Arc::clone(&app.house)).ready());
     assert_eq!(ready, Err("shutting down".into()));
     drop(held);
     assert!(app.workers.take().is_some_and(|workers| workers.join(PATIENCE)));
@@ -167,7 +178,12 @@ fn the_mistakes_of_all_rooms_and_of_a_guest_are_told_at_once() {
                 [[routes]]\npath = \"/x/{b}\"\nupstream = \"api\"\n";
     std::fs::write(&path, text).unwrap();
     let mistakes = load(&path).unwrap_err();
-    for told in ["server.limits.body_bytes", "upstreams.api.endpoints[0]", "policies.p.config.limits[0].algorithm", "routes[1].path"] {
+    for told in [
+        "server.limits.body_bytes",
+        "upstreams.api.endpoints[0]",
+        "policies.p.config.limits[0].algorithm",
+        "routes[1].path",
+    ] {
         assert!(mistakes.text.contains(told), "{told} is missing:\n{mistakes}");
     }
     assert_eq!(mistakes.count, 4, "{mistakes}");

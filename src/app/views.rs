@@ -22,7 +22,11 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(built: &Built, now_us: i64) -> Self {
-        Self { started_us: now_us, applied: Mutex::new(describe(built)), last_reload: Mutex::new(Value::Null) }
+        Self {
+            started_us: now_us,
+            applied: Mutex::new(describe(built)),
+            last_reload: Mutex::new(Value::Null),
+        }
     }
 
     pub(super) fn applied(&self, built: &Built) {
@@ -32,7 +36,9 @@ impl State {
     pub(super) fn reloaded(&self, mistakes: Option<&Mistakes>, now_us: i64) {
         let value = match mistakes {
             None => json!({ "at": now_us / 1_000_000, "result": "applied" }),
-            Some(mistakes) => json!({ "at": now_us / 1_000_000, "result": "refused", "mistakes": mistakes.text }),
+            Some(mistakes) => {
+                json!({ "at": now_us / 1_000_000, "result": "refused", "mistakes": mistakes.text })
+            }
         };
         *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = value;
     }
@@ -58,8 +64,9 @@ fn describe(built: &Built) -> Value {
 pub(super) struct Pages(pub(super) Arc<Running>);
 
 impl Views for Pages {
-    /// Ready means: not draining, and the store answers or every route has said that it does without (`on_store_error = "allow"`). Otherwise a
-    /// balancer would take all proxies away at once, the very outage that `allow` was chosen against.
+    /// Ready means: not draining, and the store answers or every route has said that it does
+    /// without (`on_store_error = "allow"`). Otherwise a balancer would take all proxies away at
+    /// once, the very outage that `allow` was chosen against.
     async fn ready(&self) -> Result<String, String> {
         if self.0.drain.started() {
             return Err("shutting down".into());
@@ -68,16 +75,26 @@ impl Views for Pages {
         match serving.engine.ping().await {
             Ok(()) => Ok("ready".into()),
             Err(error) if serving.store_is_needed => Err(error.to_string()),
-            Err(error) => Ok(format!("ready, and degraded: {error}; every route lets requests through uncounted")),
+            Err(error) => Ok(format!(
+                "ready, and degraded: {error}; every route lets requests through uncounted"
+            )),
         }
     }
 
-    async fn counters(&self, query: CounterQuery, forget: bool) -> Result<String, (StatusCode, String)> {
+    async fn counters(
+        &self,
+        query: CounterQuery,
+        forget: bool,
+    ) -> Result<String, (StatusCode, String)> {
         let serving = self.0.serving.load_full();
         let answer = counters::look(&serving.limiter, &serving.charges, &query, forget).await;
         if forget && answer.is_ok() {
             // Not the key: it may name a person, or be a secret.
-            tracing::info!(policy = query.policy, limit = query.limit, "counters were reset by hand");
+            tracing::info!(
+                policy = query.policy,
+                limit = query.limit,
+                "counters were reset by hand"
+            );
         }
         answer.map_err(|error| {
             let status = match error {
@@ -91,8 +108,7 @@ impl Views for Pages {
     fn status(&self) -> String {
         let views = &self.0.views;
         let serving = self.0.serving.load_full();
-        let endpoint =
-            |one: EndpointStatus| json!({ "endpoint": one.endpoint, "address": one.address.to_string(), "ejected": one.ejected });
+        let endpoint = |one: EndpointStatus| json!({ "endpoint": one.endpoint, "address": one.address.to_string(), "ejected": one.ejected });
         let upstream = |(name, upstream): &(String, Arc<Upstream>)| {
             (name.clone(), Value::Array(upstream.status().into_iter().map(endpoint).collect()))
         };

@@ -1,4 +1,5 @@
-//! The threads: one single-threaded runtime a worker, each with its own listening sockets, and one for the operator's pages.
+//! The threads: one single-threaded runtime a worker, each with its own listening sockets, and one
+//! for the operator's pages.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, PoisonError};
@@ -30,14 +31,16 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` workers, `public[listener][worker]` being their sockets, and the admin's thread where it has sockets.
+    /// Starts `count` workers, `public[listener][worker]` being their sockets, and the admin's
+    /// thread where it has sockets.
     pub(super) fn start(
         running: &Arc<Running>,
         public: Vec<Vec<Listener>>,
         admin: Vec<Listener>,
         count: usize,
     ) -> Result<Self, StartError> {
-        let mut sockets: Vec<Vec<Listener>> = (0..count).map(|_| Vec::with_capacity(public.len())).collect();
+        let mut sockets: Vec<Vec<Listener>> =
+            (0..count).map(|_| Vec::with_capacity(public.len())).collect();
         for per_worker in public {
             sockets.iter_mut().zip(per_worker).for_each(|(mine, socket)| mine.push(socket));
         }
@@ -48,7 +51,8 @@ impl Workers {
             let work = async move || {
                 telemetry::enter_worker(index);
                 let finished = serve(&running, mine).await;
-                // Nobody listens any more when the grace period is over: then the answer is known to be no.
+                // Nobody listens any more when the grace period is over: then the answer is known
+                // to be no.
                 let _ = finish.send(finished);
             };
             threads.push(spawn(format!("weir-worker-{index}"), work)?);
@@ -60,7 +64,8 @@ impl Workers {
         Ok(Self { threads, finished, admin, admin_drain: running.admin_drain.clone() })
     }
 
-    /// Waits for all threads, at most `grace`; those that are still busy then are left to the process's end.
+    /// Waits for all threads, at most `grace`; those that are still busy then are left to the
+    /// process's end.
     pub(super) fn join(self, grace: Duration) -> bool {
         let deadline = clock::monotonic() + grace + JOIN_SLACK;
         let mut all = true;
@@ -83,9 +88,11 @@ fn start_admin(
 ) -> Result<JoinHandle<()>, StartError> {
     let (running, settings) = (Arc::clone(running), Arc::clone(settings));
     spawn("weir-admin".into(), async move || {
-        let handler = Admin::new(Arc::new(Pages(Arc::clone(&running))), running.metrics.clone(), settings);
+        let handler =
+            Admin::new(Arc::new(Pages(Arc::clone(&running))), running.metrics.clone(), settings);
         let drain = &running.admin_drain;
-        let mut serving = start_serving(sockets, &handler, &running.admin_connections, drain, &running);
+        let mut serving =
+            start_serving(sockets, &handler, &running.admin_connections, drain, &running);
         drain.wait().await;
         if tokio::time::timeout(CUT_MAX, all(&mut serving)).await.is_err() {
             drain.cut();
@@ -94,8 +101,14 @@ fn start_admin(
 }
 
 /// A thread with a runtime of its own, for `work` and whatever that spawns.
-fn spawn(name: String, work: impl AsyncFnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Worker)?;
+fn spawn(
+    name: String,
+    work: impl AsyncFnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(StartError::Worker)?;
     let body = move || {
         runtime.block_on(work());
         // A name may be looked up in a thread of the runtime's, and the system's resolver may never
@@ -112,18 +125,30 @@ fn start_serving<H: Handler>(
     drain: &Drain,
     running: &Running,
 ) -> JoinSet<()> {
-    sockets.into_iter().map(|socket| socket.serve(handler.clone(), Arc::clone(settings), drain.clone(), running.metrics.clone())).collect()
+    sockets
+        .into_iter()
+        .map(|socket| {
+            socket.serve(
+                handler.clone(),
+                Arc::clone(settings),
+                drain.clone(),
+                running.metrics.clone(),
+            )
+        })
+        .collect()
 }
 
 /// Serves clients until told to drain, then lets connections finish and settles what they held.
 async fn serve(running: &Arc<Running>, sockets: Vec<Listener>) -> bool {
     let handler = Proxy::new(Arc::clone(&running.live));
-    let mut serving = start_serving(sockets, &handler, &running.connections, &running.drain, running);
+    let mut serving =
+        start_serving(sockets, &handler, &running.connections, &running.drain, running);
     running.drain.wait().await;
     let ended = clock::monotonic() + running.shutdown_grace;
     let finished = tokio::time::timeout(running.shutdown_grace, all(&mut serving)).await.is_ok();
     if !finished {
-        // Ended before the settling, so that what these requests held is settled too, and each has its log line.
+        // Ended before the settling, so that what these requests held is settled too, and each has
+        // its log line.
         running.live.cut();
         running.drain.cut();
         let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;

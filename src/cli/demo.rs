@@ -17,7 +17,9 @@ pub(super) fn run(path: &Path) -> ExitCode {
     let mut upstreams = Vec::new();
     for (name, endpoint) in endpoints(&config) {
         let Some(address) = loopback(&endpoint) else {
-            eprintln!("weir demo: upstream {name} is at {endpoint}, which is not on this machine: it is expected to run already");
+            eprintln!(
+                "weir demo: upstream {name} is at {endpoint}, which is not on this machine: it is expected to run already"
+            );
             continue;
         };
         match DemoUpstream::start(address) {
@@ -39,14 +41,23 @@ pub(super) fn run(path: &Path) -> ExitCode {
 }
 
 fn endpoints(config: &Config) -> Vec<(String, String)> {
-    config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|at| (upstream.name.clone(), at.clone()))).collect()
+    config
+        .upstreams
+        .iter()
+        .flat_map(|upstream| {
+            upstream.endpoints.iter().map(|at| (upstream.name.clone(), at.clone()))
+        })
+        .collect()
 }
 
 /// The endpoint's address where it is on this machine.
 fn loopback(endpoint: &str) -> Option<SocketAddr> {
     let authority = endpoint.strip_prefix("http://")?.trim_end_matches('/');
-    let with_port =
-        if authority.rsplit(']').next().is_some_and(|rest| rest.contains(':')) { authority.to_owned() } else { format!("{authority}:80") };
+    let with_port = if authority.rsplit(']').next().is_some_and(|rest| rest.contains(':')) {
+        authority.to_owned()
+    } else {
+        format!("{authority}:80")
+    };
     with_port.to_socket_addrs().ok()?.find(|address| address.ip().is_loopback())
 }
 
@@ -65,9 +76,13 @@ fn print_welcome(app: &App, path: &Path, upstreams: &[(String, DemoUpstream)]) {
     }
     if let Some(address) = app.addresses().first() {
         println!();
-        println!("  In another terminal: 200s with RateLimit fields, then a 429 that says when to come back.");
+        println!(
+            "  In another terminal: 200s with RateLimit fields, then a 429 that says when to come back."
+        );
         println!();
-        println!("    for i in $(seq 30); do curl -si http://{address}/ | grep -iE '^(HTTP|RateLimit|Retry)'; echo; done");
+        println!(
+            "    for i in $(seq 30); do curl -si http://{address}/ | grep -iE '^(HTTP|RateLimit|Retry)'; echo; done"
+        );
         println!();
         println!("  Ctrl-C stops it.");
         println!();

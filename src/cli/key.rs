@@ -1,5 +1,5 @@
-//! `weir key show` and `weir key reset`: the counters of one key, found again. On Redis by a connection of its own, in memory by asking the running
-//! proxy's admin listener.
+//! `weir key show` and `weir key reset`: the counters of one key, found again. On Redis by a
+//! connection of its own, in memory by asking the running proxy's admin listener.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,8 @@ pub(super) struct Named {
     /// The limit's name
     #[arg(long)]
     limit: String,
-    /// The key, as the policy answers it: an address for client-ip, the rendered template where there is one
+    /// The key, as the policy answers it: an address for client-ip, the rendered template where
+    /// there is one
     #[arg(long, allow_hyphen_values = true)]
     key: String,
     /// The tag, for a policy that answers one
@@ -60,7 +61,11 @@ pub(super) fn run(key: Key) -> ExitCode {
         Key::Show(named) => (named, false),
         Key::Reset(named) => (named, true),
     };
-    let config = match named.config.as_deref().or_else(|| Some(Path::new(super::CONFIG_DEFAULT)).filter(|path| path.exists())) {
+    let config = match named
+        .config
+        .as_deref()
+        .or_else(|| Some(Path::new(super::CONFIG_DEFAULT)).filter(|path| path.exists()))
+    {
         Some(path) => match app::load(path) {
             Ok(config) => Some(config),
             Err(mistakes) => return super::wrong_config(&mistakes),
@@ -74,7 +79,10 @@ pub(super) fn run(key: Key) -> ExitCode {
     let pages = config.as_ref().and_then(|config| config.admin.as_ref());
     let token = pages.and_then(|pages| pages.token.as_ref()).map(|token| token.reveal());
     let answer = match &config {
-        Some(config) => match (app::counters(config, &query, forget), admin.or(pages.map(|pages| pages.address))) {
+        Some(config) => match (
+            app::counters(config, &query, forget),
+            admin.or(pages.map(|pages| pages.address)),
+        ) {
             (Err(NoCounters::InMemory), Some(address)) => ask(address, token, &query, forget),
             (answer, _) => answer,
         },
@@ -87,24 +95,46 @@ pub(super) fn run(key: Key) -> ExitCode {
         }
         Err(error) => {
             eprintln!("weir: {error}");
-            if matches!(error, NoCounters::Query(_)) { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+            if matches!(error, NoCounters::Query(_)) {
+                ExitCode::from(EXIT_USAGE)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
 
 /// Asks `/counters` of a running proxy, with the configuration's token where it has one.
-fn ask(address: SocketAddr, token: Option<&str>, query: &CounterQuery, forget: bool) -> Result<String, NoCounters> {
+fn ask(
+    address: SocketAddr,
+    token: Option<&str>,
+    query: &CounterQuery,
+    forget: bool,
+) -> Result<String, NoCounters> {
     let CounterQuery { policy, limit, key, tag, route } = query;
-    let parts = [("policy", Some(policy)), ("limit", Some(limit)), ("key", Some(key)), ("tag", tag.as_ref()), ("route", route.as_ref())];
-    let parts = parts.iter().filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
+    let parts = [
+        ("policy", Some(policy)),
+        ("limit", Some(limit)),
+        ("key", Some(key)),
+        ("tag", tag.as_ref()),
+        ("route", route.as_ref()),
+    ];
+    let parts =
+        parts.iter().filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
     let parts: Vec<String> = parts.collect();
     let method = if forget { "DELETE" } else { "GET" };
-    let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let authorization =
+        token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let fields = format!("Host: {address}\r\n{authorization}Connection: close\r\n");
     let request = format!("{method} /counters?{} HTTP/1.1\r\n{fields}\r\n", parts.join("&"));
     let answer = exchange(address, &request);
-    let answer = answer.map_err(|error| NoCounters::Store(format!("the proxy's admin listener at {address} does not answer: {error}")))?;
-    let nonsense = || NoCounters::Store(format!("what answers at {address} is no admin listener of Weir"));
+    let answer = answer.map_err(|error| {
+        NoCounters::Store(format!(
+            "the proxy's admin listener at {address} does not answer: {error}"
+        ))
+    })?;
+    let nonsense =
+        || NoCounters::Store(format!("what answers at {address} is no admin listener of Weir"));
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(nonsense)?;
     match head.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
@@ -127,7 +157,9 @@ fn exchange(address: SocketAddr, request: &str) -> std::io::Result<String> {
 /// Percent-encoded, but for what is unreserved (RFC 3986, 2.3).
 fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 /// The command line that asks the same, to be pasted into a shell.
@@ -148,7 +180,11 @@ fn command(named: &Named, forget: bool) -> String {
     for (option, value) in options {
         // One word: a value may begin with a hyphen.
         let Some(value) = value else { continue };
-        let word = if value.starts_with('-') { format!(" {option}={}", quoted(value)) } else { format!(" {option} {}", quoted(value)) };
+        let word = if value.starts_with('-') {
+            format!(" {option}={}", quoted(value))
+        } else {
+            format!(" {option} {}", quoted(value))
+        };
         command.push_str(&word);
     }
     command
@@ -170,7 +206,9 @@ fn quoted(text: &str) -> String {
             '\'' | '\\' => word.extend(['\\', next]),
             next if next.is_control() => {
                 let mut bytes = [0; 4];
-                next.encode_utf8(&mut bytes).bytes().for_each(|byte| word.push_str(&format!("\\x{byte:02x}")));
+                next.encode_utf8(&mut bytes)
+                    .bytes()
+                    .for_each(|byte| word.push_str(&format!("\\x{byte:02x}")));
             }
             next => word.push(next),
         }
@@ -220,12 +258,31 @@ mod tests {
             config: None,
             admin: None,
         };
-        assert_eq!(command(&named("203.0.113.7"), false), "weir key show --policy public --limit per-minute --key 203.0.113.7");
-        assert!(command(&named("-k"), true).starts_with("weir key reset ") && command(&named("-k"), true).ends_with(" --key=-k"));
+        assert_eq!(
+            command(&named("203.0.113.7"), false),
+            "weir key show --policy public --limit per-minute --key 203.0.113.7"
+        );
+        assert!(
+            command(&named("-k"), true).starts_with("weir key reset ")
+                && command(&named("-k"), true).ends_with(" --key=-k")
+        );
         // As bash reads it.
-        for key in ["\\@192.0.2.1", "a b", "it's", "9:127.0.0.1 2:/a", "$HOME `id` \"x\"", "line\nbreak\t'\\", "\u{e9}\u{85}", "*", "~", ""]
-        {
-            let shell = Command::new("bash").args(["-c", &format!("printf %s {}", quoted(key))]).output().unwrap();
+        for key in [
+            "\\@192.0.2.1",
+            "a b",
+            "it's",
+            "9:127.0.0.1 2:/a",
+            "$HOME `id` \"x\"",
+            "line\nbreak\t'\\",
+            "\u{e9}\u{85}",
+            "*",
+            "~",
+            "",
+        ] {
+            let shell = Command::new("bash")
+                .args(["-c", &format!("printf %s {}", quoted(key))])
+                .output()
+                .unwrap();
             assert_eq!(String::from_utf8(shell.stdout).unwrap(), key);
         }
     }

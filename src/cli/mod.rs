@@ -1,7 +1,8 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`.
 //!
-//! Exit codes: 0 all went well, 1 it could not start or not finish, 2 the command line was wrong, 78 the configuration was wrong (`EX_CONFIG`
-//! of sysexits.h), so that a service manager can tell a mistake, which no restart mends, from a failure.
+//! Exit codes: 0 all went well, 1 it could not start or not finish, 2 the command line was wrong,
+//! 78 the configuration was wrong (`EX_CONFIG` of sysexits.h), so that a service manager can tell a
+//! mistake, which no restart mends, from a failure.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -104,14 +105,17 @@ impl Run {
     fn admin_address(&self) -> Option<SocketAddr> {
         match self.admin {
             Some(Admin(address)) => address,
-            None => Some(config::ADMIN_DEFAULT).filter(|address| std::net::TcpListener::bind(address).is_ok()),
+            None => Some(config::ADMIN_DEFAULT)
+                .filter(|address| std::net::TcpListener::bind(address).is_ok()),
         }
     }
 
     fn start(self) -> ExitCode {
         let default = Path::new(CONFIG_DEFAULT);
         let (config, watch) = match (&self.to, &self.limit, &self.config) {
-            (Some(to), Some(limit), _) => (config::quick(to, limit, self.listen, self.admin_address()), None),
+            (Some(to), Some(limit), _) => {
+                (config::quick(to, limit, self.listen, self.admin_address()), None)
+            }
             (.., None) if !default.exists() => {
                 eprint!("{NO_CONFIG}");
                 return ExitCode::from(EXIT_CONFIG);
@@ -127,7 +131,10 @@ impl Run {
         };
         app::start_log(&config);
         if self.to.is_some() && config.admin.is_none() && self.admin.is_none() {
-            tracing::warn!("no admin pages: {} is taken; --admin names another address", config::ADMIN_DEFAULT);
+            tracing::warn!(
+                "no admin pages: {} is taken; --admin names another address",
+                config::ADMIN_DEFAULT
+            );
         }
         match App::start(config) {
             Ok(app) => finish(app::serve(app, watch)),

@@ -1,7 +1,8 @@
 //! Time, and the only place that asks the system for it.
 //!
-//! Three clocks, never mixed up: the wall clock (microseconds since 1970, what a store decides by), the monotonic clock (durations, deadlines) and
-//! a thread's CPU time (a guest's budget). A [`Clock`] may be virtual, so that a test moves time by hand. This room knows no other.
+//! Three clocks, never mixed up: the wall clock (microseconds since 1970, what a store decides by),
+//! the monotonic clock (durations, deadlines) and a thread's CPU time (a guest's budget). A
+//! [`Clock`] may be virtual, so that a test moves time by hand. This room knows no other.
 
 mod seldom;
 
@@ -31,7 +32,8 @@ impl Clock {
         Self(Source::System)
     }
 
-    /// A clock that stands at `unix_us` (microseconds since 1970) until [`Clock::set`] or [`Clock::step`] moves it. Clones share the time.
+    /// A clock that stands at `unix_us` (microseconds since 1970) until [`Clock::set`] or
+    /// [`Clock::step`] moves it. Clones share the time.
     #[must_use]
     pub fn virtual_at(unix_us: i64) -> Self {
         Self(Source::Virtual(Arc::new(AtomicI64::new(unix_us))))
@@ -41,9 +43,9 @@ impl Clock {
     #[must_use]
     pub fn wall_us(&self) -> i64 {
         match &self.0 {
-            Source::System => {
-                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-            }
+            Source::System => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),
             Source::Virtual(now) => now.load(Ordering::SeqCst),
         }
     }
@@ -55,7 +57,8 @@ impl Clock {
         }
     }
 
-    /// Moves a virtual clock by `us` microseconds, back where it is negative. The system's clock is left alone.
+    /// Moves a virtual clock by `us` microseconds, back where it is negative. The system's clock is
+    /// left alone.
     pub fn step(&self, us: i64) {
         if let Source::Virtual(now) = &self.0 {
             now.fetch_add(us, Ordering::SeqCst);
@@ -72,7 +75,8 @@ pub fn monotonic() -> Instant {
 /// CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
 #[must_use]
 pub fn thread_cpu() -> Duration {
-    // It fails only where there is no such clock: then no guest is ever over its budget, and epochs alone can't tell.
+    // It fails only where there is no such clock: then no guest is ever over its budget, and epochs
+    // alone can't tell.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

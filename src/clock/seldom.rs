@@ -1,4 +1,5 @@
-//! Once a second is enough to say the same thing, and a few times for what somebody else says: for log lines about what happens at every request.
+//! Once a second is enough to say the same thing, and a few times for what somebody else says: for
+//! log lines about what happens at every request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -60,7 +61,8 @@ mod tests {
     fn one_a_second_and_the_others_are_counted() {
         let (seldom, now) = (Seldom::default(), super::super::monotonic());
         let later = |ms| now + Duration::from_millis(ms);
-        let said: Vec<_> = [0, 1, 999, 1_000, 1_500, 3_000].map(|ms| seldom.due_at(later(ms))).into();
+        let said: Vec<_> =
+            [0, 1, 999, 1_000, 1_500, 3_000].map(|ms| seldom.due_at(later(ms))).into();
         assert_eq!(said, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 
@@ -68,7 +70,8 @@ mod tests {
     fn a_few_a_second_and_the_others_are_counted() {
         let (seldom, now) = (Seldom::at_most(2), super::super::monotonic());
         let later = |ms| now + Duration::from_millis(ms);
-        let said: Vec<_> = [0, 1, 2, 999, 1_000, 1_001, 1_002, 2_000].map(|ms| seldom.due_at(later(ms))).into();
+        let said: Vec<_> =
+            [0, 1, 2, 999, 1_000, 1_001, 1_002, 2_000].map(|ms| seldom.due_at(later(ms))).into();
         assert_eq!(said, [Some(0), Some(0), None, None, Some(2), Some(0), None, Some(1)]);
     }
 }

@@ -46,8 +46,12 @@ pub(super) fn unclosed(text: &str) -> Option<Unclosed> {
                 Err(closing) => return Some(Unclosed { at: at..at + closing.len(), closing }),
             },
             Some(bracket @ (b'[' | b'{')) => open.push((at, *bracket)),
-            Some(b']') if open.last().is_some_and(|(_, bracket)| *bracket == b'[') => drop(open.pop()),
-            Some(b'}') if open.last().is_some_and(|(_, bracket)| *bracket == b'{') => drop(open.pop()),
+            Some(b']') if open.last().is_some_and(|(_, bracket)| *bracket == b'[') => {
+                open.pop();
+            }
+            Some(b'}') if open.last().is_some_and(|(_, bracket)| *bracket == b'{') => {
+                open.pop();
+            }
             _ => {}
         }
         at += rest.chars().next().map_or(1, char::len_utf8);
@@ -67,9 +71,12 @@ fn line_bytes(rest: &str) -> usize {
 /// The length of the string that `rest` begins with, or the delimiter that a multi-line one lacks.
 /// One of a single line ends with the line.
 fn string_bytes(rest: &str) -> Result<usize, &'static str> {
-    for (delimiter, quote, escapes, lines) in
-        [("\"\"\"", "\"\"\"", true, true), ("'''", "'''", false, true), ("\"", "\"", true, false), ("'", "'", false, false)]
-    {
+    for (delimiter, quote, escapes, lines) in [
+        ("\"\"\"", "\"\"\"", true, true),
+        ("'''", "'''", false, true),
+        ("\"", "\"", true, false),
+        ("'", "'", false, false),
+    ] {
         let Some(inside) = rest.strip_prefix(delimiter) else { continue };
         let mut escaped = false;
         for (at, next) in inside.char_indices() {
@@ -96,8 +103,10 @@ fn begins_setting(rest: &str, bracket: u8) -> bool {
     if let Some(header) = line.strip_prefix('[') {
         // `[1, 2]` and `["a"]` are arrays in an array. A header is made of bare keys.
         let header = header.strip_prefix('[').unwrap_or(header);
-        let (name, after) = header.split_at(header.find(|c: char| !is_bare(c) && c != '.').unwrap_or(header.len()));
-        let word = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !["true", "false", "inf", "nan"].contains(&name);
+        let (name, after) =
+            header.split_at(header.find(|c: char| !is_bare(c) && c != '.').unwrap_or(header.len()));
+        let word = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && !["true", "false", "inf", "nan"].contains(&name);
         return word && (after.starts_with(']') || (after.starts_with('.') && after.contains(']')));
     }
     let after_key = line.trim_start_matches(|c: char| is_bare(c) || c == '.' || c == ' ');

@@ -1,6 +1,8 @@
-//! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of a policy's configuration, as if it stood there.
+//! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of
+//! a policy's configuration, as if it stood there.
 //!
-//! TOML, or JSON where the name ends so. Mistakes in them, also those that a guest reports, are told with that file and its line.
+//! TOML, or JSON where the name ends so. Mistakes in them, also those that a guest reports, are
+//! told with that file and its line.
 
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
@@ -16,9 +18,14 @@ const DATA_BYTES_MAX: u64 = 16 << 20;
 /// Files of one policy, at most.
 const FILES_MAX: usize = 16;
 
-/// The members that stand in files of their own; nothing where one of them could not be read, which is noted. `config` is the setting that they are
-/// members of, `inline` what stands in it.
-pub(super) fn files(notes: &Notes, config: &str, table: &mut Table<'_>, inline: Option<&Value>) -> Option<Vec<(String, Value)>> {
+/// The members that stand in files of their own; nothing where one of them could not be read, which
+/// is noted. `config` is the setting that they are members of, `inline` what stands in it.
+pub(super) fn files(
+    notes: &Notes,
+    config: &str,
+    table: &mut Table<'_>,
+    inline: Option<&Value>,
+) -> Option<Vec<(String, Value)>> {
     let table = table.section("config_files");
     let named = table.named();
     if named.len() > FILES_MAX {
@@ -27,7 +34,11 @@ pub(super) fn files(notes: &Notes, config: &str, table: &mut Table<'_>, inline: 
     }
     let read = |(member, item): (String, Item<'_>)| {
         if inline.is_some_and(|inline| inline.get(&member).is_some()) {
-            item.found_key(format!("a file for `{member}`, which stands in `config` too"), "one of the two", None);
+            item.found_key(
+                format!("a file for `{member}`, which stands in `config` too"),
+                "one of the two",
+                None,
+            );
             return None;
         }
         let setting = join(config, &member);
@@ -39,13 +50,19 @@ pub(super) fn files(notes: &Notes, config: &str, table: &mut Table<'_>, inline: 
 }
 
 fn content(notes: &Notes, setting: String, item: &Item<'_>) -> Option<Value> {
-    let (path, bytes) = notes.named_file(item, "a file of data, in TOML or JSON,", DATA_BYTES_MAX)?;
+    let (path, bytes) =
+        notes.named_file(item, "a file of data, in TOML or JSON,", DATA_BYTES_MAX)?;
     let Ok(text) = String::from_utf8(bytes) else {
-        item.found(format!("{} (it is not UTF-8)", path.display()), "a file of data in UTF-8", None);
+        item.found(
+            format!("{} (it is not UTF-8)", path.display()),
+            "a file of data in UTF-8",
+            None,
+        );
         return None;
     };
     let is_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-    let value = if is_json { from_json(notes, &setting, &text) } else { from_toml(notes, &setting, &text) };
+    let value =
+        if is_json { from_json(notes, &setting, &text) } else { from_toml(notes, &setting, &text) };
     notes.data.borrow_mut().push(Data::new(setting, &path, text, is_json));
     value
 }
@@ -54,7 +71,11 @@ fn from_toml(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
     let (root, errors) = DeTable::parse_recoverable(text);
     syntax_mistakes(setting, text, &errors).into_iter().for_each(|finding| notes.note(finding));
     let root = DeValue::Table(root.into_inner());
-    let value = if errors.is_empty() { json(&Item { notes, path: setting.to_owned(), value: &root }, 1) } else { None };
+    let value = if errors.is_empty() {
+        json(&Item { notes, path: setting.to_owned(), value: &root }, 1)
+    } else {
+        None
+    };
     if let DeValue::Table(root) = root {
         drop_flat(root);
     }
@@ -64,7 +85,8 @@ fn from_toml(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
 fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
     let value = serde_json::from_str(text)
         .map_err(|error| {
-            let line_start: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+            let line_start: usize =
+                text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
             let at = text.floor_char_boundary(line_start + error.column().saturating_sub(1));
             // Without the place that the message ends with: it is shown.
             let told = error.to_string();
@@ -84,18 +106,28 @@ fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
 /// What guests are not promised to read: the same bounds as TOML's.
 fn unfit(value: &Value, setting: String, depth: usize) -> Option<Mistake> {
     if depth > JSON_DEPTH_MAX {
-        return Some(Mistake::new(setting, "a deeper level", format!("at most {JSON_DEPTH_MAX} levels in a policy's config")));
+        return Some(Mistake::new(
+            setting,
+            "a deeper level",
+            format!("at most {JSON_DEPTH_MAX} levels in a policy's config"),
+        ));
     }
     match value {
         Value::Number(number) if !number.is_f64() => {
-            let exact = number.as_i128().is_some_and(|number| (-JSON_WHOLE_MAX..=JSON_WHOLE_MAX).contains(&number));
-            (!exact).then(|| Mistake::new(setting, number.to_string(), "a whole number from -2^53 to 2^53"))
+            let exact = number
+                .as_i128()
+                .is_some_and(|number| (-JSON_WHOLE_MAX..=JSON_WHOLE_MAX).contains(&number));
+            (!exact).then(|| {
+                Mistake::new(setting, number.to_string(), "a whole number from -2^53 to 2^53")
+            })
         }
         Value::Array(elements) => {
             let at = |(index, element)| unfit(element, format!("{setting}[{index}]"), depth + 1);
             elements.iter().enumerate().find_map(at)
         }
-        Value::Object(members) => members.iter().find_map(|(key, member)| unfit(member, join(&setting, key), depth + 1)),
+        Value::Object(members) => {
+            members.iter().find_map(|(key, member)| unfit(member, join(&setting, key), depth + 1))
+        }
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
-//! What a route does beside deciding and forwarding, as written: answers of its own, header rules, rewriting, CORS, bodies of refusals. What a field's name, a
-//! path or an origin may be is checked by the room that uses it.
+//! What a route does beside deciding and forwarding, as written: answers of its own, header rules,
+//! rewriting, CORS, bodies of refusals. What a field's name, a path or an origin may be is checked
+//! by the room that uses it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::reader::{Item, Table};
-use crate::proxy::{Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, SecretField, Upgrade};
+use crate::proxy::{
+    Cors, Extras, HeaderRules, Preflight, RefusalPage, Respond, Rewrite, SecretField, Upgrade,
+};
 
 /// Names in one set of header rules, at most.
 const RULES_MAX: usize = 64;
@@ -16,7 +19,8 @@ const ORIGINS_MAX: usize = 256;
 const PAGES_MAX: usize = 64;
 const STATUSES_MAX: usize = 64;
 const PROTOCOLS_MAX: usize = 16;
-const TUNNEL_IDLE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
+const TUNNEL_IDLE: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 const REFUSAL_STATUS: RangeInclusive<u64> = 400..=599;
 const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
 const RESPOND_STATUS_DEFAULT: u64 = 200;
@@ -25,13 +29,16 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// Bytes of an answer in a file of its own.
 const BODY_FILE_BYTES_MAX: u64 = 1 << 20;
 
-const REWRITE: &str = "a path such as \"/v2/users/{id}\", or { strip_prefix = \"/api\", add_prefix = \"/v1\" }";
+const REWRITE: &str =
+    "a path such as \"/v2/users/{id}\", or { strip_prefix = \"/api\", add_prefix = \"/v1\" }";
 
 pub(super) fn extras(table: &mut Table<'_>) -> Extras {
     Extras {
         request_headers: header_rules(table, "request_headers"),
         response_headers: header_rules(table, "response_headers"),
-        upstream_host: table.take("upstream_host").and_then(|item| text(&item, "a host such as \"api.internal\"")),
+        upstream_host: table
+            .take("upstream_host")
+            .and_then(|item| text(&item, "a host such as \"api.internal\"")),
         rewrite: table.take("rewrite").and_then(|item| rewrite(&item)),
         cors: table.take("cors").and_then(|item| cors(&item)),
         upgrade: upgrade(table),
@@ -53,11 +60,17 @@ fn upgrade(table: &mut Table<'_>) -> Upgrade {
 
 fn cors(item: &Item<'_>) -> Option<Cors> {
     let mut table = item.table()?;
-    let origins = table.need("origins", "an array of origins, such as [\"https://app.example.com\"]")?;
-    let origins = origins.list(ORIGINS_MAX).iter().filter_map(|item| text(item, "an origin such as \"https://app.example.com\"")).collect();
+    let origins =
+        table.need("origins", "an array of origins, such as [\"https://app.example.com\"]")?;
+    let origins = origins
+        .list(ORIGINS_MAX)
+        .iter()
+        .filter_map(|item| text(item, "an origin such as \"https://app.example.com\""))
+        .collect();
     let credentials = table.take("credentials").and_then(|item| item.flag()).unwrap_or(false);
     let preflights = [("bypass", Preflight::Bypass), ("limit", Preflight::Limit)];
-    let preflight = table.take("preflight").and_then(|item| item.choice(&preflights, &[])).unwrap_or_default();
+    let preflight =
+        table.take("preflight").and_then(|item| item.choice(&preflights, &[])).unwrap_or_default();
     table.finish();
     Some(Cors { origins, credentials, preflight })
 }
@@ -69,7 +82,10 @@ pub(super) fn refusals(table: &mut Table<'_>) -> Vec<RefusalPage> {
 
 fn refusal(item: &Item<'_>) -> Option<RefusalPage> {
     let mut table = item.table()?;
-    let statuses = table.need("status", "a status such as 429, or several in an array").map(|item| statuses(&item)).unwrap_or_default();
+    let statuses = table
+        .need("status", "a status such as 429, or several in an array")
+        .map(|item| statuses(&item))
+        .unwrap_or_default();
     let content_type = content_type(&mut table);
     let written = body(&mut table);
     if written.is_none() && !table.has("body") && !table.has("body_file") {
@@ -85,15 +101,24 @@ fn refusal(item: &Item<'_>) -> Option<RefusalPage> {
 }
 
 fn statuses(item: &Item<'_>) -> Vec<u16> {
-    let one = |item: &Item<'_>| item.whole(REFUSAL_STATUS).and_then(|status| u16::try_from(status).ok());
-    if item.value.is_array() { item.list(STATUSES_MAX).iter().filter_map(one).collect() } else { one(item).into_iter().collect() }
+    let one =
+        |item: &Item<'_>| item.whole(REFUSAL_STATUS).and_then(|status| u16::try_from(status).ok());
+    if item.value.is_array() {
+        item.list(STATUSES_MAX).iter().filter_map(one).collect()
+    } else {
+        one(item).into_iter().collect()
+    }
 }
 
 fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
     let mut rules = table.section(key);
     let set = fields(&mut rules, "set", |item| Vec::from_iter(text(item, "a field's value")));
     let add = added(&mut rules, "add");
-    let remove = rules.list("remove", RULES_MAX).iter().filter_map(|item| text(item, "a field's name")).collect();
+    let remove = rules
+        .list("remove", RULES_MAX)
+        .iter()
+        .filter_map(|item| text(item, "a field's name"))
+        .collect();
     let mut secrets = Vec::new();
     for key in ["set_file", "add_file"] {
         secrets.extend(secret_fields(&mut rules, key, |item| item.secret_in_file()));
@@ -106,7 +131,11 @@ fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
 }
 
 /// Fields whose values stand elsewhere: `set_file = { Authorization = "/run/secrets/upstream" }`.
-fn secret_fields<'a>(rules: &mut Table<'a>, key: &'static str, read: impl Fn(&Item<'a>) -> Option<String>) -> Vec<SecretField> {
+fn secret_fields<'a>(
+    rules: &mut Table<'a>,
+    key: &'static str,
+    read: impl Fn(&Item<'a>) -> Option<String>,
+) -> Vec<SecretField> {
     let values = fields(rules, key, |item| Vec::from_iter(read(item)));
     values.into_iter().map(|(name, value)| SecretField { key, name, value }).collect()
 }
@@ -120,14 +149,20 @@ fn added(table: &mut Table<'_>, key: &'static str) -> Vec<(String, String)> {
     })
 }
 
-fn fields<'a>(table: &mut Table<'a>, key: &'static str, values: impl Fn(&Item<'a>) -> Vec<String>) -> Vec<(String, String)> {
+fn fields<'a>(
+    table: &mut Table<'a>,
+    key: &'static str,
+    values: impl Fn(&Item<'a>) -> Vec<String>,
+) -> Vec<(String, String)> {
     let section = table.section(key);
     let named = section.named();
     if named.len() > RULES_MAX {
         section.found(format!("{} fields", named.len()), format!("at most {RULES_MAX}"));
     }
     let named = named.into_iter().take(RULES_MAX);
-    named.flat_map(|(name, item)| values(&item).into_iter().map(move |value| (name.clone(), value))).collect()
+    named
+        .flat_map(|(name, item)| values(&item).into_iter().map(move |value| (name.clone(), value)))
+        .collect()
 }
 
 fn rewrite(item: &Item<'_>) -> Option<Rewrite> {
@@ -156,11 +191,18 @@ pub(super) fn respond(item: &Item<'_>) -> Option<Respond> {
     let content_type = content_type(&mut table);
     let headers = added(&mut table, "headers");
     table.finish();
-    Some(Respond { status: u16::try_from(status).ok()?, body: body.map(|(_, body)| body).unwrap_or_default(), content_type, headers })
+    Some(Respond {
+        status: u16::try_from(status).ok()?,
+        body: body.map(|(_, body)| body).unwrap_or_default(),
+        content_type,
+        headers,
+    })
 }
 
 fn content_type(table: &mut Table<'_>) -> Option<String> {
-    table.take("content_type").and_then(|item| text(&item, "a media type such as \"application/json\""))
+    table
+        .take("content_type")
+        .and_then(|item| text(&item, "a media type such as \"application/json\""))
 }
 
 /// `body` or `body_file`, and which of them.
@@ -172,11 +214,17 @@ fn body<'a>(table: &mut Table<'a>) -> Option<(Item<'a>, Bytes)> {
         }
         (Some(item), None) => {
             let expected = format!("a text of at most {BODY_BYTES_MAX} bytes");
-            let body = item.parsed(&expected, |text| (text.len() <= BODY_BYTES_MAX).then(|| Bytes::copy_from_slice(text.as_bytes())))?;
+            let body = item.parsed(&expected, |text| {
+                (text.len() <= BODY_BYTES_MAX).then(|| Bytes::copy_from_slice(text.as_bytes()))
+            })?;
             Some((item, body))
         }
         (None, Some(item)) => {
-            let (_, bytes) = item.notes.named_file(&item, "a file with the answer's body", BODY_FILE_BYTES_MAX)?;
+            let (_, bytes) = item.notes.named_file(
+                &item,
+                "a file with the answer's body",
+                BODY_FILE_BYTES_MAX,
+            )?;
             Some((item, bytes.into()))
         }
         (None, None) => None,

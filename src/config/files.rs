@@ -1,4 +1,5 @@
-//! Files that the configuration names: modules and secrets. Each is bounded, and noted with what was read, so that it can be watched.
+//! Files that the configuration names: modules and secrets. Each is bounded, and noted with what
+//! was read, so that it can be watched.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -22,7 +23,11 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let file = File::open(path).map_err(|error| cause(&error))?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| cause(&error))?;
-    if bytes.len() as u64 > bytes_max { Err(format!("it has more than {}", units::show_size(bytes_max))) } else { Ok(bytes) }
+    if bytes.len() as u64 > bytes_max {
+        Err(format!("it has more than {}", units::show_size(bytes_max)))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Without the number that `io::Error` adds for programmers.
@@ -38,7 +43,12 @@ pub(super) fn is_plain(path: &Path) -> bool {
 
 impl Notes {
     /// Reads a file that `item` names, relative to the configuration's folder.
-    pub(super) fn named_file(&self, item: &Item<'_>, what: &str, bytes_max: u64) -> Option<(PathBuf, Vec<u8>)> {
+    pub(super) fn named_file(
+        &self,
+        item: &Item<'_>,
+        what: &str,
+        bytes_max: u64,
+    ) -> Option<(PathBuf, Vec<u8>)> {
         let expected = format!("the path of {what}");
         let path = self.folder.join(item.text(&expected)?);
         let read = match fs::metadata(&path) {
@@ -52,7 +62,11 @@ impl Notes {
             }
             Err(cause) => {
                 self.watched.borrow_mut().push(Watch::now(&path));
-                item.found(format!("{} ({cause})", path.display()), format!("{expected} of at most {}", units::show_size(bytes_max)), None);
+                item.found(
+                    format!("{} ({cause})", path.display()),
+                    format!("{expected} of at most {}", units::show_size(bytes_max)),
+                    None,
+                );
                 None
             }
         }
@@ -60,15 +74,21 @@ impl Notes {
 }
 
 impl Item<'_> {
-    /// The PEM file that the setting names, as it is: what is in it is judged by the room that uses it.
+    /// The PEM file that the setting names, as it is: what is in it is judged by the room that uses
+    /// it.
     pub(super) fn pem(&self, what: &str) -> Option<Pem> {
         let (path, bytes) = self.notes.named_file(self, what, PEM_BYTES_MAX)?;
         Some(Pem { path, bytes: bytes.into() })
     }
 }
 
-/// A secret from the file or the environment variable that a setting names. Its text is in no message.
-pub(super) fn secret(table: &mut Table<'_>, file_key: &'static str, env_key: &'static str) -> Option<Secret> {
+/// A secret from the file or the environment variable that a setting names. Its text is in no
+/// message.
+pub(super) fn secret(
+    table: &mut Table<'_>,
+    file_key: &'static str,
+    env_key: &'static str,
+) -> Option<Secret> {
     let (file, env) = (table.take(file_key), table.take(env_key));
     if let (Some(_), Some(env)) = (&file, &env) {
         env.found_key(format!("both `{file_key}` and `{env_key}`"), "one of the two", None);
@@ -85,7 +105,8 @@ pub(super) fn secret(table: &mut Table<'_>, file_key: &'static str, env_key: &'s
 impl Item<'_> {
     /// The secret in the file that the setting names.
     pub(super) fn secret_in_file(&self) -> Option<String> {
-        let (_, bytes) = self.notes.named_file(self, "a file that holds the secret", SECRET_BYTES_MAX)?;
+        let (_, bytes) =
+            self.notes.named_file(self, "a file that holds the secret", SECRET_BYTES_MAX)?;
         let text = String::from_utf8(bytes).ok();
         if text.is_none() {
             self.found("a file that is not UTF-8", "a secret in UTF-8", None);
@@ -96,7 +117,11 @@ impl Item<'_> {
     /// The secret in the environment variable that the setting names.
     pub(super) fn secret_in_env(&self) -> Option<String> {
         let name = self.text("the name of an environment variable")?;
-        let value = if name.is_empty() || name.contains(['=', '\0']) { None } else { std::env::var(name).ok() };
+        let value = if name.is_empty() || name.contains(['=', '\0']) {
+            None
+        } else {
+            std::env::var(name).ok()
+        };
         if value.is_none() {
             self.wrong("the name of an environment variable that is set, in UTF-8");
         }

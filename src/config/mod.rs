@@ -1,8 +1,11 @@
-//! `proxy.toml` as written, checked, and turned into each room's settings. The only room that knows TOML and where in the file a setting stands.
+//! `proxy.toml` as written, checked, and turned into each room's settings. The only room that knows
+//! TOML and where in the file a setting stands.
 //!
-//! The way through it: [`Config::load`] reads the text, `toml` makes a tree with spans of it, the files named after sections walk that tree with
-//! the help of `reader` (which notes every mistake and goes on), and `source` draws all mistakes into one text. Mistakes that show only when
-//! a room is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`] and are drawn the same way.
+//! The way through it: [`Config::load`] reads the text, `toml` makes a tree with spans of it, the
+//! files named after sections walk that tree with the help of `reader` (which notes every mistake
+//! and goes on), and `source` draws all mistakes into one text. Mistakes that show only when a room
+//! is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`]
+//! and are drawn the same way.
 
 mod brackets;
 mod data;
@@ -73,7 +76,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What to watch: the file itself and every file that it names, with what was read there.
     pub watched: Vec<Watch>,
-    /// What is allowed and yet probably not meant, a sentence each with file and line: a policy that no route names.
+    /// What is allowed and yet probably not meant, a sentence each with file and line: a policy
+    /// that no route names.
     pub warnings: Vec<String>,
     /// Where each setting stands.
     pub source: Arc<Source>,
@@ -136,7 +140,8 @@ pub struct Source {
 pub struct Mistakes {
     /// How many.
     pub count: usize,
-    /// For a person: each with file, line, the text marked, what was expected, the nearest known key.
+    /// For a person: each with file, line, the text marked, what was expected, the nearest known
+    /// key.
     pub text: String,
     /// What was read all the same: the watcher goes on watching these.
     pub watched: Vec<Watch>,
@@ -156,15 +161,21 @@ impl Mistakes {
         Self { count: 1, text, watched, rest: None }
     }
 
-    /// These, and those that `look` finds in what could be read: so that a file tells all of them at once. `look` is told whether the routes can be
-    /// judged: with a default in the place of a mistaken path, two of them might seem to tie.
+    /// These, and those that `look` finds in what could be read: so that a file tells all of them
+    /// at once. `look` is told whether the routes can be judged: with a default in the place of a
+    /// mistaken path, two of them might seem to tie.
     #[must_use]
     pub fn and_those_of(mut self, look: impl FnOnce(Config, bool) -> Vec<Mistake>) -> Self {
-        let Some(Rest { config, mut findings }) = self.rest.take().map(|rest| *rest) else { return self };
+        let Some(Rest { config, mut findings }) = self.rest.take().map(|rest| *rest) else {
+            return self;
+        };
         let source = Arc::clone(&config.source);
-        let routes_stand = !findings.iter().any(|finding| finding.mistake.setting.starts_with("routes"));
+        let routes_stand =
+            !findings.iter().any(|finding| finding.mistake.setting.starts_with("routes"));
         for mistake in look(config, routes_stand) {
-            let known = findings.iter_mut().find(|finding| finding.general && finding.mistake.setting == mistake.setting);
+            let known = findings
+                .iter_mut()
+                .find(|finding| finding.general && finding.mistake.setting == mistake.setting);
             match known {
                 Some(finding) => finding.mistake.expected = mistake.expected,
                 None => findings.push(Finding::elsewhere(mistake)),
@@ -190,8 +201,13 @@ impl Config {
         match std::str::from_utf8(&bytes) {
             Ok(text) => read(text, path, watch),
             Err(error) => {
-                let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
-                let text = format!("error: {}:{line}: found bytes that are not UTF-8, expected TOML", path.display());
+                let line =
+                    bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count()
+                        + 1;
+                let text = format!(
+                    "error: {}:{line}: found bytes that are not UTF-8, expected TOML",
+                    path.display()
+                );
                 Err(Mistakes::told(text, watch.into_iter().collect()))
             }
         }
@@ -214,7 +230,8 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     drop_flat(root.into_inner());
     let (mut findings, data, watched) = notes.into_parts();
     let source = source.with(data, watched.clone());
-    // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be none.
+    // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be
+    // none.
     let torn = errors.iter().any(|error| error.message() != DUPLICATE);
     if torn {
         findings.clear();
@@ -233,7 +250,8 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     Err(mistakes)
 }
 
-/// Each section in the order in which others depend on it. What was wrong is in `notes`, and a default stands in its place.
+/// Each section in the order in which others depend on it. What was wrong is in `notes`, and a
+/// default stands in its place.
 fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let mut root = Table::new(notes, "", Some(root));
     let listeners = server::listeners(&mut root);
@@ -277,9 +295,11 @@ fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
     root.below(key).into_iter().map(|(name, _)| name).collect()
 }
 
-/// A mistake that keeps a text from being TOML; `setting` is the one that the whole text is the value of.
+/// A mistake that keeps a text from being TOML; `setting` is the one that the whole text is the
+/// value of.
 fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
-    let (found, expected) = error.message().split_once(", expected ").unwrap_or((error.message(), ""));
+    let (found, expected) =
+        error.message().split_once(", expected ").unwrap_or((error.message(), ""));
     let place = error.span().map_or(Place::Value, Place::At);
     Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), place, None)
 }
@@ -291,25 +311,37 @@ fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec
     let unclosed = if torn { brackets::unclosed(text) } else { None };
     let before = |error: &&toml::de::Error| {
         let start = error.span().map(|span| span.start);
-        unclosed.as_ref().is_none_or(|unclosed| start.is_some_and(|start| start < unclosed.at.start))
+        unclosed
+            .as_ref()
+            .is_none_or(|unclosed| start.is_some_and(|start| start < unclosed.at.start))
     };
-    let mut findings: Vec<Finding> = errors.iter().filter(before).map(|error| syntax(setting, error)).collect();
+    let mut findings: Vec<Finding> =
+        errors.iter().filter(before).map(|error| syntax(setting, error)).collect();
     findings.extend(unclosed.map(|brackets::Unclosed { at, closing }| {
         let opening = text.get(at.clone()).unwrap_or_default();
-        let mistake = Mistake::new(setting, format!("TOML: `{opening}` is not closed"), format!("`{closing}` before the next setting"));
+        let mistake = Mistake::new(
+            setting,
+            format!("TOML: `{opening}` is not closed"),
+            format!("`{closing}` before the next setting"),
+        );
         Finding::new(mistake, Place::At(at), None)
     }));
     findings
 }
 
 fn warnings(config: &Config, source: &Source) -> Vec<String> {
-    let upstreams = config
-        .upstreams
-        .iter()
-        .map(|upstream| ("upstreams", &upstream.name))
-        .filter(|(_, name)| !config.routes.iter().any(|route| matches!(&route.target, RouteTarget::Upstream(used) if used == *name)));
+    let upstreams = config.upstreams.iter().map(|upstream| ("upstreams", &upstream.name)).filter(
+        |(_, name)| {
+            !config
+                .routes
+                .iter()
+                .any(|route| matches!(&route.target, RouteTarget::Upstream(used) if used == *name))
+        },
+    );
     let policies = config.policies.iter().map(|policy| ("policies", &policy.name));
-    let policies = policies.filter(|(_, name)| !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name)));
+    let policies = policies.filter(|(_, name)| {
+        !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name))
+    });
     let warning = |(section, name): (&str, &String)| {
         let setting = format!("{section}.{name}");
         source.warning(&setting, &format!("no route names {setting}"))
@@ -319,7 +351,8 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
 
 /// In memory a process makes a secret for itself; on Redis all proxies need the same one.
 fn without_key_secret(config: &Config, source: &Source) -> Option<String> {
-    let open = matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
+    let open =
+        matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
     let text = "no `key_secret_file` or `key_secret_env`: without a secret anybody can compute which clients' keys fall into one slot of the \
                 cluster, and so overload one server; write the same secret on all proxies (their counters start afresh)";
     open.then(|| source.warning("store", text))
@@ -337,13 +370,18 @@ fn check_name(name: &str, item: &Item<'_>) {
     }
 }
 
-/// Takes a tree apart level by level: dropped in one go, a file of dotted keys nested in each other could exhaust the stack.
+/// Takes a tree apart level by level: dropped in one go, a file of dotted keys nested in each other
+/// could exhaust the stack.
 fn drop_flat(root: DeTable<'_>) {
     let mut waiting = vec![toml::de::DeValue::Table(root)];
     while let Some(value) = waiting.pop() {
         match value {
-            toml::de::DeValue::Table(table) => waiting.extend(table.into_iter().map(|(_, value)| value.into_inner())),
-            toml::de::DeValue::Array(array) => waiting.extend(array.into_iter().map(toml::Spanned::into_inner)),
+            toml::de::DeValue::Table(table) => {
+                waiting.extend(table.into_iter().map(|(_, value)| value.into_inner()))
+            }
+            toml::de::DeValue::Array(array) => {
+                waiting.extend(array.into_iter().map(toml::Spanned::into_inner))
+            }
             _ => {}
         }
     }

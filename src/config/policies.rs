@@ -1,5 +1,5 @@
-//! `[policies.*]`: a module, its bounds, and its own configuration, which goes to the guest as JSON as it stands: from this file, and from files of data
-//! that are members of it.
+//! `[policies.*]`: a module, its bounds, and its own configuration, which goes to the guest as JSON
+//! as it stands: from this file, and from files of data that are members of it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -25,24 +25,38 @@ pub(super) const JSON_WHOLE_MAX: i128 = 1 << 53;
 /// Levels of a policy's own configuration.
 pub(super) const JSON_DEPTH_MAX: usize = 32;
 
-pub(super) fn policies(notes: &Notes, root: &mut Table<'_>, scripts: &[ScriptFile]) -> Vec<policy::Settings> {
+pub(super) fn policies(
+    notes: &Notes,
+    root: &mut Table<'_>,
+    scripts: &[ScriptFile],
+) -> Vec<policy::Settings> {
     let scripts: Arc<[String]> = scripts.iter().map(|script| script.name.clone()).collect();
     let table = root.section("policies");
     let named = table.named();
     if named.len() > NAMED_MAX {
         table.found(format!("{} policies", named.len()), format!("at most {NAMED_MAX}"));
     }
-    named.into_iter().take(NAMED_MAX).filter_map(|(name, item)| policy(notes, name, &item, &scripts)).collect()
+    named
+        .into_iter()
+        .take(NAMED_MAX)
+        .filter_map(|(name, item)| policy(notes, name, &item, &scripts))
+        .collect()
 }
 
-fn policy(notes: &Notes, name: String, item: &Item<'_>, scripts: &Arc<[String]>) -> Option<policy::Settings> {
+fn policy(
+    notes: &Notes,
+    name: String,
+    item: &Item<'_>,
+    scripts: &Arc<[String]>,
+) -> Option<policy::Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
     let module = module(notes, &mut table);
     let cpu_time = table.duration("cpu_time", CPU_TIME, CPU_TIME_DEFAULT);
     let memory_bytes = bytes(table.size("memory", MEMORY_BYTES, MEMORY_BYTES_DEFAULT));
     let isolations = [("reuse", false), ("request", true)];
-    let isolated = table.take("isolation").and_then(|item| item.choice(&isolations, &[])).unwrap_or(false);
+    let isolated =
+        table.take("isolation").and_then(|item| item.choice(&isolations, &[])).unwrap_or(false);
     let config = match table.take("config") {
         Some(item) => item.table().and_then(|_| json(&item, 0)),
         None => Some(Value::Object(Map::new())),
@@ -51,7 +65,15 @@ fn policy(notes: &Notes, name: String, item: &Item<'_>, scripts: &Arc<[String]>)
     table.finish();
     // A policy that lacks what could not be read would find mistakes that are none.
     let config_json = whole(config?, files?).to_string().into();
-    Some(policy::Settings { name, module: module?, cpu_time, memory_bytes, isolated, config_json, scripts: Arc::clone(scripts) })
+    Some(policy::Settings {
+        name,
+        module: module?,
+        cpu_time,
+        memory_bytes,
+        isolated,
+        config_json,
+        scripts: Arc::clone(scripts),
+    })
 }
 
 fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
@@ -64,7 +86,8 @@ fn whole(mut config: Value, files: Vec<(String, Value)>) -> Value {
 fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
     match (table.take("use"), table.take("wasm")) {
         (Some(shipped), None) => {
-            let words: Vec<(&str, String)> = policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();
+            let words: Vec<(&str, String)> =
+                policy::shipped().iter().map(|name| (*name, (*name).to_owned())).collect();
             shipped.choice(&words, &[]).map(Module::Shipped)
         }
         (None, Some(file)) => {
@@ -85,7 +108,11 @@ fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
 /// The value as JSON; what JSON can't hold exactly is a mistake, and all such mistakes are noted.
 pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
     if depth > JSON_DEPTH_MAX {
-        item.found("a deeper level", format!("at most {JSON_DEPTH_MAX} levels in a policy's config"), None);
+        item.found(
+            "a deeper level",
+            format!("at most {JSON_DEPTH_MAX} levels in a policy's config"),
+            None,
+        );
         return None;
     }
     match item.value {
@@ -110,12 +137,16 @@ pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
             number.map(Value::Number)
         }
         DeValue::Array(array) => {
-            let read: Vec<Option<Value>> = item.list(array.len()).iter().map(|element| json(element, depth + 1)).collect();
+            let read: Vec<Option<Value>> =
+                item.list(array.len()).iter().map(|element| json(element, depth + 1)).collect();
             read.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
         }
         DeValue::Table(_) => {
             let entries = item.table()?.named();
-            let read: Vec<_> = entries.into_iter().map(|(key, element)| json(&element, depth + 1).map(|value| (key, value))).collect();
+            let read: Vec<_> = entries
+                .into_iter()
+                .map(|(key, element)| json(&element, depth + 1).map(|value| (key, value)))
+                .collect();
             read.into_iter().collect::<Option<Map<_, _>>>().map(Value::Object)
         }
     }

@@ -1,4 +1,5 @@
-//! `weir run --to URL --limit 100/1m`: the same configuration as a file would give, from two words and no file.
+//! `weir run --to URL --limit 100/1m`: the same configuration as a file would give, from two words
+//! and no file.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,16 +17,25 @@ const NAME: &str = "<command line>";
 ///
 /// # Errors
 /// A `limit` that is none, or whatever is wrong with `to`.
-pub fn quick(to: &str, limit: &str, listen: Option<SocketAddr>, admin: Option<SocketAddr>) -> Result<Config, Mistakes> {
+pub fn quick(
+    to: &str,
+    limit: &str,
+    listen: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+) -> Result<Config, Mistakes> {
     let (quota, period) = rate(limit).ok_or_else(|| {
-        let expected = format!("a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s");
-        let text = format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
+        let expected = format!(
+            "a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s"
+        );
+        let text =
+            format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
         Mistakes::told(text, Vec::new())
     })?;
     let url = if to.contains("://") { to.to_owned() } else { format!("http://{to}") };
     // As a TOML string: whatever the shell handed over stays one value.
     let url = toml::Value::from(url.trim_end_matches('/')).to_string();
-    let listener = listen.map_or_else(String::new, |address| format!("[[listeners]]\naddress = \"{address}\"\n\n"));
+    let listener = listen
+        .map_or_else(String::new, |address| format!("[[listeners]]\naddress = \"{address}\"\n\n"));
     let admin = admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let text = format!(
         "{listener}[admin]\naddress = \"{admin}\"\n\n[upstreams.to]\nendpoints = [{url}]\n\n\

@@ -1,7 +1,8 @@
-//! Walks the TOML tree: takes known keys, turns values into types, and notes every mistake instead of stopping at the first.
+//! Walks the TOML tree: takes known keys, turns values into types, and notes every mistake instead
+//! of stopping at the first.
 //!
-//! Knows no section: those are in the files beside this one. Where a setting stands is the business of [`super::source`]; here a setting is
-//! its path, `server.limits.connections`.
+//! Knows no section: those are in the files beside this one. Where a setting stands is the business
+//! of [`super::source`]; here a setting is its path, `server.limits.connections`.
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
@@ -72,7 +73,8 @@ pub(super) struct Item<'a> {
     pub(super) value: &'a DeValue<'a>,
 }
 
-/// A table whose keys are taken one after the other; what is left at [`Table::finish`] is unknown. A missing table has no keys.
+/// A table whose keys are taken one after the other; what is left at [`Table::finish`] is unknown.
+/// A missing table has no keys.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     notes: &'a Notes,
@@ -84,7 +86,12 @@ pub(super) struct Table<'a> {
 impl Notes {
     pub(super) fn new(folder: &Path, watch: Option<Watch>) -> Self {
         let watched = RefCell::new(watch.into_iter().collect());
-        Self { findings: RefCell::default(), watched, data: RefCell::default(), folder: folder.to_path_buf() }
+        Self {
+            findings: RefCell::default(),
+            watched,
+            data: RefCell::default(),
+            folder: folder.to_path_buf(),
+        }
     }
 
     pub(super) fn add(&self, mistake: Mistake, place: Place, help: Option<String>) {
@@ -101,7 +108,11 @@ impl Notes {
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(notes: &'a Notes, path: impl Into<String>, table: Option<&'a DeTable<'a>>) -> Self {
+    pub(super) fn new(
+        notes: &'a Notes,
+        path: impl Into<String>,
+        table: Option<&'a DeTable<'a>>,
+    ) -> Self {
         Self { notes, path: path.into(), table, taken: Vec::new() }
     }
 
@@ -130,7 +141,11 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn missing(&self, key: &str, expected: &str) {
-        self.notes.add(Mistake::new(join(&self.path, key), "nothing", expected), Place::Value, None);
+        self.notes.add(
+            Mistake::new(join(&self.path, key), "nothing", expected),
+            Place::Value,
+            None,
+        );
     }
 
     /// A mistake in the table as a whole.
@@ -138,9 +153,12 @@ impl<'a> Table<'a> {
         self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, None);
     }
 
-    /// A key that the design knows and this version does not: a mistake that says so, so that nobody believes it to work.
+    /// A key that the design knows and this version does not: a mistake that says so, so that
+    /// nobody believes it to work.
     pub(super) fn not_yet(&mut self, key: &'static str, what: &str) {
-        if let Some(item) = self.table.and_then(|table| table.get(key)).map(|_| join(&self.path, key)) {
+        if let Some(item) =
+            self.table.and_then(|table| table.get(key)).map(|_| join(&self.path, key))
+        {
             let mistake = Mistake::new(item, format!("the key `{key}`"), "no such key");
             self.notes.add(mistake, Place::Key, Some(format!("{what}: not built yet")));
             self.taken.push(key);
@@ -151,7 +169,11 @@ impl<'a> Table<'a> {
     pub(super) fn useless(&self, key: &str, expected: &str) {
         if self.has(key) {
             self.notes.add(
-                Mistake::new(join(&self.path, key), format!("the key `{key}`, which does nothing here"), expected),
+                Mistake::new(
+                    join(&self.path, key),
+                    format!("the key `{key}`, which does nothing here"),
+                    expected,
+                ),
                 Place::Key,
                 None,
             );
@@ -170,41 +192,85 @@ impl<'a> Table<'a> {
         self.take(key).map(|item| item.list(count_max)).unwrap_or_default()
     }
 
-    pub(super) fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(super) fn whole(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> u64 {
         self.take(key).and_then(|item| item.whole(range)).unwrap_or(default)
     }
 
-    pub(super) fn count(&mut self, key: &'static str, range: RangeInclusive<u64>, default: usize) -> usize {
-        self.take(key).and_then(|item| item.whole(range)).and_then(|n| usize::try_from(n).ok()).unwrap_or(default)
+    pub(super) fn count(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+        default: usize,
+    ) -> usize {
+        self.take(key)
+            .and_then(|item| item.whole(range))
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(default)
     }
 
-    pub(super) fn duration(&mut self, key: &'static str, range: RangeInclusive<Duration>, default: Duration) -> Duration {
+    pub(super) fn duration(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+        default: Duration,
+    ) -> Duration {
         self.take(key).and_then(|item| item.duration(range)).unwrap_or(default)
     }
 
-    pub(super) fn size(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(super) fn size(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> u64 {
         self.take(key).and_then(|item| item.size(range)).unwrap_or(default)
     }
 
-    /// Everything below this table as (name, item): for tables whose keys are the operator's own names.
+    /// Everything below this table as (name, item): for tables whose keys are the operator's own
+    /// names.
     pub(super) fn named(&self) -> Vec<(String, Item<'a>)> {
         let entries = self.table.into_iter().flatten();
-        let item = |key: &str, value| Item { notes: self.notes, path: join(&self.path, key), value };
-        entries.map(|(key, value)| (key.get_ref().to_string(), item(key.get_ref(), value.get_ref()))).collect()
+        let item =
+            |key: &str, value| Item { notes: self.notes, path: join(&self.path, key), value };
+        entries
+            .map(|(key, value)| (key.get_ref().to_string(), item(key.get_ref(), value.get_ref())))
+            .collect()
     }
 
     /// The names below a table that was taken before.
     pub(super) fn below(&self, key: &str) -> Vec<(String, Item<'a>)> {
-        let table = self.table.and_then(|table| table.get(key)).and_then(|value| value.get_ref().as_table());
+        let table = self
+            .table
+            .and_then(|table| table.get(key))
+            .and_then(|value| value.get_ref().as_table());
         Table::new(self.notes, join(&self.path, key), table).named()
     }
 
-    /// What nobody took is unknown. Nothing is skipped silently: a misspelt limit would be no limit.
+    /// What nobody took is unknown. Nothing is skipped silently: a misspelt limit would be no
+    /// limit.
     pub(super) fn finish(self) {
-        let unknown = self.table.into_iter().flatten().map(|(key, _)| key.get_ref()).filter(|key| !self.taken.contains(&key.as_ref()));
+        let unknown = self
+            .table
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key.get_ref())
+            .filter(|key| !self.taken.contains(&key.as_ref()));
         for key in unknown {
-            let place = if self.path.is_empty() { "a section or key of the file".to_owned() } else { format!("a key of `{}`", self.path) };
-            let mistake = Mistake::new(join(&self.path, key), format!("the unknown key {}", quoted(key)), place);
+            let place = if self.path.is_empty() {
+                "a section or key of the file".to_owned()
+            } else {
+                format!("a key of `{}`", self.path)
+            };
+            let mistake = Mistake::new(
+                join(&self.path, key),
+                format!("the unknown key {}", quoted(key)),
+                place,
+            );
             self.notes.add(mistake, Place::Key, Some(hint(key, &self.taken, "key")));
         }
     }
@@ -227,7 +293,12 @@ impl<'a> Item<'a> {
     }
 
     /// A mistake that words `found` itself.
-    pub(super) fn found(&self, found: impl Into<String>, expected: impl Into<String>, help: Option<String>) {
+    pub(super) fn found(
+        &self,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        help: Option<String>,
+    ) {
         self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, help);
     }
 
@@ -237,7 +308,12 @@ impl<'a> Item<'a> {
     }
 
     /// A key that can't stand here, whatever its value.
-    pub(super) fn found_key(&self, found: impl Into<String>, expected: impl Into<String>, help: Option<String>) {
+    pub(super) fn found_key(
+        &self,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        help: Option<String>,
+    ) {
         self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Key, help);
     }
 
@@ -274,7 +350,11 @@ impl<'a> Item<'a> {
     }
 
     /// A text that `read` understands.
-    pub(super) fn parsed<T>(&self, expected: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    pub(super) fn parsed<T>(
+        &self,
+        expected: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
         let parsed = read(self.text(expected)?);
         if parsed.is_none() {
             self.wrong(expected);
@@ -291,7 +371,9 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn whole(&self, range: RangeInclusive<u64>) -> Option<u64> {
-        let number = integer(self.value).and_then(|number| u64::try_from(number).ok()).filter(|number| range.contains(number));
+        let number = integer(self.value)
+            .and_then(|number| u64::try_from(number).ok())
+            .filter(|number| range.contains(number));
         if number.is_none() {
             self.wrong(format!("a whole number from {} to {}", range.start(), range.end()));
         }
@@ -299,11 +381,23 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn duration(&self, range: RangeInclusive<Duration>) -> Option<Duration> {
-        let (low, high) = (units::show_duration(*range.start()), units::show_duration(*range.end()));
-        let duration = self.value.as_str().and_then(units::duration).filter(|duration| range.contains(duration));
+        let (low, high) =
+            (units::show_duration(*range.start()), units::show_duration(*range.end()));
+        let duration = self
+            .value
+            .as_str()
+            .and_then(units::duration)
+            .filter(|duration| range.contains(duration));
         if duration.is_none() {
-            let unit = integer(self.value).filter(|n| *n >= 0).map(|n| format!("a duration has a unit: \"{n}s\" or \"{n}ms\""));
-            self.wrong_with(format!("a duration from \"{low}\" to \"{high}\" in ms, s, m, h or d, such as \"10s\""), unit);
+            let unit = integer(self.value)
+                .filter(|n| *n >= 0)
+                .map(|n| format!("a duration has a unit: \"{n}s\" or \"{n}ms\""));
+            self.wrong_with(
+                format!(
+                    "a duration from \"{low}\" to \"{high}\" in ms, s, m, h or d, such as \"10s\""
+                ),
+                unit,
+            );
         }
         duration
     }
@@ -312,24 +406,35 @@ impl<'a> Item<'a> {
         let (low, high) = (units::show_size(*range.start()), units::show_size(*range.end()));
         let size = self.value.as_str().and_then(units::size).filter(|size| range.contains(size));
         if size.is_none() {
-            let unit = integer(self.value).filter(|n| *n >= 0).map(|n| format!("a size has a unit: \"{n}B\" or \"{n}KiB\""));
+            let unit = integer(self.value)
+                .filter(|n| *n >= 0)
+                .map(|n| format!("a size has a unit: \"{n}B\" or \"{n}KiB\""));
             self.wrong_with(format!("a size from \"{low}\" to \"{high}\" in B, KiB, MiB, GiB or TiB, such as \"16KiB\""), unit);
         }
         size
     }
 
-    /// One of a closed set of words. `not_yet` are words of the design that this version does not know.
+    /// One of a closed set of words. `not_yet` are words of the design that this version does not
+    /// know.
     pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)], not_yet: &[&str]) -> Option<T> {
         let text = self.value.as_str();
-        let chosen = words.iter().find(|(word, _)| Some(*word) == text).map(|(_, value)| value.clone());
+        let chosen =
+            words.iter().find(|(word, _)| Some(*word) == text).map(|(_, value)| value.clone());
         if chosen.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             let help = match text {
-                Some(text) if not_yet.contains(&text) => Some(format!("\"{text}\" is not built yet")),
-                Some(text) => nearest(text, &known).map(|word| format!("the nearest is \"{word}\"")),
+                Some(text) if not_yet.contains(&text) => {
+                    Some(format!("\"{text}\" is not built yet"))
+                }
+                Some(text) => {
+                    nearest(text, &known).map(|word| format!("the nearest is \"{word}\""))
+                }
                 None => None,
             };
-            self.wrong_with(known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or "), help);
+            self.wrong_with(
+                known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or "),
+                help,
+            );
         }
         chosen
     }
@@ -340,7 +445,10 @@ impl<'a> Item<'a> {
         if known.iter().any(|known| known == name) {
             return Some(name.to_owned());
         }
-        self.wrong_with(format!("the name of {what} that the file defines"), Some(hint(name, known, "name")));
+        self.wrong_with(
+            format!("the name of {what} that the file defines"),
+            Some(hint(name, known, "name")),
+        );
         None
     }
 }
@@ -379,7 +487,8 @@ fn shortened(text: &str) -> String {
     short
 }
 
-/// The known word that was probably meant: within a third of its length, so that no far-fetched one is offered.
+/// The known word that was probably meant: within a third of its length, so that no far-fetched one
+/// is offered.
 pub(super) fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
     let word = shortened(word);
     let distance = |known: &str| strsim::damerau_levenshtein(&word, known);
@@ -395,5 +504,9 @@ fn hint<S: AsRef<str>>(word: &str, known: &[S], what: &str) -> String {
     if known.len() > LISTED_MAX {
         listed.push("...");
     }
-    if listed.is_empty() { format!("there is no known {what} here") } else { format!("known here: {}", listed.join(", ")) }
+    if listed.is_empty() {
+        format!("there is no known {what} here")
+    } else {
+        format!("known here: {}", listed.join(", "))
+    }
 }

@@ -1,4 +1,5 @@
-//! `[[routes]]`: as written, its names checked. What a path means and which route wins is the business of the room that routes.
+//! `[[routes]]`: as written, its names checked. What a path means and which route wins is the
+//! business of the room that routes.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -16,7 +17,8 @@ use crate::telemetry::Mistake;
 const ROUTES_MAX: usize = 10_000;
 const METHODS_MAX: usize = 32;
 /// A whole request: a download may take hours.
-const REQUEST: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
+const REQUEST: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 
 /// What a route may refer to, and what it inherits.
 #[derive(Debug)]
@@ -47,20 +49,37 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     let mut table = item.table()?;
     let path_item = table.need("path", "a path such as \"/*\" or \"/v1/users/{id}\"");
     let path = path_item.as_ref().and_then(|item| item.text("a path such as \"/*\""));
-    let host = table.take("host").and_then(|item| item.text("a host such as \"api.example.com\" or \"*.example.com\"").map(str::to_owned));
+    let host = table.take("host").and_then(|item| {
+        item.text("a host such as \"api.example.com\" or \"*.example.com\"").map(str::to_owned)
+    });
     let methods = table.list("methods", METHODS_MAX);
-    let methods: Vec<String> = methods.iter().filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned)).collect();
+    let methods: Vec<String> = methods
+        .iter()
+        .filter_map(|item| item.text("a method such as \"GET\"").map(str::to_owned))
+        .collect();
     let requests = (host.clone(), path.unwrap_or_default().to_owned(), methods.clone());
     let name = name(&mut table, path_item.as_ref(), requests, names);
     let target = target(&mut table, above);
     let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
     let on_policy_error = [("deny", false), ("allow", true)];
-    let allow_on_policy_error = table.take("on_policy_error").and_then(|item| item.choice(&on_policy_error, &[])).unwrap_or(false);
+    let allow_on_policy_error = table
+        .take("on_policy_error")
+        .and_then(|item| item.choice(&on_policy_error, &[]))
+        .unwrap_or(false);
     let (on_store_error, limit_decides) = on_store_error(&mut table, above.on_store_error);
     let scopes = [("policy", false), ("route", true)];
-    let scope_is_route = table.take("limit_scope").and_then(|item| item.choice(&scopes, &[])).unwrap_or(false);
-    let styles = [("draft", FieldStyle::Draft), ("legacy", FieldStyle::Legacy), ("both", FieldStyle::Both), ("off", FieldStyle::Off)];
-    let fields = table.take("ratelimit_fields").and_then(|item| item.choice(&styles, &[])).unwrap_or_default();
+    let scope_is_route =
+        table.take("limit_scope").and_then(|item| item.choice(&scopes, &[])).unwrap_or(false);
+    let styles = [
+        ("draft", FieldStyle::Draft),
+        ("legacy", FieldStyle::Legacy),
+        ("both", FieldStyle::Both),
+        ("off", FieldStyle::Off),
+    ];
+    let fields = table
+        .take("ratelimit_fields")
+        .and_then(|item| item.choice(&styles, &[]))
+        .unwrap_or_default();
     let body_bytes_max = table.size("body_bytes", BODY_BYTES, above.body_bytes_max);
     let request_timeout = request_timeout(&mut table);
     let extras = extras(&mut table);
@@ -86,8 +105,14 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     })
 }
 
-/// As written, or made from the path. Never numbered: a name that depends on the order would change whose counters a route charges.
-fn name(table: &mut Table<'_>, path_item: Option<&Item<'_>>, requests: Requests, names: &mut Names) -> String {
+/// As written, or made from the path. Never numbered: a name that depends on the order would change
+/// whose counters a route charges.
+fn name(
+    table: &mut Table<'_>,
+    path_item: Option<&Item<'_>>,
+    requests: Requests,
+    names: &mut Names,
+) -> String {
     let written = table.take("name");
     let text = written.as_ref().and_then(|item| item.text("a name").map(|name| (name, item)));
     if let Some((name, item)) = text {
@@ -95,15 +120,22 @@ fn name(table: &mut Table<'_>, path_item: Option<&Item<'_>>, requests: Requests,
     }
     let name = text.map_or_else(|| name_of(&requests.1), |(name, _)| name.to_owned());
     let Some(item) = written.as_ref().or(path_item) else { return name };
-    let Some((other, theirs)) = names.insert(name.clone(), (item.path.clone(), requests.clone())) else { return name };
+    let Some((other, theirs)) = names.insert(name.clone(), (item.path.clone(), requests.clone()))
+    else {
+        return name;
+    };
     // Two routes for the same requests are told apart by no name: that mistake is the router's to
     // report.
     if written.is_some() || theirs != requests {
-        let help = if written.is_some() { None } else { Some("write a `name`; without one it is made from the path".to_owned()) };
+        let help = if written.is_some() {
+            None
+        } else {
+            Some("write a `name`; without one it is made from the path".to_owned())
+        };
         let route = other.rsplit_once('.').map_or(other.as_str(), |(route, _)| route);
         let found = format!("the name \"{name}\", which {route} has");
-        let mistake =
-            Mistake::new(item.path.clone(), found, "a name that no other route has").beside(other.clone(), format!("{route} is here"));
+        let mistake = Mistake::new(item.path.clone(), found, "a name that no other route has")
+            .beside(other.clone(), format!("{route} is here"));
         item.notes.add(mistake, Place::Value, help);
     }
     name
@@ -111,18 +143,30 @@ fn name(table: &mut Table<'_>, path_item: Option<&Item<'_>>, requests: Requests,
 
 /// `/v1/users/{id}/*` is called `v1-users-id-all`, `/` is `root`.
 fn name_of(path: &str) -> String {
-    let words = path.split('/').filter(|segment| !segment.is_empty()).map(|segment| if segment == "*" { "all" } else { segment });
+    let words = path
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| if segment == "*" { "all" } else { segment });
     let joined = words.collect::<Vec<_>>().join("-");
-    let kept: String = joined.chars().filter(|c| is_name(c.encode_utf8(&mut [0; 4]))).take(NAME_BYTES_MAX).collect();
+    let kept: String = joined
+        .chars()
+        .filter(|c| is_name(c.encode_utf8(&mut [0; 4])))
+        .take(NAME_BYTES_MAX)
+        .collect();
     if kept.is_empty() { "root".into() } else { kept }
 }
 
 fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
     match (table.take("upstream"), table.take("respond")) {
-        (Some(upstream), None) => upstream.reference(&above.upstreams, "an upstream").map(RouteTarget::Upstream),
+        (Some(upstream), None) => {
+            upstream.reference(&above.upstreams, "an upstream").map(RouteTarget::Upstream)
+        }
         (None, Some(written)) => respond(&written).map(RouteTarget::Respond),
         (None, None) => {
-            table.missing("upstream", "`upstream = \"NAME\"`, or `respond = { status = 200, body = \"ok\" }`");
+            table.missing(
+                "upstream",
+                "`upstream = \"NAME\"`, or `respond = { status = 200, body = \"ok\" }`",
+            );
             None
         }
         (Some(_), Some(respond)) => {
@@ -140,7 +184,8 @@ fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
     request
 }
 
-/// What would do nothing on a route that has no upstream is a mistake: somebody believes that it does something.
+/// What would do nothing on a route that has no upstream is a mistake: somebody believes that it
+/// does something.
 fn of_upstreams_only(table: &Table<'_>) {
     for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
         table.useless(key, "a route with an `upstream`");

@@ -1,4 +1,5 @@
-//! `[store] scripts`: a folder of Lua files, each an algorithm of the operator's own. Read here, tried where the house is built.
+//! `[store] scripts`: a folder of Lua files, each an algorithm of the operator's own. Read here,
+//! tried where the house is built.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +16,21 @@ const ENTRIES_MAX: usize = 10_000;
 /// The folder's `.lua` files, in the order of their names; hidden ones are an editor's.
 pub(super) fn scripts(notes: &Notes, store: &mut Table<'_>) -> Vec<ScriptFile> {
     let Some(item) = store.take("scripts") else { return Vec::new() };
-    let Some(folder) = item.text("the path of a folder with Lua files").map(|path| notes.folder.join(path)) else { return Vec::new() };
+    let Some(folder) =
+        item.text("the path of a folder with Lua files").map(|path| notes.folder.join(path))
+    else {
+        return Vec::new();
+    };
     // Before it is read: what comes meanwhile is a change.
     notes.watched.borrow_mut().push(Watch::folder(&folder));
     let names = match names(&folder) {
         Ok(names) => names,
         Err(cause) => {
-            item.found(format!("{} ({cause})", folder.display()), "the path of a folder with Lua files", None);
+            item.found(
+                format!("{} ({cause})", folder.display()),
+                "the path of a folder with Lua files",
+                None,
+            );
             return Vec::new();
         }
     };
@@ -38,7 +47,8 @@ fn names(folder: &Path) -> Result<Vec<String>, String> {
         if count > ENTRIES_MAX {
             return Err(format!("it has more than {ENTRIES_MAX} files"));
         }
-        let name = entry.map_err(|error| files::cause(&error))?.file_name().to_string_lossy().into_owned();
+        let name =
+            entry.map_err(|error| files::cause(&error))?.file_name().to_string_lossy().into_owned();
         if let Some(name) = name.strip_suffix(".lua").filter(|name| !name.starts_with('.')) {
             names.push(name.to_owned());
         }
@@ -49,16 +59,25 @@ fn names(folder: &Path) -> Result<Vec<String>, String> {
 
 fn script(notes: &Notes, item: &Item<'_>, folder: &Path, name: &str) -> Option<ScriptFile> {
     let path = folder.join(format!("{name}.lua"));
-    let wrong = |found: String, expected: String| item.found(format!("{}: {found}", path.display()), expected, None);
+    let wrong = |found: String, expected: String| {
+        item.found(format!("{}: {found}", path.display()), expected, None)
+    };
     if !is_script_name(name) {
-        wrong(format!("the name {name:?}"), "1 to 64 of a-z 0-9 _ before `.lua`, a letter first".into());
+        wrong(
+            format!("the name {name:?}"),
+            "1 to 64 of a-z 0-9 _ before `.lua`, a letter first".into(),
+        );
         return None;
     }
     if limit::shipped_names().contains(&name) || name == "script" {
         wrong(format!("the name `{name}`"), "a name that no algorithm of Weir has".into());
         return None;
     }
-    let read = if files::is_plain(&path) { files::read(&path, SCRIPT_BYTES_MAX) } else { Err("it is not a file".into()) };
+    let read = if files::is_plain(&path) {
+        files::read(&path, SCRIPT_BYTES_MAX)
+    } else {
+        Err("it is not a file".into())
+    };
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(cause) => {

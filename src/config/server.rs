@@ -35,8 +35,9 @@ const ADDRESS_PART: usize = 10;
 const ADDRESS_CONNECTIONS_MIN: usize = 100;
 /// From a provider's block to a single address.
 const IPV6_PREFIX: RangeInclusive<u64> = 16..=128;
-/// The low end is what an HTTP/1 connection reads at a time. With the high end a head of HTTP/2, whose fields count 32 bytes more than they have, stays
-/// below the 24,576 fields that a `HeaderMap` can hold.
+/// The low end is what an HTTP/1 connection reads at a time. With the high end a head of HTTP/2,
+/// whose fields count 32 bytes more than they have, stays below the 24,576 fields that a
+/// `HeaderMap` can hold.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=512 << 10;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
 /// Each holds its connection and, of a body, what the client has sent of it. With 0 none waits.
@@ -79,7 +80,9 @@ pub(super) struct Server {
 }
 
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
-    let Some(written) = root.take("listeners") else { return vec![listen::Settings::plain(LISTENER_DEFAULT)] };
+    let Some(written) = root.take("listeners") else {
+        return vec![listen::Settings::plain(LISTENER_DEFAULT)];
+    };
     let items = written.list(LISTENERS_MAX);
     if items.is_empty() && written.value.is_array() {
         written.found("no listener", "one `[[listeners]]` or more", None);
@@ -90,71 +93,105 @@ pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
 
 fn listener(item: &Item<'_>, seen: &mut HashSet<SocketAddr>) -> Option<listen::Settings> {
     let mut table = item.table()?;
-    let address = table.need("address", "an address and port, such as \"127.0.0.1:8080\"").and_then(|item| {
-        let address = socket_address(&item)?;
-        if address.port() != 0 && !seen.insert(address) {
-            item.wrong("an address that no other listener has");
-        }
-        Some(address)
-    });
+    let address =
+        table.need("address", "an address and port, such as \"127.0.0.1:8080\"").and_then(|item| {
+            let address = socket_address(&item)?;
+            if address.port() != 0 && !seen.insert(address) {
+                item.wrong("an address that no other listener has");
+            }
+            Some(address)
+        });
     let certificates = table.take("certificates").map(|item| certificates(&item));
     let clients = clients(&mut table, certificates.is_some());
     table.finish();
-    address.map(|address| listen::Settings { setting: item.path.clone(), address, certificates: certificates.unwrap_or_default(), clients })
+    address.map(|address| listen::Settings {
+        setting: item.path.clone(),
+        address,
+        certificates: certificates.unwrap_or_default(),
+        clients,
+    })
 }
 
 fn certificates(written: &Item<'_>) -> Vec<Identity> {
     let items = written.list(CERTIFICATES_MAX);
     if items.is_empty() && written.value.is_array() {
-        written.found("no certificate", "one or more, such as [{ certificate = \"tls/api.pem\", key = \"tls/api.key\" }]", None);
+        written.found(
+            "no certificate",
+            "one or more, such as [{ certificate = \"tls/api.pem\", key = \"tls/api.key\" }]",
+            None,
+        );
     }
     let identity = |item: &Item<'_>| {
         let mut table = item.table()?;
-        let certificate = table.need("certificate", "the path of a PEM file").and_then(|item| item.pem("a PEM file with a certificate"));
-        let key = table.need("key", "the path of a PEM file").and_then(|item| item.pem("a PEM file with a private key"));
+        let certificate = table
+            .need("certificate", "the path of a PEM file")
+            .and_then(|item| item.pem("a PEM file with a certificate"));
+        let key = table
+            .need("key", "the path of a PEM file")
+            .and_then(|item| item.pem("a PEM file with a private key"));
         table.finish();
         Some(Identity { certificate: certificate?, key: key? })
     };
     items.iter().filter_map(identity).collect()
 }
 
-/// Whether clients show certificates. A file of authorities that nobody is checked against would look like a locked door.
+/// Whether clients show certificates. A file of authorities that nobody is checked against would
+/// look like a locked door.
 fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertificates> {
     let (ca, required) = (table.take("client_ca"), table.take("client_certificates"));
     if let Some(item) = ca.as_ref().or(required.as_ref()).filter(|_| !secured) {
-        item.found_key("a setting for clients' certificates", "a listener with `certificates`", Some("plain HTTP has none".into()));
+        item.found_key(
+            "a setting for clients' certificates",
+            "a listener with `certificates`",
+            Some("plain HTTP has none".into()),
+        );
         return None;
     }
     if let (None, Some(required)) = (&ca, &required) {
-        required.found_key("no `client_ca` beside it", "`client_ca` with the authorities that clients' certificates come from", None);
+        required.found_key(
+            "no `client_ca` beside it",
+            "`client_ca` with the authorities that clients' certificates come from",
+            None,
+        );
         return None;
     }
-    let required = required.map_or(Some(true), |item| item.choice(&[("required", true), ("optional", false)], &[]));
-    Some(listen::ClientCertificates { ca: ca?.pem("a PEM file with certificate authorities")?, required: required? })
+    let required = required
+        .map_or(Some(true), |item| item.choice(&[("required", true), ("optional", false)], &[]));
+    Some(listen::ClientCertificates {
+        ca: ca?.pem("a PEM file with certificate authorities")?,
+        required: required?,
+    })
 }
 
 fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
-    item.parsed("an address and port, such as \"127.0.0.1:8080\" or \"[::]:8080\"", |text| text.parse().ok())
+    item.parsed("an address and port, such as \"127.0.0.1:8080\" or \"[::]:8080\"", |text| {
+        text.parse().ok()
+    })
 }
 
 pub(super) fn server(root: &mut Table<'_>) -> Server {
     let mut table = root.section("server");
     let workers = table.take("workers").and_then(|item| workers(&item));
-    let trusted_proxies: Vec<IpNet> = table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
+    let trusted_proxies: Vec<IpNet> =
+        table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
     let shutdown_grace = table.duration("shutdown_grace", SHUTDOWN_GRACE, SHUTDOWN_GRACE_DEFAULT);
 
     let mut limits = table.section("limits");
     let default = listen::ConnectionSettings::default();
     let connections_max = limits.count("connections", CONNECTIONS, default.connections_max);
     let of_an_address = (connections_max / ADDRESS_PART).max(ADDRESS_CONNECTIONS_MIN);
-    let connections_per_address_max = limits.count("connections_per_address", CONNECTIONS, of_an_address);
+    let connections_per_address_max =
+        limits.count("connections_per_address", CONNECTIONS, of_an_address);
     let ipv6_prefix = limits.whole("ipv6_prefix", IPV6_PREFIX, default.ipv6_prefix.into());
-    let header_bytes_max = bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
+    let header_bytes_max =
+        bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
     let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
-    let buffered_bytes_max = bytes(limits.size("buffered_bytes", BUFFERED_BYTES, BUFFERED_BYTES_DEFAULT));
+    let buffered_bytes_max =
+        bytes(limits.size("buffered_bytes", BUFFERED_BYTES, BUFFERED_BYTES_DEFAULT));
     let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
     let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
-    let waiting_max = limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
+    let waiting_max =
+        limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
     let body_rate = limits.size("body_rate", RATE, BODY_RATE_DEFAULT);
     let send_rate = limits.size("send_rate", RATE, BODY_RATE_DEFAULT);
     limits.finish();
@@ -169,7 +206,8 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
     let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
     timeouts.finish();
     let paths = paths(&mut table);
-    let underscores_in_headers = table.take("underscores_in_headers").and_then(|item| item.flag()).unwrap_or(false);
+    let underscores_in_headers =
+        table.take("underscores_in_headers").and_then(|item| item.flag()).unwrap_or(false);
     table.finish();
     Server {
         workers: workers.unwrap_or_else(cores),
@@ -203,7 +241,11 @@ pub(super) fn server(root: &mut Table<'_>) -> Server {
 /// `[server.paths]`.
 fn paths(server: &mut Table<'_>) -> proxy::Paths {
     let mut table = server.section("paths");
-    let slashes = [("reject", EncodedSlash::Reject), ("keep", EncodedSlash::Keep), ("decode", EncodedSlash::Decode)];
+    let slashes = [
+        ("reject", EncodedSlash::Reject),
+        ("keep", EncodedSlash::Keep),
+        ("decode", EncodedSlash::Decode),
+    ];
     let parameters = [
         ("ignore", PathParameters::Ignore),
         ("keep", PathParameters::Keep),
@@ -212,14 +254,26 @@ fn paths(server: &mut Table<'_>) -> proxy::Paths {
     ];
     let exact = [("ignore", false), ("exact", true)];
     let paths = proxy::Paths {
-        encoded_slash: table.take("encoded_slash").and_then(|item| item.choice(&slashes, &[])).unwrap_or_default(),
-        parameters: table.take("parameters").and_then(|item| item.choice(&parameters, &[])).unwrap_or_default(),
+        encoded_slash: table
+            .take("encoded_slash")
+            .and_then(|item| item.choice(&slashes, &[]))
+            .unwrap_or_default(),
+        parameters: table
+            .take("parameters")
+            .and_then(|item| item.choice(&parameters, &[]))
+            .unwrap_or_default(),
         control_characters: table
             .take("control_characters")
             .and_then(|item| item.choice(&[("reject", false), ("keep", true)], &[]))
             .unwrap_or_default(),
-        trailing_slash_exact: table.take("trailing_slash").and_then(|item| item.choice(&exact, &[])).unwrap_or_default(),
-        case_exact: table.take("case").and_then(|item| item.choice(&exact, &[])).unwrap_or_default(),
+        trailing_slash_exact: table
+            .take("trailing_slash")
+            .and_then(|item| item.choice(&exact, &[]))
+            .unwrap_or_default(),
+        case_exact: table
+            .take("case")
+            .and_then(|item| item.choice(&exact, &[]))
+            .unwrap_or_default(),
     };
     table.finish();
     paths
@@ -234,7 +288,9 @@ fn workers(item: &Item<'_>) -> Option<usize> {
     if item.value.as_str() == Some("auto") {
         return Some(cores());
     }
-    let number = super::reader::integer(item.value).and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=WORKERS_MAX).contains(n));
+    let number = super::reader::integer(item.value)
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| (1..=WORKERS_MAX).contains(n));
     if number.is_none() {
         item.wrong(format!("\"auto\" or a whole number from 1 to {WORKERS_MAX}"));
     }
@@ -245,30 +301,43 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(WORKERS_MAX)
 }
 
-/// `10.0.0.0/8`, or one address. Bits behind the prefix are refused: they show that the writer meant another network.
+/// `10.0.0.0/8`, or one address. Bits behind the prefix are refused: they show that the writer
+/// meant another network.
 pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
     let expected = "a network such as \"10.0.0.0/8\", or one address";
-    let network = item.parsed(expected, |text| text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)))?;
+    let network = item.parsed(expected, |text| {
+        text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+    })?;
     if network != network.trunc() {
-        item.wrong_with(expected, Some(format!("the network of {network} is \"{}\"", network.trunc())));
+        item.wrong_with(
+            expected,
+            Some(format!("the network of {network} is \"{}\"", network.trunc())),
+        );
         return None;
     }
     Some(network)
 }
 
 /// `[admin]`: its own listener, or none with `address = "off"`.
-pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Option<admin::Settings> {
+pub(super) fn admin(
+    root: &mut Table<'_>,
+    listeners: &[listen::Settings],
+) -> Option<admin::Settings> {
     let mut table = root.section("admin");
     let item = table.take("address");
     let hosts = table.list("hosts", ADMIN_HOSTS_MAX).iter().filter_map(admin_host).collect();
-    let token = files::secret(&mut table, "token_file", "token_env").map(|secret| admin::Token::new(secret.0));
+    let token = files::secret(&mut table, "token_file", "token_env")
+        .map(|secret| admin::Token::new(secret.0));
     table.finish();
     let settings = |address| Some(admin::Settings { address, hosts, token });
     let Some(item) = item else { return settings(ADMIN_DEFAULT) };
     if item.value.as_str() == Some("off") {
         return None;
     }
-    let address = item.parsed("an address and port, such as \"127.0.0.1:9901\", or \"off\"", |text| text.parse::<SocketAddr>().ok())?;
+    let address = item
+        .parsed("an address and port, such as \"127.0.0.1:9901\", or \"off\"", |text| {
+            text.parse::<SocketAddr>().ok()
+        })?;
     if address.port() != 0 && listeners.iter().any(|listener| listener.address == address) {
         item.wrong("an address that no listener has");
     }
@@ -277,8 +346,11 @@ pub(super) fn admin(root: &mut Table<'_>, listeners: &[listen::Settings]) -> Opt
 
 fn admin_host(item: &Item<'_>) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let is_name = |text: &str| (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain);
-    item.parsed("a host name without a port, such as \"weir.internal\"", |text| is_name(text).then(|| text.to_ascii_lowercase()))
+    let is_name =
+        |text: &str| (1..=HOST_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain);
+    item.parsed("a host name without a port, such as \"weir.internal\"", |text| {
+        is_name(text).then(|| text.to_ascii_lowercase())
+    })
 }
 
 pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
@@ -287,15 +359,22 @@ pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
     let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level.to_owned()));
     let formats = [("auto", Format::Auto), ("text", Format::Text), ("json", Format::Json)];
     let accesses = [("all", Access::All), ("refused", Access::Refused), ("off", Access::Off)];
-    let level = table.take("level").and_then(|item| item.choice(&levels, &[])).unwrap_or(default.level);
-    let format = table.take("format").and_then(|item| item.choice(&formats, &[])).unwrap_or(default.format);
-    let access = table.take("access").and_then(|item| item.choice(&accesses, &[])).unwrap_or(default.access);
+    let level =
+        table.take("level").and_then(|item| item.choice(&levels, &[])).unwrap_or(default.level);
+    let format =
+        table.take("format").and_then(|item| item.choice(&formats, &[])).unwrap_or(default.format);
+    let access =
+        table.take("access").and_then(|item| item.choice(&accesses, &[])).unwrap_or(default.access);
     table.finish();
     telemetry::Settings { level, format, access }
 }
 
 /// What of `[server]` and `[log]` concerns requests.
-pub(super) fn requests(server: &Server, log: &telemetry::Settings, refusals: Vec<proxy::RefusalPage>) -> proxy::Settings {
+pub(super) fn requests(
+    server: &Server,
+    log: &telemetry::Settings,
+    refusals: Vec<proxy::RefusalPage>,
+) -> proxy::Settings {
     proxy::Settings {
         refusals,
         trusted_proxies: server.trusted_proxies.clone(),

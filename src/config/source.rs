@@ -1,7 +1,9 @@
-//! Where each setting stands in the file, and the picture of a mistake: file, line, the text marked, what was expected.
+//! Where each setting stands in the file, and the picture of a mistake: file, line, the text
+//! marked, what was expected.
 //!
-//! Keeps the file's text for later mistakes (those of other rooms and of guests), with whatever looks like a secret blotted out first; and the texts of
-//! the files of data that it names, of which each stands for one setting. Knows no section's meaning.
+//! Keeps the file's text for later mistakes (those of other rooms and of guests), with whatever
+//! looks like a secret blotted out first; and the texts of the files of data that it names, of
+//! which each stands for one setting. Knows no section's meaning.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -73,7 +75,9 @@ impl Data {
     }
 
     fn holds(&self, setting: &str) -> bool {
-        setting.strip_prefix(&self.setting).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        setting
+            .strip_prefix(&self.setting)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     }
 }
 
@@ -119,7 +123,11 @@ impl Source {
         if count > SHOWN_MAX {
             text.push_str(&format!("... and {} more\n", count - SHOWN_MAX));
         }
-        text.push_str(&format!("{}: {count} mistake{}", self.page.name, if count == 1 { "" } else { "s" }));
+        text.push_str(&format!(
+            "{}: {count} mistake{}",
+            self.page.name,
+            if count == 1 { "" } else { "s" }
+        ));
         Mistakes { count, text, watched: self.watched.clone(), rest: None }
     }
 
@@ -146,7 +154,8 @@ impl Page {
     fn new(name: &str, text: &str, above: &str, root: &DeTable<'_>) -> Self {
         let mut spans = HashMap::new();
         index(&mut spans, above, root, 0);
-        let secret = spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
+        let secret =
+            spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
         blots.extend(secret_lines(text));
         blots.extend(user_infos(text));
@@ -154,7 +163,9 @@ impl Page {
     }
 
     fn line_of(&self, setting: &str) -> String {
-        let Some(place) = self.nearest_span(setting).map(|span| span.key.start) else { return self.name.clone() };
+        let Some(place) = self.nearest_span(setting).map(|span| span.key.start) else {
+            return self.name.clone();
+        };
         let before = self.text.get(..place).unwrap_or_default();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         format!("{}:{}:{column}", self.name, before.matches('\n').count() + 1)
@@ -164,11 +175,14 @@ impl Page {
         match &finding.place {
             Place::At(range) => Some(range.clone()),
             Place::Key => self.nearest_span(&finding.mistake.setting).map(|span| span.key.clone()),
-            Place::Value => self.nearest_span(&finding.mistake.setting).map(|span| span.value.clone()),
+            Place::Value => {
+                self.nearest_span(&finding.mistake.setting).map(|span| span.value.clone())
+            }
         }
     }
 
-    /// A setting's span, or that of the nearest setting above it: a missing key is marked at its table.
+    /// A setting's span, or that of the nearest setting above it: a missing key is marked at its
+    /// table.
     fn nearest_span(&self, setting: &str) -> Option<&Span> {
         let mut path = setting.get(..setting.floor_char_boundary(SETTING_BYTES_MAX))?;
         loop {
@@ -185,17 +199,32 @@ impl Page {
         let syntax = matches!(finding.place, Place::At(_));
         let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();
         let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
-        let mut title = [plain(setting), found].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
-        let expected = if expected.is_empty() { String::new() } else { format!("expected {}", plain(expected)) };
+        let mut title = [plain(setting), found]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(": ");
+        let expected = if expected.is_empty() {
+            String::new()
+        } else {
+            format!("expected {}", plain(expected))
+        };
         let mut group = match place {
             Some(place) => {
-                let other = other.as_deref().and_then(|(setting, label)| Some((self.spans.get(setting)?.value.clone(), plain(label))));
+                let other = other.as_deref().and_then(|(setting, label)| {
+                    Some((self.spans.get(setting)?.value.clone(), plain(label)))
+                });
                 let beside = other.as_ref().map(|(place, _)| place);
                 let (line_number, lines, marked, marked_beside) = self.lines(&place, beside);
                 let label = Some(expected).filter(|label| !label.is_empty());
-                let snippet = Snippet::source(lines).line_start(line_number).path(self.name.as_str());
-                let beside = marked_beside.zip(other).map(|(marked, (_, label))| AnnotationKind::Context.span(marked).label(label));
-                let snippet = snippet.annotation(AnnotationKind::Primary.span(marked).label(label)).annotations(beside);
+                let snippet =
+                    Snippet::source(lines).line_start(line_number).path(self.name.as_str());
+                let beside = marked_beside
+                    .zip(other)
+                    .map(|(marked, (_, label))| AnnotationKind::Context.span(marked).label(label));
+                let snippet = snippet
+                    .annotation(AnnotationKind::Primary.span(marked).label(label))
+                    .annotations(beside);
                 Level::ERROR.primary_title(title).element(snippet)
             }
             None => {
@@ -213,23 +242,34 @@ impl Page {
 
     /// The lines from the first to the last of two places: the number of the first line, the text,
     /// and what is marked in it. Of a place that goes over several lines the first is marked.
-    fn lines(&self, place: &Range<usize>, beside: Option<&Range<usize>>) -> (usize, &str, Range<usize>, Option<Range<usize>>) {
+    fn lines(
+        &self,
+        place: &Range<usize>,
+        beside: Option<&Range<usize>>,
+    ) -> (usize, &str, Range<usize>, Option<Range<usize>>) {
         let (line, marked) = self.marked(place);
         let beside = beside.map(|beside| self.marked(beside));
         let first = beside.as_ref().map_or(line.start, |(other, _)| other.start.min(line.start));
         let end = beside.as_ref().map_or(line.end, |(other, _)| other.end.max(line.end));
         let number = self.text.get(..first).unwrap_or_default().matches('\n').count() + 1;
         let inside = |marked: Range<usize>| marked.start - first..marked.end - first;
-        (number, self.text.get(first..end).unwrap_or_default(), inside(marked), beside.map(|(_, marked)| inside(marked)))
+        (
+            number,
+            self.text.get(first..end).unwrap_or_default(),
+            inside(marked),
+            beside.map(|(_, marked)| inside(marked)),
+        )
     }
 
     /// The line on which `place` begins, and the part of `place` that is on it.
     fn marked(&self, place: &Range<usize>) -> (Range<usize>, Range<usize>) {
         let start = self.text.floor_char_boundary(place.start);
         let end = self.text.ceil_char_boundary(place.end.max(start));
-        let line_start = self.text.get(..start).unwrap_or_default().rfind('\n').map_or(0, |at| at + 1);
+        let line_start =
+            self.text.get(..start).unwrap_or_default().rfind('\n').map_or(0, |at| at + 1);
         let rest = self.text.get(line_start..).unwrap_or_default();
-        let line_end = line_start + rest.split('\n').next().unwrap_or_default().trim_end_matches('\r').len();
+        let line_end =
+            line_start + rest.split('\n').next().unwrap_or_default().trim_end_matches('\r').len();
         (line_start..line_end, start.min(line_end)..end.min(line_end))
     }
 }
@@ -269,13 +309,22 @@ fn is_secret(key: &str) -> bool {
     SECRET_KEYS.contains(&key.trim().trim_matches(['"', '\'']))
 }
 
-/// Values of secret keys, found by line: also where the line is no TOML. What follows the first may be part of it.
+/// Values of secret keys, found by line: also where the line is no TOML. What follows the first may
+/// be part of it.
 fn secret_lines(text: &str) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut found = Vec::new();
     for line in text.split('\n') {
-        let key = |at: usize| line.get(..at).unwrap_or_default().trim_end().rsplit(|c: char| c.is_whitespace() || ".{,".contains(c)).next();
-        if let Some((at, _)) = line.match_indices('=').find(|(at, _)| key(*at).is_some_and(is_secret)) {
+        let key = |at: usize| {
+            line.get(..at)
+                .unwrap_or_default()
+                .trim_end()
+                .rsplit(|c: char| c.is_whitespace() || ".{,".contains(c))
+                .next()
+        };
+        if let Some((at, _)) =
+            line.match_indices('=').find(|(at, _)| key(*at).is_some_and(is_secret))
+        {
             found.push(start + at + 1..start + line.len());
         }
         start += line.len() + 1;
@@ -283,14 +332,16 @@ fn secret_lines(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// `user:password` in `scheme://user:password@host` and in `user:password@host`. A password may hold slashes, so a path with an `@` is
-/// blotted with it.
+/// `user:password` in `scheme://user:password@host` and in `user:password@host`. A password may
+/// hold slashes, so a path with an `@` is blotted with it.
 fn user_infos(text: &str) -> Vec<Range<usize>> {
     let ends = |c: char| c.is_whitespace() || "\"'".contains(c);
     let mut start = 0;
     let mut found = Vec::new();
     for word in text.split_inclusive(ends) {
-        if let Some((info, _)) = word.rsplit_once('@').filter(|(info, host)| !is_interface(info, host)) {
+        if let Some((info, _)) =
+            word.rsplit_once('@').filter(|(info, host)| !is_interface(info, host))
+        {
             let scheme = info.find("://").map(|at| at + 3);
             if scheme.is_some() || info.contains(':') {
                 found.push(start + scheme.unwrap_or(0)..start + info.len());
@@ -304,17 +355,27 @@ fn user_infos(text: &str) -> Vec<Range<usize>> {
 /// Whether the word is an interface of a component, such as `weir:policy/handler@0.1.0`: what
 /// follows the `@` is a version of three numbers, which no host is.
 fn is_interface(name: &str, version: &str) -> bool {
-    let word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let word = |word: &str| {
+        !word.is_empty()
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
     let name = name.trim_start_matches(|c: char| c.is_ascii_punctuation());
-    let named = name.split_once(':').is_some_and(|(space, path)| word(space) && path.contains('/') && path.split('/').all(word));
+    let named = name.split_once(':').is_some_and(|(space, path)| {
+        word(space) && path.contains('/') && path.split('/').all(word)
+    });
     let digits = version.trim_end_matches(|c: char| c.is_whitespace() || "\"'`,;:.)".contains(c));
     let numbers = digits.split('#').next().unwrap_or_default().split('.');
     named
         && numbers.clone().count() == 3
-        && numbers.into_iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+        && numbers
+            .into_iter()
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A text of the file's as a message may repeat it; also one that is shortened afterwards, which may lose the `@`.
+/// A text of the file's as a message may repeat it; also one that is shortened afterwards, which
+/// may lose the `@`.
 pub(super) fn without_user_infos(text: &str) -> String {
     blot(text, &user_infos(text))
 }
@@ -326,11 +387,16 @@ fn blot(text: &str, ranges: &[Range<usize>]) -> String {
         let inside = bytes.get_mut(range.clone()).into_iter().flatten();
         inside.filter(|byte| **byte != b'\n' && **byte != b'\r').for_each(|byte| *byte = b'*');
     }
-    // Ranges are whole values or lines, so whole characters; were one not, nothing of the text is shown rather than too much.
+    // Ranges are whole values or lines, so whole characters; were one not, nothing of the text is
+    // shown rather than too much.
     String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// One line without control characters or a URL's password, bounded.
 fn plain(text: &str) -> String {
-    without_user_infos(text).chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    without_user_infos(text)
+        .chars()
+        .take(MESSAGE_CHARS_MAX)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }

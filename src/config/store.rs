@@ -11,7 +11,8 @@ use crate::plan::Fallback;
 
 /// Of one whole decision.
 const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-/// A place on Redis whose proxy says nothing any more is held for so long; renewed three times in it.
+/// A place on Redis whose proxy says nothing any more is held for so long; renewed three times in
+/// it.
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 const KEYS_DEFAULT: usize = 1_000_000;
 const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
@@ -20,7 +21,8 @@ const KEY_PREFIX_DEFAULT: &str = "weir";
 const KEY_PREFIX_BYTES_MAX: usize = 64;
 
 /// Where a store that failed leaves a request. `local` belongs to the design and is not built.
-pub(super) const FALLBACKS: [(&str, Fallback); 2] = [("allow", Fallback::Allow), ("deny", Fallback::Deny)];
+pub(super) const FALLBACKS: [(&str, Fallback); 2] =
+    [("allow", Fallback::Allow), ("deny", Fallback::Deny)];
 pub(super) const FALLBACKS_NOT_YET: [&str; 1] = ["local"];
 
 /// `[store]`.
@@ -43,11 +45,13 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
     let mut table = root.section("store");
     let default = limit::Settings::default();
     let kinds = [("embedded", Kind::Embedded), ("redis", Kind::Redis)];
-    let kind = table.take("engine").and_then(|item| item.choice(&kinds, &[])).unwrap_or(Kind::Embedded);
+    let kind =
+        table.take("engine").and_then(|item| item.choice(&kinds, &[])).unwrap_or(Kind::Embedded);
     let on_store_error = match table.take("on_store_error") {
         Some(item) => item.choice(&FALLBACKS, &FALLBACKS_NOT_YET),
         None if kind == Kind::Redis => {
-            // Failing open must be somebody's decision, and so must failing closed on every hiccup of a network.
+            // Failing open must be somebody's decision, and so must failing closed on every hiccup
+            // of a network.
             table.missing(
                 "on_store_error",
                 "\"allow\" (let requests through uncounted) or \"deny\" (503): with \"redis\" it must be written",
@@ -76,7 +80,13 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
             Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
             Kind::Redis => engine::Settings::Redis(redis),
         },
-        limiter: limit::Settings { deadline, lease, waiting_max, key_secret, scripts: Scripts::default() },
+        limiter: limit::Settings {
+            deadline,
+            lease,
+            waiting_max,
+            key_secret,
+            scripts: Scripts::default(),
+        },
         scripts,
         on_store_error: on_store_error.unwrap_or(Fallback::Deny),
     }
@@ -85,11 +95,16 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
 fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
     let mut table = store.section("redis");
     let modes = [("cluster", RedisMode::Cluster), ("single", RedisMode::Single)];
-    let mode = table.take("mode").and_then(|item| item.choice(&modes, &[])).unwrap_or(RedisMode::Cluster);
+    let mode =
+        table.take("mode").and_then(|item| item.choice(&modes, &[])).unwrap_or(RedisMode::Cluster);
     let nodes = if used || table.is_present() { nodes(&mut table, mode) } else { Vec::new() };
-    let username = table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
+    let username =
+        table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
     let password = files::secret(&mut table, "password_file", "password_env");
-    let key_prefix = table.take("key_prefix").and_then(|item| key_prefix(&item)).unwrap_or_else(|| KEY_PREFIX_DEFAULT.into());
+    let key_prefix = table
+        .take("key_prefix")
+        .and_then(|item| key_prefix(&item))
+        .unwrap_or_else(|| KEY_PREFIX_DEFAULT.into());
     table.not_yet("tls", "TLS");
     table.finish();
     RedisSettings { nodes, mode, username, password, key_prefix, deadline }
@@ -110,20 +125,26 @@ fn nodes(table: &mut Table<'_>, mode: RedisMode) -> Vec<String> {
 
 fn host_and_port(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
-    let numbered = port.parse::<u16>().is_ok_and(|port| port > 0) && port.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = port.parse::<u16>().is_ok_and(|port| port > 0)
+        && port.bytes().all(|byte| byte.is_ascii_digit());
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let named = match bare {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte)),
+        None => {
+            !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+        }
     };
     (numbered && named).then(|| text.to_owned())
 }
 
 /// A brace would put every key on one slot, or let a caller choose it.
 fn key_prefix(item: &Item<'_>) -> Option<String> {
-    let expected = format!("1 to {KEY_PREFIX_BYTES_MAX} visible ASCII characters without {{ and }}");
+    let expected =
+        format!("1 to {KEY_PREFIX_BYTES_MAX} visible ASCII characters without {{ and }}");
     item.parsed(&expected, |text| {
-        let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'{' && byte != b'}');
+        let visible =
+            text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'{' && byte != b'}');
         (visible && (1..=KEY_PREFIX_BYTES_MAX).contains(&text.len())).then(|| text.to_owned())
     })
 }

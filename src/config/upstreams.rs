@@ -9,18 +9,22 @@ use crate::upstream::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSet
 use crate::wire::Identity;
 
 const ENDPOINTS_MAX: usize = 256;
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
+const TIMEOUT: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 const POOL_IDLE: RangeInclusive<u64> = 0..=10_000;
 const REQUESTS: RangeInclusive<u64> = 1..=1_000_000;
 const PERCENT: RangeInclusive<u64> = 0..=100;
 const FAILURES: RangeInclusive<u64> = 0..=1_000;
-const EJECTED: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
+const EJECTED: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
 /// With 0 nothing would ever be ejected: `failures = 0` says so.
 const EJECTED_PERCENT: RangeInclusive<u64> = 1..=100;
-const RESOLVE_EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+const RESOLVE_EVERY: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
-const PING_INTERVAL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
+const PING_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
 const PEM: &str = "a PEM file";
 
 pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
@@ -35,10 +39,13 @@ pub(super) fn upstreams(root: &mut Table<'_>) -> Vec<Settings> {
 fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     check_name(&name, item);
     let mut table = item.table()?;
-    let endpoints = table.need("endpoints", "an array of URLs, such as [\"http://127.0.0.1:9000\"]").map(|item| endpoints(&item));
+    let endpoints = table
+        .need("endpoints", "an array of URLs, such as [\"http://127.0.0.1:9000\"]")
+        .map(|item| endpoints(&item));
     let default = Settings::new(name, endpoints.unwrap_or_default());
     let words = [("h1", Protocol::H1), ("h2", Protocol::H2)];
-    let protocol = table.take("protocol").and_then(|item| item.choice(&words, &[])).unwrap_or_default();
+    let protocol =
+        table.take("protocol").and_then(|item| item.choice(&words, &[])).unwrap_or_default();
     let tls = tls(&mut table);
     let http2 = http2(&mut table, default.http2);
     let mut timeouts = table.section("timeouts");
@@ -54,10 +61,21 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
         connect,
         response_header,
         idle,
-        pool_idle_per_worker: table.count("pool_idle_per_worker", POOL_IDLE, default.pool_idle_per_worker),
-        requests_per_worker: table.count("requests_per_worker", REQUESTS, default.requests_per_worker),
+        pool_idle_per_worker: table.count(
+            "pool_idle_per_worker",
+            POOL_IDLE,
+            default.pool_idle_per_worker,
+        ),
+        requests_per_worker: table.count(
+            "requests_per_worker",
+            REQUESTS,
+            default.requests_per_worker,
+        ),
         resolve_every: table.duration("resolve_every", RESOLVE_EVERY, default.resolve_every),
-        retry: table.take("retry").and_then(|item| item.choice(&words, &[])).unwrap_or(default.retry),
+        retry: table
+            .take("retry")
+            .and_then(|item| item.choice(&words, &[]))
+            .unwrap_or(default.retry),
         retry_percent: table.count("retry_percent", PERCENT, default.retry_percent),
         ejection: ejection(&mut table, default.ejection),
         ..Settings::new(default.name, default.endpoints)
@@ -68,11 +86,15 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
 
 fn ejection(table: &mut Table<'_>, default: Ejection) -> Ejection {
     let mut table = table.section("ejection");
-    let failures = u32::try_from(table.whole("failures", FAILURES, default.failures.into())).unwrap_or(default.failures);
+    let failures = u32::try_from(table.whole("failures", FAILURES, default.failures.into()))
+        .unwrap_or(default.failures);
     let time = table.duration("time", EJECTED, default.time);
     let time_max = table.duration("time_max", EJECTED, default.time_max.max(time));
     if time_max < time {
-        table.found("a `time_max` that is shorter than `time`", "a `time_max` that is `time` or longer");
+        table.found(
+            "a `time_max` that is shorter than `time`",
+            "a `time_max` that is `time` or longer",
+        );
     }
     let max_percent = table.count("max_percent", EJECTED_PERCENT, default.max_percent);
     table.finish();
@@ -84,7 +106,12 @@ fn endpoints(written: &Item<'_>) -> Vec<String> {
     if items.is_empty() && written.value.is_array() {
         written.found("no endpoint", "one URL or more, such as [\"http://127.0.0.1:9000\"]", None);
     }
-    items.iter().filter_map(|item| item.text("a URL such as \"http://127.0.0.1:9000\"").map(ToOwned::to_owned)).collect()
+    items
+        .iter()
+        .filter_map(|item| {
+            item.text("a URL such as \"http://127.0.0.1:9000\"").map(ToOwned::to_owned)
+        })
+        .collect()
 }
 
 fn tls(table: &mut Table<'_>) -> TlsSettings {
@@ -96,9 +123,11 @@ fn tls(table: &mut Table<'_>) -> TlsSettings {
         (None, Some(_)) => table.missing("certificate", "the key's certificate"),
         _ => {}
     }
-    let identity = certificate.and_then(|item| item.pem(PEM)).zip(key.and_then(|item| item.pem(PEM)));
+    let identity =
+        certificate.and_then(|item| item.pem(PEM)).zip(key.and_then(|item| item.pem(PEM)));
     let identity = identity.map(|(certificate, key)| Identity { certificate, key });
-    let server_name = table.take("server_name").and_then(|item| item.text("a host name")).map(ToOwned::to_owned);
+    let server_name =
+        table.take("server_name").and_then(|item| item.text("a host name")).map(ToOwned::to_owned);
     table.finish();
     TlsSettings { ca, identity, server_name }
 }
@@ -106,8 +135,16 @@ fn tls(table: &mut Table<'_>) -> TlsSettings {
 fn http2(table: &mut Table<'_>, default: Http2Settings) -> Http2Settings {
     let mut table = table.section("http2");
     let http2 = Http2Settings {
-        connections_per_worker: table.count("connections_per_worker", CONNECTIONS, default.connections_per_worker),
-        streams_per_connection: table.count("streams_per_connection", STREAMS, default.streams_per_connection),
+        connections_per_worker: table.count(
+            "connections_per_worker",
+            CONNECTIONS,
+            default.connections_per_worker,
+        ),
+        streams_per_connection: table.count(
+            "streams_per_connection",
+            STREAMS,
+            default.streams_per_connection,
+        ),
         ping_interval: table.take("ping_interval").and_then(|item| ping_interval(&item)),
         ping_timeout: table.duration("ping_timeout", TIMEOUT, default.ping_timeout),
     };

@@ -1,13 +1,14 @@
-//! After any history the successful requests alone conform to the limit: what each exact algorithm promises, checked on what was admitted and on
-//! nothing else. What was given back counts as not having happened from then on.
+//! After any history the successful requests alone conform to the limit: what each exact algorithm
+//! promises, checked on what was admitted and on nothing else. What was given back counts as not
+//! having happened from then on.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 
 use super::testing::{
-    CONCURRENCY, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_COUNTER, SLIDING_WINDOW_LOG, START_US,
-    TOKEN_BUCKET, Timed, cell, one,
+    CONCURRENCY, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, SLIDING_WINDOW_BUCKETS,
+    SLIDING_WINDOW_COUNTER, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell, one,
 };
 use super::{Cell, Program};
 
@@ -31,18 +32,32 @@ impl Admission {
     }
 }
 
-/// Time to the next step: nothing, a unit, to the told time or just before it, hundredths of the period.
+/// Time to the next step: nothing, a unit, to the told time or just before it, hundredths of the
+/// period.
 type Pause = (u8, u64);
 /// A pause, a cost, and perhaps a give-back of quarters of an earlier take before it.
 type Steps = Vec<(Pause, u64, Option<(usize, u64)>)>;
 
 fn steps() -> impl Strategy<Value = Steps> {
     let give_back = prop_oneof![3 => Just(None), 1 => (any::<usize>(), 1_u64..5).prop_map(Some)];
-    prop::collection::vec(((0_u8..8, 0_u64..130), prop_oneof![6 => 1_u64..2, 2 => 2_u64..5, 1 => 5_u64..30], give_back), 1..120)
+    prop::collection::vec(
+        (
+            (0_u8..8, 0_u64..130),
+            prop_oneof![6 => 1_u64..2, 2 => 2_u64..5, 1 => 5_u64..30],
+            give_back,
+        ),
+        1..120,
+    )
 }
 
 fn numbers() -> impl Strategy<Value = (u64, u64, u64)> {
-    let periods = prop_oneof![2_u64..40, 1_000_u64..2_000, Just(1_000_000), Just(1_000_003), Just(3_600_000_000)];
+    let periods = prop_oneof![
+        2_u64..40,
+        1_000_u64..2_000,
+        Just(1_000_000),
+        Just(1_000_003),
+        Just(3_600_000_000)
+    ];
     (prop_oneof![4 => 1_u64..20, 1 => 100_u64..5_000], periods, 1_u64..20)
 }
 
@@ -52,7 +67,16 @@ fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
     let mut admitted: Vec<Admission> = Vec::new();
     for (step, ((pause, hundredths), units, give_back)) in steps.iter().enumerate() {
         let period = limit.numbers[1].unsigned_abs();
-        let parts = [0, 0, 1, told, told.saturating_sub(1), period * hundredths / 100, period / 7, period * hundredths / 1_000];
+        let parts = [
+            0,
+            0,
+            1,
+            told,
+            told.saturating_sub(1),
+            period * hundredths / 100,
+            period / 7,
+            period * hundredths / 1_000,
+        ];
         store.step(parts[usize::from(*pause)] as i64);
         if let Some((which, quarters)) = give_back
             && !admitted.is_empty()
@@ -61,18 +85,21 @@ fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
             let earlier = &mut admitted[which];
             if earlier.back.is_none() {
                 let units = earlier.units * i128::from(*quarters) / 4;
-                let cell = Cell { cost: units as u64, member: 1 + earlier.step as u128, ..limit.clone() };
+                let cell =
+                    Cell { cost: units as u64, member: 1 + earlier.step as u128, ..limit.clone() };
                 store.give_back(&one(&cell), earlier.at as u64);
                 earlier.back = Some((step, units));
             }
         }
-        let taken = store.take(&one(&Cell { cost: *units, member: 1 + step as u128, ..limit.clone() }));
+        let taken =
+            store.take(&one(&Cell { cost: *units, member: 1 + step as u128, ..limit.clone() }));
         let retry = taken.cells[0].retry_units;
         told = retry.filter(|_| !taken.admitted).unwrap_or(0);
         if taken.admitted {
             let at = i128::from(taken.at_us);
             let passed = at + retry.map_or(0, i128::from);
-            // What comes and goes back before the next step belongs to it: a step's give-back is before its take.
+            // What comes and goes back before the next step belongs to it: a step's give-back is
+            // before its take.
             admitted.push(Admission { at, passed, units: i128::from(*units), back: None, step });
         }
     }
@@ -82,12 +109,17 @@ fn history(limit: &Cell, steps: &Steps) -> Vec<Admission> {
 /// The largest sum over what lies in the same `place` as the last one, at each step.
 fn worst(admitted: &[Admission], same: impl Fn(&Admission, &Admission) -> bool) -> i128 {
     let sums = admitted.iter().enumerate().map(|(index, last)| {
-        admitted[..=index].iter().filter(|earlier| same(earlier, last)).map(|earlier| earlier.units_at(last.step + 1)).sum()
+        admitted[..=index]
+            .iter()
+            .filter(|earlier| same(earlier, last))
+            .map(|earlier| earlier.units_at(last.step + 1))
+            .sum()
     });
     sums.max().unwrap_or(0)
 }
 
-/// Every span from one admission to a later one, at the time of the later: its units, its length, the first one's units.
+/// Every span from one admission to a later one, at the time of the later: its units, its length,
+/// the first one's units.
 fn spans(admitted: &[Admission]) -> impl Iterator<Item = (i128, i128, i128)> {
     admitted.iter().enumerate().flat_map(move |(index, last)| {
         let mut units = 0;

@@ -1,14 +1,18 @@
-//! Writes the Lua that Redis runs: the programs of a call, and around them read, decide, and write only when all agreed.
+//! Writes the Lua that Redis runs: the programs of a call, and around them read, decide, and write
+//! only when all agreed.
 //!
-//! Unrolled for the number of cells, without a table a limit, numbers packed as doubles: that is what costs least inside Redis (facts in
-//! ARCHITECTURE.md). A text depends only on the list of programs; units, shadows, costs and numbers are arguments, so that there are few
-//! texts and Redis' cache of them never turns over. Must not know what a program computes.
+//! Unrolled for the number of cells, without a table a limit, numbers packed as doubles: that is
+//! what costs least inside Redis (facts in ARCHITECTURE.md). A text depends only on the list of
+//! programs; units, shadows, costs and numbers are arguments, so that there are few texts and
+//! Redis' cache of them never turns over. Must not know what a program computes.
 //!
-//! KEYS: one a cell. ARGV: one a cell, little-endian doubles: unit (microseconds); shadow (0 or 1), or in a give-back the instant of the take
-//! (microseconds); cost or units; then the program's numbers. Behind them the sixteen bytes of a member's name, where the kind keeps names.
-//! What is stored: numbers as three packed doubles, a ring as two and a count of four bytes a sub-window, a log as a list, leases as a sorted set by instant.
-//! Answer of a take, as doubles again (a table of integers costs Redis more than twice that): the time (microseconds), admitted (0 or 1), then for each
-//! cell fits, remaining, retry, reset. The others answer the time, an integer.
+//! KEYS: one a cell. ARGV: one a cell, little-endian doubles: unit (microseconds); shadow (0 or 1),
+//! or in a give-back the instant of the take (microseconds); cost or units; then the program's
+//! numbers. Behind them the sixteen bytes of a member's name, where the kind keeps names. What is
+//! stored: numbers as three packed doubles, a ring as two and a count of four bytes a sub-window, a
+//! log as a list, leases as a sorted set by instant. Answer of a take, as doubles again (a table of
+//! integers costs Redis more than twice that): the time (microseconds), admitted (0 or 1), then for
+//! each cell fits, remaining, retry, reset. The others answer the time, an integer.
 
 mod parts;
 
@@ -57,7 +61,8 @@ impl Script {
 
     /// As [`Script::new`], with another way to ask for the time: Redis' own can't be set by a test.
     pub(super) fn with_time(verb: Verb, cells: &Cells, time: &str) -> Self {
-        let programs: SmallVec<[&'static Program; 2]> = cells.iter().map(|cell| cell.program).collect();
+        let programs: SmallVec<[&'static Program; 2]> =
+            cells.iter().map(|cell| cell.program).collect();
         let text = match verb {
             Verb::Take => take(&programs, time),
             Verb::Look => look(&programs, time),
@@ -69,7 +74,8 @@ impl Script {
     }
 }
 
-/// A cell's argument: unit, second, cost, its program's numbers, and the name of what is taken where it is kept by name.
+/// A cell's argument: unit, second, cost, its program's numbers, and the name of what is taken
+/// where it is kept by name.
 pub(super) type Argument = SmallVec<[u8; 8 * (3 + NUMBERS_MAX)]>;
 
 /// A cell's argument.
@@ -93,7 +99,8 @@ fn named(kind: Kind) -> bool {
     matches!(kind, Kind::Log | Kind::Leases)
 }
 
-/// The chunks in use, each in a block of its own, with `function` of it as `NAME`, and what the kinds in use share.
+/// The chunks in use, each in a block of its own, with `function` of it as `NAME`, and what the
+/// kinds in use share.
 fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&str>) {
     if let Some(function) = function {
         operators_scripts(text, programs, function);
@@ -103,9 +110,15 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         let Some(function) = function.filter(|_| !done.contains(&program.name)) else { continue };
         done.push(program.name);
         line(text, format_args!("local {}\ndo", program.name));
-        let code = program.text.lines().filter(|line| !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE);
-        // A function is made anew by each call of the script, so the one that is not asked stays away. It ends where its last line stands alone.
-        let (other, mut inside) = (if function == "take" { "local function give_back(" } else { "local function take(" }, false);
+        let code = program.text.lines().filter(|line| {
+            !line.starts_with("--") && !line.trim().is_empty() && line.trim() != LAST_LINE
+        });
+        // A function is made anew by each call of the script, so the one that is not asked stays
+        // away. It ends where its last line stands alone.
+        let (other, mut inside) = (
+            if function == "take" { "local function give_back(" } else { "local function take(" },
+            false,
+        );
         for code in code {
             inside |= code.starts_with(other);
             if !inside {
@@ -116,7 +129,8 @@ fn preamble(text: &mut String, programs: &[&'static Program], function: Option<&
         line(text, format_args!("{} = {function}\nend", program.name));
     }
     let has = |wanted: fn(Kind) -> bool| programs.iter().any(|program| wanted(program.kind));
-    // A number that is handed to a command is written out as a double: written here, as a whole number, it costs a third of that.
+    // A number that is handed to a command is written out as a double: written here, as a whole
+    // number, it costs a third of that.
     text.push_str("local fmt = string.format\n");
     if has(named) {
         text.push_str("local spread, sub = unpack, string.sub\n");
@@ -141,7 +155,12 @@ fn operators_scripts(text: &mut String, programs: &[&'static Program], function:
         }
         let (hidden, error) = (parts::HIDDEN, parts::ERROR);
         let others: String = done.iter().map(|other| format!(", {other}")).collect();
-        line(text, format_args!("local {name} = (function()\nlocal error, {hidden}{others} = {error}\n{body}\nreturn {function}\nend)()"));
+        line(
+            text,
+            format_args!(
+                "local {name} = (function()\nlocal error, {hidden}{others} = {error}\n{body}\nreturn {function}\nend)()"
+            ),
+        );
         done.push(name);
     }
     if !done.is_empty() {
@@ -154,35 +173,78 @@ fn logged(i: usize, instant: &str) -> String {
     format!("pack('<d', {instant}) .. sub(ARGV[{i}], -16)")
 }
 
-/// Adds `z` units behind all others: the first bears the name `x`, the others a number behind it. At most so many go into one call, for Lua's stack. Written
-/// out, because a function is made anew by each call of the script, and mostly there is one unit.
+/// Adds `z` units behind all others: the first bears the name `x`, the others a number behind it.
+/// At most so many go into one call, for Lua's stack. Written out, because a function is made anew
+/// by each call of the script, and mostly there is one unit.
 fn push(text: &mut String, i: usize) {
-    line(text, format_args!("if z{i} == 1 then call('RPUSH', KEYS[{i}], x{i}) else\nlocal batch, n = {{ x{i} }}, 1"));
-    line(text, format_args!("for k = 1, z{i} - 1 do\nn = n + 1\nbatch[n] = x{i} .. pack('<I4', k)"));
-    line(text, format_args!("if n == 1000 then call('RPUSH', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
-    line(text, format_args!("if n > 0 then call('RPUSH', KEYS[{i}], spread(batch, 1, n)) end\nend"));
+    line(
+        text,
+        format_args!(
+            "if z{i} == 1 then call('RPUSH', KEYS[{i}], x{i}) else\nlocal batch, n = {{ x{i} }}, 1"
+        ),
+    );
+    line(
+        text,
+        format_args!("for k = 1, z{i} - 1 do\nn = n + 1\nbatch[n] = x{i} .. pack('<I4', k)"),
+    );
+    line(
+        text,
+        format_args!(
+            "if n == 1000 then call('RPUSH', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"
+        ),
+    );
+    line(
+        text,
+        format_args!("if n > 0 then call('RPUSH', KEYS[{i}], spread(batch, 1, n)) end\nend"),
+    );
 }
 
 /// Adds `units` leases with one score, named as in a log, but for the instant.
 fn add(text: &mut String, i: usize, score: &str, units: &str) {
     line(text, format_args!("local name = sub(ARGV[{i}], -16)"));
-    line(text, format_args!("if {units} == 1 then call('ZADD', KEYS[{i}], {score}, name) else\nlocal batch, n = {{ {score}, name }}, 2"));
-    line(text, format_args!("for k = 1, {units} - 1 do\nbatch[n + 1], batch[n + 2], n = {score}, name .. pack('<I4', k), n + 2"));
-    line(text, format_args!("if n == 1000 then call('ZADD', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
+    line(
+        text,
+        format_args!(
+            "if {units} == 1 then call('ZADD', KEYS[{i}], {score}, name) else\nlocal batch, n = {{ {score}, name }}, 2"
+        ),
+    );
+    line(
+        text,
+        format_args!(
+            "for k = 1, {units} - 1 do\nbatch[n + 1], batch[n + 2], n = {score}, name .. pack('<I4', k), n + 2"
+        ),
+    );
+    line(
+        text,
+        format_args!(
+            "if n == 1000 then call('ZADD', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"
+        ),
+    );
     line(text, format_args!("if n > 0 then call('ZADD', KEYS[{i}], spread(batch, 1, n)) end\nend"));
 }
 
 /// Removes `units` units by name.
 fn drop_members(text: &mut String, i: usize) {
-    line(text, format_args!("local name = sub(ARGV[{i}], -16)\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"));
+    line(
+        text,
+        format_args!(
+            "local name = sub(ARGV[{i}], -16)\nlocal batch, n = {{ name }}, 1\nfor k = 1, units - 1 do"
+        ),
+    );
     line(text, format_args!("n = n + 1\nbatch[n] = name .. pack('<I4', k)"));
-    line(text, format_args!("if n == 1000 then call('ZREM', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"));
+    line(
+        text,
+        format_args!(
+            "if n == 1000 then call('ZREM', KEYS[{i}], spread(batch, 1, n)); n = 0 end\nend"
+        ),
+    );
     line(text, format_args!("if n > 0 then call('ZREM', KEYS[{i}], spread(batch, 1, n)) end"));
 }
 
 /// Reads all strings at once; where each cell's is found.
 fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2]> {
-    let strings: SmallVec<[usize; 2]> = (1..).zip(programs).filter(|(_, program)| !named(program.kind)).map(|(i, _)| i).collect();
+    let strings: SmallVec<[usize; 2]> =
+        (1..).zip(programs).filter(|(_, program)| !named(program.kind)).map(|(i, _)| i).collect();
     match strings.as_slice() {
         [] => {}
         [i] => line(text, format_args!("local v1 = call('GET', KEYS[{i}])")),
@@ -191,12 +253,19 @@ fn read(text: &mut String, programs: &[&'static Program]) -> SmallVec<[String; 2
             line(text, format_args!("local v = call('MGET', {})", keys.join(", ")));
         }
     }
-    let place = |i: usize| strings.iter().position(|string| *string == i).map_or(0, |place| place + 1);
-    (1..=programs.len()).map(|i| if strings.len() == 1 { "v1".into() } else { format!("v[{}]", place(i)) }).collect()
+    let place =
+        |i: usize| strings.iter().position(|string| *string == i).map_or(0, |place| place + 1);
+    (1..=programs.len())
+        .map(|i| if strings.len() == 1 { "v1".into() } else { format!("v[{}]", place(i)) })
+        .collect()
 }
 
 /// How a take and a look begin, and where each cell's string is found.
-fn begin(first_line: &str, programs: &[&'static Program], how_to_ask_the_time: &str) -> (String, SmallVec<[String; 2]>) {
+fn begin(
+    first_line: &str,
+    programs: &[&'static Program],
+    how_to_ask_the_time: &str,
+) -> (String, SmallVec<[String; 2]>) {
     let mut text = String::from(first_line);
     preamble(&mut text, programs, Some("take"));
     text.push_str(how_to_ask_the_time);
@@ -217,18 +286,40 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     for ((i, program), stored) in (1..).zip(programs).zip(&stored) {
         line(&mut text, format_args!("if w{i} then"));
         match program.kind {
-            Kind::Numbers => set(&mut text, i, &packed(program, &["x", "y", "z"].map(|name| format!("{name}{i}"))), &format!("e{i}")),
-            Kind::Buckets => set(&mut text, i, &format!("ring_add({stored}, x{i}, y{i}, z{i})"), &format!("e{i}")),
+            Kind::Numbers => set(
+                &mut text,
+                i,
+                &packed(program, &["x", "y", "z"].map(|name| format!("{name}{i}"))),
+                &format!("e{i}"),
+            ),
+            Kind::Buckets => set(
+                &mut text,
+                i,
+                &format!("ring_add({stored}, x{i}, y{i}, z{i})"),
+                &format!("e{i}"),
+            ),
             Kind::Log => {
                 line(
                     &mut text,
-                    format_args!("if w{i} > 0 then\ncall('LTRIM', KEYS[{i}], fmt('%d', y{i}), fmt('%d', -1 - w{i}))\ny{i} = 0\nend"),
+                    format_args!(
+                        "if w{i} > 0 then\ncall('LTRIM', KEYS[{i}], fmt('%d', y{i}), fmt('%d', -1 - w{i}))\ny{i} = 0\nend"
+                    ),
                 );
                 push(&mut text, i);
                 // After the push: the key stays, and its lifetime with it.
                 line(&mut text, format_args!("if y{i} == 1 then call('LPOP', KEYS[{i}])"));
-                line(&mut text, format_args!("elseif y{i} > 1 then call('LTRIM', KEYS[{i}], fmt('%d', y{i}), '-1') end"));
-                line(&mut text, format_args!("if e{i} > 0 then call('PEXPIREAT', KEYS[{i}], fmt('%d', e{i})) end"));
+                line(
+                    &mut text,
+                    format_args!(
+                        "elseif y{i} > 1 then call('LTRIM', KEYS[{i}], fmt('%d', y{i}), '-1') end"
+                    ),
+                );
+                line(
+                    &mut text,
+                    format_args!(
+                        "if e{i} > 0 then call('PEXPIREAT', KEYS[{i}], fmt('%d', e{i})) end"
+                    ),
+                );
             }
             Kind::Leases => {
                 add(&mut text, i, &format!("x{i}"), &format!("z{i}"));
@@ -238,12 +329,20 @@ fn take(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
                         "if us % {PURGE_EACH} == 0 or z{i} > 1 then call('ZREMRANGEBYSCORE', KEYS[{i}], '-inf', fmt('%d', y{i})) end"
                     ),
                 );
-                // A lifetime that would not grow was set in this very millisecond, or never, or by a clock that has stepped back since.
-                line(&mut text, format_args!("local lives = fmt('%d', e{i})\nif call('PEXPIREAT', KEYS[{i}], lives, 'GT') == 0"));
+                // A lifetime that would not grow was set in this very millisecond, or never, or by
+                // a clock that has stepped back since.
+                line(
+                    &mut text,
+                    format_args!(
+                        "local lives = fmt('%d', e{i})\nif call('PEXPIREAT', KEYS[{i}], lives, 'GT') == 0"
+                    ),
+                );
                 line(&mut text, format_args!("and call('PEXPIRETIME', KEYS[{i}]) ~= e{i} then"));
                 line(
                     &mut text,
-                    format_args!("call('ZREMRANGEBYSCORE', KEYS[{i}], w{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], lives)\nend"),
+                    format_args!(
+                        "call('ZREMRANGEBYSCORE', KEYS[{i}], w{i}, '+inf')\ncall('PEXPIREAT', KEYS[{i}], lives)\nend"
+                    ),
                 );
             }
         }
@@ -261,7 +360,10 @@ fn look(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         ask(&mut text, i, stored, program);
         // What is left, and when all is back, as it stands: nothing is charged.
         line(&mut text, format_args!("if f{i} == 1 and cost > 0 then\nlocal _"));
-        line(&mut text, format_args!("_, _, _, _, l{i}, _, b{i} = {}\nend", call_take(program, "0")));
+        line(
+            &mut text,
+            format_args!("_, _, _, _, l{i}, _, b{i} = {}\nend", call_take(program, "0")),
+        );
         refusal(&mut text, i);
         text.push_str("end\nend\n");
     }
@@ -269,12 +371,15 @@ fn look(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
     text
 }
 
-/// Several packs for many cells: each value of one call takes a register of Lua's, beside all locals.
+/// Several packs for many cells: each value of one call takes a register of Lua's, beside all
+/// locals.
 fn answer(text: &mut String, cells: usize) {
     let of_cells = (1..=cells).flat_map(|i| ["f", "l", "r", "b"].map(|name| format!("{name}{i}")));
     let values: Vec<String> = ["us", "ok"].map(str::to_owned).into_iter().chain(of_cells).collect();
-    let packs: Vec<String> =
-        values.chunks(VALUES_A_PACK).map(|some| format!("pack('<{}', {})", "d".repeat(some.len()), some.join(", "))).collect();
+    let packs: Vec<String> = values
+        .chunks(VALUES_A_PACK)
+        .map(|some| format!("pack('<{}', {})", "d".repeat(some.len()), some.join(", ")))
+        .collect();
     line(text, format_args!("return {}", packs.join(" .. ")));
 }
 
@@ -288,7 +393,9 @@ fn ask(text: &mut String, i: usize, stored: &str, program: &'static Program) {
     unpack(text, i, program, "unit, shadow, cost");
     text.push_str("local now, s1, s2, s3 = us, 0, 0, 0\nif unit == 1000 then now = (us - us % 1000) / 1000 end\n");
     match program.kind {
-        Kind::Numbers => line(text, format_args!("if {stored} then {} end", unpacked(program, stored))),
+        Kind::Numbers => {
+            line(text, format_args!("if {stored} then {} end", unpacked(program, stored)))
+        }
         Kind::Log => {
             text.push_str(&parts::log(parts::LOG_COUNT, i));
             lacking(text);
@@ -296,26 +403,50 @@ fn ask(text: &mut String, i: usize, stored: &str, program: &'static Program) {
         }
         Kind::Buckets => {
             text.push_str("local this, last = (now - now % n2) / n2\ns3 = this * n2\n");
-            line(text, format_args!("if {stored} then s1, last = ring_count({stored}, this, n3) end"));
+            line(
+                text,
+                format_args!("if {stored} then s1, last = ring_count({stored}, this, n3) end"),
+            );
             lacking(text);
-            line(text, format_args!("s2 = ring_leaves({stored}, this, last, n3, lacking) * n2\nend"));
+            line(
+                text,
+                format_args!("s2 = ring_leaves({stored}, this, last, n3, lacking) * n2\nend"),
+            );
         }
         Kind::Leases => {
-            line(text, format_args!("s1 = call('ZCOUNT', KEYS[{i}], fmt('(%d', now), fmt('%d', now + n2 + n3))"));
+            line(
+                text,
+                format_args!(
+                    "s1 = call('ZCOUNT', KEYS[{i}], fmt('(%d', now), fmt('%d', now + n2 + n3))"
+                ),
+            );
         }
     }
-    line(text, format_args!("f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {}", call_take(program, "cost")));
+    line(
+        text,
+        format_args!(
+            "f{i}, x{i}, y{i}, z{i}, l{i}, r{i}, b{i}, e{i} = {}",
+            call_take(program, "cost")
+        ),
+    );
 }
 
 /// Calls a program's take.
 fn call_take(program: &'static Program, cost: &str) -> String {
     let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
-    judged(program, "take", format!("{}(s1, s2, s3, now, {cost}{})", program.name, numbers.concat()))
+    judged(
+        program,
+        "take",
+        format!("{}(s1, s2, s3, now, {cost}{})", program.name, numbers.concat()),
+    )
 }
 
 /// Opens a block with what a cell says to all of the call when it does not fit.
 fn refusal(text: &mut String, i: usize) {
-    line(text, format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end"));
+    line(
+        text,
+        format_args!("if f{i} == 0 then\nif shadow == 0 or r{i} == {OUTSIDE} then ok = 0 end"),
+    );
 }
 
 /// In the blocks that are open: what is to be written where the cell fits. Ends them.
@@ -324,16 +455,30 @@ fn keep(text: &mut String, i: usize, program: &'static Program) {
     match program.kind {
         Kind::Numbers => {}
         Kind::Log => {
-            line(text, format_args!("x{i}, y{i}, z{i}, w{i} = {}, old, cost, new", logged(i, "now")));
+            line(
+                text,
+                format_args!("x{i}, y{i}, z{i}, w{i} = {}, old, cost, new", logged(i, "now")),
+            );
         }
         Kind::Buckets => line(text, format_args!("x{i}, y{i}, z{i} = this, n3, cost")),
-        Kind::Leases => line(text, format_args!("x{i}, y{i}, z{i}, w{i} = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)")),
+        Kind::Leases => line(
+            text,
+            format_args!(
+                "x{i}, y{i}, z{i}, w{i} = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)"
+            ),
+        ),
     }
     expiry(text, &format!("e{i}"));
     if program.kind == Kind::Log {
-        // A log lives until two periods after its oldest unit, or longer: as long as that one counts, until a period from now, or longer. Where the oldest
-        // is over, what stands is looked at; what is set reaches a quarter of a period further, so that it is seldom set.
-        line(text, format_args!("if new == 0 and card > 0 and (old == 0 or call('PEXPIRETIME', KEYS[{i}]) >= e{i}) then e{i} = 0"));
+        // A log lives until two periods after its oldest unit, or longer: as long as that one
+        // counts, until a period from now, or longer. Where the oldest is over, what stands is
+        // looked at; what is set reaches a quarter of a period further, so that it is seldom set.
+        line(
+            text,
+            format_args!(
+                "if new == 0 and card > 0 and (old == 0 or call('PEXPIRETIME', KEYS[{i}]) >= e{i}) then e{i} = 0"
+            ),
+        );
         line(text, format_args!("else e{i} = e{i} + (n2 * unit - n2 * unit % 4000) / 4000 end"));
     }
     text.push_str("end\nend\n");
@@ -370,21 +515,36 @@ fn lacking(text: &mut String) {
     text.push_str("if lacking > 0 and lacking <= s1 then\n");
 }
 
-/// From the limit's units to milliseconds, rounded up, and a second more. 0, as it stands, and what is below it, never, are left alone.
+/// From the limit's units to milliseconds, rounded up, and a second more. 0, as it stands, and what
+/// is below it, never, are left alone.
 fn expiry(text: &mut String, e: &str) {
     let rounded = format!("({e} + (1000 - {e} % 1000) % 1000) / 1000 + 1000");
-    line(text, format_args!("if {e} > 0 then\nif unit == 1000 then {e} = {e} + 1000 else {e} = {rounded} end\nend"));
+    line(
+        text,
+        format_args!(
+            "if {e} > 0 then\nif unit == 1000 then {e} = {e} + 1000 else {e} = {rounded} end\nend"
+        ),
+    );
 }
 
-/// Writes a string that lives until `e`; as long as it lived anyway (it is there, and as long as this one: then it is written over, the cheapest of
-/// these); or for ever.
+/// Writes a string that lives until `e`; as long as it lived anyway (it is there, and as long as
+/// this one: then it is written over, the cheapest of these); or for ever.
 fn set(text: &mut String, i: usize, value: &str, e: &str) {
-    line(text, format_args!("if {e} > 0 then call('SET', KEYS[{i}], {value}, 'PXAT', fmt('%d', {e}))"));
-    line(text, format_args!("elseif {e} == 0 then call('SETRANGE', KEYS[{i}], '0', {value})\nelse call('SET', KEYS[{i}], {value}) end"));
+    line(
+        text,
+        format_args!("if {e} > 0 then call('SET', KEYS[{i}], {value}, 'PXAT', fmt('%d', {e}))"),
+    );
+    line(
+        text,
+        format_args!(
+            "elseif {e} == 0 then call('SETRANGE', KEYS[{i}], '0', {value})\nelse call('SET', KEYS[{i}], {value}) end"
+        ),
+    );
 }
 
 fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
-    // With allow-oom: what gives memory's allowance back must not fail for want of memory; it writes only over what is there.
+    // With allow-oom: what gives memory's allowance back must not fail for want of memory; it
+    // writes only over what is there.
     let mut text = String::from("#!lua flags=allow-oom\n");
     preamble(&mut text, programs, Some("give_back"));
     text.push_str(how_to_ask_the_time);
@@ -398,27 +558,45 @@ fn give_back(programs: &[&'static Program], how_to_ask_the_time: &str) -> String
                 line(&mut text, format_args!("local name = {}", logged(i, "taken")));
                 text.push_str(&parts::log(parts::LOG_GIVE_BACK, i));
                 expiry(&mut text, "e");
-                line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], fmt('%d', e), 'GT')\nend"));
+                line(
+                    &mut text,
+                    format_args!("call('PEXPIREAT', KEYS[{i}], fmt('%d', e), 'GT')\nend"),
+                );
             } else {
                 drop_members(&mut text, i);
             }
             text.push_str("end\nend\n");
             continue;
         }
-        line(&mut text, format_args!("local v = call('GET', KEYS[{i}])\nif v then\nlocal now = us"));
+        line(
+            &mut text,
+            format_args!("local v = call('GET', KEYS[{i}])\nif v then\nlocal now = us"),
+        );
         text.push_str("if unit == 1000 then now, taken = (us - us % 1000) / 1000, (taken - taken % 1000) / 1000 end\n");
         if program.kind == Kind::Buckets {
             text.push_str(parts::RING_GIVE_BACK);
-            line(&mut text, format_args!("if total == units then call('DEL', KEYS[{i}])\nelse call('SETRANGE', KEYS[{i}], '0', v) end"));
+            line(
+                &mut text,
+                format_args!(
+                    "if total == units then call('DEL', KEYS[{i}])\nelse call('SETRANGE', KEYS[{i}], '0', v) end"
+                ),
+            );
             text.push_str("end\nend\nend\n");
             continue;
         }
         let numbers: Vec<String> = (1..=program.numbers).map(|n| format!(", n{n}")).collect();
         line(&mut text, format_args!("local s1, s2, s3 = 0, 0, 0\n{}", unpacked(program, "v")));
-        let call = judged(program, "give_back", format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat()));
+        let call = judged(
+            program,
+            "give_back",
+            format!("{}(s1, s2, s3, now, units, taken{})", program.name, numbers.concat()),
+        );
         line(&mut text, format_args!("local x, y, z, changed, e = {call}\nif changed == 1 then"));
         // As good as no counter: then there need not be one.
-        line(&mut text, format_args!("if x == 0 and y == 0 and z == 0 then call('DEL', KEYS[{i}]) else"));
+        line(
+            &mut text,
+            format_args!("if x == 0 and y == 0 and z == 0 then call('DEL', KEYS[{i}]) else"),
+        );
         expiry(&mut text, "e");
         set(&mut text, i, &packed(program, &["x", "y", "z"].map(str::to_owned)), "e");
         text.push_str("end\nend\nend\nend\n");
@@ -442,7 +620,9 @@ fn renew(programs: &[&'static Program], how_to_ask_the_time: &str) -> String {
         expiry(&mut text, "e");
         line(
             &mut text,
-            format_args!("e = fmt('%d', e)\nif call('PEXPIREAT', KEYS[{i}], e, 'GT') == 0 and call('PTTL', KEYS[{i}]) < 0 then"),
+            format_args!(
+                "e = fmt('%d', e)\nif call('PEXPIREAT', KEYS[{i}], e, 'GT') == 0 and call('PTTL', KEYS[{i}]) < 0 then"
+            ),
         );
         line(&mut text, format_args!("call('PEXPIREAT', KEYS[{i}], e)\nend\nend\nend"));
     }

@@ -1,7 +1,8 @@
 //! Counters in this process: shards of plain numbers, decided by the same Lua as on Redis.
 //!
-//! All cells of a call share a tag, hence a shard, hence one lock: the time is read inside it, every cell is asked, and only when all enforced
-//! ones agreed anything is written. Must not know what an algorithm's numbers mean.
+//! All cells of a call share a tag, hence a shard, hence one lock: the time is read inside it,
+//! every cell is asked, and only when all enforced ones agreed anything is written. Must not know
+//! what an algorithm's numbers mean.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,14 +22,16 @@ use crate::telemetry::{Counter, Gauge, Metrics, names};
 
 /// Shards, a power of two: far more than there are workers, so that two seldom meet.
 const SHARDS: usize = 256;
-/// Counters that a call looks at for expiry, beside two for each of its cells: it frees faster than it can fill.
+/// Counters that a call looks at for expiry, beside two for each of its cells: it frees faster than
+/// it can fill.
 const SWEEP_STEPS: usize = 2;
 /// Counters that a call looks at when there is no room for a new one.
 const SWEEP_STEPS_WHEN_FULL: usize = 512;
 /// Of the most keys, the part by which logs and leases that are there may go beyond it: those who
 /// are known go on when strangers have filled the rest.
 const KNOWN_SHARE: usize = 4;
-/// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that come later are not found.
+/// Spaces that are kept for a person who asks, at most: limits' names come from guests. Those that
+/// come later are not found.
 const SPACES_MAX: usize = 16_384;
 /// Kept beyond the end of a state's meaning: what a give-back may still ask for.
 const LINGER_US: u64 = 1_000_000;
@@ -56,7 +59,12 @@ pub struct Embedded {
 
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Embedded {{ keys: {} of {} }}", self.keys.load(Ordering::Relaxed), self.keys_max.load(Ordering::Relaxed))
+        write!(
+            out,
+            "Embedded {{ keys: {} of {} }}",
+            self.keys.load(Ordering::Relaxed),
+            self.keys_max.load(Ordering::Relaxed)
+        )
     }
 }
 
@@ -124,9 +132,13 @@ impl Embedded {
 
     /// The counters of `key` in the spaces that begin with `prefix`.
     pub(super) fn find(&self, key: &Key, prefix: &str) -> Vec<Found> {
-        let known: Vec<Arc<Space>> = self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let known: Vec<Arc<Space>> =
+            self.spaces.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let known = known.into_iter().filter(|space| space.text.starts_with(prefix));
-        known.filter_map(|space| self.read_out(Key { space, ..key.clone() })).take(FOUND_MAX).collect()
+        known
+            .filter_map(|space| self.read_out(Key { space, ..key.clone() }))
+            .take(FOUND_MAX)
+            .collect()
     }
 
     /// What a counter holds now; `None` where there is none.
@@ -134,11 +146,13 @@ impl Embedded {
         let shard = self.shard(key.tag)?;
         let at_us = self.now_us();
         let entry = shard.entry_of(key.id())?;
-        let expires_ms = (entry.expire_us != u64::MAX).then(|| entry.expire_us.saturating_sub(at_us) / 1000);
+        let expires_ms =
+            (entry.expire_us != u64::MAX).then(|| entry.expire_us.saturating_sub(at_us) / 1000);
         Some(Found { content: entry.counter.content(), key, text: None, expires_ms, at_us })
     }
 
-    /// Keeps leases for another length of them. What does not fit any more is not kept, and counts as full.
+    /// Keeps leases for another length of them. What does not fit any more is not kept, and counts
+    /// as full.
     pub fn renew(&self, cells: &Cells) {
         for cell in cells.iter().filter(|cell| cell.program.kind == Kind::Leases && cell.cost > 0) {
             let Some(mut shard) = self.shard(cell.key.tag) else { continue };
@@ -151,8 +165,15 @@ impl Embedded {
             let entry = shard.entry(cell.key.id(), || Stored::new(cell));
             let before = entry.counter.weight() - reserved;
             entry.counter.renew(cell, whole_units(now_us, cell.unit_us));
-            let length = cell.numbers.get(1).copied().and_then(|length| u64::try_from(length).ok()).unwrap_or(0);
-            let ends_us = now_us.saturating_add(2 * length * u64::from(cell.unit_us)).saturating_add(self.linger_us);
+            let length = cell
+                .numbers
+                .get(1)
+                .copied()
+                .and_then(|length| u64::try_from(length).ok())
+                .unwrap_or(0);
+            let ends_us = now_us
+                .saturating_add(2 * length * u64::from(cell.unit_us))
+                .saturating_add(self.linger_us);
             entry.expire_us = entry.expire_us.max(ends_us);
             let after = entry.counter.weight();
             drop(shard);
@@ -172,7 +193,8 @@ impl Embedded {
         }
         lua::with(|vm| {
             let mut shard = self.shard(tag).ok_or(FULL)?;
-            // Inside the lock: two calls on one counter see times in the order in which they are decided.
+            // Inside the lock: two calls on one counter see times in the order in which they are
+            // decided.
             let at_us = self.now_us();
             let mut decisions: SmallVec<[(u128, Decision); 2]> = SmallVec::new();
             let mut admitted = true;
@@ -191,19 +213,34 @@ impl Embedded {
                 self.write(&mut shard, cells, &decisions, at_us)?;
             }
             self.release(shard.sweep(at_us, SWEEP_STEPS + 2 * cells.len()));
-            Ok(Taken { at_us, admitted, cells: decisions.iter().map(|(_, decision)| decision.reply()).collect() })
+            Ok(Taken {
+                at_us,
+                admitted,
+                cells: decisions.iter().map(|(_, decision)| decision.reply()).collect(),
+            })
         })
     }
 
-    /// Writes what fitted and costs something. A shadow limit that finds no room is left uncounted: it refuses nobody.
-    fn write(&self, shard: &mut Shard, cells: &Cells, decisions: &[(u128, Decision)], now_us: u64) -> Result<(), EngineError> {
+    /// Writes what fitted and costs something. A shadow limit that finds no room is left uncounted:
+    /// it refuses nobody.
+    fn write(
+        &self,
+        shard: &mut Shard,
+        cells: &Cells,
+        decisions: &[(u128, Decision)],
+        now_us: u64,
+    ) -> Result<(), EngineError> {
         let charged = |cell: &Cell, decision: &Decision| decision.fits && cell.cost > 0;
         let growth = |shard: &Shard, shadows: bool| {
-            let all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| charged(cell, decision) && (shadows || !cell.shadow));
+            let all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| {
+                charged(cell, decision) && (shadows || !cell.shadow)
+            });
             all.map(|(cell, (id, _))| counters::growth(shard.get(*id), cell)).sum()
         };
         let new = |shard: &Shard, shadows: bool| {
-            let mut all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| charged(cell, decision) && (shadows || !cell.shadow));
+            let mut all = cells.iter().zip(decisions).filter(|(cell, (_, decision))| {
+                charged(cell, decision) && (shadows || !cell.shadow)
+            });
             all.any(|(_, (id, _))| shard.get(*id).is_none())
         };
         let mut room_for_shadows = true;
@@ -223,7 +260,9 @@ impl Embedded {
         }
         let (mut before, mut after) = (reserved, 0);
         for (cell, (id, decision)) in cells.iter().zip(decisions) {
-            if charged(cell, decision) && (!cell.shadow || room_for_shadows || counters::growth(shard.get(*id), cell) == 0) {
+            if charged(cell, decision)
+                && (!cell.shadow || room_for_shadows || counters::growth(shard.get(*id), cell) == 0)
+            {
                 before += shard.get(*id).map_or(0, Stored::weight);
                 let entry = shard.entry(*id, || Stored::new(cell));
                 entry.counter.take(cell, whole_units(now_us, cell.unit_us), now_us, decision.state);
@@ -236,7 +275,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// Forgets what is over in these cells' own logs and leases: otherwise a log that fills the engine could never be written to again.
+    /// Forgets what is over in these cells' own logs and leases: otherwise a log that fills the
+    /// engine could never be written to again.
     fn purge(&self, shard: &mut Shard, cells: &Cells, now_us: u64) {
         for cell in cells {
             let Some(entry) = shard.get_mut(cell.key.id()) else { continue };
@@ -252,7 +292,8 @@ impl Embedded {
                 let Some(mut shard) = self.shard(cell.key.tag) else { continue };
                 let id = cell.key.id();
                 let now_us = self.now_us();
-                let (now, taken_at) = (whole_units(now_us, cell.unit_us), whole_units(taken_at_us, cell.unit_us));
+                let (now, taken_at) =
+                    (whole_units(now_us, cell.unit_us), whole_units(taken_at_us, cell.unit_us));
                 // A counter that is gone is full: there is nothing to give back to.
                 let Some(entry) = shard.get_mut(id) else { continue };
                 match (&mut entry.counter, cell.program.kind) {
@@ -263,7 +304,8 @@ impl Embedded {
                             self.release(shard.remove(id));
                         } else if returned.changed {
                             *state = returned.state;
-                            entry.expire_us = self.expire_us(entry.expire_us, returned.expire, cell.unit_us);
+                            entry.expire_us =
+                                self.expire_us(entry.expire_us, returned.expire, cell.unit_us);
                         }
                     }
                     (counter, _) => {
@@ -286,7 +328,8 @@ impl Embedded {
     }
 
     fn shard(&self, tag: u128) -> Option<MutexGuard<'_, Shard>> {
-        // Nothing panics while it holds a shard; and if something did, each counter is still whole, being written in one assignment.
+        // Nothing panics while it holds a shard; and if something did, each counter is still whole,
+        // being written in one assignment.
         let index = (tag as usize) & (SHARDS - 1);
         self.shards.get(index).map(|slot| slot.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -306,7 +349,11 @@ impl Embedded {
         }
         self.gauge.set(keys as i64);
         if keys * 5 >= keys_max * 4 && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(keys, max_keys = keys_max, "the embedded engine is 80 % full; when it is full, new keys follow on_store_error");
+            tracing::warn!(
+                keys,
+                max_keys = keys_max,
+                "the embedded engine is 80 % full; when it is full, new keys follow on_store_error"
+            );
         }
         true
     }
@@ -328,7 +375,8 @@ impl Embedded {
         }
     }
 
-    /// When a counter may be forgotten that has `stood` until then: 0 leaves it so, below zero means never.
+    /// When a counter may be forgotten that has `stood` until then: 0 leaves it so, below zero
+    /// means never.
     fn expire_us(&self, stood: u64, units: f64, unit_us: u32) -> u64 {
         if units == 0.0 {
             return stood;

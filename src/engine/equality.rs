@@ -3,8 +3,8 @@
 //! keeps lives as long as it means something, and not much longer. Where the clock never steps
 //! back, an embedded engine that forgets what has expired decides the same, too.
 //!
-//! The model goes first, so that a time may depend on what was told; the engines then do the same at the same instants. `WEIR_DECISIONS` says how many
-//! decisions that are (`make test-long`).
+//! The model goes first, so that a time may depend on what was told; the engines then do the same
+//! at the same instants. `WEIR_DECISIONS` says how many decisions that are (`make test-long`).
 
 mod cases;
 
@@ -53,7 +53,11 @@ impl Seen {
             for (index, cell) in event.cells.iter().enumerate() {
                 let name = cell.program.name;
                 let Some(reply) = answer.map(|answer| answer.cells[index]) else {
-                    self.count(name, if event.verb == Verb::Renew { "renewed" } else { "given back" }, true);
+                    self.count(
+                        name,
+                        if event.verb == Verb::Renew { "renewed" } else { "given back" },
+                        true,
+                    );
                     continue;
                 };
                 self.count(name, "looked at", event.verb == Verb::Look);
@@ -67,18 +71,30 @@ impl Seen {
         }
     }
 
-    /// Each of what can happen to a program happened to one in a hundred of the decisions or, what is rarer, one in a thousand.
+    /// Each of what can happen to a program happened to one in a hundred of the decisions or, what
+    /// is rarer, one in a thousand.
     fn check(&self) {
         assert!(self.forgetting > self.decisions / 100, "{self:#?}");
         for program in ALL {
             let rare = self.decisions / 1_000;
-            for (what, least) in [("fits", 10 * rare), ("refused", 10 * rare), ("looked at", 10 * rare), ("given back", 5 * rare)] {
+            for (what, least) in [
+                ("fits", 10 * rare),
+                ("refused", 10 * rare),
+                ("looked at", 10 * rare),
+                ("given back", 5 * rare),
+            ] {
                 assert!(self.of(program.name, what) >= least, "{} {what}: {self:#?}", program.name);
             }
             let tells = program.name != "concurrency";
-            assert!(!tells || self.of(program.name, "told when") >= rare, "{}: {self:#?}", program.name);
+            assert!(
+                !tells || self.of(program.name, "told when") >= rare,
+                "{}: {self:#?}",
+                program.name
+            );
         }
-        for (name, what) in [("leaky_bucket", "waits"), ("quota", "outside"), ("concurrency", "renewed")] {
+        for (name, what) in
+            [("leaky_bucket", "waits"), ("quota", "outside"), ("concurrency", "renewed")]
+        {
             assert!(self.of(name, what) >= self.decisions / 1_000, "{name} {what}: {self:#?}");
         }
     }
@@ -86,9 +102,16 @@ impl Seen {
 
 /// That both are the same, or the first difference with what led there.
 fn same(engine: &str, played: &Played, answers: &[Taken]) -> Result<(), TestCaseError> {
-    let different = played.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
+    let different =
+        played.expected.iter().zip(answers).position(|(expected, answer)| expected != answer);
     if let Some(index) = different {
-        let (at, _) = played.events.iter().enumerate().filter(|(_, event)| event.answers()).nth(index).unwrap();
+        let (at, _) = played
+            .events
+            .iter()
+            .enumerate()
+            .filter(|(_, event)| event.answers())
+            .nth(index)
+            .unwrap();
         let (expected, found) = (&played.expected[index], &answers[index]);
         let before = &played.events[at.saturating_sub(8)..=at];
         return Err(TestCaseError::fail(format!(
@@ -99,7 +122,8 @@ fn same(engine: &str, played: &Played, answers: &[Taken]) -> Result<(), TestCase
     Ok(())
 }
 
-/// A key lives until its counter is as good as none, and not much longer. Only a quota for ever has none.
+/// A key lives until its counter is as good as none, and not much longer. Only a quota for ever has
+/// none.
 fn lifetimes(played: &Played, redis: &mut Timed) -> Result<(), TestCaseError> {
     let cells: Vec<Cell> = played.longest.values().map(|(cell, _)| cell.clone()).collect();
     let lifetimes = redis.on_redis().lifetimes(&cells);
@@ -112,25 +136,38 @@ fn lifetimes(played: &Played, redis: &mut Timed) -> Result<(), TestCaseError> {
             -2 => !played.edited && !played.model.is_forgotten(cell, played.now_us),
             _ => {
                 let gone_us = gone_ms as u64 * 1_000;
-                // Once it is gone nothing of it may have been left; a calendar's periods have other names by then, and an edited limit another burst.
+                // Once it is gone nothing of it may have been left; a calendar's periods have other
+                // names by then, and an edited limit another burst.
                 let judged = cell.program.name != "quota" && !played.edited;
-                for_ever || gone_us > *longest_us || judged && !played.model.is_forgotten(cell, gone_us)
+                for_ever
+                    || gone_us > *longest_us
+                    || judged && !played.model.is_forgotten(cell, gone_us)
             }
         };
-        prop_assert!(!wrong, "gone at {} ms, at {} us at the latest: {:?}", gone_ms, longest_us, cell);
+        prop_assert!(
+            !wrong,
+            "gone at {} ms, at {} us at the latest: {:?}",
+            gone_ms,
+            longest_us,
+            cell
+        );
     }
     Ok(())
 }
 
 fn decisions() -> u64 {
-    std::env::var("WEIR_DECISIONS").map_or(DECISIONS, |text| text.parse().expect("WEIR_DECISIONS is a number"))
+    std::env::var("WEIR_DECISIONS")
+        .map_or(DECISIONS, |text| text.parse().expect("WEIR_DECISIONS is a number"))
 }
 
-/// A cluster of one node: it refuses keys that were not declared or lie in several slots, as any cluster does.
+/// A cluster of one node: it refuses keys that were not declared or lie in several slots, as any
+/// cluster does.
 fn cluster() -> Server {
     let server = Server::start(&["--cluster-enabled", "yes", "--cluster-port", "BUS_PORT"]);
     let _: String = server.run("CLUSTER ADDSLOTSRANGE 0 16383").unwrap();
-    wait_until("the cluster's start", || server.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains("cluster_state:ok")));
+    wait_until("the cluster's start", || {
+        server.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains("cluster_state:ok"))
+    });
     server
 }
 
@@ -142,7 +179,9 @@ fn config() -> Config {
         source_file: Some(file!()),
         test_name: Some("both_engines_decide_as_the_model_does"),
         // `proptest-regressions/engine/equality.txt`, which is committed.
-        failure_persistence: Some(Box::new(FileFailurePersistence::SourceParallel("proptest-regressions"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::SourceParallel(
+            "proptest-regressions",
+        ))),
         ..Config::default()
     }
 }

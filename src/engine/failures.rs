@@ -1,4 +1,5 @@
-//! Failed calls, counted by cause: each series is looked up once, so that an outage is no storm on the registry's lock.
+//! Failed calls, counted by cause: each series is looked up once, so that an outage is no storm on
+//! the registry's lock.
 
 use super::{Cause, EngineError};
 use crate::telemetry::{Counter, Metrics, names};

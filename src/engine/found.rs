@@ -1,10 +1,12 @@
-//! What a counter holds, for a person who looks: read as it is stored, and decided by nothing. Must not know what a program's numbers mean.
+//! What a counter holds, for a person who looks: read as it is stored, and decided by nothing. Must
+//! not know what a program's numbers mean.
 
 use super::{Key, Kind};
 
 /// Instants of one counter that are read, at most.
 pub(super) const MEMBERS_READ_MAX: usize = 20_000;
-/// Counters that one search answers with, at most: there is one for each shape that a limit ever had.
+/// Counters that one search answers with, at most: there is one for each shape that a limit ever
+/// had.
 pub(super) const FOUND_MAX: usize = 64;
 
 /// A counter that was found.
@@ -39,10 +41,12 @@ pub enum Content {
 }
 
 impl Content {
-    /// A string as the Redis driver packs it: doubles, and behind two of them a ring's counts of four bytes.
+    /// A string as the Redis driver packs it: doubles, and behind two of them a ring's counts of
+    /// four bytes.
     pub(super) fn unpack(kind: Kind, bytes: &[u8]) -> Option<Self> {
         let (doubles, rest) = bytes.as_chunks::<8>();
-        let number = |place: usize| doubles.get(place).map(|bytes| f64::from_le_bytes(*bytes) as i64);
+        let number =
+            |place: usize| doubles.get(place).map(|bytes| f64::from_le_bytes(*bytes) as i64);
         match kind {
             // As many as its program uses; the others are 0.
             Kind::Numbers if rest.is_empty() && (1..=3).contains(&doubles.len()) => {
@@ -51,7 +55,8 @@ impl Content {
             Kind::Buckets => {
                 let (counts, rest) = bytes.get(16..)?.as_chunks::<4>();
                 let counts = counts.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-                rest.is_empty().then_some(Self::Buckets { last: u64::try_from(number(0)?).ok()?, counts })
+                rest.is_empty()
+                    .then_some(Self::Buckets { last: u64::try_from(number(0)?).ok()?, counts })
             }
             Kind::Numbers | Kind::Log | Kind::Leases => None,
         }

@@ -1,4 +1,5 @@
-//! What a counter is called: as text on Redis, as a number in memory. Knows nothing of what it counts.
+//! What a counter is called: as text on Redis, as a number in memory. Knows nothing of what it
+//! counts.
 
 use std::fmt::Write as _;
 
@@ -7,19 +8,25 @@ use super::Key;
 /// The version of keys and states. A new meaning gets a new number, and old counters expire unread.
 const FORMAT_VERSION: u8 = 1;
 
-/// Odd constants from the digits of pi: each part of a key is spread by its own, so that a tag equal to its key does not cancel it.
+/// Odd constants from the digits of pi: each part of a key is spread by its own, so that a tag
+/// equal to its key does not cancel it.
 const SPREAD_TAG: u128 = 0x243f_6a88_85a3_08d3_1319_8a2e_0370_7345;
 const SPREAD_KEY: u128 = 0xa409_3822_299f_31d0_082e_fa98_ec4e_6c89;
 const SPREAD_SPACE: u128 = 0x4528_21e6_38d0_1377_be54_66cf_34e9_0c6d;
 
 impl Key {
-    /// `PREFIX:1:{TAG}:SPACE:KEY`: the braces hold the digest of the tag only, so that nobody steers a slot with braces of their own.
+    /// `PREFIX:1:{TAG}:SPACE:KEY`: the braces hold the digest of the tag only, so that nobody
+    /// steers a slot with braces of their own.
     #[must_use]
     pub fn text(&self, prefix: &str) -> String {
         let mut text = String::with_capacity(prefix.len() + self.space.text.len() + 72);
         text.push_str(prefix);
         // Writing to a String can't fail.
-        let _ = write!(text, ":{FORMAT_VERSION}:{{{:032x}}}:{}:{:032x}", self.tag, self.space.text, self.key);
+        let _ = write!(
+            text,
+            ":{FORMAT_VERSION}:{{{:032x}}}:{}:{:032x}",
+            self.tag, self.space.text, self.key
+        );
         text
     }
 
@@ -33,7 +40,8 @@ impl Key {
         crc16::State::<crc16::XMODEM>::calculate(&hex) % SLOTS
     }
 
-    /// One number for all its parts. They are digests, so that a linear mix of them is as good as another.
+    /// One number for all its parts. They are digests, so that a linear mix of them is as good as
+    /// another.
     pub(super) fn id(&self) -> u128 {
         (self.tag.wrapping_mul(SPREAD_TAG))
             .wrapping_add(self.key.wrapping_mul(SPREAD_KEY))
@@ -77,7 +85,15 @@ mod tests {
 
     #[test]
     fn no_part_of_a_key_cancels_another() {
-        let ids = [key(1, 1, "a"), key(1, 1, "aa"), key(2, 2, "a"), key(1, 2, "a"), key(2, 1, "a"), key(0, 0, "a")].map(|key| key.id());
+        let ids = [
+            key(1, 1, "a"),
+            key(1, 1, "aa"),
+            key(2, 2, "a"),
+            key(1, 2, "a"),
+            key(2, 1, "a"),
+            key(0, 0, "a"),
+        ]
+        .map(|key| key.id());
         for (index, id) in ids.iter().enumerate() {
             assert_eq!(ids.iter().filter(|other| *other == id).count(), 1, "{index}");
         }

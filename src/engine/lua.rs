@@ -1,7 +1,8 @@
-//! The embedded engine's Lua: one LuaJIT a thread, each program that ships compiled once in it, called with plain numbers; and a sandbox for each script of
-//! the operator's own.
+//! The embedded engine's Lua: one LuaJIT a thread, each program that ships compiled once in it,
+//! called with plain numbers; and a sandbox for each script of the operator's own.
 //!
-//! Must not know what a program computes. The VM has neither io nor os, ffi nor load: only what a pure function needs.
+//! Must not know what a program computes. The VM has neither io nor os, ffi nor load: only what a
+//! pure function needs.
 
 mod sandbox;
 
@@ -18,7 +19,8 @@ pub(super) use sandbox::Sandbox;
 /// What programs see of a counter: three whole numbers, all 0 where there is none.
 pub(super) type State = [f64; 3];
 
-/// `take`'s answer, in the order of the contract: fits, the new state, remaining, retry, reset, expiry.
+/// `take`'s answer, in the order of the contract: fits, the new state, remaining, retry, reset,
+/// expiry.
 type TakeAnswer = (f64, f64, f64, f64, f64, f64, f64, f64);
 /// `give_back`'s: the new state, changed, expiry.
 type GiveBackAnswer = (f64, f64, f64, f64, f64);
@@ -67,7 +69,8 @@ pub(super) struct Returned {
 /// Numbers of most programs.
 const FEW: usize = 4;
 
-/// Sandboxes of one thread, at most; beyond, all are made again: those of scripts that a reload has replaced go then.
+/// Sandboxes of one thread, at most; beyond, all are made again: those of scripts that a reload has
+/// replaced go then.
 const SANDBOXES_MAX: usize = scripts::SCRIPTS_MAX;
 /// Lines a second about scripts that fail, on all workers.
 const LINES_PER_SECOND_MAX: u32 = 4;
@@ -100,7 +103,9 @@ thread_local! {
 ///
 /// # Errors
 /// [`Cause::Script`] when no VM can be made; whatever `work` says.
-pub(super) fn with<T>(work: impl FnOnce(&mut Vm) -> Result<T, EngineError>) -> Result<T, EngineError> {
+pub(super) fn with<T>(
+    work: impl FnOnce(&mut Vm) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
     VM.with_borrow_mut(|vm| {
         if vm.is_none() {
             *vm = Some(Vm::new().map_err(|error| script("start", &error))?);
@@ -130,7 +135,9 @@ impl Vm {
     }
 
     fn program(&mut self, program: &'static Program) -> Result<usize, EngineError> {
-        if let Some(index) = self.loaded.iter().position(|loaded| std::ptr::eq(loaded.program, program)) {
+        if let Some(index) =
+            self.loaded.iter().position(|loaded| std::ptr::eq(loaded.program, program))
+        {
             return Ok(index);
         }
         let code = if scripts::is_one(program) {
@@ -138,7 +145,10 @@ impl Vm {
             if self.loaded.iter().filter(|loaded| theirs(loaded)).count() >= SANDBOXES_MAX {
                 self.loaded.retain(|loaded| !theirs(loaded));
             }
-            Code::Theirs(Box::new(Sandbox::new(program.text, program.name).map_err(|why| failed(program.name, &why))?))
+            Code::Theirs(Box::new(
+                Sandbox::new(program.text, program.name)
+                    .map_err(|why| failed(program.name, &why))?,
+            ))
         } else {
             load(&self.lua, program).map_err(|error| script(program.name, &error))?
         };
@@ -147,23 +157,40 @@ impl Vm {
     }
 
     /// Asks `cell`'s program for `cost` units at `now` (in the cell's time units).
-    pub(super) fn take(&mut self, cell: &Cell, cost: u64, state: State, now: f64) -> Result<Decision, EngineError> {
+    pub(super) fn take(
+        &mut self,
+        cell: &Cell,
+        cost: u64,
+        state: State,
+        now: f64,
+    ) -> Result<Decision, EngineError> {
         let index = self.program(cell.program)?;
         match self.loaded.get(index).map(|loaded| &loaded.code) {
             Some(Code::Own { take, .. }) => own_take(take, cell, cost, state, now),
-            Some(Code::Theirs(sandbox)) => sandbox.take(state, now, cost, cell.numbers).map_err(|why| self.throw_away(index, &why)),
+            Some(Code::Theirs(sandbox)) => sandbox
+                .take(state, now, cost, cell.numbers)
+                .map_err(|why| self.throw_away(index, &why)),
             None => Err(FAILED),
         }
     }
 
-    /// Asks `cell`'s program to return `cell.cost` units taken at `taken_at`; both instants are in the cell's time units.
-    pub(super) fn give_back(&mut self, cell: &Cell, state: State, now: f64, taken_at: f64) -> Result<Returned, EngineError> {
+    /// Asks `cell`'s program to return `cell.cost` units taken at `taken_at`; both instants are in
+    /// the cell's time units.
+    pub(super) fn give_back(
+        &mut self,
+        cell: &Cell,
+        state: State,
+        now: f64,
+        taken_at: f64,
+    ) -> Result<Returned, EngineError> {
         let index = self.program(cell.program)?;
         match self.loaded.get(index).map(|loaded| &loaded.code) {
-            Some(Code::Own { give_back, .. }) => own_give_back(give_back, cell, state, now, taken_at),
-            Some(Code::Theirs(sandbox)) => {
-                sandbox.give_back(state, now, cell.cost, taken_at, cell.numbers).map_err(|why| self.throw_away(index, &why))
+            Some(Code::Own { give_back, .. }) => {
+                own_give_back(give_back, cell, state, now, taken_at)
             }
+            Some(Code::Theirs(sandbox)) => sandbox
+                .give_back(state, now, cell.cost, taken_at, cell.numbers)
+                .map_err(|why| self.throw_away(index, &why)),
             None => Err(FAILED),
         }
     }
@@ -174,7 +201,13 @@ impl Vm {
     }
 }
 
-fn own_take(take: &Function, cell: &Cell, cost: u64, state: State, now: f64) -> Result<Decision, EngineError> {
+fn own_take(
+    take: &Function,
+    cell: &Cell,
+    cost: u64,
+    state: State,
+    now: f64,
+) -> Result<Decision, EngineError> {
     // All are whole numbers below 2^53, and handing over an integer costs half of what another
     // number does.
     let [s1, s2, s3] = state.map(|number| number as i64);
@@ -186,16 +219,25 @@ fn own_take(take: &Function, cell: &Cell, cost: u64, state: State, now: f64) -> 
     } else {
         take.call((s1, s2, s3, now, cost, n1, n2, n3, n4))
     };
-    let (fits, s1, s2, s3, remaining, retry, reset, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
+    let (fits, s1, s2, s3, remaining, retry, reset, expire) =
+        answer.map_err(|error| script(cell.program.name, &error))?;
     Ok(Decision { fits: fits == 1.0, state: [s1, s2, s3], remaining, retry, reset, expire })
 }
 
-fn own_give_back(give_back: &Function, cell: &Cell, state: State, now: f64, taken_at: f64) -> Result<Returned, EngineError> {
+fn own_give_back(
+    give_back: &Function,
+    cell: &Cell,
+    state: State,
+    now: f64,
+    taken_at: f64,
+) -> Result<Returned, EngineError> {
     let [s1, s2, s3] = state;
     let [n1, n2, n3, n4, n5, n6] = cell.numbers.map(|number| number as f64);
     let units = cell.cost as f64;
-    let answer: mlua::Result<GiveBackAnswer> = give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6));
-    let (s1, s2, s3, changed, expire) = answer.map_err(|error| script(cell.program.name, &error))?;
+    let answer: mlua::Result<GiveBackAnswer> =
+        give_back.call((s1, s2, s3, now, units, taken_at, n1, n2, n3, n4, n5, n6));
+    let (s1, s2, s3, changed, expire) =
+        answer.map_err(|error| script(cell.program.name, &error))?;
     Ok(Returned { state: [s1, s2, s3], changed: changed == 1.0, expire })
 }
 
@@ -207,7 +249,12 @@ fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Code> {
 /// An operator's script failed: that is no bug of ours, and may happen at each request.
 fn failed(name: &str, why: &str) -> EngineError {
     if let Some(held_back) = SAID.due() {
-        tracing::error!(script = name, why, held_back, "a script failed: its limit follows on_store_error");
+        tracing::error!(
+            script = name,
+            why,
+            held_back,
+            "a script failed: its limit follows on_store_error"
+        );
     }
     FAILED
 }
@@ -219,7 +266,18 @@ mod tests {
     #[test]
     fn the_vm_reads_no_file_and_compiles_no_text() {
         with(|vm| {
-            for name in ["io", "os", "ffi", "package", "require", "debug", "load", "loadstring", "loadfile", "dofile"] {
+            for name in [
+                "io",
+                "os",
+                "ffi",
+                "package",
+                "require",
+                "debug",
+                "load",
+                "loadstring",
+                "loadfile",
+                "dofile",
+            ] {
                 assert!(vm.lua.globals().get::<mlua::Value>(name).unwrap().is_nil(), "{name}");
             }
             Ok(())

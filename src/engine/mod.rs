@@ -1,8 +1,9 @@
 //! Runs algorithms on counters, atomically: on a Redis Cluster or in memory, the same Lua in both.
 //!
-//! This room knows keys, whole numbers and programs (a text and its digest). It knows no plan and no policy: what a number means is the
-//! business of `limit` and of the program. Programs are pure functions in `lua/`; the driver around them - read, decide, write only when all
-//! agreed - is generated in `driver` for Redis and done in Rust in `embedded`.
+//! This room knows keys, whole numbers and programs (a text and its digest). It knows no plan and
+//! no policy: what a number means is the business of `limit` and of the program. Programs are pure
+//! functions in `lua/`; the driver around them - read, decide, write only when all agreed - is
+//! generated in `driver` for Redis and done in Rust in `embedded`.
 
 mod counters;
 mod driver;
@@ -50,25 +51,29 @@ pub struct Program {
     pub text: &'static str,
     /// What it counts in.
     pub kind: Kind,
-    /// Of [`Kind::Numbers`]: how many of the three it uses, from the first; the others are always 0 and are not stored on Redis.
+    /// Of [`Kind::Numbers`]: how many of the three it uses, from the first; the others are always 0
+    /// and are not stored on Redis.
     pub state: usize,
     /// How many of a cell's numbers it reads, at most [`NUMBERS_MAX`].
     pub numbers: usize,
 }
 
-/// What a program's counters are made of. A program decides alike for all of them, from three whole numbers: for [`Kind::Numbers`] they are the state, for
-/// the others what the store reads out of it.
+/// What a program's counters are made of. A program decides alike for all of them, from three whole
+/// numbers: for [`Kind::Numbers`] they are the state, for the others what the store reads out of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Three whole numbers, all 0 where there is no counter.
     Numbers,
-    /// Units, each with its instant. Read: how many lie within the last period, and the instant of the one that must leave before the cost fits.
-    /// Numbers: the capacity, the period.
+    /// Units, each with its instant. Read: how many lie within the last period, and the instant of
+    /// the one that must leave before the cost fits. Numbers: the capacity, the period.
     Log,
-    /// Counts of sub-windows, packed. Read: the units of the last `buckets`, and the instant at which enough of them have left.
-    /// Numbers: the capacity, a sub-window's length, how many there are.
+    /// Counts of sub-windows, packed. Read: the units of the last `buckets`, and the instant at
+    /// which enough of them have left. Numbers: the capacity, a sub-window's length, how many there
+    /// are.
     Buckets,
-    /// Leases, each with the instant at which it ends unless it is renewed. Read: how many there are. Numbers: the capacity, a lease's length, how much later one may end and count.
+    /// Leases, each with the instant at which it ends unless it is renewed. Read: how many there
+    /// are. Numbers: the capacity, a lease's length, how much later one may end and count.
     Leases,
 }
 
@@ -116,7 +121,8 @@ pub struct Cell {
     pub cost: u64,
     /// The algorithm's numbers, as its header says; those that it has not are 0.
     pub numbers: [i64; NUMBERS_MAX],
-    /// Names what is taken, where the store keeps it by name (logs and leases); unique for each take of a key.
+    /// Names what is taken, where the store keeps it by name (logs and leases); unique for each
+    /// take of a key.
     pub member: u128,
 }
 
@@ -126,7 +132,8 @@ pub type Cells = SmallVec<[Cell; 1]>;
 /// What a take answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The store's time of the decision, in microseconds since 1970: names the take when it is given back.
+    /// The store's time of the decision, in microseconds since 1970: names the take when it is
+    /// given back.
     pub at_us: u64,
     /// All enforced cells fitted, and what had to be written was written.
     pub admitted: bool,
@@ -141,13 +148,14 @@ pub struct CellReply {
     pub fits: bool,
     /// Units left if this take is written.
     pub remaining: u64,
-    /// Time units until it would fit, where it does not and ever can. Where it fits: how long it must
-    /// wait for its turn, in an algorithm that has requests wait; of sliding windows, when a unit is
-    /// back where it leaves nothing.
+    /// Time units until it would fit, where it does not and ever can. Where it fits: how long it
+    /// must wait for its turn, in an algorithm that has requests wait; of sliding windows, when a
+    /// unit is back where it leaves nothing.
     pub retry_units: Option<u64>,
     /// Time units until the whole allowance is back.
     pub reset_units: u64,
-    /// The store's time lies outside what the cell's numbers are about: nothing was decided, and whoever asks should name others.
+    /// The store's time lies outside what the cell's numbers are about: nothing was decided, and
+    /// whoever asks should name others.
     pub outside: bool,
 }
 
@@ -273,13 +281,16 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Makes the engine. Connects to nothing yet: each worker opens its own connection when it first needs one.
+    /// Makes the engine. Connects to nothing yet: each worker opens its own connection when it
+    /// first needs one.
     ///
     /// # Errors
     /// Settings that can't work (an address that is none).
     pub fn build(settings: &Settings, clock: Clock, metrics: &Metrics) -> Result<Self, Mistake> {
         match settings {
-            Settings::Embedded(settings) => Ok(Self::Embedded(Embedded::new(settings, clock, metrics))),
+            Settings::Embedded(settings) => {
+                Ok(Self::Embedded(Embedded::new(settings, clock, metrics)))
+            }
             // Redis tells the time itself.
             Settings::Redis(settings) => Ok(Self::Redis(Redis::new(settings, metrics)?)),
         }
@@ -327,7 +338,8 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::take`], and within `left` where that is less than the engine's own deadline: for a decision that asks more than once.
+    /// As [`Engine::take`], and within `left` where that is less than the engine's own deadline:
+    /// for a decision that asks more than once.
     ///
     /// # Errors
     /// See [`Engine::take`]; with no time left nothing is sent.
@@ -338,7 +350,8 @@ impl Engine {
         }
     }
 
-    /// Keeps the leases of these cells for another length of them; one that has ended begins again. The cells share a tag.
+    /// Keeps the leases of these cells for another length of them; one that has ended begins again.
+    /// The cells share a tag.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -352,7 +365,8 @@ impl Engine {
         }
     }
 
-    /// Gives back `cost` of each cell, taken at `taken_at_us`; only into the same window, never above full. The cells share a tag.
+    /// Gives back `cost` of each cell, taken at `taken_at_us`; only into the same window, never
+    /// above full. The cells share a tag.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -384,12 +398,18 @@ impl Engine {
         }
     }
 
-    /// The counters of `key`, whatever its space, whose space begins with `prefix`: for a person who asks, not for requests. `kind` says of a space what its
-    /// counters are made of. Of a counter in memory no name is kept, so only the spaces that were noted are looked at.
+    /// The counters of `key`, whatever its space, whose space begins with `prefix`: for a person
+    /// who asks, not for requests. `kind` says of a space what its counters are made of. Of a
+    /// counter in memory no name is kept, so only the spaces that were noted are looked at.
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn find(&self, key: &Key, prefix: &str, kind: fn(&str) -> Option<Kind>) -> Result<Vec<Found>, EngineError> {
+    pub async fn find(
+        &self,
+        key: &Key,
+        prefix: &str,
+        kind: fn(&str) -> Option<Kind>,
+    ) -> Result<Vec<Found>, EngineError> {
         match self {
             Self::Embedded(embedded) => Ok(embedded.find(key, prefix)),
             Self::Redis(redis) => redis.find(key, prefix, kind).await,

@@ -1,10 +1,14 @@
-//! Scripts of an operator's own in both engines: what a good one does, and that a bad one costs its own calls and nothing else.
+//! Scripts of an operator's own in both engines: what a good one does, and that a bad one costs its
+//! own calls and nothing else.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::testing::{FIXED_WINDOW, SECOND_US, Server, Timed, cell, cost, one};
-use super::{Cause, Cell, Cells, Engine, EngineError, Program, RedisMode, RedisSettings, ScriptFile, Scripts, Settings};
+use super::{
+    Cause, Cell, Cells, Engine, EngineError, Program, RedisMode, RedisSettings, ScriptFile,
+    Scripts, Settings,
+};
 use crate::clock::{Clock, thread_cpu};
 use crate::telemetry::Metrics;
 
@@ -13,11 +17,18 @@ const LAST: &str = "return { take = take, give_back = give_back }\n";
 const EVIL: i64 = 666;
 
 fn file(name: &str, text: &str) -> ScriptFile {
-    ScriptFile { name: name.into(), path: PathBuf::from(format!("lua/{name}.lua")), text: text.into() }
+    ScriptFile {
+        name: name.into(),
+        path: PathBuf::from(format!("lua/{name}.lua")),
+        text: text.into(),
+    }
 }
 
 fn program(name: &str, text: &str) -> &'static Program {
-    Scripts::load(&[file(name, text)]).unwrap_or_else(|mistakes| panic!("{mistakes:?}")).find(name).unwrap()
+    Scripts::load(&[file(name, text)])
+        .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
+        .find(name)
+        .unwrap()
 }
 
 /// Why a script is not taken up.
@@ -59,15 +70,26 @@ fn the_example_locks_out_in_both_engines() {
         assert_eq!(store.left(&limit), 2, "{engine}");
         assert!(store.fits(&cost(&limit, 2)), "{engine}");
         let taken = store.take(&one(&limit));
-        assert_eq!((taken.admitted, taken.cells[0].retry_units), (false, Some(300 * SECOND_US)), "{engine}");
+        assert_eq!(
+            (taken.admitted, taken.cells[0].retry_units),
+            (false, Some(300 * SECOND_US)),
+            "{engine}"
+        );
         store.step(299_999_999);
         assert!(!store.fits(&limit), "{engine}");
         store.step(1);
         assert_eq!(store.left(&limit), 3, "{engine}");
-        assert_eq!(store.take(&one(&cost(&limit, 4))).cells[0].retry_units, None, "{engine}: it can never fit");
+        assert_eq!(
+            store.take(&one(&cost(&limit, 4))).cells[0].retry_units,
+            None,
+            "{engine}: it can never fit"
+        );
         // Beside one of Weir's own, all or none.
         let window = cell(&FIXED_WINDOW, "beside", 1, SECOND_US, 1);
-        assert!(store.take(&Cells::from_iter([limit.clone(), window.clone()])).admitted, "{engine}");
+        assert!(
+            store.take(&Cells::from_iter([limit.clone(), window.clone()])).admitted,
+            "{engine}"
+        );
         assert!(!store.take(&Cells::from_iter([limit.clone(), window])).admitted, "{engine}");
         assert_eq!(store.left(&limit), 2, "{engine}");
     }
@@ -87,7 +109,11 @@ fn what_a_script_gives_back_is_back_in_both_engines() {
 
 #[test]
 fn a_script_that_can_not_serve_is_refused_with_its_line_and_why() {
-    let body = |line: &str| format!("local function take(s1, s2, s3, now, cost) {line} end\nlocal give_back = take\n{LAST}");
+    let body = |line: &str| {
+        format!(
+            "local function take(s1, s2, s3, now, cost) {line} end\nlocal give_back = take\n{LAST}"
+        )
+    };
     for (text, parts) in [
         ("local x = = 1\n".to_owned() + LAST, &["lua/bad.lua:1: ", "near '='"][..]),
         ("local take = 1".into(), &["line 1: another last line", "as the last line, alone"]),
@@ -122,7 +148,10 @@ fn a_script_that_can_not_serve_is_refused_with_its_line_and_why() {
         (body("redis.call('FLUSHALL')"), &["attempt to index global 'redis'"]),
         (body("return ('x'):rep(9)"), &["attempt to index a string value"]),
         ("\u{1b}LJ\u{2}\n".to_owned() + LAST, &["lua/bad.lua: "]),
-        (format!("-- trial: 1 x\n{}", counting("")), &["line 1: -- trial: 1 x", "up to six whole numbers"]),
+        (
+            format!("-- trial: 1 x\n{}", counting("")),
+            &["line 1: -- trial: 1 x", "up to six whole numbers"],
+        ),
         (format!("-- trial: 1 2 3 4 5 6 7\n{}", counting("")), &["line 1: -- trial: 1 2"]),
     ] {
         let told = refused("bad", &text);
@@ -172,7 +201,10 @@ fn nothing_leads_out_of_the_sandbox() {
         "_G",
         "redis",
     ] {
-        let text = format!("assert({name} == nil, '{name} is there')\nassert(math.random == nil)\n{}", counting(""));
+        let text = format!(
+            "assert({name} == nil, '{name} is there')\nassert(math.random == nil)\n{}",
+            counting("")
+        );
         let tried = Scripts::load(&[file("outside", &text)]);
         assert!(tried.is_ok(), "{tried:?}");
     }
@@ -197,7 +229,10 @@ async fn two_scripts_of_one_call_do_not_see_each_other() {
         let both = |how| Cells::from_iter([asked(first, "pair", 0), asked(second, "pair", how)]);
         assert!(engine.take(&both(0)).await.unwrap().admitted);
         assert_eq!(engine.take(&both(EVIL)).await.unwrap_err().cause, Cause::Script);
-        assert_eq!(engine.take(&one(&cost(&asked(first, "pair", 0), 0))).await.unwrap().cells[0].remaining, 4);
+        assert_eq!(
+            engine.take(&one(&cost(&asked(first, "pair", 0), 0))).await.unwrap().cells[0].remaining,
+            4
+        );
     }
 }
 
@@ -231,13 +266,26 @@ fn redis(server: &Server) -> Engine {
     Engine::build(&Settings::Redis(settings), Clock::system(), &Metrics::new(1)).unwrap()
 }
 
-/// What a script may do that passes its trial and shows its face later. The last ones end by their budget, which only a sandbox has.
+/// What a script may do that passes its trial and shows its face later. The last ones end by their
+/// budget, which only a sandbox has.
 const HOSTILE: [(&str, bool); 26] = [
     // What the driver calls its own helpers, and the algorithm that stands before the script.
-    ("if type(raise) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
-    ("if type(whole) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
-    ("if type(sound_take) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
-    ("if type(fixed_window) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')", true),
+    (
+        "if type(raise) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')",
+        true,
+    ),
+    (
+        "if type(whole) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')",
+        true,
+    ),
+    (
+        "if type(sound_take) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')",
+        true,
+    ),
+    (
+        "if type(fixed_window) == 'function' then return 1, 1, 0, 0, 0, -1, 0, -1 end error('unknown')",
+        true,
+    ),
     ("return 1", true),
     ("return 1, 0, 0, 0, 0, -1, 0, 0, 0", true),
     ("return 1, 0/0, 0, 0, 0, -1, 0, 0", true),
@@ -280,9 +328,17 @@ async fn costs_its_own_calls_only(engine: &Engine, name: &str, evil: &str, redis
     if !redis_too {
         assert!(thread_cpu() - before < Duration::from_secs(2), "{evil}");
     }
-    assert_eq!(engine.take(&one(&cost(&neighbour, 0))).await.unwrap().cells[0].remaining, 2, "{evil}");
+    assert_eq!(
+        engine.take(&one(&cost(&neighbour, 0))).await.unwrap().cells[0].remaining,
+        2,
+        "{evil}"
+    );
     engine.give_back(&one(&limit(0)), 0).await.unwrap();
-    assert_eq!(engine.take(&one(&cost(&limit(0), 0))).await.unwrap().cells[0].remaining, 5, "{evil}");
+    assert_eq!(
+        engine.take(&one(&cost(&limit(0), 0))).await.unwrap().cells[0].remaining,
+        5,
+        "{evil}"
+    );
 }
 
 #[tokio::test]
@@ -306,13 +362,26 @@ async fn a_script_that_turns_hostile_costs_its_own_calls_on_redis() {
 fn a_give_back_that_turns_hostile_changes_nothing() {
     let engine = embedded();
     let Engine::Embedded(engine) = &engine else { panic!() };
-    for (place, answer) in
-        ["while true do end", "return s1, s2, s3, 1", "return 0/0, 0, 0, 1, 0", "return '0', 0, 0, 1, 0"].iter().enumerate()
+    for (place, answer) in [
+        "while true do end",
+        "return s1, s2, s3, 1",
+        "return 0/0, 0, 0, 1, 0",
+        "return '0', 0, 0, 1, 0",
+    ]
+    .iter()
+    .enumerate()
     {
-        let text = counting("").replace("  return s1 - units", &format!("  if units == 9 then {answer} end\n  return s1 - units"));
+        let text = counting("").replace(
+            "  return s1 - units",
+            &format!("  if units == 9 then {answer} end\n  return s1 - units"),
+        );
         let limit = asked(program(&format!("back{place}"), &text), "hostile back", 0);
         assert!(engine.take(&one(&limit)).unwrap().admitted);
-        assert_eq!(engine.give_back(&one(&cost(&limit, 9)), 0).unwrap_err().cause, Cause::Script, "{answer}");
+        assert_eq!(
+            engine.give_back(&one(&cost(&limit, 9)), 0).unwrap_err().cause,
+            Cause::Script,
+            "{answer}"
+        );
         assert_eq!(engine.take(&one(&cost(&limit, 0))).unwrap().cells[0].remaining, 4, "{answer}");
         engine.reset(&limit.key);
     }

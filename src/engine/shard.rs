@@ -1,6 +1,8 @@
-//! One shard of the embedded map: counters in a dense row, so that a sweep can go through them step by step and never pauses for long.
+//! One shard of the embedded map: counters in a dense row, so that a sweep can go through them step
+//! by step and never pauses for long.
 //!
-//! Must not know Lua. Expiry frees memory and decides nothing: an expired counter that still stands is read like any other.
+//! Must not know Lua. Expiry frees memory and decides nothing: an expired counter that still stands
+//! is read like any other.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -49,8 +51,9 @@ impl Shard {
         self.entries.swap_remove(&id).map_or(0, |entry| entry.counter.weight())
     }
 
-    /// Looks at the next `steps` counters in turn and forgets the expired ones; how many keys those stood for. A counter that is moved into a freed
-    /// place is looked at next, so that a full round misses none.
+    /// Looks at the next `steps` counters in turn and forgets the expired ones; how many keys those
+    /// stood for. A counter that is moved into a freed place is looked at next, so that a full
+    /// round misses none.
     pub(super) fn sweep(&mut self, now_us: u64, steps: usize) -> usize {
         let mut freed = 0;
         for _ in 0..steps {
@@ -60,7 +63,10 @@ impl Shard {
             match self.entries.get_index(self.cursor) {
                 None => break,
                 Some((_, entry)) if entry.expire_us <= now_us => {
-                    freed += self.entries.swap_remove_index(self.cursor).map_or(0, |(_, entry)| entry.counter.weight());
+                    freed += self
+                        .entries
+                        .swap_remove_index(self.cursor)
+                        .map_or(0, |(_, entry)| entry.counter.weight());
                 }
                 Some(_) => self.cursor += 1,
             }
@@ -69,7 +75,8 @@ impl Shard {
     }
 }
 
-/// Hashes a number that is a digest already: folded with a seed of the process, so that nobody can choose keys that meet in one place.
+/// Hashes a number that is a digest already: folded with a seed of the process, so that nobody can
+/// choose keys that meet in one place.
 #[derive(Clone)]
 pub(super) struct Fold(u64);
 
@@ -86,7 +93,8 @@ impl BuildHasher for Fold {
 
 impl Hasher for Folding {
     fn write_u128(&mut self, number: u128) {
-        let product = u128::from(number as u64 ^ self.0) * u128::from((number >> 64) as u64 ^ self.0.rotate_left(32));
+        let product = u128::from(number as u64 ^ self.0)
+            * u128::from((number >> 64) as u64 ^ self.0.rotate_left(32));
         self.0 = product as u64 ^ (product >> 64) as u64;
     }
 
@@ -131,10 +139,16 @@ mod tests {
         let mut shard = Shard::new(7);
         for id in 0..100_000_u128 {
             put(&mut shard, id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), 1);
-            // A place in the row (hash, key, counter), and for each an index of 8 bytes and a control byte, at most half of them used.
+            // A place in the row (hash, key, counter), and for each an index of 8 bytes and a
+            // control byte, at most half of them used.
             let row = size_of::<(usize, u128, Entry)>() * shard.entries.capacity();
             let index = 2 * 9 * shard.entries.capacity();
-            assert!(id < 100 || row + index < 200 * shard.entries.len(), "{} bytes for {}", row + index, shard.entries.len());
+            assert!(
+                id < 100 || row + index < 200 * shard.entries.len(),
+                "{} bytes for {}",
+                row + index,
+                shard.entries.len()
+            );
         }
     }
 }

@@ -18,7 +18,8 @@ pub(super) fn now() -> Text {
     if known == second {
         return text;
     }
-    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(second).unwrap_or(0));
+    let time =
+        std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(second).unwrap_or(0));
     let mut text = text;
     let written = httpdate::fmt_http_date(time);
     // Always 29 bytes, until the year 10,000.
@@ -35,7 +36,8 @@ mod tests {
     fn a_date_is_what_others_read() {
         let text = super::now();
         let read = httpdate::parse_http_date(std::str::from_utf8(&text).unwrap()).unwrap();
-        let now = std::time::UNIX_EPOCH + std::time::Duration::from_micros(super::Clock::system().wall_us().unsigned_abs());
+        let now = std::time::UNIX_EPOCH
+            + std::time::Duration::from_micros(super::Clock::system().wall_us().unsigned_abs());
         assert!(now.duration_since(read).unwrap() < std::time::Duration::from_secs(60));
         assert_eq!(super::now(), super::now());
     }

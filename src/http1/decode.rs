@@ -1,7 +1,8 @@
-//! A body's content out of a connection's bytes. Says what the first bytes are and is told when they are gone; copies nothing. Knows no connection.
+//! A body's content out of a connection's bytes. Says what the first bytes are and is told when
+//! they are gone; copies nothing. Knows no connection.
 //!
-//! Chunks are read more strictly than a message that is passed on unread would have to be: a size is 1 to 15 digits, lines end in CRLF, extensions are
-//! visible and bounded, trailers are fields.
+//! Chunks are read more strictly than a message that is passed on unread would have to be: a size
+//! is 1 to 15 digits, lines end in CRLF, extensions are visible and bounded, trailers are fields.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memchr;
@@ -60,18 +61,25 @@ impl Decoder {
         Self { state, extension_bytes: 0, trailers: None }
     }
 
-    /// What `bytes` begin with. `skip` is called for each run of framing: so many of the first bytes are to be thrown away, and are gone for this method.
+    /// What `bytes` begin with. `skip` is called for each run of framing: so many of the first
+    /// bytes are to be thrown away, and are gone for this method.
     ///
     /// # Errors
     /// They are no body.
-    pub(crate) fn next(&mut self, mut bytes: &[u8], mut skip: impl FnMut(usize)) -> Result<Next, Malformed> {
+    pub(crate) fn next(
+        &mut self,
+        mut bytes: &[u8],
+        mut skip: impl FnMut(usize),
+    ) -> Result<Next, Malformed> {
         loop {
             let (skipped, state) = match self.state {
                 State::Length(left) | State::Data(left) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                     return Ok(if here == 0 { Next::More } else { Next::Data(here) });
                 }
-                State::UntilClose => return Ok(if bytes.is_empty() { Next::More } else { Next::Data(bytes.len()) }),
+                State::UntilClose => {
+                    return Ok(if bytes.is_empty() { Next::More } else { Next::Data(bytes.len()) });
+                }
                 State::End => return Ok(Next::End),
                 State::Size => match self.size(bytes)? {
                     None => return Ok(Next::More),
@@ -141,17 +149,26 @@ impl Decoder {
         let Some(end) = memchr(b'\n', searched) else {
             let rest = bytes.get(digits..).unwrap_or_default();
             check_extension(rest.strip_suffix(b"\r").unwrap_or(rest))?;
-            return if bytes.len() >= CHUNK_LINE_BYTES_MAX { Err(Malformed("a chunk's first line is too long")) } else { Ok(None) };
+            return if bytes.len() >= CHUNK_LINE_BYTES_MAX {
+                Err(Malformed("a chunk's first line is too long"))
+            } else {
+                Ok(None)
+            };
         };
-        let line =
-            bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(Malformed("a chunk's line ends without a carriage return"))?;
-        let (digits, extension) = line.split_at_checked(digits).ok_or(Malformed("a chunk's size is no number"))?;
+        let line = bytes
+            .get(..end)
+            .and_then(|line| line.strip_suffix(b"\r"))
+            .ok_or(Malformed("a chunk's line ends without a carriage return"))?;
+        let (digits, extension) =
+            line.split_at_checked(digits).ok_or(Malformed("a chunk's size is no number"))?;
         check_extension(extension)?;
         self.extension_bytes += extension.len();
         if self.extension_bytes > EXTENSION_BYTES_MAX {
             return Err(Malformed("the chunks' extensions are too long"));
         }
-        let size = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let size = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok());
         Ok(Some((end + 1, size.ok_or(Malformed("a chunk's size is no number"))?)))
     }
 
@@ -175,11 +192,18 @@ impl Decoder {
         let block = bytes.get(..end).unwrap_or_default();
         let mut lines = [httparse::EMPTY_HEADER; TRAILERS_MAX];
         match httparse::parse_headers(block, &mut lines) {
-            Ok(httparse::Status::Complete((length, fields))) if length == end && !has_bare_line_end(block) => {
+            Ok(httparse::Status::Complete((length, fields)))
+                if length == end && !has_bare_line_end(block) =>
+            {
                 let mut map = HeaderMap::with_capacity(fields.len());
                 for field in fields {
-                    let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Malformed("a trailer's name is none"))?;
-                    map.append(name, HeaderValue::from_bytes(field.value).map_err(|_| Malformed("a trailer's value is none"))?);
+                    let name = HeaderName::from_bytes(field.name.as_bytes())
+                        .map_err(|_| Malformed("a trailer's name is none"))?;
+                    map.append(
+                        name,
+                        HeaderValue::from_bytes(field.value)
+                            .map_err(|_| Malformed("a trailer's value is none"))?,
+                    );
                 }
                 self.trailers = Some(Box::new(map));
                 Ok(Some(end))
@@ -193,9 +217,14 @@ impl Decoder {
 fn check_extension(text: &[u8]) -> Result<(), Malformed> {
     let begins = text.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
     let visible = text.iter().all(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7F));
-    if visible && begins.is_none_or(|byte| *byte == b';') { Ok(()) } else { Err(Malformed("a chunk's extension is none")) }
+    if visible && begins.is_none_or(|byte| *byte == b';') {
+        Ok(())
+    } else {
+        Err(Malformed("a chunk's extension is none"))
+    }
 }
 
 fn has_bare_line_end(block: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', block).any(|at| at.checked_sub(1).and_then(|before| block.get(before)) != Some(&b'\r'))
+    memchr::memchr_iter(b'\n', block)
+        .any(|at| at.checked_sub(1).and_then(|before| block.get(before)) != Some(&b'\r'))
 }

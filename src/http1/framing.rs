@@ -1,4 +1,5 @@
-//! How long a message's body is (RFC 9112, 6.3). What could be read in two ways is refused. Knows no bytes of a body.
+//! How long a message's body is (RFC 9112, 6.3). What could be read in two ways is refused. Knows
+//! no bytes of a body.
 
 use http::{Method, StatusCode, Version};
 
@@ -25,10 +26,14 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
         return Ok(Framing::Length(0));
     }
     if !fields.has(Known::TransferEncoding) {
-        return length(fields).map(Framing::Length).ok_or(Refused::Malformed("Content-Length is no number, or two"));
+        return length(fields)
+            .map(Framing::Length)
+            .ok_or(Refused::Malformed("Content-Length is no number, or two"));
     }
     if fields.has(Known::ContentLength) {
-        return Err(Refused::Malformed("both Content-Length and Transfer-Encoding say how long the body is"));
+        return Err(Refused::Malformed(
+            "both Content-Length and Transfer-Encoding say how long the body is",
+        ));
     }
     if request.version == Version::HTTP_10 {
         return Err(Refused::Malformed("HTTP/1.0 has no Transfer-Encoding"));
@@ -40,7 +45,8 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
             let all = || fields.get_all(Known::TransferEncoding).flat_map(list);
             let chunked = all().filter(|coding| coding.eq_ignore_ascii_case(b"chunked")).count();
             let last = all().last().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
-            // Without `chunked` at its end nobody knows where a request ends, and twice it may have been read as nested.
+            // Without `chunked` at its end nobody knows where a request ends, and twice it may have
+            // been read as nested.
             if last && chunked == 1 {
                 Err(Refused::UnknownCoding)
             } else {
@@ -51,10 +57,16 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
 }
 
 /// Of a reply; a length that stands beside chunks is taken off, one that is repeated is left once.
-pub(super) fn of_reply(reply: &mut Response, method: &Method, version: Version) -> Result<Framing, Refused> {
+pub(super) fn of_reply(
+    reply: &mut Response,
+    method: &Method,
+    version: Version,
+) -> Result<Framing, Refused> {
     let status = reply.status;
-    let bodiless =
-        *method == Method::HEAD || status.is_informational() || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+    let bodiless = *method == Method::HEAD
+        || status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED;
     let fields = &mut reply.fields;
     if !fields.present().meets(LENGTHS) {
         return Ok(if bodiless { Framing::Length(0) } else { Framing::UntilClose });
@@ -77,7 +89,8 @@ pub(super) fn of_reply(reply: &mut Response, method: &Method, version: Version) 
         return Ok(Framing::Length(if bodiless { 0 } else { length }));
     }
     drop(values);
-    let length = length_of(fields.get_all(Known::ContentLength).flat_map(list)).ok_or(Refused::Malformed("Content-Length is no number"))?;
+    let length = length_of(fields.get_all(Known::ContentLength).flat_map(list))
+        .ok_or(Refused::Malformed("Content-Length is no number"))?;
     // `5, 5` is one length that a proxy before us has joined (RFC 9110, 8.6).
     fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
     Ok(Framing::Length(if bodiless { 0 } else { length }))
@@ -93,12 +106,15 @@ fn length_of<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<u64> {
     values.all(|value| number(value) == Some(first)).then_some(first)
 }
 
-/// Digits and nothing else. What does not fit into 63 bits is refused too, since many a peer counts with a sign.
+/// Digits and nothing else. What does not fit into 63 bits is refused too, since many a peer counts
+/// with a sign.
 fn number(text: &[u8]) -> Option<u64> {
     let mut digits = text.iter();
-    let digit = |byte: &u8| Some(byte.wrapping_sub(b'0')).filter(|digit| *digit < 10).map(u64::from);
+    let digit =
+        |byte: &u8| Some(byte.wrapping_sub(b'0')).filter(|digit| *digit < 10).map(u64::from);
     let first = digit(digits.next()?)?;
-    let number = digits.try_fold(first, |number, byte| number.checked_mul(10)?.checked_add(digit(byte)?))?;
+    let number =
+        digits.try_fold(first, |number, byte| number.checked_mul(10)?.checked_add(digit(byte)?))?;
     (number <= u64::MAX >> 1).then_some(number)
 }
 

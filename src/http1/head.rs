@@ -63,11 +63,16 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Where the head is in `bytes`, its empty line included; none where it has not all come. `bytes` are those of the last call and more.
+    /// Where the head is in `bytes`, its empty line included; none where it has not all come.
+    /// `bytes` are those of the last call and more.
     ///
     /// # Errors
     /// A line ends in LF alone, unless `lenient`.
-    pub(super) fn find(&mut self, bytes: &[u8], lenient: bool) -> Result<Option<Range<usize>>, Refused> {
+    pub(super) fn find(
+        &mut self,
+        bytes: &[u8],
+        lenient: bool,
+    ) -> Result<Option<Range<usize>>, Refused> {
         while let Some(found) = bytes.get(self.seen..).and_then(|rest| memchr(b'\n', rest)) {
             let end = self.seen + found;
             let line = bytes.get(self.line..end).unwrap_or_default();
@@ -93,7 +98,10 @@ impl Scan {
     ///
     /// # Errors
     /// It is no head that we take.
-    pub(crate) fn request(&mut self, bytes: &[u8]) -> Result<Option<(RequestHead, usize)>, Refused> {
+    pub(crate) fn request(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Option<(RequestHead, usize)>, Refused> {
         if self.seen == 0
             && let Ok(whole) = whole_request(bytes)
         {
@@ -109,7 +117,11 @@ impl Scan {
     ///
     /// # Errors
     /// It is no head that we take.
-    pub(crate) fn reply(&mut self, bytes: &[u8], method: &Method) -> Result<Option<(ReplyHead, usize)>, Refused> {
+    pub(crate) fn reply(
+        &mut self,
+        bytes: &[u8],
+        method: &Method,
+    ) -> Result<Option<(ReplyHead, usize)>, Refused> {
         if self.seen == 0
             && !bytes.is_empty()
             && let Ok(whole) = whole_reply(bytes, method)
@@ -155,12 +167,20 @@ pub(super) fn request(head: &[u8]) -> Result<RequestHead, Refused> {
 fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
-    let status = httparse::ParserConfig::default().parse_request_with_uninit_headers(&mut parsed, bytes, &mut lines);
+    let status = httparse::ParserConfig::default().parse_request_with_uninit_headers(
+        &mut parsed,
+        bytes,
+        &mut lines,
+    );
     let (head, end) = whole(bytes, status)?;
-    let (Some(method), Some(asked), Some(minor)) = (parsed.method, parsed.path, parsed.version) else { return Err(NOT_HTTP) };
+    let (Some(method), Some(asked), Some(minor)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(NOT_HTTP);
+    };
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let is_connect = method == "CONNECT";
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refused::Malformed("the method is none"))?;
+    let method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| Refused::Malformed("the method is none"))?;
     let (target, authority) = target(asked, is_connect)?;
     let base = offset(head, asked.as_bytes());
     let place = |range: Range<usize>| Span::new(base + range.start..base + range.end);
@@ -170,7 +190,10 @@ fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
     let keep_alive = keeps_alive(&request.fields, version);
     let expects_continue = version == Version::HTTP_11
         && framing != Framing::Length(0)
-        && request.fields.get(Known::Expect).is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        && request
+            .fields
+            .get(Known::Expect)
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
     Ok((RequestHead { request, framing, keep_alive, expects_continue }, end))
 }
 
@@ -208,11 +231,17 @@ pub(super) fn reply(head: &[u8], method: &Method) -> Result<ReplyHead, Refused> 
 fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), Refused> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut []);
-    let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, bytes, &mut lines);
+    let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut parsed,
+        bytes,
+        &mut lines,
+    );
     let (head, end) = whole(bytes, status)?;
     let version = if parsed.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
     let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(NOT_HTTP)?;
-    let reason = parsed.reason.filter(|reason| !reason.is_empty() && status.canonical_reason() != Some(reason));
+    let reason = parsed
+        .reason
+        .filter(|reason| !reason.is_empty() && status.canonical_reason() != Some(reason));
     let mut reply = Response::new(status, crate::wire::Body::empty());
     reply.reason = reason.map(|reason| reason.as_bytes().into());
     reply.fields = fields(head, parsed.headers).unwrap_or_else(|| {
@@ -263,7 +292,8 @@ fn keeps_alive(fields: &Fields, version: Version) -> bool {
         return version == Version::HTTP_11;
     }
     let said = |word: &[u8]| {
-        let tokens = fields.get_all(Known::Connection).flat_map(|value| value.split(|byte| *byte == b','));
+        let tokens =
+            fields.get_all(Known::Connection).flat_map(|value| value.split(|byte| *byte == b','));
         tokens.map(<[u8]>::trim_ascii).any(|token| token.eq_ignore_ascii_case(word))
     };
     !said(b"close") && (version == Version::HTTP_11 || said(b"keep-alive"))
@@ -292,11 +322,16 @@ fn target(asked: &str, is_connect: bool) -> Result<(Range<usize>, Option<Range<u
     Ok((start + authority..start + authority + length, Some(start..start + authority)))
 }
 
-/// How much of `asked` is path and query: a fragment is left off. None where a byte has no place in either.
+/// How much of `asked` is path and query: a fragment is left off. None where a byte has no place in
+/// either.
 fn path(asked: &str) -> Option<usize> {
     let mut bytes = asked.bytes().enumerate();
-    let is = |byte: u8, place: u8| PLACES.get(usize::from(byte)).is_some_and(|places| places & place != 0);
-    let Some((place, end)) = bytes.by_ref().find(|(_, byte)| !is(*byte, IN_PATH)) else { return Some(asked.len()) };
+    let is = |byte: u8, place: u8| {
+        PLACES.get(usize::from(byte)).is_some_and(|places| places & place != 0)
+    };
+    let Some((place, end)) = bytes.by_ref().find(|(_, byte)| !is(*byte, IN_PATH)) else {
+        return Some(asked.len());
+    };
     let (place, end) = match end {
         b'?' => match bytes.find(|(_, byte)| !is(*byte, IN_QUERY)) {
             Some(found) => found,
@@ -314,7 +349,10 @@ const IN_QUERY: u8 = 2;
 /// `"`, `{`, `}` and UTF-8 in the path, all that is visible in the query.
 static PLACES: [u8; 256] = places();
 
-#[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, where an index out of bounds is an error of the build"
+)]
 const fn places() -> [u8; 256] {
     let mut places = [0; 256];
     let mut byte = 0;

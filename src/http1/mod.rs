@@ -1,11 +1,13 @@
-//! HTTP/1.1 for both ends: heads in and out, where a body ends, and how bytes are sent. Knows no route, no pool and no timeout: `listen` and
-//! `upstream` own the connections and drive them with what is here.
+//! HTTP/1.1 for both ends: heads in and out, where a body ends, and how bytes are sent. Knows no
+//! route, no pool and no timeout: `listen` and `upstream` own the connections and drive them with
+//! what is here.
 //!
 //! Read on in `head` (a request's or a reply's head out of a buffer), `framing` (how long its body
 //! is), `decode` (a body's bytes out of the buffer) and `reader` (the buffer with them), `write`
 //! (heads into a buffer) and `send` (head and body onto a connection).
 //!
-//! A message's body, as [`Decoder`] reads it (RFC 9112, 6 and 7); in each state, what the next bytes mean:
+//! A message's body, as [`Decoder`] reads it (RFC 9112, 6 and 7); in each state, what the next
+//! bytes mean:
 //!
 //! | state | the bytes are | then | ends early |
 //! |---|---|---|---|

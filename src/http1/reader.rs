@@ -40,7 +40,10 @@ impl Reader {
 
     /// Ready when there is content, or the body has ended. `read` reads into the room it is given:
     /// the number of bytes, 0 at the connection's end.
-    pub(crate) fn poll_content(&mut self, mut read: impl FnMut(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<Result<(), BodyError>> {
+    pub(crate) fn poll_content(
+        &mut self,
+        mut read: impl FnMut(&mut [u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<Result<(), BodyError>> {
         loop {
             match self.next() {
                 Ok(Next::Data(bytes)) => {
@@ -53,7 +56,11 @@ impl Reader {
             }
             match ready!(self.input.poll_fill_body(&mut read)) {
                 Ok(0) if self.decoder.close() => return Poll::Ready(Ok(())),
-                Ok(0) => return Poll::Ready(Err(BodyError::Cut(Arc::new(io::Error::from(io::ErrorKind::UnexpectedEof))))),
+                Ok(0) => {
+                    return Poll::Ready(Err(BodyError::Cut(Arc::new(io::Error::from(
+                        io::ErrorKind::UnexpectedEof,
+                    )))));
+                }
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Err(BodyError::Cut(Arc::new(error)))),
             }
@@ -113,7 +120,8 @@ mod tests {
     /// Reads a body whose bytes come in these pieces, with a wait before each and the connection's
     /// end behind them: its content, and how it ended.
     fn read(framing: Framing, pieces: &[&str]) -> (String, Result<(), BodyError>, Reader) {
-        let mut answers = pieces.iter().flat_map(|piece| [None, Some(*piece)]).chain([None, Some("")]);
+        let mut answers =
+            pieces.iter().flat_map(|piece| [None, Some(*piece)]).chain([None, Some("")]);
         let (mut reader, mut content) = (Reader::new(Buffer::default(), framing), String::new());
         loop {
             let filled = reader.poll_content(|room| match answers.next() {
@@ -127,7 +135,9 @@ mod tests {
             match filled {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return (content, Err(error), reader),
-                Poll::Ready(Ok(())) if reader.content().is_empty() => return (content, Ok(()), reader),
+                Poll::Ready(Ok(())) if reader.content().is_empty() => {
+                    return (content, Ok(()), reader);
+                }
                 Poll::Ready(Ok(())) => {
                     content.push(char::from(reader.content()[0]));
                     reader.consume(1);
@@ -145,7 +155,11 @@ mod tests {
         ] {
             let (content, end, reader) = read(framing, pieces);
             assert!(end.is_ok() && reader.is_end(), "{framing:?}: {end:?}");
-            assert_eq!((content.as_str(), reader.input.bytes()), ("hello", left.as_bytes()), "{framing:?}");
+            assert_eq!(
+                (content.as_str(), reader.input.bytes()),
+                ("hello", left.as_bytes()),
+                "{framing:?}"
+            );
         }
     }
 

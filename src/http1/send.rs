@@ -1,6 +1,8 @@
-//! What is to be sent on a connection: a head, and a body as it comes. Knows neither whose connection it is nor what the body is of.
+//! What is to be sent on a connection: a head, and a body as it comes. Knows neither whose
+//! connection it is nor what the body is of.
 //!
-//! Small pieces are gathered, so that a head and a short body leave in one call. Large ones are sent from where they lie.
+//! Small pieces are gathered, so that a head and a short body leave in one call. Large ones are
+//! sent from where they lie.
 
 use std::fmt::Write as _;
 use std::io::{self, IoSlice};
@@ -97,7 +99,8 @@ impl Outbox {
         self.sent == self.out.len() && self.direct == 0
     }
 
-    /// Whether all that is held up is the body: when it was last polled, all that had come was sent.
+    /// Whether all that is held up is the body: when it was last polled, all that had come was
+    /// sent.
     pub(crate) fn awaits_body(&self) -> bool {
         self.awaits_body && self.is_empty()
     }
@@ -139,7 +142,12 @@ impl Outbox {
         sent
     }
 
-    fn poll_steps<S: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut S, body: &mut Body) -> Poll<Result<(), SendError>> {
+    fn poll_steps<S: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut S,
+        body: &mut Body,
+    ) -> Poll<Result<(), SendError>> {
         loop {
             let step = self.step(cx, body);
             self.awaits_body = matches!(step, Step::Send(true));
@@ -196,7 +204,9 @@ impl Outbox {
     fn take(&mut self, body: &mut Body) -> Result<(), SendError> {
         let bytes = body.data().len();
         match &mut self.encoding {
-            Encoding::Length(left) => *left = left.checked_sub(bytes as u64).ok_or(SendError::Length)?,
+            Encoding::Length(left) => {
+                *left = left.checked_sub(bytes as u64).ok_or(SendError::Length)?
+            }
             Encoding::Chunked => push_size(&mut self.out, bytes),
             Encoding::Nothing | Encoding::Close => {}
         }
@@ -237,15 +247,24 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends what is gathered, and the piece that follows it. Ready when both are sent; a piece's own end is gathered then, for what follows.
-    fn poll_write<S: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut S, body: &mut Body) -> Poll<io::Result<()>> {
+    /// Sends what is gathered, and the piece that follows it. Ready when both are sent; a piece's
+    /// own end is gathered then, for what follows.
+    fn poll_write<S: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut S,
+        body: &mut Body,
+    ) -> Poll<io::Result<()>> {
         while self.direct > 0 {
             let head = self.out.get(self.sent..).unwrap_or_default();
             let piece = body.data().get(..self.direct).unwrap_or_default();
             let wrote = if head.is_empty() {
                 ready!(Pin::new(&mut *io).poll_write(cx, piece))?
             } else {
-                ready!(Pin::new(&mut *io).poll_write_vectored(cx, &[IoSlice::new(head), IoSlice::new(piece)]))?
+                ready!(
+                    Pin::new(&mut *io)
+                        .poll_write_vectored(cx, &[IoSlice::new(head), IoSlice::new(piece)])
+                )?
             };
             if wrote == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -265,7 +284,11 @@ impl Outbox {
     }
 
     /// Sends what is gathered.
-    pub(crate) fn poll_flush<S: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut S) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush<S: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut S,
+    ) -> Poll<io::Result<()>> {
         while let Some(rest) = self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let wrote = ready!(Pin::new(&mut *io).poll_write(cx, rest))?;
             if wrote == 0 {

@@ -6,7 +6,8 @@ use super::date;
 use super::send::Encoding;
 use crate::wire::{Fields, Known, Request};
 
-/// A request's head. `encoding` says how its body is sent; what its fields say of that is made to agree.
+/// A request's head. `encoding` says how its body is sent; what its fields say of that is made to
+/// agree.
 pub(crate) fn request_head(out: &mut Vec<u8>, request: &mut Request, encoding: Encoding) {
     frame(&mut request.fields, encoding);
     out.extend_from_slice(request.method.as_str().as_bytes());
@@ -28,11 +29,14 @@ pub(crate) fn reply_head(
     out.extend_from_slice(if version == Version::HTTP_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
     out.extend_from_slice(status.as_str().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(reason.or(status.canonical_reason().map(str::as_bytes)).unwrap_or_default());
+    out.extend_from_slice(
+        reason.or(status.canonical_reason().map(str::as_bytes)).unwrap_or_default(),
+    );
     out.extend_from_slice(b"\r\n");
     frame(fields, encoding);
     if status.is_informational() {
-        // What stands in `Connection` of a 101 concerns the protocol that follows. A length is forbidden (RFC 9110, 8.6).
+        // What stands in `Connection` of a 101 concerns the protocol that follows. A length is
+        // forbidden (RFC 9110, 8.6).
         fields.remove(Known::ContentLength);
     } else if closes {
         fields.set(Known::Connection, "close");
@@ -56,7 +60,8 @@ fn frame(fields: &mut Fields, encoding: Encoding) {
             let mut digits = itoa::Buffer::new();
             let digits = digits.format(length);
             let mut said = fields.get_all(Known::ContentLength);
-            // One that is right stays as it came. Two that agree pass as one: whoever reads them next may not take two.
+            // One that is right stays as it came. Two that agree pass as one: whoever reads them
+            // next may not take two.
             let agrees = said.next() == Some(digits.as_bytes()) && said.next().is_none();
             drop(said);
             if !agrees {

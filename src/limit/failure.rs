@@ -1,8 +1,9 @@
 //! What a limit does when its counter can't be reached. Knows fallbacks, not why the store failed.
 //!
-//! `allow` lets the request through uncounted and says so (`LimitOutcome::degraded`, a metric); `deny` makes the whole plan unavailable.
-//! `local` - counting this proxy's share in memory - is not built yet: the configuration refuses it, and a policy that asks for it is treated
-//! as asking for `deny`, the stricter neighbour. A shadow limit refuses nobody, whatever it says.
+//! `allow` lets the request through uncounted and says so (`LimitOutcome::degraded`, a metric);
+//! `deny` makes the whole plan unavailable. `local` - counting this proxy's share in memory - is
+//! not built yet: the configuration refuses it, and a policy that asks for it is treated as asking
+//! for `deny`, the stricter neighbour. A shadow limit refuses nobody, whatever it says.
 
 use super::Scope;
 use crate::plan::{Enforcement, Fallback, Limit};
@@ -12,7 +13,8 @@ pub(super) fn denies(scope: &Scope, limit: &Limit) -> bool {
     limit.enforcement == Enforcement::Enforce && fallback(scope, limit) != Fallback::Allow
 }
 
-/// The limit's own word, which may only be stricter than the scope's unless the scope leaves it to the limit.
+/// The limit's own word, which may only be stricter than the scope's unless the scope leaves it to
+/// the limit.
 fn fallback(scope: &Scope, limit: &Limit) -> Fallback {
     match limit.on_store_error {
         None => scope.on_store_error,
@@ -26,9 +28,15 @@ mod tests {
     use super::*;
     use crate::plan::{Algorithm, Rate};
 
-    fn denied(scope: Fallback, limit_decides: bool, own: Option<Fallback>, enforcement: Enforcement) -> bool {
+    fn denied(
+        scope: Fallback,
+        limit_decides: bool,
+        own: Option<Fallback>,
+        enforcement: Enforcement,
+    ) -> bool {
         let scope = Scope::new("p".into(), "p".into(), scope, limit_decides);
-        let plain = Limit::new("l", "k", Algorithm::Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } });
+        let plain =
+            Limit::new("l", "k", Algorithm::Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } });
         denies(&scope, &Limit { on_store_error: own, enforcement, ..plain })
     }
 

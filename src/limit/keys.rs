@@ -1,14 +1,18 @@
-//! Names of counters: what a key, a tag and a space are made of. Knows digests and escaping, no store.
+//! Names of counters: what a key, a tag and a space are made of. Knows digests and escaping, no
+//! store.
 //!
-//! In Redis a counter is called `PREFIX:1:{TAG}:SCOPE/LIMIT/SHAPE:KEY` (`PREFIX:1:` is the engine's; 1 is the version of this layout):
+//! In Redis a counter is called `PREFIX:1:{TAG}:SCOPE/LIMIT/SHAPE:KEY` (`PREFIX:1:` is the
+//! engine's; 1 is the version of this layout):
 //!
-//! - `TAG` and `KEY` are 128-bit BLAKE3 digests in hexadecimal, keyed by `[store] key_secret` where one is set and the same on every proxy. A
-//!   caller can neither steer a slot with braces, nor make two keys one, nor spend memory with long ones. Without a secret a caller can compute
-//!   digests, and so choose keys of one slot. `TAG` is the first thing in braces, and the prefix has none, so nothing that follows can decide
-//!   the slot.
-//! - `SCOPE` and `LIMIT` are names from the configuration and from the policy, escaped by [`escaped`].
-//! - `SHAPE` is what gives the state its meaning (`programs::Shape`): amount and burst are not in it, so that editing them applies to the
-//!   counters as they are; editing the shape starts fresh.
+//! - `TAG` and `KEY` are 128-bit BLAKE3 digests in hexadecimal, keyed by `[store] key_secret` where
+//!   one is set and the same on every proxy. A caller can neither steer a slot with braces, nor
+//!   make two keys one, nor spend memory with long ones. Without a secret a caller can compute
+//!   digests, and so choose keys of one slot. `TAG` is the first thing in braces, and the prefix
+//!   has none, so nothing that follows can decide the slot.
+//! - `SCOPE` and `LIMIT` are names from the configuration and from the policy, escaped by
+//!   [`escaped`].
+//! - `SHAPE` is what gives the state its meaning (`programs::Shape`): amount and burst are not in
+//!   it, so that editing them applies to the counters as they are; editing the shape starts fresh.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
@@ -50,13 +54,16 @@ impl Digests {
         static RANDOM: OnceLock<[u8; blake3::KEY_LEN]> = OnceLock::new();
         // The standard library seeds its hash tables' keys from the system.
         let random = || {
-            let seed: Vec<u8> = (0..blake3::KEY_LEN / 8).flat_map(|_| RandomState::new().hash_one(0_u64).to_le_bytes()).collect();
+            let seed: Vec<u8> = (0..blake3::KEY_LEN / 8)
+                .flat_map(|_| RandomState::new().hash_one(0_u64).to_le_bytes())
+                .collect();
             blake3::derive_key(PROCESS_CONTEXT, &seed)
         };
         if secret.is_some() { Self::new(secret) } else { Self(Some(*RANDOM.get_or_init(random))) }
     }
 
-    /// The digest of a list of parts. Each is preceded by its length, so that no two lists read alike: `["ab", "c"]` is not `["a", "bc"]`.
+    /// The digest of a list of parts. Each is preceded by its length, so that no two lists read
+    /// alike: `["ab", "c"]` is not `["a", "bc"]`.
     pub(super) fn of(&self, parts: &[&[u8]]) -> u128 {
         let mut bytes = SmallVec::<[u8; INLINE_BYTES]>::new();
         for part in parts {
@@ -95,7 +102,8 @@ impl<'a> PlanDigests<'a> {
     }
 }
 
-/// `SCOPE/LIMIT/SHAPE` with its digest. No secret goes into it: it is made of names that the configuration shows anyway.
+/// `SCOPE/LIMIT/SHAPE` with its digest. No secret goes into it: it is made of names that the
+/// configuration shows anyway.
 pub(super) fn space(scope: &str, limit: &str, shape: &str) -> Space {
     let scope = escaped(scope);
     let limit = escaped(limit);
@@ -108,8 +116,9 @@ pub(super) fn space_prefix(scope: &str, limit: &str) -> String {
     format!("{}/{}/", escaped(scope), escaped(limit))
 }
 
-/// A name as it stands in a key: letters, digits and `._-@` as they are, every other byte as `%XX`, so that no two names look alike and no
-/// brace, slash, colon or control character gets in. A long one becomes `~` and its digest (`~` is otherwise escaped).
+/// A name as it stands in a key: letters, digits and `._-@` as they are, every other byte as `%XX`,
+/// so that no two names look alike and no brace, slash, colon or control character gets in. A long
+/// one becomes `~` and its digest (`~` is otherwise escaped).
 fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -120,7 +129,11 @@ fn escaped(name: &str) -> String {
             let _ = write!(text, "%{byte:02X}");
         }
     }
-    if text.len() <= SCOPE_BYTES_MAX { text } else { format!("~{:032x}", Digests(None).of(&[name.as_bytes()])) }
+    if text.len() <= SCOPE_BYTES_MAX {
+        text
+    } else {
+        format!("~{:032x}", Digests(None).of(&[name.as_bytes()]))
+    }
 }
 
 #[cfg(test)]
@@ -134,7 +147,15 @@ mod tests {
     #[test]
     fn the_border_between_parts_counts() {
         let digests = Digests::new(None);
-        let lists: [&[&[u8]]; 7] = [&[b"ab", b"c"], &[b"a", b"bc"], &[b"abc"], &[b"abc", b""], &[b"", b"abc"], &[], &[b""]];
+        let lists: [&[&[u8]]; 7] = [
+            &[b"ab", b"c"],
+            &[b"a", b"bc"],
+            &[b"abc"],
+            &[b"abc", b""],
+            &[b"", b"abc"],
+            &[],
+            &[b""],
+        ];
         let distinct: HashSet<u128> = lists.iter().map(|parts| digests.of(parts)).collect();
         assert_eq!(distinct.len(), lists.len());
     }
@@ -161,7 +182,12 @@ mod tests {
     fn a_secret_changes_every_digest_and_is_the_same_on_every_proxy() {
         let keyed = |secret: &str| Digests::new(Some(&Secret(secret.into()))).of(&[b"203.0.113.7"]);
         assert_eq!(keyed("s"), keyed("s"));
-        let distinct = HashSet::from([Digests::new(None).of(&[b"203.0.113.7"]), keyed("s"), keyed("t"), keyed("")]);
+        let distinct = HashSet::from([
+            Digests::new(None).of(&[b"203.0.113.7"]),
+            keyed("s"),
+            keyed("t"),
+            keyed(""),
+        ]);
         assert_eq!(distinct.len(), 4);
     }
 
@@ -169,7 +195,11 @@ mod tests {
     fn in_memory_the_process_has_a_secret_of_its_own_and_keeps_it() {
         let digest = |secret: Option<&Secret>| Digests::of_process(secret).of(&[b"203.0.113.7"]);
         assert_eq!(digest(None), digest(None), "a reload finds its counters");
-        assert_ne!(digest(None), Digests::new(None).of(&[b"203.0.113.7"]), "nobody else can compute it");
+        assert_ne!(
+            digest(None),
+            Digests::new(None).of(&[b"203.0.113.7"]),
+            "nobody else can compute it"
+        );
         let secret = Secret("s".into());
         assert_eq!(digest(Some(&secret)), Digests::new(Some(&secret)).of(&[b"203.0.113.7"]));
     }

@@ -1,9 +1,12 @@
-//! What requests under way hold of `concurrency` limits: given back when the request lets go of it, and renewed until then.
+//! What requests under way hold of `concurrency` limits: given back when the request lets go of it,
+//! and renewed until then.
 //!
-//! On Redis one task a worker renews all that is held there, three times in a lease's length, so that two renewals may fail. What is not renewed - its
-//! proxy died, its thread is gone - ends by itself. In memory a lease ends with its request or with the process, and is not renewed.
+//! On Redis one task a worker renews all that is held there, three times in a lease's length, so
+//! that two renewals may fail. What is not renewed - its proxy died, its thread is gone - ends by
+//! itself. In memory a lease ends with its request or with the process, and is not renewed.
 //!
-//! A place that is let go of while it is being renewed is given back when that call is over: the other way round the renewal would take it again.
+//! A place that is let go of while it is being renewed is given back when that call is over: the
+//! other way round the renewal would take it again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,13 +102,27 @@ pub(super) struct Held {
 
 impl Held {
     /// Holds what `cell` took at `taken_at_us`.
-    pub(super) fn new(shared: &Arc<Shared>, worker: &Arc<Worker>, cell: Cell, taken_at_us: u64) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        worker: &Arc<Worker>,
+        cell: Cell,
+        taken_at_us: u64,
+    ) -> Self {
         let mut inner = worker.leases.lock();
         let id = inner.next;
         inner.next += 1;
-        inner.held.insert(id, Lease { cells: Cells::from_iter([cell]), taken_at_us, renewing: false, released: false });
+        inner.held.insert(
+            id,
+            Lease {
+                cells: Cells::from_iter([cell]),
+                taken_at_us,
+                renewing: false,
+                released: false,
+            },
+        );
         let runtime = tokio::runtime::Handle::try_current().ok();
-        let runtime = runtime.filter(|_| matches!(*shared.engine, Engine::Redis(_)) && !inner.renews);
+        let runtime =
+            runtime.filter(|_| matches!(*shared.engine, Engine::Redis(_)) && !inner.renews);
         inner.renews |= runtime.is_some();
         // Before the task is made: a runtime that is going down drops it at once.
         drop(inner);
@@ -153,7 +170,10 @@ impl Renewal {
         let mut inner = worker.leases.lock();
         let lease = inner.held.get_mut(&id)?;
         lease.renewing = true;
-        Some((Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id }, lease.cells.clone()))
+        Some((
+            Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id },
+            lease.cells.clone(),
+        ))
     }
 }
 
@@ -162,7 +182,8 @@ impl Drop for Renewal {
         let lease = self.worker.leases.renewed(self.id);
         if lease.is_some() {
             give_back(&self.shared, &self.worker, lease);
-            // Only now that it is queued: a drain that looks in between sees it twice, and never misses it.
+            // Only now that it is queued: a drain that looks in between sees it twice, and never
+            // misses it.
             self.worker.leases.lock().released -= 1;
         }
     }
@@ -181,7 +202,9 @@ async fn renew(shared: Arc<Shared>, mut task: Renewing) {
         };
         rounds.retain(|_, round| !round.is_finished());
         for (shard, held) in shards {
-            rounds.entry(shard).or_insert_with(|| tokio::spawn(renew_all(Arc::clone(&shared), Arc::clone(&worker), held)));
+            rounds.entry(shard).or_insert_with(|| {
+                tokio::spawn(renew_all(Arc::clone(&shared), Arc::clone(&worker), held))
+            });
         }
     }
 }

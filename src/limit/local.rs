@@ -1,8 +1,10 @@
-//! What each worker keeps for itself, so that a decision formats nothing and takes no lock: the spaces of the limits it has seen, the
-//! counters of their metrics, and its queue of settling calls.
+//! What each worker keeps for itself, so that a decision formats nothing and takes no lock: the
+//! spaces of the limits it has seen, the counters of their metrics, and its queue of settling
+//! calls.
 //!
-//! In a thread-local that is borrowed only inside [`with`], never across an await. Limit names come from guests, so everything here is
-//! bounded: what grows over its bound is forgotten and made again.
+//! In a thread-local that is borrowed only inside [`with`], never across an await. Limit names come
+//! from guests, so everything here is bounded: what grows over its bound is forgotten and made
+//! again.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -39,7 +41,8 @@ pub(super) struct Local {
     scopes: HashMap<usize, KnownScope, Addresses>,
 }
 
-/// Hashes an address that nobody outside can choose: spread by a multiplication, not guarded by SipHash.
+/// Hashes an address that nobody outside can choose: spread by a multiplication, not guarded by
+/// SipHash.
 #[derive(Clone, Copy, Default)]
 struct Addresses;
 
@@ -59,7 +62,8 @@ impl Hasher for AddressHasher {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // 2^64 divided by the golden ratio: consecutive addresses fall far apart. Swapped, because the table reads the low bits first.
+        // 2^64 divided by the golden ratio: consecutive addresses fall far apart. Swapped, because
+        // the table reads the low bits first.
         self.0 = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
     }
 
@@ -72,7 +76,8 @@ impl Hasher for AddressHasher {
 pub(super) struct KnownScope {
     scope: Weak<Scope>,
     degraded: OnceCell<Counter>,
-    /// Policies choose these names, and what is kept of them is bounded: a seed of our own is guard enough.
+    /// Policies choose these names, and what is kept of them is bounded: a seed of our own is guard
+    /// enough.
     names: HashMap<String, KnownLimit, RandomState>,
 }
 
@@ -87,13 +92,20 @@ struct KnownLimit {
 /// Calls `work` with this worker's memory of `shared`. `work` must not come back here.
 pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) -> T {
     LOCALS.with_borrow_mut(|locals| {
-        let at = locals.iter().position(|local| std::ptr::eq(local.limiter.as_ptr(), Arc::as_ptr(shared)));
+        let at = locals
+            .iter()
+            .position(|local| std::ptr::eq(local.limiter.as_ptr(), Arc::as_ptr(shared)));
         if let Some(local) = at.and_then(|at| locals.get_mut(at)) {
             return work(local);
         }
-        // A limiter is met for the first time: the moment to forget those that are gone. As many stay as there are limiters.
+        // A limiter is met for the first time: the moment to forget those that are gone. As many
+        // stay as there are limiters.
         locals.retain(|local| local.limiter.strong_count() > 0);
-        let mut local = Local { limiter: Arc::downgrade(shared), worker: shared.new_worker(), scopes: HashMap::default() };
+        let mut local = Local {
+            limiter: Arc::downgrade(shared),
+            worker: shared.new_worker(),
+            scopes: HashMap::default(),
+        };
         let answer = work(&mut local);
         locals.push(local);
         answer
@@ -106,7 +118,11 @@ impl Local {
     }
 
     /// Calls `work` with what is known of `scope`.
-    pub(super) fn scope<T>(&mut self, scope: &Arc<Scope>, work: impl FnOnce(&mut KnownScope) -> T) -> T {
+    pub(super) fn scope<T>(
+        &mut self,
+        scope: &Arc<Scope>,
+        work: impl FnOnce(&mut KnownScope) -> T,
+    ) -> T {
         let address = Arc::as_ptr(scope).addr();
         if let Some(known) = self.scopes.get_mut(&address) {
             return work(known);
@@ -116,7 +132,11 @@ impl Local {
         if self.scopes.len() >= SCOPES_MAX {
             self.scopes.clear();
         }
-        let mut known = KnownScope { scope: Arc::downgrade(scope), degraded: OnceCell::new(), names: HashMap::default() };
+        let mut known = KnownScope {
+            scope: Arc::downgrade(scope),
+            degraded: OnceCell::new(),
+            names: HashMap::default(),
+        };
         let answer = work(&mut known);
         self.scopes.insert(address, known);
         answer
@@ -125,9 +145,17 @@ impl Local {
 
 impl KnownScope {
     /// The space of `limit` in this scope, made when it is met for the first time.
-    pub(super) fn space(&mut self, scope: &Scope, limit: &str, algorithm: &Algorithm, shared: &Shared) -> Arc<Space> {
+    pub(super) fn space(
+        &mut self,
+        scope: &Scope,
+        limit: &str,
+        algorithm: &Algorithm,
+        shared: &Shared,
+    ) -> Arc<Space> {
         self.limit(limit, |known| {
-            if let Some((_, space)) = known.spaces.iter().find(|(known, _)| programs::same_shape(known, algorithm)) {
+            if let Some((_, space)) =
+                known.spaces.iter().find(|(known, _)| programs::same_shape(known, algorithm))
+            {
                 return Arc::clone(space);
             }
             if known.spaces.len() >= SHAPES_MAX {
@@ -154,7 +182,9 @@ impl KnownScope {
 
     /// Counts a request that was let through uncounted.
     pub(super) fn count_degraded(&self, scope: &Scope, metrics: &Metrics) {
-        self.degraded.get_or_init(|| metrics.counter(names::STORE_DEGRADED, &[&scope.policy])).inc();
+        self.degraded
+            .get_or_init(|| metrics.counter(names::STORE_DEGRADED, &[&scope.policy]))
+            .inc();
     }
 
     fn limit<T>(&mut self, name: &str, work: impl FnOnce(&mut KnownLimit) -> T) -> T {

@@ -1,4 +1,5 @@
-//! Counters outside requests: finds those of one key again, says in words what they hold, and forgets them. For a person who asks; decides nothing.
+//! Counters outside requests: finds those of one key again, says in words what they hold, and
+//! forgets them. For a person who asks; decides nothing.
 //!
 //! A counter is found by its scope, limit and key; its shape is not known to whoever asks, so each
 //! that is there is told. What the state means follows from the shape alone, as `programs` writes
@@ -44,14 +45,21 @@ pub struct Counter {
 }
 
 /// `algorithms` are those that the limit may have.
-pub(super) async fn find(shared: &Shared, wanted: &Wanted, algorithms: &[Algorithm]) -> Result<Vec<Counter>, EngineError> {
+pub(super) async fn find(
+    shared: &Shared,
+    wanted: &Wanted,
+    algorithms: &[Algorithm],
+) -> Result<Vec<Counter>, EngineError> {
     let Wanted { scope, limit, key, tag } = wanted;
     let prefix = keys::space_prefix(scope, limit);
     let digest = |text: &str| shared.digests.of(&[text.as_bytes()]);
     let any = Arc::new(Space { text: String::new(), digest: 0 });
     let key = Key { tag: digest(tag.as_ref().unwrap_or(key)), key: digest(key), space: any };
     let found = shared.engine.find(&key, &prefix, kind).await?;
-    let mut told: Vec<Counter> = found.into_iter().filter_map(|found| told(found, prefix.len(), shared, algorithms)).collect();
+    let mut told: Vec<Counter> = found
+        .into_iter()
+        .filter_map(|found| told(found, prefix.len(), shared, algorithms))
+        .collect();
     // Neither store has an order of its own.
     told.sort_by(|one, other| one.shape.cmp(&other.shape));
     Ok(told)
@@ -61,7 +69,12 @@ pub(super) async fn forget(shared: &Shared, counter: &Counter) -> Result<(), Eng
     shared.engine.reset(&counter.key).await
 }
 
-fn told(found: Found, prefix_bytes: usize, shared: &Shared, algorithms: &[Algorithm]) -> Option<Counter> {
+fn told(
+    found: Found,
+    prefix_bytes: usize,
+    shared: &Shared,
+    algorithms: &[Algorithm],
+) -> Option<Counter> {
     let shape = found.key.space.text.get(prefix_bytes..)?.to_owned();
     let known = of_shape(algorithms, &shape, shared.lease);
     let (algorithm, state) = words(&shape, &found.content, found.at_us, known)?;
@@ -91,7 +104,11 @@ mod tests {
     fn what_a_counter_is_made_of_is_known_of_each_shape() {
         for (algorithm, program) in programs::samples() {
             let shape = programs::shape(&algorithm, Duration::from_secs(10));
-            assert_eq!(kind(&format!("public/limit/{shape}")), Some(program.map_or(Kind::Numbers, |program| program.kind)), "{shape}");
+            assert_eq!(
+                kind(&format!("public/limit/{shape}")),
+                Some(program.map_or(Kind::Numbers, |program| program.kind)),
+                "{shape}"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Takes a plan's limits and settles them afterwards.
 //!
-//! Turns a [`Plan`] into engine calls (keys, tags, order), replies into an [`Outcome`], and store failures into what the configuration says.
-//! Knows nothing of HTTP, Wasm or Redis' protocol.
+//! Turns a [`Plan`] into engine calls (keys, tags, order), replies into an [`Outcome`], and store
+//! failures into what the configuration says. Knows nothing of HTTP, Wasm or Redis' protocol.
 //!
 //! In the order of a plan's way: `take` runs its round, `round` says who is asked next and what is
 //! given back, `prepared` keeps what each take of a plan has in common, `programs` and `keys` say
@@ -39,10 +39,11 @@ pub use look::{Counter, Wanted};
 pub struct Settings {
     /// Of one whole decision.
     pub deadline: Duration,
-    /// How long a `concurrency` limit on Redis holds a place whose proxy says nothing any more. Renewed three times in it.
+    /// How long a `concurrency` limit on Redis holds a place whose proxy says nothing any more.
+    /// Renewed three times in it.
     pub lease: Duration,
-    /// Requests that may wait for their turn in a leaky bucket on one worker, at most; those whose take is under way count as well. Beyond, one that
-    /// would have to wait is refused.
+    /// Requests that may wait for their turn in a leaky bucket on one worker, at most; those whose
+    /// take is under way count as well. Beyond, one that would have to wait is refused.
     pub waiting_max: usize,
     /// Keys the digests of tags and keys; the same on every proxy.
     pub key_secret: Option<Secret>,
@@ -69,22 +70,26 @@ pub fn shipped_names() -> &'static [&'static str] {
     &programs::NAMES
 }
 
-/// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so nothing here is contended.
+/// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so
+/// nothing here is contended.
 ///
-/// Build one for as long as its engine lives: a grant and the queue of settling calls belong to the limiter that made them.
+/// Build one for as long as its engine lives: a grant and the queue of settling calls belong to the
+/// limiter that made them.
 #[derive(Debug)]
 pub struct Limiter {
     shared: Arc<shared::Shared>,
 }
 
-/// Whose counters: a policy as configured, or that policy on one route. Made once for each route when the house is built.
+/// Whose counters: a policy as configured, or that policy on one route. Made once for each route
+/// when the house is built.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// `POLICY` or `POLICY@ROUTE`, as [`Scope::name_of`] makes it.
     pub name: String,
     /// For metrics.
     pub policy: String,
-    /// What to do when a counter can't be reached and the limit itself says nothing. `Local` is not built yet and means `Deny`.
+    /// What to do when a counter can't be reached and the limit itself says nothing. `Local` is not
+    /// built yet and means `Deny`.
     pub on_store_error: Fallback,
     /// Whether a limit may be looser than `on_store_error`.
     pub limit_decides: bool,
@@ -105,10 +110,12 @@ impl Clone for Owner {
 /// What came of a plan.
 #[derive(Debug)]
 pub enum Take {
-    /// All enforced limits fitted and are charged (or were let through uncounted, which `outcome` says for each).
+    /// All enforced limits fitted and are charged (or were let through uncounted, which `outcome`
+    /// says for each).
     Granted(Outcome, Grant),
-    /// One or more refused; nothing is charged. Each limit was evaluated all the same, so the longest `Retry-After` is known, except where an
-    /// enforced limit has an amount or a burst of 0: then no counter was asked, and the others show their whole allowance.
+    /// One or more refused; nothing is charged. Each limit was evaluated all the same, so the
+    /// longest `Retry-After` is known, except where an enforced limit has an amount or a burst of
+    /// 0: then no counter was asked, and the others show their whole allowance.
     Refused(Outcome),
     /// A counter could not be reached, and the configuration denies then.
     Unavailable,
@@ -116,8 +123,8 @@ pub enum Take {
 
 /// What a request holds: settled once at its end.
 ///
-/// Dropped without [`Grant::settle`] it is the same as [`Ending::ClientGone`]: nothing is given back but a place in a `concurrency` limit, which is held
-/// exactly as long as the grant.
+/// Dropped without [`Grant::settle`] it is the same as [`Ending::ClientGone`]: nothing is given
+/// back but a place in a `concurrency` limit, which is held exactly as long as the grant.
 #[derive(Debug)]
 #[must_use = "a grant that is not settled gives nothing back"]
 pub struct Grant {
@@ -147,7 +154,12 @@ pub enum Ending {
 impl Scope {
     /// A scope of this name, for a policy's metrics; see the fields for the rest.
     #[must_use]
-    pub fn new(name: String, policy: String, on_store_error: Fallback, limit_decides: bool) -> Self {
+    pub fn new(
+        name: String,
+        policy: String,
+        on_store_error: Fallback,
+        limit_decides: bool,
+    ) -> Self {
         Self { name, policy, on_store_error, limit_decides, owner: Owner::default() }
     }
 
@@ -160,8 +172,8 @@ impl Scope {
         }
     }
 
-    /// A scope's name: the policy's, or that policy on one route. `@` inside either is escaped, so that no two scopes share counters by their
-    /// names.
+    /// A scope's name: the policy's, or that policy on one route. `@` inside either is escaped, so
+    /// that no two scopes share counters by their names.
     #[must_use]
     pub fn name_of(policy: &str, route: Option<&str>) -> String {
         let plain = |name: &str| name.replace('%', "%25").replace('@', "%40");
@@ -176,17 +188,19 @@ impl Limiter {
         Self { shared: Arc::new(shared::Shared::new(settings, engine, metrics)) }
     }
 
-    /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a charge: on Redis it must run inside a tokio
-    /// runtime, where what was sent is seen through to its end and then settled as [`Ending::Unsent`].
+    /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a
+    /// charge: on Redis it must run inside a tokio runtime, where what was sent is seen through to
+    /// its end and then settled as [`Ending::Unsent`].
     ///
-    /// A leaky bucket's wait is over when this returns: it needs a tokio runtime with a clock, in memory too. A future that is dropped while it waits
-    /// is settled as [`Ending::Unsent`] as well, and its turn stays taken.
+    /// A leaky bucket's wait is over when this returns: it needs a tokio runtime with a clock, in
+    /// memory too. A future that is dropped while it waits is settled as [`Ending::Unsent`] as
+    /// well, and its turn stays taken.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
         take::take(&self.shared, scope, plan).await
     }
 
-    /// The counters of one key, one for each shape that its limit has or had: for a person who asks. In memory, those of limits that were asked since
-    /// the engine was made.
+    /// The counters of one key, one for each shape that its limit has or had: for a person who
+    /// asks. In memory, those of limits that were asked since the engine was made.
     ///
     /// # Errors
     /// The store does not answer.
@@ -199,11 +213,16 @@ impl Limiter {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn find_of(&self, wanted: &Wanted, algorithms: &[Algorithm]) -> Result<Vec<Counter>, EngineError> {
+    pub async fn find_of(
+        &self,
+        wanted: &Wanted,
+        algorithms: &[Algorithm],
+    ) -> Result<Vec<Counter>, EngineError> {
         look::find(&self.shared, wanted, algorithms).await
     }
 
-    /// Forgets a counter that was found: its whole allowance is back. Places in flight that are still held come back when they are renewed.
+    /// Forgets a counter that was found: its whole allowance is back. Places in flight that are
+    /// still held come back when they are renewed.
     ///
     /// # Errors
     /// The store does not answer.
@@ -211,12 +230,14 @@ impl Limiter {
         look::forget(&self.shared, counter).await
     }
 
-    /// Waits until every take and settling call so far is done, on all workers, at most `grace`. Their runtimes must still run.
+    /// Waits until every take and settling call so far is done, on all workers, at most `grace`.
+    /// Their runtimes must still run.
     pub async fn drain(&self, grace: Duration) {
         drain(&self.shared, grace).await;
     }
 
-    /// What is left of this limiter once another has taken its place: requests under way settle where they were charged.
+    /// What is left of this limiter once another has taken its place: requests under way settle
+    /// where they were charged.
     #[must_use]
     pub fn retire(&self) -> Retired {
         Retired(Arc::downgrade(&self.shared))
@@ -244,15 +265,20 @@ impl Retired {
 
 async fn drain(shared: &shared::Shared, grace: Duration) {
     if tokio::time::timeout(grace, shared.drained()).await.is_err() {
-        tracing::warn!(calls = shared.pending(), "settling calls were not done within the grace period");
+        tracing::warn!(
+            calls = shared.pending(),
+            "settling calls were not done within the grace period"
+        );
     }
 }
 
 impl Grant {
-    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's own words: units below zero and resets for limits
-    /// that are settled so ([`crate::plan::Refund::BySettle`]; at most what was taken is given back), units above zero for any (best effort: what
-    /// does not fit any more is not charged, and counted). Places in a `concurrency` limit go with the grant and turns in a leaky bucket stay taken:
-    /// neither is adjusted. Returns at once: on Redis the work is queued.
+    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's
+    /// own words: units below zero and resets for limits that are settled so
+    /// ([`crate::plan::Refund::BySettle`]; at most what was taken is given back), units above zero
+    /// for any (best effort: what does not fit any more is not charged, and counted). Places in a
+    /// `concurrency` limit go with the grant and turns in a leaky bucket stay taken: neither is
+    /// adjusted. Returns at once: on Redis the work is queued.
     pub fn settle(self, ending: Ending, adjustments: &[Adjustment]) {
         settle::settle(&self, ending, adjustments);
     }

@@ -1,8 +1,10 @@
-//! What a plan's limits are for the engine: the part that does not depend on the moment, worked out once and kept with the plan. Knows no store.
+//! What a plan's limits are for the engine: the part that does not depend on the moment, worked out
+//! once and kept with the plan. Knows no store.
 //!
-//! A policy's decision is remembered with its plan, so most takes find the digests of their keys, their spaces and their numbers here. What is kept
-//! holds for one limiter and for scopes of one name, and says so ([`Prepared::owner`]): a reload may bring another limiter, and routes with a scope of their
-//! own share a policy's plans.
+//! A policy's decision is remembered with its plan, so most takes find the digests of their keys,
+//! their spaces and their numbers here. What is kept holds for one limiter and for scopes of one
+//! name, and says so ([`Prepared::owner`]): a reload may bring another limiter, and routes with a
+//! scope of their own share a policy's plans.
 
 use std::sync::Arc;
 
@@ -26,7 +28,8 @@ pub(super) struct Prepared {
     owner: u64,
     /// An enforced limit never passes, so none is asked: there are no calls.
     pub(super) refuses: bool,
-    /// One for each tag, in the order in which they are asked. A limit that never passes is in none.
+    /// One for each tag, in the order in which they are asked. A limit that never passes is in
+    /// none.
     pub(super) calls: Calls,
     /// Whether something is kept by name: a log's units, or places in flight.
     pub(super) named: bool,
@@ -58,8 +61,14 @@ pub(super) struct Asked {
     pub(super) now_us: i64,
 }
 
-/// Calls `work` with what `plan` is for `shared` and `scope`, which is worked out first where it is not known.
-pub(super) fn with<T>(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, work: impl FnOnce(&Prepared) -> T) -> T {
+/// Calls `work` with what `plan` is for `shared` and `scope`, which is worked out first where it is
+/// not known.
+pub(super) fn with<T>(
+    shared: &Arc<Shared>,
+    scope: &Arc<Scope>,
+    plan: &Plan,
+    work: impl FnOnce(&Prepared) -> T,
+) -> T {
     let owner = scope.owner(shared);
     plan.slot().with(SmallVec::<[Prepared; 1]>::new, |kept| {
         let at = kept.iter().position(|prepared| prepared.owner == owner).unwrap_or_else(|| {
@@ -83,7 +92,9 @@ impl Prepared {
         let never = |limit: &Limit| programs::never_passes(&limit.algorithm);
         let mut prepared = Self {
             owner,
-            refuses: limits.iter().any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
+            refuses: limits
+                .iter()
+                .any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
             calls: Calls::default(),
             named: limits.iter().any(|limit| is_named(&limit.algorithm)),
             dated: limits.iter().any(is_dated),
@@ -97,7 +108,11 @@ impl Prepared {
             local.scope(scope, |known| {
                 for (limit, place) in limits.iter().zip(0_u8..).filter(|(limit, _)| !never(limit)) {
                     let last = matches!(limit.algorithm, Algorithm::LeakyBucket { .. });
-                    prepared.calls.add(cell(&mut digests, shared, scope, known, limit), place, last);
+                    prepared.calls.add(
+                        cell(&mut digests, shared, scope, known, limit),
+                        place,
+                        last,
+                    );
                 }
             });
         });
@@ -106,7 +121,11 @@ impl Prepared {
 
     /// The moment of a take; `has_place` is asked for a place to wait where one may be needed.
     pub(super) fn moment(&self, shared: &Shared, has_place: impl FnOnce() -> bool) -> Moment {
-        Moment { member: self.new_member(), now_us: self.now_us(shared), must_not_wait: self.may_wait && !has_place() }
+        Moment {
+            member: self.new_member(),
+            now_us: self.now_us(shared),
+            must_not_wait: self.may_wait && !has_place(),
+        }
     }
 
     /// A name for what a plan takes, where that is kept by name.
@@ -115,13 +134,20 @@ impl Prepared {
         if self.named { fastrand::u128(..) } else { 0 }
     }
 
-    /// The proxy's idea of now, in microseconds since 1970, for those that name periods of a calendar; the store's time decides among them.
+    /// The proxy's idea of now, in microseconds since 1970, for those that name periods of a
+    /// calendar; the store's time decides among them.
     pub(super) fn now_us(&self, shared: &Shared) -> i64 {
         if self.dated { shared.clock.wall_us() } else { 0 }
     }
 
     /// A take's round at `moment`.
-    pub(super) fn round(&self, shared: &Shared, scope: &Scope, limits: &[Limit], moment: Moment) -> Round<'_> {
+    pub(super) fn round(
+        &self,
+        shared: &Shared,
+        scope: &Scope,
+        limits: &[Limit],
+        moment: Moment,
+    ) -> Round<'_> {
         let adjusted = self.named || self.dated || moment.must_not_wait;
         let adjust = |cell: &mut Cell, place: usize| {
             cell.member = moment.member;
@@ -138,21 +164,39 @@ impl Prepared {
     }
 
     /// The counter of `limit`, which is at `place` in the plan, and what is asked of it.
-    pub(super) fn cell(&self, shared: &Arc<Shared>, scope: &Arc<Scope>, (limit, place): (&Limit, usize), asked: Asked) -> Cell {
+    pub(super) fn cell(
+        &self,
+        shared: &Arc<Shared>,
+        scope: &Arc<Scope>,
+        (limit, place): (&Limit, usize),
+        asked: Asked,
+    ) -> Cell {
         // One that never passes is in no call.
         let anew = || {
             let mut digests = PlanDigests::new(&shared.digests);
-            local::with(shared, |local| local.scope(scope, |known| cell(&mut digests, shared, scope, known, limit)))
+            local::with(shared, |local| {
+                local.scope(scope, |known| cell(&mut digests, shared, scope, known, limit))
+            })
         };
         let cell = self.calls.cell(place).cloned().unwrap_or_else(anew);
         let Asked { cost, member, now_us } = asked;
-        let numbers = if is_dated(limit) { programs::numbers(&limit.algorithm, shared.lease, now_us) } else { cell.numbers };
+        let numbers = if is_dated(limit) {
+            programs::numbers(&limit.algorithm, shared.lease, now_us)
+        } else {
+            cell.numbers
+        };
         Cell { cost, member, numbers, ..cell }
     }
 }
 
 /// `limit`'s counter, and what every take asks of it.
-fn cell<'a>(digests: &mut PlanDigests<'a>, shared: &Shared, scope: &Scope, known: &mut KnownScope, limit: &'a Limit) -> Cell {
+fn cell<'a>(
+    digests: &mut PlanDigests<'a>,
+    shared: &Shared,
+    scope: &Scope,
+    known: &mut KnownScope,
+    limit: &'a Limit,
+) -> Cell {
     let tag = digests.of(limit.tag_or_key());
     let key = digests.of(&limit.key);
     Cell {
@@ -162,7 +206,11 @@ fn cell<'a>(digests: &mut PlanDigests<'a>, shared: &Shared, scope: &Scope, known
         shadow: limit.enforcement == Enforcement::Shadow,
         cost: limit.cost,
         // A calendar's periods are named at the take.
-        numbers: if is_dated(limit) { [0; NUMBERS_MAX] } else { programs::numbers(&limit.algorithm, shared.lease, 0) },
+        numbers: if is_dated(limit) {
+            [0; NUMBERS_MAX]
+        } else {
+            programs::numbers(&limit.algorithm, shared.lease, 0)
+        },
         member: 0,
     }
 }
@@ -177,5 +225,6 @@ fn is_dated(limit: &Limit) -> bool {
 
 /// Whether a request may have to wait for this limit's turn. A shadow has nobody wait.
 fn may_wait(limit: &Limit) -> bool {
-    matches!(limit.algorithm, Algorithm::LeakyBucket { .. }) && limit.enforcement == Enforcement::Enforce
+    matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
+        && limit.enforcement == Enforcement::Enforce
 }

@@ -1,6 +1,8 @@
-//! What each algorithm of a plan becomes for the engine: a Lua program, its numbers, and the name of its state's shape.
+//! What each algorithm of a plan becomes for the engine: a Lua program, its numbers, and the name
+//! of its state's shape.
 //!
-//! The only place that knows both `plan::Algorithm` and `lua/`. To add an algorithm: its file in `lua/`, a static here, an arm in each match.
+//! The only place that knows both `plan::Algorithm` and `lua/`. To add an algorithm: its file in
+//! `lua/`, a static here, an arm in each match.
 
 use std::time::Duration;
 
@@ -42,7 +44,8 @@ pub(super) static NAMES: [&str; 9] = [
     QUOTA.name,
 ];
 
-/// Fails: what a plan asks for that nobody has. A script's error is a store error, so that the limit's own fallback decides.
+/// Fails: what a plan asks for that nobody has. A script's error is a store error, so that the
+/// limit's own fallback decides.
 pub(super) static NO_SUCH_SCRIPT: Program = Program {
     name: "no_such_script",
     text: "local function take() return error('there is no such script') end\nlocal give_back = take\nreturn { take = take, give_back = give_back }",
@@ -73,31 +76,45 @@ pub(super) fn shipped(algorithm: &Algorithm) -> Option<&'static Program> {
     })
 }
 
-/// The algorithm's numbers, as its file's header says. A lease has the length `lease`, and a calendar's periods are those around `now_us` (microseconds
-/// since 1970).
+/// The algorithm's numbers, as its file's header says. A lease has the length `lease`, and a
+/// calendar's periods are those around `now_us` (microseconds since 1970).
 pub(super) fn numbers(algorithm: &Algorithm, lease: Duration, now_us: i64) -> [i64; NUMBERS_MAX] {
     // Every one of them is below 2^53: plan.
-    let [rate, period] = algorithm.rate().map_or([0; 2], |rate| [rate.amount as i64, rate.period_units() as i64]);
+    let [rate, period] =
+        algorithm.rate().map_or([0; 2], |rate| [rate.amount as i64, rate.period_units() as i64]);
     match algorithm {
-        Algorithm::FixedWindow { alignment, .. } => [rate, period, i64::from(*alignment == Alignment::Clock), 0, 0, 0],
-        Algorithm::SlidingWindowCounter { .. } | Algorithm::SlidingWindowLog { .. } => [rate, period, 0, 0, 0, 0],
-        Algorithm::SlidingWindowBuckets { buckets, .. } => [rate, length(period, *buckets), i64::from(*buckets), 0, 0, 0],
-        Algorithm::TokenBucket { burst, .. } | Algorithm::Gcra { burst, .. } => [rate, period, *burst as i64, 0, 0, 0],
+        Algorithm::FixedWindow { alignment, .. } => {
+            [rate, period, i64::from(*alignment == Alignment::Clock), 0, 0, 0]
+        }
+        Algorithm::SlidingWindowCounter { .. } | Algorithm::SlidingWindowLog { .. } => {
+            [rate, period, 0, 0, 0, 0]
+        }
+        Algorithm::SlidingWindowBuckets { buckets, .. } => {
+            [rate, length(period, *buckets), i64::from(*buckets), 0, 0, 0]
+        }
+        Algorithm::TokenBucket { burst, .. } | Algorithm::Gcra { burst, .. } => {
+            [rate, period, *burst as i64, 0, 0, 0]
+        }
         Algorithm::LeakyBucket { burst, max_delay_ms, .. } => {
             let delay = *max_delay_ms as i64 * (1000 / algorithm.unit_us() as i64);
             [rate, period, *burst as i64, delay, 1, 0]
         }
-        Algorithm::Concurrency { amount } => [*amount as i64, lease.as_millis() as i64, slack_ms(lease), 0, 0, 0],
+        Algorithm::Concurrency { amount } => {
+            [*amount as i64, lease.as_millis() as i64, slack_ms(lease), 0, 0, 0]
+        }
         Algorithm::Quota { amount, calendar, conditional } => {
             let [before, this, next, after] = calendar.starts(now_us.div_euclid(1000));
             [*amount as i64, i64::from(*conditional), before, this, next, after]
         }
-        Algorithm::Script { arguments, .. } => std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0)),
+        Algorithm::Script { arguments, .. } => {
+            std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0))
+        }
     }
 }
 
-/// How much later than a lease can end by now one may end and still count. In memory a place is held for as long as it is there, however far the clock has
-/// stepped back since; on Redis, where nobody may be left to give it back, not at all.
+/// How much later than a lease can end by now one may end and still count. In memory a place is
+/// held for as long as it is there, however far the clock has stepped back since; on Redis, where
+/// nobody may be left to give it back, not at all.
 fn slack_ms(lease: Duration) -> i64 {
     if lease == LEASE_IN_MEMORY { lease.as_millis() as i64 } else { 0 }
 }
@@ -117,23 +134,29 @@ pub(super) fn unit_us(algorithm: &Algorithm) -> u32 {
     u32::try_from(algorithm.unit_us()).unwrap_or(1)
 }
 
-/// Whether nothing can ever pass: an amount of 0, or a burst of 0 where none may wait. Such a limit never reaches Lua.
+/// Whether nothing can ever pass: an amount of 0, or a burst of 0 where none may wait. Such a limit
+/// never reaches Lua.
 pub(super) fn never_passes(algorithm: &Algorithm) -> bool {
     match algorithm {
-        Algorithm::TokenBucket { burst, rate } | Algorithm::Gcra { burst, rate } => *burst == 0 || rate.amount == 0,
+        Algorithm::TokenBucket { burst, rate } | Algorithm::Gcra { burst, rate } => {
+            *burst == 0 || rate.amount == 0
+        }
         Algorithm::LeakyBucket { rate, .. } => rate.amount == 0 || algorithm.most() == Some(0),
         Algorithm::Quota { amount, conditional, .. } => *conditional && *amount == 0,
         _ => algorithm.amount() == Some(0),
     }
 }
 
-/// What gives a counter's state its meaning, `fw1-60000c`: the algorithm with the version of its state's format, the period in milliseconds, and what else
-/// its state depends on. Two algorithms of one shape may use one state; of two shapes never. Short, because it stands in every key. A new meaning of an
-/// algorithm's state gets a new number.
+/// What gives a counter's state its meaning, `fw1-60000c`: the algorithm with the version of its
+/// state's format, the period in milliseconds, and what else its state depends on. Two algorithms
+/// of one shape may use one state; of two shapes never. Short, because it stands in every key. A
+/// new meaning of an algorithm's state gets a new number.
 pub(super) fn shape(algorithm: &Algorithm, lease: Duration) -> String {
     let per_ms = algorithm.rate().map_or(0, |rate| rate.per_ms);
     match algorithm {
-        Algorithm::FixedWindow { alignment: Alignment::FirstRequest, .. } => format!("fw1-{per_ms}f"),
+        Algorithm::FixedWindow { alignment: Alignment::FirstRequest, .. } => {
+            format!("fw1-{per_ms}f")
+        }
         Algorithm::FixedWindow { alignment: Alignment::Clock, .. } => format!("fw1-{per_ms}c"),
         Algorithm::SlidingWindowCounter { .. } => format!("sc1-{per_ms}"),
         Algorithm::SlidingWindowLog { .. } => format!("sl2-{per_ms}"),
@@ -148,7 +171,8 @@ pub(super) fn shape(algorithm: &Algorithm, lease: Duration) -> String {
     }
 }
 
-/// The same of an operator's script: another text is another meaning, so an edited script starts afresh.
+/// The same of an operator's script: another text is another meaning, so an edited script starts
+/// afresh.
 pub(super) fn shape_of_script(name: &str, program: &Program) -> String {
     let digest = blake3::hash(program.text.as_bytes()).to_hex();
     format!("script-{name}-{}", digest.get(..SCRIPT_DIGEST_CHARS).unwrap_or_default())
@@ -157,17 +181,24 @@ pub(super) fn shape_of_script(name: &str, program: &Program) -> String {
 /// Whether two algorithms have one shape, without writing it down.
 pub(super) fn same_shape(one: &Algorithm, other: &Algorithm) -> bool {
     match (one, other) {
-        (Algorithm::FixedWindow { rate: a, alignment: x }, Algorithm::FixedWindow { rate: b, alignment: y }) => {
-            a.per_ms == b.per_ms && x == y
-        }
-        (Algorithm::SlidingWindowBuckets { rate: a, buckets: x }, Algorithm::SlidingWindowBuckets { rate: b, buckets: y }) => {
-            a.per_ms == b.per_ms && x == y
-        }
-        (Algorithm::SlidingWindowCounter { rate: a }, Algorithm::SlidingWindowCounter { rate: b })
+        (
+            Algorithm::FixedWindow { rate: a, alignment: x },
+            Algorithm::FixedWindow { rate: b, alignment: y },
+        ) => a.per_ms == b.per_ms && x == y,
+        (
+            Algorithm::SlidingWindowBuckets { rate: a, buckets: x },
+            Algorithm::SlidingWindowBuckets { rate: b, buckets: y },
+        ) => a.per_ms == b.per_ms && x == y,
+        (
+            Algorithm::SlidingWindowCounter { rate: a },
+            Algorithm::SlidingWindowCounter { rate: b },
+        )
         | (Algorithm::SlidingWindowLog { rate: a }, Algorithm::SlidingWindowLog { rate: b })
         | (Algorithm::TokenBucket { rate: a, .. }, Algorithm::TokenBucket { rate: b, .. })
         | (Algorithm::Gcra { rate: a, .. }, Algorithm::Gcra { rate: b, .. })
-        | (Algorithm::LeakyBucket { rate: a, .. }, Algorithm::LeakyBucket { rate: b, .. }) => a.per_ms == b.per_ms,
+        | (Algorithm::LeakyBucket { rate: a, .. }, Algorithm::LeakyBucket { rate: b, .. }) => {
+            a.per_ms == b.per_ms
+        }
         (Algorithm::Concurrency { .. }, Algorithm::Concurrency { .. }) => true,
         (Algorithm::Quota { calendar: a, .. }, Algorithm::Quota { calendar: b, .. }) => a == b,
         (Algorithm::Script { name: a, .. }, Algorithm::Script { name: b, .. }) => a == b,
@@ -189,7 +220,10 @@ fn period(calendar: &Calendar) -> String {
 
 #[cfg(test)]
 pub(super) fn samples() -> Vec<(Algorithm, Option<&'static Program>)> {
-    tests::of_each_kind().into_iter().map(|(algorithm, _)| (algorithm.clone(), shipped(&algorithm))).collect()
+    tests::of_each_kind()
+        .into_iter()
+        .map(|(algorithm, _)| (algorithm.clone(), shipped(&algorithm)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -222,9 +256,15 @@ mod tests {
             (Algorithm::Concurrency { amount: 5 }, "cc1-10000"),
             (quota(Calendar::Day(TimeZone::utc())), "q1-d-UTC"),
             (quota(Calendar::Day(berlin())), "q1-d-Europe.Berlin"),
-            (quota(Calendar::Month { time_zone: berlin(), anchor_day: 31 }), "q1-m31-Europe.Berlin"),
+            (
+                quota(Calendar::Month { time_zone: berlin(), anchor_day: 31 }),
+                "q1-m31-Europe.Berlin",
+            ),
             (quota(Calendar::Forever), "q1-ever"),
-            (Algorithm::Script { name: "mine".into(), arguments: [1, 2].into_iter().collect() }, "script-mine"),
+            (
+                Algorithm::Script { name: "mine".into(), arguments: [1, 2].into_iter().collect() },
+                "script-mine",
+            ),
         ]
     }
 
@@ -234,7 +274,11 @@ mod tests {
         for (index, (algorithm, text)) in all.iter().enumerate() {
             assert_eq!(shape(algorithm, LEASE), *text);
             for (other, (another, _)) in all.iter().enumerate() {
-                assert_eq!(same_shape(algorithm, another), index == other, "{algorithm:?} {another:?}");
+                assert_eq!(
+                    same_shape(algorithm, another),
+                    index == other,
+                    "{algorithm:?} {another:?}"
+                );
             }
         }
     }
@@ -254,17 +298,28 @@ mod tests {
         let day = Rate { amount: 5, per_ms: 86_400_000 };
         let gcra = Algorithm::Gcra { burst: 7, rate: day };
         assert_eq!((of(&gcra), unit_us(&gcra)), ([5, 86_400_000, 7, 0, 0, 0], 1000));
-        assert_eq!(of(&Algorithm::SlidingWindowBuckets { rate: day, buckets: 7 }), [5, 12_342_858, 7, 0, 0, 0], "rounded up");
+        assert_eq!(
+            of(&Algorithm::SlidingWindowBuckets { rate: day, buckets: 7 }),
+            [5, 12_342_858, 7, 0, 0, 0],
+            "rounded up"
+        );
         let leaky = |rate| Algorithm::LeakyBucket { burst: 2, rate, max_delay_ms: 1_500 };
         assert_eq!(of(&leaky(MINUTE)), [100, 60_000_000, 2, 1_500_000, 1, 0]);
         assert_eq!(of(&leaky(day)), [5, 86_400_000, 2, 1_500, 1, 0]);
         let leases = Algorithm::Concurrency { amount: 3 };
         assert_eq!((of(&leases), unit_us(&leases)), ([3, 10_000, 0, 0, 0, 0], 1000));
-        let quota = Algorithm::Quota { amount: 9, calendar: Calendar::Day(TimeZone::utc()), conditional: true };
+        let quota = Algorithm::Quota {
+            amount: 9,
+            calendar: Calendar::Day(TimeZone::utc()),
+            conditional: true,
+        };
         let day_ms = 86_400_000;
         let noon = 1_774_742_400_000;
         assert_eq!(of(&quota), [9, 1, noon - day_ms, noon, noon + day_ms, noon + 2 * day_ms]);
-        assert_eq!(of(&Algorithm::Script { name: "s".into(), arguments: [-1, 2].into_iter().collect() }), [-1, 2, 0, 0, 0, 0]);
+        assert_eq!(
+            of(&Algorithm::Script { name: "s".into(), arguments: [-1, 2].into_iter().collect() }),
+            [-1, 2, 0, 0, 0, 0]
+        );
     }
 
     #[test]
@@ -273,14 +328,18 @@ mod tests {
             let Some(program) = shipped(&algorithm) else { continue };
             assert_eq!(program.name, algorithm.name());
             let given = numbers(&algorithm, LEASE, 1_774_785_600_000_000);
-            assert!(given[program.numbers..].iter().all(|number| *number == 0) || program.numbers == 3, "{algorithm:?}: {given:?}");
+            assert!(
+                given[program.numbers..].iter().all(|number| *number == 0) || program.numbers == 3,
+                "{algorithm:?}: {given:?}"
+            );
         }
     }
 
     #[test]
     fn nothing_passes_a_limit_of_0_unless_it_only_counts() {
         let rate = |amount| Rate { amount, per_ms: 1_000 };
-        let quota = |conditional| Algorithm::Quota { amount: 0, calendar: Calendar::Forever, conditional };
+        let quota =
+            |conditional| Algorithm::Quota { amount: 0, calendar: Calendar::Forever, conditional };
         for (algorithm, never) in [
             (Algorithm::Gcra { burst: 0, rate: rate(5) }, true),
             (Algorithm::Gcra { burst: 5, rate: rate(0) }, true),

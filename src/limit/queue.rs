@@ -1,7 +1,8 @@
-//! One worker's settling calls on their way to Redis: a bounded queue and how many calls are under way. Knows no engine.
+//! One worker's settling calls on their way to Redis: a bounded queue and how many calls are under
+//! way. Knows no engine.
 //!
-//! When the queue is full, give-backs and resets go before charges: a lost one leaves a limit too strict until it expires, a lost charge would let
-//! too much through.
+//! When the queue is full, give-backs and resets go before charges: a lost one leaves a limit too
+//! strict until it expires, a lost charge would let too much through.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +25,8 @@ pub(super) const TAKES_IN_FLIGHT_MAX: usize = 4_096;
 pub(super) enum Job {
     /// Give back what was taken at that instant.
     GiveBack { cells: Cells, taken_at_us: u64 },
-    /// Charge more. Where the store's time lies outside what a calendar's numbers are about, the cell is asked once more, with others.
+    /// Charge more. Where the store's time lies outside what a calendar's numbers are about, the
+    /// cell is asked once more, with others.
     Charge { cells: Cells, algorithm: Algorithm },
     /// Forget the counter.
     Reset(Key),
@@ -53,7 +55,8 @@ impl ByKind {
 pub(super) struct Worker {
     queue: Mutex<Queue>,
     takes: AtomicUsize,
-    /// Requests that wait for their turn in a leaky bucket, or that may have to: their take is under way.
+    /// Requests that wait for their turn in a leaky bucket, or that may have to: their take is
+    /// under way.
     waiting: AtomicUsize,
     dropped: ByKind,
     pub(super) leases: Leases,
@@ -70,10 +73,17 @@ struct Queue {
 
 impl Worker {
     pub(super) fn new(dropped: ByKind) -> Self {
-        Self { queue: Mutex::default(), takes: AtomicUsize::new(0), waiting: AtomicUsize::new(0), dropped, leases: Leases::default() }
+        Self {
+            queue: Mutex::default(),
+            takes: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            dropped,
+            leases: Leases::default(),
+        }
     }
 
-    /// Queues `job`, or drops and counts one where the queue is full. `true` asks the caller to start one more drainer.
+    /// Queues `job`, or drops and counts one where the queue is full. `true` asks the caller to
+    /// start one more drainer.
     pub(super) fn push(&self, job: Job) -> bool {
         let mut queue = self.lock();
         if queue.give_backs.len() + queue.charges.len() >= SETTLES_QUEUED_MAX {
@@ -123,10 +133,12 @@ impl Worker {
         self.takes.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A place for a request that may have to wait for its turn, for as long as the answer lives; `None` where all are taken.
+    /// A place for a request that may have to wait for its turn, for as long as the answer lives;
+    /// `None` where all are taken.
     pub(super) fn place(self: &Arc<Self>, waiting_max: usize) -> Option<Waits> {
-        let place =
-            self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| (waiting < waiting_max).then_some(waiting + 1));
+        let place = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
+            (waiting < waiting_max).then_some(waiting + 1)
+        });
         place.is_ok().then(|| Waits(Arc::clone(self)))
     }
 
@@ -145,7 +157,8 @@ impl Worker {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Each change is whole before the lock is left: what a panicking thread leaves behind is sound.
+        // Each change is whole before the lock is left: what a panicking thread leaves behind is
+        // sound.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,7 +190,8 @@ mod tests {
     fn worker() -> (Worker, ByKind) {
         let metrics = Metrics::new(1);
         let of = |kind| metrics.counter(names::SETTLES_DROPPED, &[kind]);
-        let dropped = ByKind { give_back: of("give_back"), charge: of("charge"), reset: of("reset") };
+        let dropped =
+            ByKind { give_back: of("give_back"), charge: of("charge"), reset: of("reset") };
         (Worker::new(dropped.clone()), dropped)
     }
 
@@ -206,7 +220,10 @@ mod tests {
         for _ in 0..SETTLES_QUEUED_MAX {
             worker.push(charge());
         }
-        assert_eq!((dropped.give_back.get(), dropped.charge.get()), (1 + SETTLES_QUEUED_MAX as u64, 0));
+        assert_eq!(
+            (dropped.give_back.get(), dropped.charge.get()),
+            (1 + SETTLES_QUEUED_MAX as u64, 0)
+        );
         worker.push(charge());
         assert_eq!(dropped.charge.get(), 1);
         let waiting = std::iter::from_fn(|| worker.pop()).count();
@@ -216,7 +233,8 @@ mod tests {
     #[test]
     fn charges_leave_first_and_drainers_are_bounded() {
         let (worker, _) = worker();
-        let asked = (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
+        let asked =
+            (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
         assert_eq!(asked, SETTLES_IN_FLIGHT_MAX);
         worker.push(charge());
         assert!(matches!(worker.pop(), Some(Job::Charge { .. })));

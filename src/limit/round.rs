@@ -1,5 +1,6 @@
-//! One plan's way through its tags, as a list of steps: who is asked next, what is given back, what came of it. Pure: it calls no store and
-//! reads no clock, so that the embedded engine can run it at once and Redis in a task, and both do the same.
+//! One plan's way through its tags, as a list of steps: who is asked next, what is given back, what
+//! came of it. Pure: it calls no store and reads no clock, so that the embedded engine can run it
+//! at once and Redis in a task, and both do the same.
 //!
 //! A plan under one tag is one take. Under several, all but the first group are looked at side by
 //! side before anything is taken: a request that is refused anyway must neither leave keys behind
@@ -16,10 +17,12 @@ use smallvec::SmallVec;
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome};
 
-/// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's order; `None` where it was not.
+/// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's
+/// order; `None` where it was not.
 pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
 
-/// The limits of a plan that share a tag: one call to the engine. The same for every take of the plan.
+/// The limits of a plan that share a tag: one call to the engine. The same for every take of the
+/// plan.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     tag: u128,
@@ -106,10 +109,18 @@ impl Calls {
         };
         call.last |= last;
         // Sorted by program: a script for each order would be too many for Redis' memory.
-        let among = call.cells.iter().position(|other| other.program.name > cell.program.name).unwrap_or(call.cells.len());
+        let among = call
+            .cells
+            .iter()
+            .position(|other| other.program.name > cell.program.name)
+            .unwrap_or(call.cells.len());
         call.cells.insert(among, cell);
         call.places.insert(among, place);
-        let at = self.0.iter().position(|other| (other.last, other.tag) > (call.last, tag)).unwrap_or(self.0.len());
+        let at = self
+            .0
+            .iter()
+            .position(|other| (other.last, other.tag) > (call.last, tag))
+            .unwrap_or(self.0.len());
         self.0.insert(at, call);
     }
 
@@ -119,7 +130,12 @@ impl Calls {
 
     /// The cell of the limit at `place`.
     pub(super) fn cell(&self, place: usize) -> Option<&Cell> {
-        self.0.iter().find_map(|call| call.cells.iter().zip(&call.places).find(|(_, at)| usize::from(**at) == place)).map(|(cell, _)| cell)
+        self.0
+            .iter()
+            .find_map(|call| {
+                call.cells.iter().zip(&call.places).find(|(_, at)| usize::from(**at) == place)
+            })
+            .map(|(cell, _)| cell)
     }
 }
 
@@ -127,20 +143,36 @@ impl Call {
     /// Its cells as `adjust` leaves each, which is told the cell's place in the plan.
     pub(super) fn adjusted(&self, adjust: impl Fn(&mut Cell, usize)) -> Box<Cells> {
         let mut cells = Box::new(self.cells.clone());
-        cells.iter_mut().zip(&self.places).for_each(|(cell, place)| adjust(cell, usize::from(*place)));
+        cells
+            .iter_mut()
+            .zip(&self.places)
+            .for_each(|(cell, place)| adjust(cell, usize::from(*place)));
         cells
     }
 }
 
 impl<'p> Round<'p> {
-    /// A round of these calls, with the cells that `adjust` gives where they are not those of every take; `denies` says of a limit's place whether a failed store
-    /// denies the request because of it.
-    pub(super) fn new(calls: &'p Calls, adjust: impl Fn(&Call) -> Option<Box<Cells>>, denies: impl Fn(usize) -> bool) -> Self {
+    /// A round of these calls, with the cells that `adjust` gives where they are not those of every
+    /// take; `denies` says of a limit's place whether a failed store denies the request because of
+    /// it.
+    pub(super) fn new(
+        calls: &'p Calls,
+        adjust: impl Fn(&Call) -> Option<Box<Cells>>,
+        denies: impl Fn(usize) -> bool,
+    ) -> Self {
         let mut groups = SmallVec::new();
         for call in &calls.0 {
             let denies = call.places.iter().any(|place| denies(usize::from(*place)));
             let look = !groups.is_empty();
-            groups.push(Group { call, cells: adjust(call), denies, look, retold: false, answer: None, taken: false });
+            groups.push(Group {
+                call,
+                cells: adjust(call),
+                denies,
+                look,
+                retold: false,
+                answer: None,
+                taken: false,
+            });
         }
         let phase = if groups.len() > 1 { Phase::Looking } else { Phase::Taking(0) };
         Self { groups, phase, verdict: Verdict::Admitted }
@@ -170,7 +202,12 @@ impl<'p> Round<'p> {
             match self.groups.get(at) {
                 // The store failed in the look, and the request goes on without it.
                 Some(Group { answer: Some(Err(_)), .. }) => self.phase = Phase::Taking(at + 1),
-                Some(_) => return self.groups.get(at).map_or(Step::Done, |group| Step::Take(group.cells())),
+                Some(_) => {
+                    return self
+                        .groups
+                        .get(at)
+                        .map_or(Step::Done, |group| Step::Take(group.cells()));
+                }
                 None => self.end_taking(at),
             }
         }
@@ -181,7 +218,10 @@ impl<'p> Round<'p> {
             };
             self.phase = Phase::RollingBack(at);
             if let Some(at_us) = self.groups.get_mut(at).and_then(Group::release) {
-                return self.groups.get(at).map_or(Step::Done, |group| Step::GiveBack(group.cells(), at_us));
+                return self
+                    .groups
+                    .get(at)
+                    .map_or(Step::Done, |group| Step::GiveBack(group.cells(), at_us));
             }
         }
         Step::Done
@@ -189,7 +229,12 @@ impl<'p> Round<'p> {
 
     /// The groups that are to be looked at now: their places, and what they ask.
     pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells); 4]> {
-        self.groups.iter().enumerate().filter(|(_, group)| group.look).map(|(at, group)| (at, group.cells())).collect()
+        self.groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| group.look)
+            .map(|(at, group)| (at, group.cells()))
+            .collect()
     }
 
     /// What the look at the group `at` answered; `numbers` as for [`Round::took`].
@@ -207,7 +252,8 @@ impl<'p> Round<'p> {
 
     /// Goes on with what the looks came to.
     fn end_looking(&mut self) {
-        let refuses = |group: &Group<'_>| matches!(&group.answer, Some(Ok(taken)) if !taken.admitted);
+        let refuses =
+            |group: &Group<'_>| matches!(&group.answer, Some(Ok(taken)) if !taken.admitted);
         if self.groups.iter().any(refuses) {
             // A refusal is known and stands, whatever becomes of the others.
             self.verdict = Verdict::Refused;
@@ -215,7 +261,11 @@ impl<'p> Round<'p> {
                 Some(first) if first.answer.is_none() => first.look = true,
                 _ => self.phase = Phase::Done,
             }
-        } else if self.groups.iter().any(|group| group.denies && matches!(group.answer, Some(Err(_)))) {
+        } else if self
+            .groups
+            .iter()
+            .any(|group| group.denies && matches!(group.answer, Some(Err(_))))
+        {
             self.verdict = Verdict::Unavailable;
             self.phase = Phase::Done;
         } else {
@@ -223,9 +273,14 @@ impl<'p> Round<'p> {
         }
     }
 
-    /// The answer to the last `Take`. Where the store's time lies outside what the cells' numbers are about, the same group is asked once more, with
-    /// `numbers` of a limit (by its place) at that time.
-    pub(super) fn took(&mut self, answer: Result<Taken, EngineError>, numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>) {
+    /// The answer to the last `Take`. Where the store's time lies outside what the cells' numbers
+    /// are about, the same group is asked once more, with `numbers` of a limit (by its place) at
+    /// that time.
+    pub(super) fn took(
+        &mut self,
+        answer: Result<Taken, EngineError>,
+        numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
+    ) {
         let Phase::Taking(at) = self.phase else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
         let Some(answer) = group.inside(answer, numbers) else { return };
@@ -242,14 +297,25 @@ impl<'p> Round<'p> {
     }
 
     fn end_taking(&mut self, asked: usize) {
-        self.phase = if self.verdict == Verdict::Admitted { Phase::Done } else { Phase::RollingBack(asked) };
+        self.phase =
+            if self.verdict == Verdict::Admitted { Phase::Done } else { Phase::RollingBack(asked) };
     }
 
     /// Writes what each asked limit answered to its place, and when it was charged.
-    pub(super) fn report(&self, limits: &[Limit], outcomes: &mut [LimitOutcome], charged: &mut Charged) {
+    pub(super) fn report(
+        &self,
+        limits: &[Limit],
+        outcomes: &mut [LimitOutcome],
+        charged: &mut Charged,
+    ) {
         for group in &self.groups {
-            for (index, place) in group.call.places.iter().map(|place| usize::from(*place)).enumerate() {
-                let (Some(limit), Some(outcome)) = (limits.get(place), outcomes.get_mut(place)) else { continue };
+            for (index, place) in
+                group.call.places.iter().map(|place| usize::from(*place)).enumerate()
+            {
+                let (Some(limit), Some(outcome)) = (limits.get(place), outcomes.get_mut(place))
+                else {
+                    continue;
+                };
                 let Some((taken, reply)) = group.reply(index) else {
                     *outcome = DEGRADED;
                     continue;
@@ -272,11 +338,19 @@ impl<'p> Round<'p> {
         let reset_us = us(reply.reset_units);
         let not_kept = self.verdict != Verdict::Admitted && group.taken && reply.fits;
         // A shadow has nobody wait, either.
-        let waits = queues(limit) && reply.fits && group.taken && limit.enforcement == Enforcement::Enforce;
+        let waits =
+            queues(limit) && reply.fits && group.taken && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
-            remaining: reply.remaining.saturating_add(if not_kept && tells_all(limit) { limit.cost } else { 0 }),
-            retry_after_us: reply.retry_units.filter(|_| !reply.fits || (reply.remaining == 0 && !queues(limit))).map(us),
+            remaining: reply.remaining.saturating_add(if not_kept && tells_all(limit) {
+                limit.cost
+            } else {
+                0
+            }),
+            retry_after_us: reply
+                .retry_units
+                .filter(|_| !reply.fits || (reply.remaining == 0 && !queues(limit)))
+                .map(us),
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
             degraded: false,
@@ -296,7 +370,14 @@ fn queues(limit: &Limit) -> bool {
 }
 
 /// Of a limit whose counter could not be reached.
-const DEGRADED: LimitOutcome = LimitOutcome { fits: true, remaining: 0, retry_after_us: None, reset_us: 0, delay_us: 0, degraded: true };
+const DEGRADED: LimitOutcome = LimitOutcome {
+    fits: true,
+    remaining: 0,
+    retry_after_us: None,
+    reset_us: 0,
+    delay_us: 0,
+    degraded: true,
+};
 
 impl Group<'_> {
     fn cells(&self) -> &Cells {
@@ -314,7 +395,9 @@ impl Group<'_> {
         answer: Result<Taken, EngineError>,
         numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
     ) -> Option<Result<Taken, EngineError>> {
-        let Some(taken) = answer.as_ref().ok().filter(|taken| taken.cells.iter().any(|reply| reply.outside)) else {
+        let Some(taken) =
+            answer.as_ref().ok().filter(|taken| taken.cells.iter().any(|reply| reply.outside))
+        else {
             return Some(answer);
         };
         if std::mem::replace(&mut self.retold, true) {
@@ -322,14 +405,20 @@ impl Group<'_> {
         }
         // Only theirs: the others' may say what was decided before, as that nobody may wait.
         let call = self.call;
-        let cells = self.cells_mut().iter_mut().zip(&call.places).zip(&taken.cells).filter(|(_, reply)| reply.outside);
+        let cells = self
+            .cells_mut()
+            .iter_mut()
+            .zip(&call.places)
+            .zip(&taken.cells)
+            .filter(|(_, reply)| reply.outside);
         for ((cell, place), _) in cells {
             cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
         }
         None
     }
 
-    /// Leaves in `cells` what was charged, and says when; `None` where nothing was. A take whose outcome is unknown stands.
+    /// Leaves in `cells` what was charged, and says when; `None` where nothing was. A take whose
+    /// outcome is unknown stands.
     fn release(&mut self) -> Option<u64> {
         let Some(Ok(taken)) = &self.answer else { return None };
         if !taken.admitted || !self.taken {

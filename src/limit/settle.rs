@@ -1,7 +1,9 @@
-//! What a grant does at its request's end: gives back what was declared, charges what a policy adds.
+//! What a grant does at its request's end: gives back what was declared, charges what a policy
+//! adds.
 //!
-//! Embedded, it is done at once. On Redis it is queued for tasks of the same worker (`queue`), bounded, and what fails or is dropped is counted:
-//! settling is best effort and errs on the strict side. A call is never repeated, because it may have run.
+//! Embedded, it is done at once. On Redis it is queued for tasks of the same worker (`queue`),
+//! bounded, and what fails or is dropped is counted: settling is best effort and errs on the strict
+//! side. A call is never repeated, because it may have run.
 
 use std::sync::Arc;
 
@@ -36,7 +38,11 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
         return;
     }
     let limits = grant.plan.limits();
-    let mut changes: Dues = limits.iter().zip(&grant.charged).map(|(limit, charged)| declared(limit, charged.is_some(), ending)).collect();
+    let mut changes: Dues = limits
+        .iter()
+        .zip(&grant.charged)
+        .map(|(limit, charged)| declared(limit, charged.is_some(), ending))
+        .collect();
     if !adjustments.is_empty() {
         adjust(grant, adjustments, &mut changes);
     }
@@ -54,7 +60,9 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     match &*shared.engine {
         Engine::Embedded(embedded) => {
             let result = match &job {
-                Job::GiveBack { cells, taken_at_us } => embedded.give_back(cells, *taken_at_us).map(|()| true),
+                Job::GiveBack { cells, taken_at_us } => {
+                    embedded.give_back(cells, *taken_at_us).map(|()| true)
+                }
                 Job::Charge { cells, algorithm } => charge_here(shared, embedded, cells, algorithm),
                 Job::Reset(key) => {
                     embedded.reset(key);
@@ -67,7 +75,12 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     }
 }
 
-fn charge_here(shared: &Shared, embedded: &Embedded, cells: &Cells, algorithm: &Algorithm) -> Result<bool, EngineError> {
+fn charge_here(
+    shared: &Shared,
+    embedded: &Embedded,
+    cells: &Cells,
+    algorithm: &Algorithm,
+) -> Result<bool, EngineError> {
     let taken = embedded.take(cells)?;
     match retold(shared, cells, algorithm, &taken) {
         Some(cells) => embedded.take(&cells).map(|taken| taken.admitted),
@@ -75,7 +88,11 @@ fn charge_here(shared: &Shared, embedded: &Embedded, cells: &Cells, algorithm: &
     }
 }
 
-async fn charge(shared: &Shared, cells: &Cells, algorithm: &Algorithm) -> Result<bool, EngineError> {
+async fn charge(
+    shared: &Shared,
+    cells: &Cells,
+    algorithm: &Algorithm,
+) -> Result<bool, EngineError> {
     let taken = shared.engine.take(cells).await?;
     match retold(shared, cells, algorithm, &taken) {
         Some(cells) => shared.engine.take(&cells).await.map(|taken| taken.admitted),
@@ -83,7 +100,8 @@ async fn charge(shared: &Shared, cells: &Cells, algorithm: &Algorithm) -> Result
     }
 }
 
-/// The charge with numbers at the store's time, where that lay outside what its numbers were about and nothing was decided.
+/// The charge with numbers at the store's time, where that lay outside what its numbers were about
+/// and nothing was decided.
 fn retold(shared: &Shared, cells: &Cells, algorithm: &Algorithm, taken: &Taken) -> Option<Cells> {
     if !taken.cells.iter().any(|reply| reply.outside) {
         return None;
@@ -94,7 +112,8 @@ fn retold(shared: &Shared, cells: &Cells, algorithm: &Algorithm, taken: &Taken) 
 
 /// What the limit's `refund` gives back for `ending`.
 fn declared(limit: &Limit, charged: bool, ending: Ending) -> Due {
-    // A place in a concurrency limit is given back by itself, and a turn in a leaky bucket not at all.
+    // A place in a concurrency limit is given back by itself, and a turn in a leaky bucket not at
+    // all.
     if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
         return Due::default();
     }
@@ -107,12 +126,15 @@ fn declared(limit: &Limit, charged: bool, ending: Ending) -> Due {
     Due { back: if refunds && charged { limit.cost } else { 0 }, ..Due::default() }
 }
 
-/// Adds the policy's own words to `changes`. What can't be done is counted as a policy's wrong answer.
+/// Adds the policy's own words to `changes`. What can't be done is counted as a policy's wrong
+/// answer.
 fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Dues) {
     for adjustment in adjustments {
         let limits = grant.plan.limits();
         let place = limits.iter().position(|limit| limit.name == adjustment.limit);
-        let named = place.and_then(|place| Some((limits.get(place)?, grant.charged.get(place)?, changes.get_mut(place)?)));
+        let named = place.and_then(|place| {
+            Some((limits.get(place)?, grant.charged.get(place)?, changes.get_mut(place)?))
+        });
         if let Err(why) = apply(adjustment.change, named) {
             grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
             tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = ?adjustment.change, why, "adjustment ignored");
@@ -120,13 +142,18 @@ fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Dues) {
     }
 }
 
-fn apply(wanted: Change, limit: Option<(&Limit, &Option<u64>, &mut Due)>) -> Result<(), &'static str> {
+fn apply(
+    wanted: Change,
+    limit: Option<(&Limit, &Option<u64>, &mut Due)>,
+) -> Result<(), &'static str> {
     let (limit, charged, change) = limit.ok_or("the plan has no such limit")?;
     if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
         return Err("changes a place in flight or a turn, which are not counted");
     }
     let units = match wanted {
-        Change::Reset if limit.refund != Refund::BySettle => return Err("resets, but the limit's refund is not by-settle"),
+        Change::Reset if limit.refund != Refund::BySettle => {
+            return Err("resets, but the limit's refund is not by-settle");
+        }
         Change::Reset => {
             // What was taken goes with the counter, and what else was asked for would race with it.
             *change = Due { reset: true, ..Due::default() };
@@ -148,18 +175,29 @@ fn apply(wanted: Change, limit: Option<(&Limit, &Option<u64>, &mut Due)>) -> Res
     Ok(())
 }
 
-/// The calls that do `changes`: give-backs together where they were taken together, each charge and each reset alone, so that one which does
-/// not fit holds back no other.
+/// The calls that do `changes`: give-backs together where they were taken together, each charge and
+/// each reset alone, so that one which does not fit holds back no other.
 fn jobs(grant: &Grant, changes: &[Due]) -> (Arc<Worker>, Vec<Job>) {
     let Grant { shared, scope, plan, charged, member, .. } = grant;
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let jobs = prepared::with(shared, scope, plan, |prepared| {
         let mut jobs = Vec::new();
-        let due = plan.limits().iter().enumerate().zip(changes).map(|((place, limit), change)| (place, limit, change));
-        let cell = |limit, place, cost, member, now_us| prepared.cell(shared, scope, (limit, place), Asked { cost, member, now_us });
+        let due = plan
+            .limits()
+            .iter()
+            .enumerate()
+            .zip(changes)
+            .map(|((place, limit), change)| (place, limit, change));
+        let cell = |limit, place, cost, member, now_us| {
+            prepared.cell(shared, scope, (limit, place), Asked { cost, member, now_us })
+        };
         for ((place, limit, change), charged) in due.clone().zip(charged) {
             if let (1.., Some(taken_at_us)) = (change.back, charged) {
-                give_back(&mut jobs, cell(limit, place, change.back, *member, *taken_at_us as i64), *taken_at_us);
+                give_back(
+                    &mut jobs,
+                    cell(limit, place, change.back, *member, *taken_at_us as i64),
+                    *taken_at_us,
+                );
             }
         }
         for (place, limit, change) in due.clone().filter(|(_, _, change)| change.more > 0) {
@@ -167,7 +205,8 @@ fn jobs(grant: &Grant, changes: &[Due]) -> (Arc<Worker>, Vec<Job>) {
                 shared.counters.charge_refused.inc();
                 continue;
             }
-            let cell = cell(limit, place, change.more, prepared.new_member(), prepared.now_us(shared));
+            let cell =
+                cell(limit, place, change.more, prepared.new_member(), prepared.now_us(shared));
             // Enforced, so that `admitted` says whether it fitted.
             let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
             jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone() });
@@ -200,7 +239,8 @@ pub(super) fn queue(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     let drainer = Drainer { shared: Arc::clone(shared), worker: Arc::clone(worker), ended: false };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(drainer.run())),
-        // Outside a runtime nothing can be done now: it waits for the next task, or is counted as dropped with its worker.
+        // Outside a runtime nothing can be done now: it waits for the next task, or is counted as
+        // dropped with its worker.
         Err(_) => drop(drainer),
     }
 }
@@ -218,8 +258,12 @@ impl Drainer {
             while let Some(job) = self.worker.pop() {
                 let pending = Pending::new(&self.shared, &job);
                 let result = match &job {
-                    Job::GiveBack { cells, taken_at_us } => self.shared.engine.give_back(cells, *taken_at_us).await.map(|()| true),
-                    Job::Charge { cells, algorithm } => charge(&self.shared, cells, algorithm).await,
+                    Job::GiveBack { cells, taken_at_us } => {
+                        self.shared.engine.give_back(cells, *taken_at_us).await.map(|()| true)
+                    }
+                    Job::Charge { cells, algorithm } => {
+                        charge(&self.shared, cells, algorithm).await
+                    }
                     Job::Reset(key) => self.shared.engine.reset(key).await.map(|()| true),
                 };
                 pending.end(result);
@@ -238,7 +282,8 @@ impl Drop for Drainer {
     }
 }
 
-/// A call under way: counted as failed unless it ends well, also when its runtime goes down around it.
+/// A call under way: counted as failed unless it ends well, also when its runtime goes down around
+/// it.
 struct Pending {
     failed: Option<Counter>,
     refused: Counter,
@@ -246,10 +291,14 @@ struct Pending {
 
 impl Pending {
     fn new(shared: &Shared, job: &Job) -> Self {
-        Self { failed: Some(shared.counters.failed.of(job).clone()), refused: shared.counters.charge_refused.clone() }
+        Self {
+            failed: Some(shared.counters.failed.of(job).clone()),
+            refused: shared.counters.charge_refused.clone(),
+        }
     }
 
-    /// `Ok(false)`: a charge that did not fit. Nothing was charged, and the limit is full or nearly so.
+    /// `Ok(false)`: a charge that did not fit. Nothing was charged, and the limit is full or nearly
+    /// so.
     fn end(mut self, result: Result<bool, EngineError>) {
         if let Ok(fitted) = result {
             self.failed = None;

@@ -1,4 +1,5 @@
-//! What a limiter is made of: shared by its workers, its grants and the tasks that outlive a request.
+//! What a limiter is made of: shared by its workers, its grants and the tasks that outlive a
+//! request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,12 +34,14 @@ pub(super) struct Shared {
     /// Requests that may wait for their turn on one worker, at most.
     pub(super) waiting_max: usize,
     pub(super) counters: Counters,
-    /// Of each thread that ever charged here and still lives. Locked only when a thread comes and when somebody drains.
+    /// Of each thread that ever charged here and still lives. Locked only when a thread comes and
+    /// when somebody drains.
     workers: Mutex<Vec<Weak<Worker>>>,
     /// How many wait in [`Shared::drain`]: while nobody does, nobody is told.
     drainers: AtomicUsize,
     idle: Notify,
-    /// A number for the name of each scope that charges here. Locked only when a thread meets a scope.
+    /// A number for the name of each scope that charges here. Locked only when a thread meets a
+    /// scope.
     owners: Mutex<HashMap<String, u64>>,
 }
 
@@ -96,13 +99,15 @@ impl Shared {
         }
     }
 
-    /// A number for this limiter and the scopes of one name, as what is prepared of a plan is known by.
+    /// A number for this limiter and the scopes of one name, as what is prepared of a plan is known
+    /// by.
     pub(super) fn owner(&self, scope: &str) -> u64 {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = owners.get(scope) {
             return *owner;
         }
-        // Names come with reloads. What is prepared under a number that is forgotten is prepared once more.
+        // Names come with reloads. What is prepared under a number that is forgotten is prepared
+        // once more.
         if owners.len() >= SCOPES_MAX {
             owners.clear();
         }
@@ -120,7 +125,9 @@ impl Shared {
     /// What gives the state of `algorithm`'s counters its meaning.
     pub(super) fn shape(&self, algorithm: &Algorithm) -> String {
         match algorithm {
-            Algorithm::Script { name, .. } => programs::shape_of_script(name, self.program(algorithm)),
+            Algorithm::Script { name, .. } => {
+                programs::shape_of_script(name, self.program(algorithm))
+            }
             _ => programs::shape(algorithm, self.lease),
         }
     }
@@ -152,7 +159,8 @@ impl Shared {
         let _waiting = Waiting::begin(&self.drainers);
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
-            // Registered before the look, so that what ends between the look and the wait is not missed.
+            // Registered before the look, so that what ends between the look and the wait is not
+            // missed.
             idle.as_mut().enable();
             if self.pending() == 0 {
                 return;

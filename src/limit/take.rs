@@ -1,8 +1,11 @@
-//! From a plan to what came of it: runs its round and reads its outcome. Knows both engines, and no algorithm.
+//! From a plan to what came of it: runs its round and reads its outcome. Knows both engines, and no
+//! algorithm.
 //!
-//! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On Redis the round runs in a task of its own:
-//! once something is sent, the outcome belongs to the limiter. hyper drops a handler in mid-take when its client goes; the task then runs to
-//! its end, and a grant that nobody receives settles itself as [`Ending::Unsent`], because nothing reached the upstream.
+//! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
+//! Redis the round runs in a task of its own: once something is sent, the outcome belongs to the
+//! limiter. hyper drops a handler in mid-take when its client goes; the task then runs to its end,
+//! and a grant that nobody receives settles itself as [`Ending::Unsent`], because nothing reached
+//! the upstream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +50,11 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
                 (finish(shared, scope, plan, prepared, &round, moment.member), place)
             });
             // Mostly nobody may wait, and an answer is large to hand on.
-            return if place.is_none() { answer } else { wait(Delivery(Some(answer)), place).await };
+            return if place.is_none() {
+                answer
+            } else {
+                wait(Delivery(Some(answer)), place).await
+            };
         }
         Engine::Redis(_) => match send(shared, scope, plan) {
             Ok(sent) => sent,
@@ -57,12 +64,14 @@ pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Pl
     match receiver.await {
         Ok(delivery) => wait(delivery, place).await,
         // Whether it charged is unknown, and it stands.
-        Err(_) => prepared::with(shared, scope, plan, |prepared| failed(shared, scope, plan, prepared, CUT_OFF)),
+        Err(_) => prepared::with(shared, scope, plan, |prepared| {
+            failed(shared, scope, plan, prepared, CUT_OFF)
+        }),
     }
 }
 
-/// Waits for the request's turn, on the monotonic clock. A request that goes away meanwhile frees its place; its turn stays taken, since those behind it
-/// have been told theirs.
+/// Waits for the request's turn, on the monotonic clock. A request that goes away meanwhile frees
+/// its place; its turn stays taken, since those behind it have been told theirs.
 async fn wait(delivery: Delivery, place: Option<Waits>) -> Take {
     if let Some(Take::Granted(outcome, _)) = &delivery.0
         && outcome.delay_us() > 0
@@ -86,15 +95,25 @@ fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (Moment, Option<Waits>) {
 
 /// The numbers of a plan's limit at the store's time.
 fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]> {
-    |place, at_us| plan.limits().get(place).map(|limit| programs::numbers(&limit.algorithm, shared.lease, at_us as i64))
+    |place, at_us| {
+        plan.limits()
+            .get(place)
+            .map(|limit| programs::numbers(&limit.algorithm, shared.lease, at_us as i64))
+    }
 }
 
 fn run_here(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
     loop {
         match round.next() {
             Step::Look => {
-                let answers: Answers = round.looks().into_iter().map(|(at, cells)| (at, embedded.look(cells))).collect();
-                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
+                let answers: Answers = round
+                    .looks()
+                    .into_iter()
+                    .map(|(at, cells)| (at, embedded.look(cells)))
+                    .collect();
+                answers
+                    .into_iter()
+                    .for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
             }
             Step::Take(cells) => {
                 let answer = embedded.take(cells);
@@ -110,7 +129,12 @@ fn run_here(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &
     }
 }
 
-async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<Worker>, plan: &Plan) {
+async fn run_on_redis(
+    round: &mut Round<'_>,
+    shared: &Arc<Shared>,
+    worker: &Arc<Worker>,
+    plan: &Plan,
+) {
     // With one call the engine's own deadline, which is the same, is enough.
     let mut began = None;
     let left = |began: &mut Option<_>| {
@@ -118,16 +142,22 @@ async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<
         shared.deadline.saturating_sub(now - *began.get_or_insert(now))
     };
     // More than one group, or one that may have to be asked again.
-    let several = round.groups() > 1 || plan.limits().iter().any(|limit| matches!(limit.algorithm, Algorithm::Quota { .. }));
+    let several = round.groups() > 1
+        || plan.limits().iter().any(|limit| matches!(limit.algorithm, Algorithm::Quota { .. }));
     loop {
         match round.next() {
             Step::Look => {
                 // A shard that does not answer must leave time for what the others are to be
                 // charged.
                 let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
-                let looks = round.looks().into_iter().map(async |(at, cells)| (at, shared.engine.look(cells, left).await));
+                let looks = round
+                    .looks()
+                    .into_iter()
+                    .map(async |(at, cells)| (at, shared.engine.look(cells, left).await));
                 let answers = join_all(looks).await;
-                answers.into_iter().for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
+                answers
+                    .into_iter()
+                    .for_each(|(at, answer)| round.looked(at, answer, numbers_at(shared, plan)));
             }
             Step::Take(cells) => {
                 let answer = if several {
@@ -138,24 +168,40 @@ async fn run_on_redis(round: &mut Round<'_>, shared: &Arc<Shared>, worker: &Arc<
                 };
                 round.took(answer, numbers_at(shared, plan));
             }
-            Step::GiveBack(cells, taken_at_us) => match shared.engine.give_back(cells, taken_at_us).await {
-                Ok(()) => {}
-                // It did not run: one more try, later. Otherwise it might be given back twice, so it stays taken: never over.
-                Err(EngineError { ran: Ran::No, .. }) => settle::queue(shared, worker, Job::GiveBack { cells: cells.clone(), taken_at_us }),
-                Err(EngineError { ran: Ran::Unknown, .. }) => shared.counters.failed.give_back.inc(),
-            },
+            Step::GiveBack(cells, taken_at_us) => {
+                match shared.engine.give_back(cells, taken_at_us).await {
+                    Ok(()) => {}
+                    // It did not run: one more try, later. Otherwise it might be given back twice,
+                    // so it stays taken: never over.
+                    Err(EngineError { ran: Ran::No, .. }) => settle::queue(
+                        shared,
+                        worker,
+                        Job::GiveBack { cells: cells.clone(), taken_at_us },
+                    ),
+                    Err(EngineError { ran: Ran::Unknown, .. }) => {
+                        shared.counters.failed.give_back.inc()
+                    }
+                }
+            }
             Step::Done => return,
         }
     }
 }
 
 /// What a take comes to when no group can be asked.
-fn failed(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, prepared: &Prepared, error: EngineError) -> Take {
+fn failed(
+    shared: &Arc<Shared>,
+    scope: &Arc<Scope>,
+    plan: &Arc<Plan>,
+    prepared: &Prepared,
+    error: EngineError,
+) -> Take {
     let mut round = prepared.round(shared, scope, plan.limits(), Moment::default());
     loop {
         match round.next() {
             Step::Look => {
-                let looks: SmallVec<[usize; 4]> = round.looks().into_iter().map(|(at, _)| at).collect();
+                let looks: SmallVec<[usize; 4]> =
+                    round.looks().into_iter().map(|(at, _)| at).collect();
                 looks.into_iter().for_each(|at| round.looked(at, Err(error), |_, _| None));
             }
             Step::Take(_) => round.took(Err(error), |_, _| None),
@@ -187,7 +233,8 @@ fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<Se
         let mut round = prepared.round(&under_way.shared, &scope, plan.limits(), moment);
         run_on_redis(&mut round, &under_way.shared, &under_way.worker, &plan).await;
         let answer = finish(&under_way.shared, &scope, &plan, &prepared, &round, moment.member);
-        // When the request is gone the answer comes back and is dropped here, before `under_way`: a drain sees it through.
+        // When the request is gone the answer comes back and is dropped here, before `under_way`: a
+        // drain sees it through.
         drop(sender.send(Delivery(Some(answer))));
         drop(under_way);
     });
@@ -236,20 +283,37 @@ impl Drop for Delivery {
 }
 
 /// What came of a round that is done.
-fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, prepared: &Prepared, round: &Round<'_>, member: u128) -> Take {
+fn finish(
+    shared: &Arc<Shared>,
+    scope: &Arc<Scope>,
+    plan: &Arc<Plan>,
+    prepared: &Prepared,
+    round: &Round<'_>,
+    member: u128,
+) -> Take {
     let verdict = round.verdict();
     if verdict == Verdict::Unavailable {
         return Take::Unavailable;
     }
     let limits = plan.limits();
     // The round tells of each limit that was asked. The others never pass: nothing is left of them.
-    let mut outcome = Outcome { admitted: verdict == Verdict::Admitted, limits: vec![LimitOutcome::default(); limits.len()] };
+    let mut outcome = Outcome {
+        admitted: verdict == Verdict::Admitted,
+        limits: vec![LimitOutcome::default(); limits.len()],
+    };
     let mut charged: Charged = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
         let held = hold(shared, scope, plan, prepared, &charged, member);
-        let grant = Grant { shared: Arc::clone(shared), scope: Arc::clone(scope), plan: Arc::clone(plan), charged, member, _held: held };
+        let grant = Grant {
+            shared: Arc::clone(shared),
+            scope: Arc::clone(scope),
+            plan: Arc::clone(plan),
+            charged,
+            member,
+            _held: held,
+        };
         Take::Granted(outcome, grant)
     } else {
         Take::Refused(outcome)
@@ -257,7 +321,14 @@ fn finish(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>, prepared: 
 }
 
 /// The places that an admitted plan has in its concurrency limits.
-fn hold(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, prepared: &Prepared, charged: &Charged, member: u128) -> Vec<Held> {
+fn hold(
+    shared: &Arc<Shared>,
+    scope: &Arc<Scope>,
+    plan: &Plan,
+    prepared: &Prepared,
+    charged: &Charged,
+    member: u128,
+) -> Vec<Held> {
     if !prepared.named {
         return Vec::new();
     }
@@ -266,26 +337,38 @@ fn hold(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, prepared: &Prepar
     let held = limits.filter_map(|((place, limit), charged)| {
         let Algorithm::Concurrency { .. } = limit.algorithm else { return None };
         let asked = Asked { cost: limit.cost, member, now_us: 0 };
-        Some(Held::new(shared, &worker, prepared.cell(shared, scope, (limit, place), asked), (*charged)?))
+        Some(Held::new(
+            shared,
+            &worker,
+            prepared.cell(shared, scope, (limit, place), asked),
+            (*charged)?,
+        ))
     });
     held.collect()
 }
 
-/// An enforced limit of amount or burst 0 refuses whatever the counters say, so none is asked: to be blocked costs the store nothing. The
-/// plan's other limits are shown with their whole allowance, as counters that nobody has touched.
+/// An enforced limit of amount or burst 0 refuses whatever the counters say, so none is asked: to
+/// be blocked costs the store nothing. The plan's other limits are shown with their whole
+/// allowance, as counters that nobody has touched.
 fn refused_unasked(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Take {
-    let outcome = Outcome { admitted: false, limits: plan.limits().iter().map(untouched).collect() };
+    let outcome =
+        Outcome { admitted: false, limits: plan.limits().iter().map(untouched).collect() };
     count(shared, scope, plan.limits(), &outcome);
     Take::Refused(outcome)
 }
 
-/// What a limit answers when nothing was ever taken from it; with an amount or a burst of 0, what it answers always.
+/// What a limit answers when nothing was ever taken from it; with an amount or a burst of 0, what
+/// it answers always.
 fn untouched(limit: &Limit) -> LimitOutcome {
     if programs::never_passes(&limit.algorithm) {
         return LimitOutcome::default();
     }
     let fits = limit.algorithm.most().is_none_or(|most| limit.cost.max(1) <= most);
-    LimitOutcome { fits, remaining: limit.algorithm.capacity().unwrap_or(0), ..LimitOutcome::default() }
+    LimitOutcome {
+        fits,
+        remaining: limit.algorithm.capacity().unwrap_or(0),
+        ..LimitOutcome::default()
+    }
 }
 
 /// Counts refusals, what shadows would have refused, and a request that goes through uncounted.
@@ -298,9 +381,13 @@ fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &O
             let mut uncounted = false;
             for (limit, answer) in limits.iter().zip(&outcome.limits) {
                 match limit.enforcement {
-                    Enforcement::Shadow if !answer.fits => known.count_would_refuse(scope, &limit.name, &shared.metrics),
+                    Enforcement::Shadow if !answer.fits => {
+                        known.count_would_refuse(scope, &limit.name, &shared.metrics)
+                    }
                     Enforcement::Shadow => {}
-                    Enforcement::Enforce if !answer.fits => known.count_refused(scope, &limit.name, &shared.metrics),
+                    Enforcement::Enforce if !answer.fits => {
+                        known.count_refused(scope, &limit.name, &shared.metrics)
+                    }
                     Enforcement::Enforce => uncounted |= answer.degraded,
                 }
             }

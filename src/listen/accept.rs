@@ -1,4 +1,5 @@
-//! A worker's loop: accept, count, hand to a task of its own; on the drain stop, finish, return. Knows nothing of HTTP.
+//! A worker's loop: accept, count, hand to a task of its own; on the drain stop, finish, return.
+//! Knows nothing of HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +19,8 @@ use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, Metrics, names};
 use crate::wire;
 
-/// The first wait after an error that hits every accept, and the longest: each further one is twice as long.
+/// The first wait after an error that hits every accept, and the longest: each further one is twice
+/// as long.
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
 /// Time for idle connections that were told to close to do so, while a new one waits for its place.
@@ -80,7 +82,13 @@ struct Acceptor<H> {
 }
 
 impl<H: Handler> Acceptor<H> {
-    fn new(handler: H, security: Security, settings: Arc<ArcSwap<ConnectionSettings>>, drain: &Drain, metrics: &Metrics) -> Self {
+    fn new(
+        handler: H,
+        security: Security,
+        settings: Arc<ArcSwap<ConnectionSettings>>,
+        drain: &Drain,
+        metrics: &Metrics,
+    ) -> Self {
         let places = drain.places_under(&settings);
         Self {
             handler,
@@ -137,14 +145,18 @@ impl<H: Handler> Acceptor<H> {
         Some(wait)
     }
 
-    /// Closing a listening socket resets what the kernel has accepted for it and we have not: serve those too, a request each.
+    /// Closing a listening socket resets what the kernel has accepted for it and we have not: serve
+    /// those too, a request each.
     async fn accept_the_queued(&self, listener: TcpListener) {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
-            Err(error) => return tracing::warn!(%error, "connections that waited to be accepted are lost"),
+            Err(error) => {
+                return tracing::warn!(%error, "connections that waited to be accepted are lost");
+            }
         };
         for _ in 0..BACKLOG_MAX {
-            // It does not block: "would block" is the end of the queue, and any other error would only repeat.
+            // It does not block: "would block" is the end of the queue, and any other error would
+            // only repeat.
             let Ok((stream, address)) = listener.accept() else { return };
             let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
             match stream {
@@ -174,7 +186,8 @@ impl<H: Handler> Acceptor<H> {
             pulse.drain();
         }
         let (handler, place) = (self.handler.clone(), Arc::new(place));
-        let connection = Connection { handler, address, pulse, place: Arc::clone(&place), settings };
+        let connection =
+            Connection { handler, address, pulse, place: Arc::clone(&place), settings };
         let (tls, failed) = (self.security.now(), Arc::clone(&self.failed));
         tokio::spawn(async move {
             // To the end of the task, so that whoever waits for it finds all said and counted.
@@ -188,7 +201,12 @@ impl<H: Handler> Acceptor<H> {
 
     /// A place for a connection from `address`. Where all are taken, idle connections are closed
     /// for it.
-    async fn place(&self, pulse: &Arc<Pulse>, address: SocketAddr, settings: &ConnectionSettings) -> Result<Place, NoPlace> {
+    async fn place(
+        &self,
+        pulse: &Arc<Pulse>,
+        address: SocketAddr,
+        settings: &ConnectionSettings,
+    ) -> Result<Place, NoPlace> {
         let until = clock::monotonic() + ROOM;
         loop {
             let mut reclaimed = 0;
@@ -207,9 +225,11 @@ impl<H: Handler> Acceptor<H> {
     }
 }
 
-/// How long to wait after an accept failed `failures` times before; not at all when only that one connection was lost.
+/// How long to wait after an accept failed `failures` times before; not at all when only that one
+/// connection was lost.
 ///
-/// Out of descriptors or memory, the connection stays in the queue and the socket stays readable: without a wait the loop would spin.
+/// Out of descriptors or memory, the connection stays in the queue and the socket stays readable:
+/// without a wait the loop would spin.
 fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
     use io::ErrorKind as K;
     match kind {
@@ -223,7 +243,9 @@ fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
         | K::NetworkUnreachable
         | K::NetworkDown
         | K::TimedOut => None,
-        _ => Some(Duration::from_millis((BACKOFF_FIRST_MS << failures.min(16)).min(BACKOFF_LAST_MS))),
+        _ => {
+            Some(Duration::from_millis((BACKOFF_FIRST_MS << failures.min(16)).min(BACKOFF_LAST_MS)))
+        }
     }
 }
 
@@ -233,7 +255,11 @@ mod tests {
 
     #[test]
     fn an_error_of_one_connection_does_not_delay_the_next() {
-        for kind in [io::ErrorKind::ConnectionAborted, io::ErrorKind::Interrupted, io::ErrorKind::ConnectionReset] {
+        for kind in [
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::Interrupted,
+            io::ErrorKind::ConnectionReset,
+        ] {
             assert_eq!(after_accept_error(kind, 0), None, "{kind}");
         }
     }
@@ -241,9 +267,15 @@ mod tests {
     #[test]
     fn an_error_of_every_connection_waits_twice_as_long_each_time_up_to_a_bound() {
         let out_of_descriptors = io::Error::from_raw_os_error(24).kind();
-        let waits: Vec<u128> =
-            (0..10).map(|failures| after_accept_error(out_of_descriptors, failures).map_or(0, |wait| wait.as_millis())).collect();
+        let waits: Vec<u128> = (0..10)
+            .map(|failures| {
+                after_accept_error(out_of_descriptors, failures).map_or(0, |wait| wait.as_millis())
+            })
+            .collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 320, 500, 500, 500]);
-        assert_eq!(after_accept_error(out_of_descriptors, u32::MAX), Some(Duration::from_millis(500)));
+        assert_eq!(
+            after_accept_error(out_of_descriptors, u32::MAX),
+            Some(Duration::from_millis(500))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Sockets that share one address (`SO_REUSEPORT`), one for each worker. Knows nothing of what is served on them.
+//! Sockets that share one address (`SO_REUSEPORT`), one for each worker. Knows nothing of what is
+//! served on them.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -7,7 +8,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Listener;
 
-/// Connections that the kernel keeps until they are accepted, at most; it may allow fewer (`net.core.somaxconn`).
+/// Connections that the kernel keeps until they are accepted, at most; it may allow fewer
+/// (`net.core.somaxconn`).
 pub(super) const BACKLOG_MAX: u16 = 4096;
 
 pub(super) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<Listener>> {
@@ -22,7 +24,8 @@ pub(super) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<Listen
     Ok(sockets)
 }
 
-/// With `SO_REUSEPORT` a second Weir of the same user would bind without an error, and each would silently get half of the connections.
+/// With `SO_REUSEPORT` a second Weir of the same user would bind without an error, and each would
+/// silently get half of the connections.
 fn refuse_if_taken(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());

@@ -1,4 +1,5 @@
-//! An HTTP/1 client's socket, shared by the task that serves it and by a request's body, which may be read by another task. Knows nothing of heads.
+//! An HTTP/1 client's socket, shared by the task that serves it and by a request's body, which may
+//! be read by another task. Knows nothing of heads.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -33,7 +34,12 @@ struct Inner {
 
 impl Client {
     pub(super) fn new(transport: Transport) -> Self {
-        Self(Arc::new(Shared(Mutex::new(Inner { transport, interim: Vec::new(), replied: false, left: None }))))
+        Self(Arc::new(Shared(Mutex::new(Inner {
+            transport,
+            interim: Vec::new(),
+            replied: false,
+            left: None,
+        }))))
     }
 
     /// Takes interim replies for the client.
@@ -64,13 +70,23 @@ impl Client {
         self.0.lock().left.take()
     }
 
-    /// Reads what has come into `input`, so that it takes up to `most` bytes: the number of bytes, 0 at the end. Pending where there is no room.
-    pub(super) fn poll_fill(&self, cx: &mut Context<'_>, input: &mut Buffer, most: usize) -> Poll<io::Result<usize>> {
+    /// Reads what has come into `input`, so that it takes up to `most` bytes: the number of bytes,
+    /// 0 at the end. Pending where there is no room.
+    pub(super) fn poll_fill(
+        &self,
+        cx: &mut Context<'_>,
+        input: &mut Buffer,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
         input.poll_fill(most, |room| self.poll_into(cx, room))
     }
 
     /// Reads into `room`.
-    pub(super) fn poll_into(&self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_into(
+        &self,
+        cx: &mut Context<'_>,
+        room: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(room);
         ready!(Pin::new(&mut self.0.lock().transport).poll_read(cx, &mut room))?;
         Poll::Ready(Ok(room.filled().len()))
@@ -91,7 +107,15 @@ impl Shared {
 impl Interim for Shared {
     fn send(&self, status: StatusCode, fields: &Fields) {
         let mut inner = self.lock();
-        inner.push_interim(|out| http1::reply_head(out, (status, None), &mut fields.clone(), Encoding::Nothing, (Version::HTTP_11, false)));
+        inner.push_interim(|out| {
+            http1::reply_head(
+                out,
+                (status, None),
+                &mut fields.clone(),
+                Encoding::Nothing,
+                (Version::HTTP_11, false),
+            )
+        });
         let _ = inner.poll_interim(&mut Context::from_waker(std::task::Waker::noop()));
     }
 }
@@ -117,13 +141,21 @@ impl Inner {
 }
 
 impl AsyncWrite for Client {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let mut inner = self.0.lock();
         ready!(inner.poll_interim(cx))?;
         Pin::new(&mut inner.transport).poll_write(cx, buf)
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let mut inner = self.0.lock();
         ready!(inner.poll_interim(cx))?;
         Pin::new(&mut inner.transport).poll_write_vectored(cx, bufs)

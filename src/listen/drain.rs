@@ -28,7 +28,8 @@ enum Stage {
     Over,
 }
 
-/// Listeners with the same settings count together; the admin's, with its own, is not shut out by a full house.
+/// Listeners with the same settings count together; the admin's, with its own, is not shut out by a
+/// full house.
 #[derive(Debug)]
 struct Count {
     settings: Weak<ArcSwap<ConnectionSettings>>,
@@ -85,7 +86,9 @@ impl Drain {
     pub(super) fn places_under(&self, settings: &Arc<ArcSwap<ConnectionSettings>>) -> Arc<Places> {
         let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.retain(|count| count.settings.strong_count() > 0);
-        if let Some(count) = counts.iter().find(|count| std::ptr::eq(count.settings.as_ptr(), Arc::as_ptr(settings))) {
+        if let Some(count) =
+            counts.iter().find(|count| std::ptr::eq(count.settings.as_ptr(), Arc::as_ptr(settings)))
+        {
             return Arc::clone(&count.places);
         }
         let places = Arc::<Places>::default();

@@ -1,4 +1,5 @@
-//! Why a connection ended early: for the log, and as the label under which it is counted. Knows no route.
+//! Why a connection ended early: for the log, and as the label under which it is counted. Knows no
+//! route.
 
 use std::error::Error;
 use std::fmt;
@@ -114,7 +115,12 @@ impl HttpCause {
         match source.and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind) {
             Some(io::ErrorKind::TimedOut) => Self::SendTimeout,
             Some(_) => Self::Closed,
-            None if error.is_incomplete_message() || error.is_closed() || error.is_body_write_aborted() => Self::Closed,
+            None if error.is_incomplete_message()
+                || error.is_closed()
+                || error.is_body_write_aborted() =>
+            {
+                Self::Closed
+            }
             None => Self::Other,
         }
     }
@@ -130,15 +136,28 @@ pub(super) struct Failures {
 impl Failures {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
-            tls: TlsCause::ALL.map(|(_, label)| metrics.counter(names::TLS_HANDSHAKES_FAILED, &[label])),
-            http: HttpCause::ALL.map(|(_, label)| metrics.counter(names::CONNECTION_ERRORS, &[label])),
+            tls: TlsCause::ALL
+                .map(|(_, label)| metrics.counter(names::TLS_HANDSHAKES_FAILED, &[label])),
+            http: HttpCause::ALL
+                .map(|(_, label)| metrics.counter(names::CONNECTION_ERRORS, &[label])),
         }
     }
 
     pub(super) fn count(&self, failure: &Failure) {
-        let http = |cause| self.http.iter().zip(HttpCause::ALL).find(|(_, (known, _))| *known == cause).map(|(counter, _)| counter);
+        let http = |cause| {
+            self.http
+                .iter()
+                .zip(HttpCause::ALL)
+                .find(|(_, (known, _))| *known == cause)
+                .map(|(counter, _)| counter)
+        };
         let counter = match failure {
-            Failure::Tls(cause, _) => self.tls.iter().zip(TlsCause::ALL).find(|(_, (known, _))| known == cause).map(|(counter, _)| counter),
+            Failure::Tls(cause, _) => self
+                .tls
+                .iter()
+                .zip(TlsCause::ALL)
+                .find(|(_, (known, _))| known == cause)
+                .map(|(counter, _)| counter),
             Failure::Http2(error) => http(HttpCause::of(error)),
             Failure::Malformed(_) => http(HttpCause::Malformed),
             Failure::HeadTooLarge => http(HttpCause::HeadTooLarge),
@@ -171,11 +190,15 @@ impl From<io::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tls(TlsCause::PlainText, _) => write!(out, "TLS handshake: the client speaks plain HTTP"),
+            Self::Tls(TlsCause::PlainText, _) => {
+                write!(out, "TLS handshake: the client speaks plain HTTP")
+            }
             Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => with_sources(error, out),
-            Self::TlsHello => write!(out, "the client speaks TLS, and this listener has no certificates"),
+            Self::TlsHello => {
+                write!(out, "the client speaks TLS, and this listener has no certificates")
+            }
             Self::Silent => write!(out, "no request came in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),

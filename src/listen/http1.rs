@@ -1,5 +1,6 @@
-//! HTTP/1.1 and 1.0 on one connection, in one task: heads in, replies out, and the upstream's connection driven with it, through the reply's body. Knows
-//! neither how it was accepted nor what the handler does.
+//! HTTP/1.1 and 1.0 on one connection, in one task: heads in, replies out, and the upstream's
+//! connection driven with it, through the reply's body. Knows neither how it was accepted nor what
+//! the handler does.
 //!
 //! | state | the client's bytes | what else is awaited | ends with |
 //! |---|---|---|---|
@@ -8,8 +9,9 @@
 //! | replying | the same | the reply's body, and the client to take it | its end; `send_idle`; the client's close |
 //! | closing | thrown away | the client to have read | its close; `LINGER`, `LINGER_ALL` |
 //!
-//! A client that closes its sending side may still read (RFC 9112, 9.6): it gets what is ready within `half_close`. One that has gone looks just the same,
-//! and must not be worked for: that is why there is such a time.
+//! A client that closes its sending side may still read (RFC 9112, 9.6): it gets what is ready
+//! within `half_close`. One that has gone looks just the same, and must not be worked for: that is
+//! why there is such a time.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -33,12 +35,15 @@ use super::tunnel::Tunnel;
 use super::upload::Upload;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::http1::{self, Encoding, Framing, HTTP2_PREFACE, Outbox, Reader, Refused, RequestHead, Scan, SendError};
+use crate::http1::{
+    self, Encoding, Framing, HTTP2_PREFACE, Outbox, Reader, Refused, RequestHead, Scan, SendError,
+};
 use crate::wire::{Alarm, Body, BodyError, Buffer, Known, Request, Response, Upgrade};
 
 /// How a TLS hello begins: a handshake record of version 3.
 const TLS_HELLO: [u8; 2] = [22, 3];
-/// How long we wait for more of what a client sends, and throw it away, while it may not have seen our last reply.
+/// How long we wait for more of what a client sends, and throw it away, while it may not have seen
+/// our last reply.
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 
 /// How a connection's HTTP/1 ended.
@@ -145,7 +150,11 @@ impl<H: Handler> Connection<'_, H> {
         poll_fn(|cx| self.poll_next(cx, &mut since)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>, since: &mut Option<(Instant, bool)>) -> Poll<Result<Wanted, Failure>> {
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        since: &mut Option<(Instant, bool)>,
+    ) -> Poll<Result<Wanted, Failure>> {
         let pulse = &self.served.pulse;
         pulse.wake_with(cx.waker());
         if pulse.is_abandoned() {
@@ -179,12 +188,19 @@ impl<H: Handler> Connection<'_, H> {
             } else {
                 self.served.pulse.idle(now);
             }
-            // A new connection has to show its first head in time: it has not earned the longer wait.
-            let wait = if begun || self.first { self.settings.request_header } else { self.settings.keep_alive };
+            // A new connection has to show its first head in time: it has not earned the longer
+            // wait.
+            let wait = if begun || self.first {
+                self.settings.request_header
+            } else {
+                self.settings.keep_alive
+            };
             let first = since.map_or(now, |(first, _)| if self.first { first } else { now });
             self.alarm.arm(first + wait);
         }
-        self.alarm.poll(cx).map(|()| if begun || self.first { Err(Failure::Silent) } else { Ok(Wanted::Nothing) })
+        self.alarm
+            .poll(cx)
+            .map(|()| if begun || self.first { Err(Failure::Silent) } else { Ok(Wanted::Nothing) })
     }
 
     /// What has come so far is, where that can be told.
@@ -218,13 +234,20 @@ impl<H: Handler> Connection<'_, H> {
                 Some(Wanted::Request(head))
             }
             Ok(None) if bytes.len() < self.settings.header_bytes_max => None,
-            Ok(None) => Some(Wanted::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, Failure::HeadTooLarge)),
+            Ok(None) => Some(Wanted::Refused(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                Failure::HeadTooLarge,
+            )),
             Err(refused) => Some(refuse(refused)),
         }
     }
 
     fn closed_early(&self) -> Result<Wanted, Failure> {
-        if self.scan.has_begun() { Err(Failure::Socket(io::ErrorKind::UnexpectedEof.into())) } else { Ok(Wanted::Nothing) }
+        if self.scan.has_begun() {
+            Err(Failure::Socket(io::ErrorKind::UnexpectedEof.into()))
+        } else {
+            Ok(Wanted::Nothing)
+        }
     }
 
     /// Has one request answered.
@@ -233,11 +256,23 @@ impl<H: Handler> Connection<'_, H> {
         self.first = false;
         self.had_body = framing != Framing::Length(0);
         // RFC 9110, 6.5.1: trailers are for those who say that they take them.
-        let trailers = request.fields.get_all(Known::Te).any(|value| value.split(|byte| *byte == b',').any(is_trailers));
-        let asked = Asked { is_head: request.method == Method::HEAD, version: request.version, keep_alive, trailers };
+        let trailers = request
+            .fields
+            .get_all(Known::Te)
+            .any(|value| value.split(|byte| *byte == b',').any(is_trailers));
+        let asked = Asked {
+            is_head: request.method == Method::HEAD,
+            version: request.version,
+            keep_alive,
+            trailers,
+        };
         self.client.set_replied(false);
         if self.had_body {
-            let upload = Upload::new(self.client.clone(), Reader::new(std::mem::take(&mut self.input), framing), expects_continue);
+            let upload = Upload::new(
+                self.client.clone(),
+                Reader::new(std::mem::take(&mut self.input), framing),
+                expects_continue,
+            );
             request.body = Body::source(Box::new(upload));
         }
         if request.version == Version::HTTP_11 {
@@ -265,7 +300,8 @@ impl<H: Handler> Connection<'_, H> {
         .await
     }
 
-    /// Ready when the client has gone. Reads the next request meanwhile, as far as a head may be long.
+    /// Ready when the client has gone. Reads the next request meanwhile, as far as a head may be
+    /// long.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.had_body && !self.regain() {
             // The request's body has the input now, and its reader notices a client that is gone.
@@ -288,8 +324,8 @@ impl<H: Handler> Connection<'_, H> {
         self.alarm.poll(cx)
     }
 
-    /// Takes the client's bytes back from the request's body, once that is read or nobody reads it any more; what is left of it is thrown away, where it
-    /// has come already.
+    /// Takes the client's bytes back from the request's body, once that is read or nobody reads it
+    /// any more; what is left of it is thrown away, where it has come already.
     fn regain(&mut self) -> bool {
         let Some(mut reader) = self.client.take_left() else { return false };
         if !reader.discard() {
@@ -306,7 +342,9 @@ impl<H: Handler> Connection<'_, H> {
     /// Sends a reply.
     async fn reply(&mut self, reply: Response, asked: Asked) -> Result<Kept, Failure> {
         let Response { status, reason, mut fields, mut body, upgrade } = reply;
-        let bodiless = asked.is_head || status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let bodiless = asked.is_head
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let encoding = match body.length() {
             _ if bodiless => Encoding::Nothing,
             Some(length) => Encoding::Length(length),
@@ -322,11 +360,18 @@ impl<H: Handler> Connection<'_, H> {
         }
         let unread = self.had_body && !self.regain() && self.is_left();
         let draining = self.served.pulse.is_draining();
-        let closes = !asked.keep_alive || self.ended || draining || unread || encoding == Encoding::Close;
+        let closes =
+            !asked.keep_alive || self.ended || draining || unread || encoding == Encoding::Close;
         self.client.set_replied(true);
         let reason = reason.as_deref();
         self.outbox.set_trailers(asked.trailers);
-        http1::reply_head(self.outbox.begin(encoding), (status, reason), &mut fields, encoding, (asked.version, closes));
+        http1::reply_head(
+            self.outbox.begin(encoding),
+            (status, reason),
+            &mut fields,
+            encoding,
+            (asked.version, closes),
+        );
         drop(fields);
         if !self.send(&mut body).await? {
             return Ok(Kept::Gone);
@@ -334,13 +379,24 @@ impl<H: Handler> Connection<'_, H> {
         drop(body);
         self.outbox.rest();
         if let Some(Upgrade::Then(begin)) = upgrade {
-            let stream = ClientStream::new(self.client.take(), Arc::clone(&self.served.pulse), self.settings.send_idle);
+            let stream = ClientStream::new(
+                self.client.take(),
+                Arc::clone(&self.served.pulse),
+                self.settings.send_idle,
+            );
             self.served.pulse.upgrade();
-            begin(Box::new(Tunnel::new(std::mem::take(&mut self.input), stream.holding(Arc::clone(&self.place)))));
+            begin(Box::new(Tunnel::new(
+                std::mem::take(&mut self.input),
+                stream.holding(Arc::clone(&self.place)),
+            )));
             return Ok(Kept::Gone);
         }
         let unread = self.had_body && !self.regain();
-        Ok(if closes || unread || self.served.pulse.is_draining() { Kept::Closing } else { Kept::Open })
+        Ok(if closes || unread || self.served.pulse.is_draining() {
+            Kept::Closing
+        } else {
+            Kept::Open
+        })
     }
 
     /// Whether a request's body was given up before its end.
@@ -353,7 +409,8 @@ impl<H: Handler> Connection<'_, H> {
         is_left
     }
 
-    /// Sends what the outbox begins and `body` goes on with; false when the client or the worker has gone meanwhile.
+    /// Sends what the outbox begins and `body` goes on with; false when the client or the worker
+    /// has gone meanwhile.
     async fn send(&mut self, body: &mut Body) -> Result<bool, Failure> {
         let mut progress = Progress::new(self.outbox.sent_bytes());
         poll_fn(|cx| {
@@ -365,9 +422,15 @@ impl<H: Handler> Connection<'_, H> {
                     self.alarm.disarm();
                     return Poll::Ready(Ok(true));
                 }
-                Poll::Ready(Err(SendError::Io(error))) => return Poll::Ready(Err(Failure::Socket(error))),
-                Poll::Ready(Err(SendError::Body(BodyError::Overdue))) => return Poll::Ready(Err(Failure::Overdue)),
-                Poll::Ready(Err(SendError::Body(_) | SendError::Length)) => return Poll::Ready(Err(Failure::ReplyCut)),
+                Poll::Ready(Err(SendError::Io(error))) => {
+                    return Poll::Ready(Err(Failure::Socket(error)));
+                }
+                Poll::Ready(Err(SendError::Body(BodyError::Overdue))) => {
+                    return Poll::Ready(Err(Failure::Overdue));
+                }
+                Poll::Ready(Err(SendError::Body(_) | SendError::Length)) => {
+                    return Poll::Ready(Err(Failure::ReplyCut));
+                }
                 Poll::Pending => {}
             }
             if self.outbox.awaits_body() {
@@ -385,7 +448,12 @@ impl<H: Handler> Connection<'_, H> {
 
     /// Ready when the client has taken nothing for too long, or too little, or when the reply must
     /// be over: it would hold the upstream's connection and any lease for ever.
-    fn poll_taken(&mut self, cx: &mut Context<'_>, progress: &mut Progress, deadline: Option<Instant>) -> Poll<Failure> {
+    fn poll_taken(
+        &mut self,
+        cx: &mut Context<'_>,
+        progress: &mut Progress,
+        deadline: Option<Instant>,
+    ) -> Poll<Failure> {
         loop {
             // TLS has buffers of its own: it may be stuck for long and yet bring something out.
             let taken = (self.outbox.sent_bytes(), self.served.pulse.writes());
@@ -393,7 +461,9 @@ impl<H: Handler> Connection<'_, H> {
                 self.alarm.arm(until);
             }
             std::task::ready!(self.alarm.poll(cx));
-            if let Some(failure) = progress.is_over((self.outbox.sent_bytes(), self.served.pulse.writes()), deadline) {
+            if let Some(failure) =
+                progress.is_over((self.outbox.sent_bytes(), self.served.pulse.writes()), deadline)
+            {
                 return Poll::Ready(failure);
             }
         }
@@ -403,13 +473,15 @@ impl<H: Handler> Connection<'_, H> {
     async fn refuse(&mut self, status: StatusCode) -> Result<(), Failure> {
         self.had_body = true;
         let reply = self.served.handler.unreadable(status, &self.served.peer);
-        let asked = Asked { is_head: false, version: Version::HTTP_11, keep_alive: false, trailers: false };
+        let asked =
+            Asked { is_head: false, version: Version::HTTP_11, keep_alive: false, trailers: false };
         // No bytes of a body are missing: there is none.
         self.reply(reply, asked).await.map(|_| ())
     }
 
-    /// Closes so that the client can still read the last reply: closing a socket with unread bytes resets the connection, and the reset may overtake the
-    /// reply, so that a 413 or 429 to an upload would be lost. nginx calls it lingering close.
+    /// Closes so that the client can still read the last reply: closing a socket with unread bytes
+    /// resets the connection, and the reset may overtake the reply, so that a 413 or 429 to an
+    /// upload would be lost. nginx calls it lingering close.
     async fn close(&mut self) -> Result<End, Failure> {
         // Many clients look at the answer only when they have sent all of their upload, however
         // large it is: so the time bounds what is read, and not its size.

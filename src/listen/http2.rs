@@ -1,7 +1,9 @@
-//! HTTP/2 on one connection: a task for each stream, on the connection's own worker. Knows neither how it was accepted nor what the handler does.
+//! HTTP/2 on one connection: a task for each stream, on the connection's own worker. Knows neither
+//! how it was accepted nor what the handler does.
 //!
-//! What hyper and h2 leave to us: closing a connection that has no streams, giving up on a stream whose client takes nothing of its reply, and not
-//! reading on while more streams end than their tasks can be told of (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
+//! What hyper and h2 leave to us: closing a connection that has no streams, giving up on a stream
+//! whose client takes nothing of its reply, and not reading on while more streams end than their
+//! tasks can be told of (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
 //! CONTINUATION frames, resets that were never accepted, and answers one PING at a time.
 
 use std::convert::Infallible;
@@ -32,23 +34,27 @@ use crate::wire::{Alarm, Body, Request};
 
 /// What a client may send of one request's body before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// And of all bodies of a connection: so much that those which an upstream does not take hold up no other, whoever's they are. Many a client is a
-/// proxy for many.
+/// And of all bodies of a connection: so much that those which an upstream does not take hold up no
+/// other, whoever's they are. Many a client is a proxy for many.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
-/// What is taken from an upstream for a stream whose client is slow, beside the piece that filled it.
+/// What is taken from an upstream for a stream whose client is slow, beside the piece that filled
+/// it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The largest frame that we take: the least that the protocol allows.
 const FRAME_BYTES_MAX: u32 = 16 << 10;
-/// Streams that were reset before they were seen, and streams that we had to reset: beyond, the connection ends with `ENHANCE_YOUR_CALM`.
+/// Streams that were reset before they were seen, and streams that we had to reset: beyond, the
+/// connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
 /// How long a client that had no streams when it was told to close may take for it.
 const GOODBYE: Duration = Duration::from_millis(GOODBYE_MS);
 pub(super) const GOODBYE_MS: u64 = 2_000;
-/// Tasks of streams for each stream that may be open: beyond, the connection is not read until some have ended.
+/// Tasks of streams for each stream that may be open: beyond, the connection is not read until some
+/// have ended.
 const TASKS_PER_STREAM_MAX: usize = 2;
 
-/// Serves requests until the client or a timeout closes the connection, or the pulse says drain. `begun` was read from `stream` before.
+/// Serves requests until the client or a timeout closes the connection, or the pulse says drain.
+/// `begun` was read from `stream` before.
 ///
 /// # Errors
 /// What hyper says: mostly a client that went away; or that no request came at all.
@@ -70,7 +76,11 @@ where
         .max_concurrent_streams(settings.streams_max)
         .max_header_list_size(u32::try_from(settings.header_bytes_max).unwrap_or(u32::MAX))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(settings.streams_max).min(CONNECTION_WINDOW_BYTES_MAX))
+        .initial_connection_window_size(
+            STREAM_WINDOW_BYTES
+                .saturating_mul(settings.streams_max)
+                .min(CONNECTION_WINDOW_BYTES_MAX),
+        )
         .max_frame_size(FRAME_BYTES_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
@@ -79,12 +89,23 @@ where
         let served = Arc::clone(&served);
         async move {
             let (head, body) = request.into_parts();
-            let request = Request::of_parts(&head, Body::incoming(body).lingering().within(STREAM_WINDOW_BYTES as usize));
+            let request = Request::of_parts(
+                &head,
+                Body::incoming(body).lingering().within(STREAM_WINDOW_BYTES as usize),
+            );
             drop(head);
-            Ok::<_, Infallible>(served.handler.call(request, &served.peer).await.into_http().map(http2_reply::Reply))
+            Ok::<_, Infallible>(
+                served
+                    .handler
+                    .call(request, &served.peer)
+                    .await
+                    .into_http()
+                    .map(http2_reply::Reply),
+            )
         }
     });
-    let tasks_max = TASKS_PER_STREAM_MAX.saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
+    let tasks_max = TASKS_PER_STREAM_MAX
+        .saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
     let stream = Guarded { stream, begun, pulse: Arc::clone(&pulse), tasks_max };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut idle = Idle::new(settings);
@@ -162,7 +183,8 @@ impl Idle {
         let phase = if told { Phase::Closing } else { Phase::Idle };
         if self.phase != phase {
             let wait = match (self.phase, phase) {
-                // A new connection has to show its first request in time: it has not earned the longer wait.
+                // A new connection has to show its first request in time: it has not earned the
+                // longer wait.
                 _ if !seen => self.request_header,
                 (Phase::Busy, Phase::Closing) => self.send_idle,
                 (_, Phase::Closing) => GOODBYE,
@@ -196,7 +218,13 @@ where
     fn execute(&self, work: F) {
         self.pulse.stream_opened();
         let open = Open { pulse: Arc::clone(&self.pulse), _place: Arc::clone(&self.place) };
-        tokio::spawn(Stream { work, open, alarm: Alarm::default(), send_idle: self.send_idle, deadline: None });
+        tokio::spawn(Stream {
+            work,
+            open,
+            alarm: Alarm::default(),
+            send_idle: self.send_idle,
+            deadline: None,
+        });
     }
 }
 
@@ -257,14 +285,19 @@ pub(super) struct Guarded<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if !self.begun.is_empty() {
             let taken = self.begun.len().min(buf.remaining());
             let piece = self.begun.split_to(taken);
             buf.put_slice(&piece);
             return Poll::Ready(Ok(()));
         }
-        // The streams' tasks that are too many belong to streams that were reset: each ends at its next turn, and its end wakes us.
+        // The streams' tasks that are too many belong to streams that were reset: each ends at its
+        // next turn, and its end wakes us.
         if self.pulse.streams().0 >= self.tasks_max {
             return Poll::Pending;
         }
@@ -273,11 +306,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 

@@ -1,7 +1,8 @@
 //! A reply's body on HTTP/2, and whether its client takes it. Knows no connection.
 //!
-//! hyper asks a body for its next piece only when the client has taken the one before. The task of the stream wants to know which of the two is waited
-//! for; the body, polled inside that task, tells it through a thread-local, which costs no allocation.
+//! hyper asks a body for its next piece only when the client has taken the one before. The task of
+//! the stream wants to know which of the two is waited for; the body, polled inside that task,
+//! tells it through a thread-local, which costs no allocation.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -43,7 +44,10 @@ impl http_body::Body for Reply {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = Pin::new(&mut self.0).poll_frame(cx);
         if let deadline @ Some(_) = self.0.deadline() {
             DEADLINE.set(deadline);

@@ -1,4 +1,5 @@
-//! Accepts connections and serves requests on them, until told to drain. Knows no route and no limit: its handler is handed in.
+//! Accepts connections and serves requests on them, until told to drain. Knows no route and no
+//! limit: its handler is handed in.
 //!
 //! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its
 //! close), `tls` (certificates, and which of them a client sees), `handshake`, `http1` with
@@ -61,7 +62,12 @@ impl Settings {
     /// Plain HTTP.
     #[must_use]
     pub fn plain(address: SocketAddr) -> Self {
-        Self { setting: "listeners[0]".to_owned(), address, certificates: Vec::new(), clients: None }
+        Self {
+            setting: "listeners[0]".to_owned(),
+            address,
+            certificates: Vec::new(),
+            clients: None,
+        }
     }
 }
 
@@ -74,10 +80,12 @@ pub struct ClientCertificates {
     pub required: bool,
 }
 
-/// `[server.limits]` and `[server.timeouts]`, as far as connections care. They may change on reload: new connections see the new ones.
+/// `[server.limits]` and `[server.timeouts]`, as far as connections care. They may change on
+/// reload: new connections see the new ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionSettings {
-    /// Connections at once over all workers, at most: over all listeners that are served with these very settings.
+    /// Connections at once over all workers, at most: over all listeners that are served with these
+    /// very settings.
     pub connections_max: usize,
     /// And of one client network.
     pub connections_per_address_max: usize,
@@ -137,7 +145,8 @@ impl ConnectionSettings {
 pub struct Peer {
     /// The socket's own far end. An IPv4 client of an IPv6 socket is shown as IPv4.
     pub address: SocketAddr,
-    /// That address without its port, as RFC 5952 writes it: written once for all requests of the connection.
+    /// That address without its port, as RFC 5952 writes it: written once for all requests of the
+    /// connection.
     pub ip: Box<str>,
     /// The near end.
     pub local: SocketAddr,
@@ -150,12 +159,21 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Over plain TCP. An IPv4 address that came through an IPv6 socket is shown as IPv4: it is one client, whichever socket it came through.
+    /// Over plain TCP. An IPv4 address that came through an IPv6 socket is shown as IPv4: it is one
+    /// client, whichever socket it came through.
     #[must_use]
     pub fn plain(address: SocketAddr, local: SocketAddr) -> Self {
-        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let canonical =
+            |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let address = canonical(address);
-        Self { address, ip: address.ip().to_string().into(), local: canonical(local), tls: false, sni: None, client_subject: None }
+        Self {
+            address,
+            ip: address.ip().to_string().into(),
+            local: canonical(local),
+            tls: false,
+            sni: None,
+            client_subject: None,
+        }
     }
 }
 
@@ -164,7 +182,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// Answers one request. Dropped when the client goes away.
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
-    /// Answers what is no request: its head can't be read (400, 501), or is too large (431). The status is the caller's; the body has to be whole.
+    /// Answers what is no request: its head can't be read (400, 501), or is too large (431). The
+    /// status is the caller's; the body has to be whole.
     fn unreadable(&self, status: StatusCode, _peer: &Arc<Peer>) -> Response {
         Response::new(status, Body::empty())
     }
@@ -209,9 +228,16 @@ impl Listener {
         self.address
     }
 
-    /// Accepts and serves until `drain` says so, then until the last connection is done. Runs on a worker's own runtime. Dropping it ends its
-    /// connections at once: so a caller bounds the drain by its grace.
-    pub async fn serve<H: Handler>(self, handler: H, settings: Arc<ArcSwap<ConnectionSettings>>, drain: Drain, metrics: Metrics) {
+    /// Accepts and serves until `drain` says so, then until the last connection is done. Runs on a
+    /// worker's own runtime. Dropping it ends its connections at once: so a caller bounds the drain
+    /// by its grace.
+    pub async fn serve<H: Handler>(
+        self,
+        handler: H,
+        settings: Arc<ArcSwap<ConnectionSettings>>,
+        drain: Drain,
+        metrics: Metrics,
+    ) {
         accept::serve(self, handler, settings, drain, metrics).await;
     }
 }

@@ -89,7 +89,10 @@ impl Places {
     pub(super) fn reclaim(&self) -> usize {
         let now_ms = Pulse::millis(clock::monotonic());
         let barren_ms = self.barren_ms.load(Ordering::Relaxed);
-        if barren_ms != 0 && now_ms.saturating_sub(barren_ms) < u64::try_from(SEARCH_AGAIN.as_millis()).unwrap_or(u64::MAX) {
+        if barren_ms != 0
+            && now_ms.saturating_sub(barren_ms)
+                < u64::try_from(SEARCH_AGAIN.as_millis()).unwrap_or(u64::MAX)
+        {
             return 0;
         }
         let mut idle = self.idle();
@@ -109,7 +112,11 @@ impl Places {
         let mut idle = Vec::new();
         for list in lists {
             let pulses = list.pulses();
-            idle.extend(pulses.values().filter_map(|pulse| Some((pulse.idle_since_ms()?, Arc::clone(pulse)))));
+            idle.extend(
+                pulses
+                    .values()
+                    .filter_map(|pulse| Some((pulse.idle_since_ms()?, Arc::clone(pulse)))),
+            );
         }
         idle
     }
@@ -130,7 +137,12 @@ impl Places {
 
 impl Connections {
     pub(super) fn new(places: &Arc<Places>, gauge: Gauge) -> Self {
-        let open = Arc::new(Open { pulses: Mutex::default(), places: Arc::clone(places), gauge, emptied: Notify::new() });
+        let open = Arc::new(Open {
+            pulses: Mutex::default(),
+            places: Arc::clone(places),
+            gauge,
+            emptied: Notify::new(),
+        });
         let mut lists = places.lists();
         lists.retain(|list| list.strong_count() > 0);
         lists.push(Arc::downgrade(&open));
@@ -156,7 +168,12 @@ impl Connections {
             false => None,
             true => {
                 let network = Network::of(client, settings.ipv6_prefix);
-                Some(places.addresses.enter(network, settings.connections_per_address_max).ok_or(NoPlace::Address)?)
+                Some(
+                    places
+                        .addresses
+                        .enter(network, settings.connections_per_address_max)
+                        .ok_or(NoPlace::Address)?,
+                )
             }
         };
         let max = settings.connections_max;

@@ -41,20 +41,32 @@ impl Progress {
 
     /// The client is waited for. Until when at most, where that has changed: it was not waited for
     /// before, or has taken something.
-    pub(super) fn awaits_client(&mut self, taken: (u64, u64), deadline: Option<Instant>, settings: &ConnectionSettings) -> Option<Instant> {
+    pub(super) fn awaits_client(
+        &mut self,
+        taken: (u64, u64),
+        deadline: Option<Instant>,
+        settings: &ConnectionSettings,
+    ) -> Option<Instant> {
         if self.client_is_awaited && self.taken == taken {
             return None;
         }
         self.client_is_awaited = true;
         self.taken = taken;
         let (now, began) = (clock::monotonic(), self.began);
-        let slow =
-            settings.send_rate.map(|rate| self.pace.get_or_insert_with(|| Pace::new(rate, settings.send_idle, began)).wait(now, taken.0));
+        let slow = settings.send_rate.map(|rate| {
+            self.pace
+                .get_or_insert_with(|| Pace::new(rate, settings.send_idle, began))
+                .wait(now, taken.0)
+        });
         Some([slow, deadline].into_iter().flatten().fold(now + settings.send_idle, Instant::min))
     }
 
     /// The time is over: what has run out, unless the client has taken something meanwhile.
-    pub(super) fn is_over(&mut self, taken: (u64, u64), deadline: Option<Instant>) -> Option<Failure> {
+    pub(super) fn is_over(
+        &mut self,
+        taken: (u64, u64),
+        deadline: Option<Instant>,
+    ) -> Option<Failure> {
         let now = clock::monotonic();
         if deadline.is_some_and(|deadline| deadline <= now) {
             return Some(Failure::Overdue);

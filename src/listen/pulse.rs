@@ -23,7 +23,8 @@ pub(super) struct Pulse {
     /// HTTP/2: streams whose tasks have not ended, and whether there ever was one.
     streams: AtomicUsize,
     had_streams: AtomicBool,
-    /// It is no HTTP connection any more, and read by whoever asked for the upgrade: woken through this.
+    /// It is no HTTP connection any more, and read by whoever asked for the upgrade: woken through
+    /// this.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
     /// Since when it waits for a request, in [`Pulse::millis`]; 0: it does not.
@@ -38,7 +39,8 @@ impl Pulse {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// Close when it suits: now where the connection is idle, else after the reply that is under way.
+    /// Close when it suits: now where the connection is idle, else after the reply that is under
+    /// way.
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.wake();
@@ -70,7 +72,9 @@ impl Pulse {
 
     /// Milliseconds from the first call on, and one more: never 0.
     pub(super) fn millis(now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(*BEGAN).as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+        u64::try_from(now.saturating_duration_since(*BEGAN).as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_add(1)
     }
 
     /// Nothing is under way since `now`: it may be closed to make room.

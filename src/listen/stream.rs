@@ -1,5 +1,6 @@
-//! A client's byte stream as hyper's HTTP/2 and a tunnel see it, with two things that both leave to us: it gives up on a client that takes nothing, and
-//! it closes so that the client can still read the last reply. Knows neither TLS nor HTTP.
+//! A client's byte stream as hyper's HTTP/2 and a tunnel see it, with two things that both leave to
+//! us: it gives up on a client that takes nothing, and it closes so that the client can still read
+//! the last reply. Knows neither TLS nor HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,7 +15,8 @@ use super::pulse::Pulse;
 use crate::clock;
 use crate::wire::Alarm;
 
-/// How long we wait for more of what a client sends, and throw it away, while it may not have seen our last reply.
+/// How long we wait for more of what a client sends, and throw it away, while it may not have seen
+/// our last reply.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 pub(super) const LINGER_MS: u64 = 2_000;
 /// How long in all: an HTTP/2 client that reads slowly says so again and again.
@@ -66,8 +68,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         Self { _place: Some(place), ..self }
     }
 
-    /// A client that stops reading would hold its reply, the upstream's connection and any lease for ever.
-    fn bound<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// A client that stops reading would hold its reply, the upstream's connection and any lease
+    /// for ever.
+    fn bound<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        wrote: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.alarm.disarm();
             return wrote;
@@ -90,8 +97,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         }
     }
 
-    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the reply: a 413 or 429 to an upload would be lost, and the
-    /// end of what an HTTP/2 client reads while it widens its windows. So read on for a while (what nginx calls lingering close).
+    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the
+    /// reply: a 413 or 429 to an upload would be lost, and the end of what an HTTP/2 client reads
+    /// while it widens its windows. So read on for a while (what nginx calls lingering close).
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; LINGER_PIECE_BYTES];
         while !self.ended && self.lingered_bytes < LINGER_BYTES_MAX {
@@ -118,7 +126,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.pulse.is_upgraded() {
             // Nobody else looks: the connection's own task is gone.
             self.pulse.wake_upgraded_with(cx.waker());
@@ -136,12 +148,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.bound(cx, wrote)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.bound(cx, wrote)
     }

@@ -1,4 +1,5 @@
-//! A certificate's subject as text (RFC 4514): what a policy is shown of a client's certificate. Knows no connection.
+//! A certificate's subject as text (RFC 4514): what a policy is shown of a client's certificate.
+//! Knows no connection.
 
 use std::fmt::Write as _;
 
@@ -19,7 +20,8 @@ const SHORT: [(&str, &str); 9] = [
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
 
-/// `CN=alice,O=Example`: the most specific part first, as nginx' `$ssl_client_s_dn` writes it. None for what is no certificate.
+/// `CN=alice,O=Example`: the most specific part first, as nginx' `$ssl_client_s_dn` writes it. None
+/// for what is no certificate.
 pub(super) fn of(certificate: &[u8]) -> Option<Box<str>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(text(certificate.subject()).into_boxed_str())
@@ -51,7 +53,8 @@ fn write(text: &mut String, attribute: &AttributeTypeAndValue<'_>) {
             text.push('=');
             escape(text, value);
         }
-        // A type without a short name, or a value that is no plain string: the bytes in hexadecimal, so that no two look alike.
+        // A type without a short name, or a value that is no plain string: the bytes in
+        // hexadecimal, so that no two look alike.
         (short, _) => {
             text.push_str(short.unwrap_or(&id));
             text.push_str("=#");

@@ -1,6 +1,8 @@
-//! A listener's TLS: its certificates out of PEM, which of them a client sees, whom clients may be. Knows no file and no connection.
+//! A listener's TLS: its certificates out of PEM, which of them a client sees, whom clients may be.
+//! Knows no file and no connection.
 //!
-//! TLS 1.2 and 1.3 only, HTTP/2 and HTTP/1.1 by ALPN, resumption by tickets whose keys live as long as the settings do.
+//! TLS 1.2 and 1.3 only, HTTP/2 and HTTP/1.1 by ALPN, resumption by tickets whose keys live as long
+//! as the settings do.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +10,9 @@ use std::mem;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use smallvec::SmallVec;
@@ -35,8 +39,8 @@ pub struct Tls {
     doubts: Vec<Mistake>,
 }
 
-/// A listener's TLS of now, or none: swapped on reload, so that new connections see new certificates while its sockets and the open connections stay
-/// as they are. Clones share it.
+/// A listener's TLS of now, or none: swapped on reload, so that new connections see new
+/// certificates while its sockets and the open connections stay as they are. Clones share it.
 #[derive(Clone, Default)]
 pub struct Security(Arc<ArcSwapOption<Tls>>);
 
@@ -83,7 +87,12 @@ impl Tls {
         let builder = ServerConfig::builder_with_provider(wire::provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| vec![unusable(settings, &error)])?;
-        let builder = match settings.clients.as_ref().map(|clients| verifier(clients, settings)).transpose() {
+        let builder = match settings
+            .clients
+            .as_ref()
+            .map(|clients| verifier(clients, settings))
+            .transpose()
+        {
             Ok(None) => builder.with_no_client_auth(),
             Ok(Some(verifier)) => builder.with_client_cert_verifier(verifier),
             Err(mistake) => {
@@ -94,11 +103,13 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let (expires_s, doubts) = (chooser.expires_s.unwrap_or(i64::MAX), mem::take(&mut chooser.doubts));
+        let (expires_s, doubts) =
+            (chooser.expires_s.unwrap_or(i64::MAX), mem::take(&mut chooser.doubts));
         let mut config = builder.with_cert_resolver(Arc::new(chooser));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // The client keeps the session: nothing to share between workers, nothing to bound.
-        config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(|error| vec![unusable(settings, &error)])?;
+        config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
+            .map_err(|error| vec![unusable(settings, &error)])?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, doubts })))
     }
@@ -109,7 +120,8 @@ impl Tls {
         self.expires_s
     }
 
-    /// Certificates that clients will refuse, since their time is over or has not come. They are served all the same.
+    /// Certificates that clients will refuse, since their time is over or has not come. They are
+    /// served all the same.
     #[must_use]
     pub fn doubts(&self) -> &[Mistake] {
         &self.doubts
@@ -117,14 +129,29 @@ impl Tls {
 }
 
 fn unusable(settings: &Settings, error: &rustls::Error) -> Mistake {
-    Mistake::new(format!("{}.certificates", settings.setting), format!("TLS that can't be set up ({error})"), "a machine that can do TLS")
+    Mistake::new(
+        format!("{}.certificates", settings.setting),
+        format!("TLS that can't be set up ({error})"),
+        "a machine that can do TLS",
+    )
 }
 
-fn verifier(clients: &ClientCertificates, settings: &Settings) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, Mistake> {
-    let wrong = |found: String| Mistake::new(format!("{}.client_ca", settings.setting), found, "a PEM file with certificate authorities");
+fn verifier(
+    clients: &ClientCertificates,
+    settings: &Settings,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, Mistake> {
+    let wrong = |found: String| {
+        Mistake::new(
+            format!("{}.client_ca", settings.setting),
+            found,
+            "a PEM file with certificate authorities",
+        )
+    };
     let mut roots = RootCertStore::empty();
     for certificate in clients.ca.certificates().map_err(wrong)? {
-        roots.add(certificate).map_err(|error| wrong(format!("a certificate in {} that is none ({error})", clients.ca.path.display())))?;
+        roots.add(certificate).map_err(|error| {
+            wrong(format!("a certificate in {} that is none ({error})", clients.ca.path.display()))
+        })?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), wire::provider());
     let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
@@ -134,7 +161,8 @@ fn verifier(clients: &ClientCertificates, settings: &Settings) -> Result<Arc<dyn
 /// All certificates for one name, of several kinds of key perhaps, in the configuration's order.
 type Candidates = SmallVec<[Arc<CertifiedKey>; 1]>;
 
-/// Chooses by the name that the client asks for (SNI): exact names first, then wildcards of one label (RFC 9525, 6.3), then the first.
+/// Chooses by the name that the client asks for (SNI): exact names first, then wildcards of one
+/// label (RFC 9525, 6.3), then the first.
 #[derive(Debug, Default)]
 struct Chooser {
     exact: HashMap<String, Candidates>,
@@ -149,31 +177,53 @@ struct Chooser {
 
 impl Chooser {
     fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), Mistake> {
-        let (certificate_setting, key_setting) = (format!("{setting}.certificate"), format!("{setting}.key"));
+        let (certificate_setting, key_setting) =
+            (format!("{setting}.certificate"), format!("{setting}.key"));
         let expected = "a PEM file with the server's certificate, and those that lead to the root";
         let wrong = |found: String| Mistake::new(certificate_setting.clone(), found, expected);
         let path = identity.certificate.path.display();
         let chain = identity.certificate.certificates().map_err(wrong)?;
         let leaf = chain.first().map(|leaf| leaf.as_ref().to_vec()).unwrap_or_default();
-        let (_, leaf) = X509Certificate::from_der(&leaf).map_err(|error| wrong(format!("a broken certificate in {path} ({error})")))?;
-        let key = identity
-            .key
-            .key()
-            .map_err(|found| Mistake::new(key_setting.clone(), found, "a PEM file with the certificate's private key"))?;
-        let certified = CertifiedKey::from_der(chain, key, &wire::provider()).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                let found = format!("a key that does not fit the certificate ({})", identity.key.path.display());
-                Mistake::new(key_setting, found, format!("the private key of {path}"))
-            }
-            error => Mistake::new(key_setting, format!("{} ({error})", identity.key.path.display()), "an RSA, ECDSA or Ed25519 key"),
+        let (_, leaf) = X509Certificate::from_der(&leaf)
+            .map_err(|error| wrong(format!("a broken certificate in {path} ({error})")))?;
+        let key = identity.key.key().map_err(|found| {
+            Mistake::new(
+                key_setting.clone(),
+                found,
+                "a PEM file with the certificate's private key",
+            )
         })?;
+        let certified =
+            CertifiedKey::from_der(chain, key, &wire::provider()).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                    let found = format!(
+                        "a key that does not fit the certificate ({})",
+                        identity.key.path.display()
+                    );
+                    Mistake::new(key_setting, found, format!("the private key of {path}"))
+                }
+                error => Mistake::new(
+                    key_setting,
+                    format!("{} ({error})", identity.key.path.display()),
+                    "an RSA, ECDSA or Ed25519 key",
+                ),
+            })?;
         let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
         self.expires_s = Some(self.expires_s.unwrap_or(i64::MAX).min(not_after.timestamp()));
-        // Clients of this host refuse it, and decide by their clocks. Refusing the whole configuration would take all the other hosts down with it.
+        // Clients of this host refuse it, and decide by their clocks. Refusing the whole
+        // configuration would take all the other hosts down with it.
         if not_before.timestamp() > now_s {
-            self.doubts.push(Mistake::new(certificate_setting.clone(), format!("{path}, valid from {not_before} on"), VALID));
+            self.doubts.push(Mistake::new(
+                certificate_setting.clone(),
+                format!("{path}, valid from {not_before} on"),
+                VALID,
+            ));
         } else if not_after.timestamp() < now_s {
-            self.doubts.push(Mistake::new(certificate_setting.clone(), format!("{path}, which expired on {not_after}"), VALID));
+            self.doubts.push(Mistake::new(
+                certificate_setting.clone(),
+                format!("{path}, which expired on {not_after}"),
+                VALID,
+            ));
         }
         let names = dns_names(&leaf);
         if names.is_empty() && !self.default.is_empty() {
@@ -190,14 +240,17 @@ impl Chooser {
     fn take(&mut self, certified: CertifiedKey, names: Vec<String>) {
         let certified = Arc::new(certified);
         // Another kind of key for the same names stands in for the first one too.
-        let also_default =
-            self.default.first().is_none_or(|first| names.iter().any(|name| self.candidates(name).any(|of| Arc::ptr_eq(of, first))));
+        let also_default = self.default.first().is_none_or(|first| {
+            names.iter().any(|name| self.candidates(name).any(|of| Arc::ptr_eq(of, first)))
+        });
         if also_default {
             self.default.push(Arc::clone(&certified));
         }
         for name in names {
             match name.strip_prefix("*.") {
-                Some(parent) => self.wildcard.entry(parent.to_owned()).or_default().push(Arc::clone(&certified)),
+                Some(parent) => {
+                    self.wildcard.entry(parent.to_owned()).or_default().push(Arc::clone(&certified))
+                }
                 None => self.exact.entry(name).or_default().push(Arc::clone(&certified)),
             }
         }
@@ -222,7 +275,9 @@ impl Chooser {
 impl ResolvesServerCert for Chooser {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let candidates = self.choose(hello.server_name());
-        let understood = candidates.iter().find(|certified| certified.key.choose_scheme(hello.signature_schemes()).is_some());
+        let understood = candidates
+            .iter()
+            .find(|certified| certified.key.choose_scheme(hello.signature_schemes()).is_some());
         understood.or(candidates.first()).cloned()
     }
 }

@@ -1,4 +1,5 @@
-//! The two streams that HTTP comes over: TCP, or TLS on TCP. One type, so that everything above is compiled once. Knows no HTTP.
+//! The two streams that HTTP comes over: TCP, or TLS on TCP. One type, so that everything above is
+//! compiled once. Knows no HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,8 +21,8 @@ pub(super) enum Transport {
     Gone,
 }
 
-/// Notes each write that went out. TLS takes what it is given into a buffer of its own, so that above it nobody sees whether the client takes
-/// anything.
+/// Notes each write that went out. TLS takes what it is given into a buffer of its own, so that
+/// above it nobody sees whether the client takes anything.
 pub(super) struct Noting<S> {
     pub(super) stream: S,
     pub(super) pulse: Arc<Pulse>,
@@ -41,7 +42,11 @@ fn gone<T>() -> Poll<io::Result<T>> {
 }
 
 impl AsyncRead for Transport {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream, _) => Pin::new(stream).poll_read(cx, buf),
@@ -51,7 +56,11 @@ impl AsyncRead for Transport {
 }
 
 impl AsyncWrite for Transport {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_write(cx, buf)),
@@ -59,10 +68,16 @@ impl AsyncWrite for Transport {
         }
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_write_vectored(cx, bufs)),
+            Self::Tls(stream, charge) => {
+                waiting(charge, Pin::new(stream).poll_write_vectored(cx, bufs))
+            }
             Self::Gone => gone(),
         }
     }
@@ -93,7 +108,11 @@ impl AsyncWrite for Transport {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Noting<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
@@ -108,12 +127,20 @@ impl<S> Noting<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Noting<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.note(wrote)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.note(wrote)
     }

@@ -1,4 +1,5 @@
-//! The body of an HTTP/1 request, read from its client as its reader asks for it. Knows neither its route nor its reader.
+//! The body of an HTTP/1 request, read from its client as its reader asks for it. Knows neither its
+//! route nor its reader.
 
 use std::task::{Context, Poll};
 

@@ -12,7 +12,8 @@ pub struct Adjustment {
 /// What is to become of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Changes what was taken, at most 2^31 units either way: above zero charges more, below zero gives back.
+    /// Changes what was taken, at most 2^31 units either way: above zero charges more, below zero
+    /// gives back.
     Units(i64),
     /// Forgets the counter, whoever it was charged by: its whole allowance is back.
     Reset,

@@ -1,7 +1,9 @@
-//! The periods of a calendar in a time zone: when the one around an instant began, and when the next ones begin.
+//! The periods of a calendar in a time zone: when the one around an instant began, and when the
+//! next ones begin.
 //!
-//! A day, week or month begins at local midnight; where a change of the clocks skips midnight, with the first instant after it. An hour begins at
-//! whole hours since midnight: after a change of the clocks by less than an hour, the day's last one is short. So each instant lies in exactly one
+//! A day, week or month begins at local midnight; where a change of the clocks skips midnight, with
+//! the first instant after it. An hour begins at whole hours since midnight: after a change of the
+//! clocks by less than an hour, the day's last one is short. So each instant lies in exactly one
 //! period, whatever the zone does.
 
 use std::fmt;
@@ -35,7 +37,8 @@ pub enum Calendar {
     Forever,
 }
 
-/// An instant in milliseconds since 1970, as a person reads it (RFC 3339, UTC); the number itself where no calendar reaches that far.
+/// An instant in milliseconds since 1970, as a person reads it (RFC 3339, UTC); the number itself
+/// where no calendar reaches that far.
 #[must_use]
 pub fn utc_text(unix_ms: i64) -> String {
     Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |at| at.to_string())
@@ -46,7 +49,8 @@ pub fn utc_text(unix_ms: i64) -> String {
 pub struct TimeZone(tz::TimeZone);
 
 impl TimeZone {
-    /// The zone of that name (`Europe/Berlin`), from the database that is part of this program; `None` where it has none.
+    /// The zone of that name (`Europe/Berlin`), from the database that is part of this program;
+    /// `None` where it has none.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case("utc") {
@@ -55,7 +59,8 @@ impl TimeZone {
         tz::TimeZone::get(name).ok().map(Self)
     }
 
-    /// The name in the database that is nearest to one that is not there, where one is near enough to be meant.
+    /// The name in the database that is nearest to one that is not there, where one is near enough
+    /// to be meant.
     #[must_use]
     pub fn nearest(name: &str) -> Option<String> {
         if name.len() > NAME_BYTES_MAX {
@@ -110,13 +115,15 @@ impl Hash for TimeZone {
 }
 
 impl Calendar {
-    /// When the period before, this one, the next and the one after begin, in milliseconds since 1970, around `now_ms`; all 0 where there is one period
-    /// for ever.
+    /// When the period before, this one, the next and the one after begin, in milliseconds since
+    /// 1970, around `now_ms`; all 0 where there is one period for ever.
     #[must_use]
     pub fn starts(&self, now_ms: i64) -> [i64; 4] {
         match self {
             Self::Hour(zone) => hours(zone, now_ms),
-            Self::Day(zone) => around(zone, now_ms, i64::from(days(zone.date(now_ms))), |day| plus_days(EPOCH, day)),
+            Self::Day(zone) => around(zone, now_ms, i64::from(days(zone.date(now_ms))), |day| {
+                plus_days(EPOCH, day)
+            }),
             Self::Week(zone) => {
                 let week = i64::from(days(zone.date(now_ms))).div_euclid(7);
                 around(zone, now_ms, week, |week| plus_days(MONDAY, 7 * week))
@@ -146,7 +153,8 @@ fn plus_days(day: Date, days: i64) -> Date {
 /// The anchor day of the `month`th month since the year 0, or that month's last.
 fn anchored(month: i64, anchor_day: u8) -> Date {
     let (year, month) = (month.div_euclid(12), month.rem_euclid(12) + 1);
-    let first = Date::new(i16::try_from(year).unwrap_or(1970), i8::try_from(month).unwrap_or(1), 1).unwrap_or(EPOCH);
+    let first = Date::new(i16::try_from(year).unwrap_or(1970), i8::try_from(month).unwrap_or(1), 1)
+        .unwrap_or(EPOCH);
     let day = i8::try_from(anchor_day).unwrap_or(31).clamp(1, first.days_in_month());
     Date::new(first.year(), first.month(), day).unwrap_or(first)
 }
@@ -200,21 +208,42 @@ mod tests {
     #[test]
     fn a_day_of_the_change_of_clocks_has_23_or_25_hours() {
         let spring = told(&Calendar::Day(berlin()), "2026-03-29T12:00:00Z");
-        assert_eq!(spring, ["2026-03-27T23:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", "2026-03-30T22:00:00Z"]);
+        assert_eq!(
+            spring,
+            [
+                "2026-03-27T23:00:00Z",
+                "2026-03-28T23:00:00Z",
+                "2026-03-29T22:00:00Z",
+                "2026-03-30T22:00:00Z"
+            ]
+        );
         let autumn = told(&Calendar::Day(berlin()), "2026-10-24T22:00:00Z");
-        assert_eq!(autumn[1..], ["2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", "2026-10-26T23:00:00Z"]);
+        assert_eq!(
+            autumn[1..],
+            ["2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", "2026-10-26T23:00:00Z"]
+        );
     }
 
     #[test]
     fn a_week_begins_on_monday_and_a_month_on_its_anchor_or_its_last_day() {
         let week = told(&Calendar::Week(TimeZone::utc()), "2026-11-21T10:00:00Z");
         assert_eq!(week[1..3], ["2026-11-16T00:00:00Z", "2026-11-23T00:00:00Z"]);
-        let month = |anchor_day, now| told(&Calendar::Month { time_zone: TimeZone::utc(), anchor_day }, now);
+        let month = |anchor_day, now| {
+            told(&Calendar::Month { time_zone: TimeZone::utc(), anchor_day }, now)
+        };
         assert_eq!(
             month(31, "2026-02-28T00:00:00Z"),
-            ["2026-01-31T00:00:00Z", "2026-02-28T00:00:00Z", "2026-03-31T00:00:00Z", "2026-04-30T00:00:00Z"]
+            [
+                "2026-01-31T00:00:00Z",
+                "2026-02-28T00:00:00Z",
+                "2026-03-31T00:00:00Z",
+                "2026-04-30T00:00:00Z"
+            ]
         );
-        assert_eq!(month(15, "2026-01-14T23:59:59Z")[1..3], ["2025-12-15T00:00:00Z", "2026-01-15T00:00:00Z"]);
+        assert_eq!(
+            month(15, "2026-01-14T23:59:59Z")[1..3],
+            ["2025-12-15T00:00:00Z", "2026-01-15T00:00:00Z"]
+        );
         assert_eq!(month(29, "2028-02-29T00:00:00Z")[1], "2028-02-29T00:00:00Z", "a leap year");
     }
 

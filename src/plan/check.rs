@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 
 use super::{
-    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, BUCKETS_MAX, BURST_PERIOD_MAX, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX,
-    NAME_BYTES_MAX, PERIOD_MS_MAX, Rate,
+    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, BUCKETS_MAX, BURST_PERIOD_MAX,
+    KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX, PERIOD_MS_MAX, Rate,
 };
 
 /// The field, what was found there, what may stand there.
@@ -32,19 +32,33 @@ impl std::error::Error for Invalid {}
 
 pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
     if limits.is_empty() || limits.len() > LIMITS_MAX {
-        return Err(Invalid { field: "limits".into(), found: format!("{} limits", limits.len()), expected: "1 to 16 limits" });
+        return Err(Invalid {
+            field: "limits".into(),
+            found: format!("{} limits", limits.len()),
+            expected: "1 to 16 limits",
+        });
     }
     let mut names = HashSet::with_capacity(limits.len());
     let mut shapes = false;
     for (index, limit) in limits.iter().enumerate() {
-        let at = |field: &str, found: String, expected| Invalid { field: format!("limits[{index}].{field}"), found, expected };
+        let at = |field: &str, found: String, expected| Invalid {
+            field: format!("limits[{index}].{field}"),
+            found,
+            expected,
+        };
         let name = limit.name.as_bytes();
-        let plain = name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(byte));
+        let plain = name.iter().all(|byte| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(byte)
+        });
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !plain {
             return Err(at("name", shown(&limit.name), "1 to 64 of a-z 0-9 . _ -"));
         }
         if !names.insert(limit.name.as_str()) {
-            return Err(at("name", shown(&limit.name), "a name that no other limit of the plan has"));
+            return Err(at(
+                "name",
+                shown(&limit.name),
+                "a name that no other limit of the plan has",
+            ));
         }
         if limit.key.len() > KEY_BYTES_MAX {
             return Err(at("key", format!("{} bytes", limit.key.len()), "at most 4096 bytes"));
@@ -55,41 +69,72 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
         if limit.cost > AMOUNT_MAX {
             return Err(at("cost", limit.cost.to_string(), "at most 2147483648"));
         }
-        let members = matches!(limit.algorithm, Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. });
+        let members = matches!(
+            limit.algorithm,
+            Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. }
+        );
         if members && limit.cost > MEMBERS_MAX {
-            return Err(at("cost", limit.cost.to_string(), "at most 10000: each unit is a member of its own"));
+            return Err(at(
+                "cost",
+                limit.cost.to_string(),
+                "at most 10000: each unit is a member of its own",
+            ));
         }
-        if matches!(limit.algorithm, Algorithm::LeakyBucket { .. }) && std::mem::replace(&mut shapes, true) {
-            return Err(at("algorithm", "a second leaky-bucket".into(), "at most one in a plan: a request waits once"));
+        if matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
+            && std::mem::replace(&mut shapes, true)
+        {
+            return Err(at(
+                "algorithm",
+                "a second leaky-bucket".into(),
+                "at most one in a plan: a request waits once",
+            ));
         }
-        algorithm(&limit.algorithm).map_err(|(field, found, expected)| at(field, found, expected))?;
+        algorithm(&limit.algorithm)
+            .map_err(|(field, found, expected)| at(field, found, expected))?;
     }
     Ok(())
 }
 
 fn algorithm(algorithm: &Algorithm) -> Result<(), Breach> {
     if algorithm.amount().is_some_and(|amount| amount > AMOUNT_MAX) {
-        let field = if algorithm.rate().is_some() { "algorithm.rate.amount" } else { "algorithm.amount" };
-        return Err((field, algorithm.amount().unwrap_or_default().to_string(), "at most 2147483648"));
+        let field =
+            if algorithm.rate().is_some() { "algorithm.rate.amount" } else { "algorithm.amount" };
+        return Err((
+            field,
+            algorithm.amount().unwrap_or_default().to_string(),
+            "at most 2147483648",
+        ));
     }
     if let Some(rate) = algorithm.rate() {
         of_a_rate(algorithm, rate)?;
     }
     match algorithm {
-        Algorithm::SlidingWindowLog { rate } if rate.amount > MEMBERS_MAX => {
-            Err(("algorithm.rate.amount", rate.amount.to_string(), "at most 10000: a log remembers each unit"))
+        Algorithm::SlidingWindowLog { rate } if rate.amount > MEMBERS_MAX => Err((
+            "algorithm.rate.amount",
+            rate.amount.to_string(),
+            "at most 10000: a log remembers each unit",
+        )),
+        Algorithm::SlidingWindowBuckets { buckets: 0, .. } => {
+            Err(("algorithm.buckets", "0".into(), "1 to 1000"))
         }
-        Algorithm::SlidingWindowBuckets { buckets: 0, .. } => Err(("algorithm.buckets", "0".into(), "1 to 1000")),
         Algorithm::SlidingWindowBuckets { buckets, .. } if *buckets > BUCKETS_MAX => {
             Err(("algorithm.buckets", buckets.to_string(), "1 to 1000"))
         }
-        Algorithm::SlidingWindowBuckets { buckets, rate } if u64::from(*buckets) > rate.period_units() => {
-            Err(("algorithm.buckets", buckets.to_string(), "sub-windows of at least a microsecond (a millisecond above an hour)"))
+        Algorithm::SlidingWindowBuckets { buckets, rate }
+            if u64::from(*buckets) > rate.period_units() =>
+        {
+            Err((
+                "algorithm.buckets",
+                buckets.to_string(),
+                "sub-windows of at least a microsecond (a millisecond above an hour)",
+            ))
         }
         Algorithm::Script { arguments, .. } if arguments.len() > ARGUMENTS_MAX => {
             Err(("algorithm.arguments", format!("{} of them", arguments.len()), "at most 6"))
         }
-        Algorithm::Script { arguments, .. } if arguments.iter().any(|argument| argument.unsigned_abs() > ARGUMENT_MAX) => {
+        Algorithm::Script { arguments, .. }
+            if arguments.iter().any(|argument| argument.unsigned_abs() > ARGUMENT_MAX) =>
+        {
             Err(("algorithm.arguments", "a larger number".into(), "at most 2^53 either way"))
         }
         _ => Ok(()),
@@ -106,7 +151,11 @@ fn of_a_rate(algorithm: &Algorithm, rate: Rate) -> Result<(), Breach> {
     }
     if burst.checked_mul(rate.period_units()).is_none_or(|product| product > BURST_PERIOD_MAX) {
         let found = format!("{burst} in {} ms", rate.per_ms);
-        return Err(("algorithm.burst", found, "burst x period of at most 2^52, in microseconds up to an hour and in milliseconds above"));
+        return Err((
+            "algorithm.burst",
+            found,
+            "burst x period of at most 2^52, in microseconds up to an hour and in milliseconds above",
+        ));
     }
     let Algorithm::LeakyBucket { max_delay_ms, .. } = algorithm else { return Ok(()) };
     if *max_delay_ms > PERIOD_MS_MAX {
@@ -117,7 +166,11 @@ fn of_a_rate(algorithm: &Algorithm, rate: Rate) -> Result<(), Breach> {
     let whole = waiting.and_then(|waiting| waiting.checked_add(burst * rate.period_units()));
     if whole.is_none_or(|whole| whole > BURST_PERIOD_MAX) {
         let found = format!("{max_delay_ms} ms with {} in {} ms", rate.amount, rate.per_ms);
-        return Err(("algorithm.max-delay-ms", found, "burst x period + amount x max-delay of at most 2^52"));
+        return Err((
+            "algorithm.max-delay-ms",
+            found,
+            "burst x period + amount x max-delay of at most 2^52",
+        ));
     }
     Ok(())
 }
@@ -133,7 +186,11 @@ mod tests {
     use super::*;
 
     fn limit(amount: u64, per_ms: u64) -> Limit {
-        Limit::new("a", "k", Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock })
+        Limit::new(
+            "a",
+            "k",
+            Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock },
+        )
     }
 
     fn field(limits: Vec<Limit>) -> String {
@@ -147,7 +204,10 @@ mod tests {
         assert_eq!(field(vec![limit(1, 1), limit(1, 1)]), "limits[1].name");
         assert_eq!(field(vec![Limit { name: "{x}".into(), ..limit(1, 1) }]), "limits[0].name");
         assert_eq!(field(vec![Limit { key: "k".repeat(4097), ..limit(1, 1) }]), "limits[0].key");
-        assert_eq!(field(vec![Limit { tag: Some("k".repeat(4097)), ..limit(1, 1) }]), "limits[0].tag");
+        assert_eq!(
+            field(vec![Limit { tag: Some("k".repeat(4097)), ..limit(1, 1) }]),
+            "limits[0].tag"
+        );
         assert_eq!(field(vec![Limit { cost: AMOUNT_MAX + 1, ..limit(1, 1) }]), "limits[0].cost");
         assert_eq!(field(vec![limit(AMOUNT_MAX + 1, 1)]), "limits[0].algorithm.rate.amount");
         assert_eq!(field(vec![limit(1, 0)]), "limits[0].algorithm.rate.per-ms");
@@ -162,13 +222,29 @@ mod tests {
     #[test]
     fn each_algorithms_own_ranges_are_held() {
         let rate = |amount, per_ms| Rate { amount, per_ms };
-        let leaky = |max_delay_ms| of(Algorithm::LeakyBucket { burst: 5, rate: rate(1 << 20, 1_000), max_delay_ms });
+        let leaky = |max_delay_ms| {
+            of(Algorithm::LeakyBucket { burst: 5, rate: rate(1 << 20, 1_000), max_delay_ms })
+        };
         let buckets = |buckets| of(Algorithm::SlidingWindowBuckets { rate: rate(5, 1), buckets });
-        let script = |arguments: &[i64]| of(Algorithm::Script { name: "s".into(), arguments: arguments.iter().copied().collect() });
+        let script = |arguments: &[i64]| {
+            of(Algorithm::Script {
+                name: "s".into(),
+                arguments: arguments.iter().copied().collect(),
+            })
+        };
         for (limits, expected) in [
-            (vec![of(Algorithm::SlidingWindowLog { rate: rate(10_001, 1) })], "limits[0].algorithm.rate.amount"),
-            (vec![Limit { cost: 10_001, ..of(Algorithm::Concurrency { amount: 5 }) }], "limits[0].cost"),
-            (vec![of(Algorithm::Concurrency { amount: AMOUNT_MAX + 1 })], "limits[0].algorithm.amount"),
+            (
+                vec![of(Algorithm::SlidingWindowLog { rate: rate(10_001, 1) })],
+                "limits[0].algorithm.rate.amount",
+            ),
+            (
+                vec![Limit { cost: 10_001, ..of(Algorithm::Concurrency { amount: 5 }) }],
+                "limits[0].cost",
+            ),
+            (
+                vec![of(Algorithm::Concurrency { amount: AMOUNT_MAX + 1 })],
+                "limits[0].algorithm.amount",
+            ),
             (vec![buckets(0)], "limits[0].algorithm.buckets"),
             (vec![buckets(1_001)], "limits[0].algorithm.buckets"),
             (vec![leaky(1 << 25)], "limits[0].algorithm.max-delay-ms"),
@@ -179,9 +255,12 @@ mod tests {
         ] {
             assert_eq!(field(limits), expected);
         }
-        for limit in
-            [buckets(1_000), leaky(1_000), script(&[-(1 << 53), 1 << 53]), of(Algorithm::SlidingWindowLog { rate: rate(10_000, 1) })]
-        {
+        for limit in [
+            buckets(1_000),
+            leaky(1_000),
+            script(&[-(1 << 53), 1 << 53]),
+            of(Algorithm::SlidingWindowLog { rate: rate(10_000, 1) }),
+        ] {
             assert_eq!(Plan::new(vec![limit]).err(), None);
         }
     }

@@ -1,7 +1,8 @@
-//! The words that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and what came of it ([`Outcome`]).
+//! The words that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and what came
+//! of it ([`Outcome`]).
 //!
-//! Plain data, checked when it is made: whoever holds a [`Plan`] may rely on every range below. This room uses no other room, and knows
-//! neither HTTP nor Wasm nor Redis.
+//! Plain data, checked when it is made: whoever holds a [`Plan`] may rely on every range below.
+//! This room uses no other room, and knows neither HTTP nor Wasm nor Redis.
 
 mod adjustment;
 mod calendar;
@@ -33,7 +34,8 @@ pub const AMOUNT_MAX: u64 = 1 << 31;
 pub const PERIOD_MS_MAX: u64 = 400 * 24 * 3600 * 1000;
 /// Periods up to this long are counted in microseconds, longer ones in milliseconds.
 pub const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3600 * 1000;
-/// Units that a `sliding_window_log` holds, at most, and that one request takes from a log or a `concurrency`: each is a member of its own.
+/// Units that a `sliding_window_log` holds, at most, and that one request takes from a log or a
+/// `concurrency`: each is a member of its own.
 pub const MEMBERS_MAX: u64 = 10_000;
 /// Sub-windows of a `sliding_window_buckets`, at most.
 pub const BUCKETS_MAX: u32 = 1_000;
@@ -41,7 +43,8 @@ pub const BUCKETS_MAX: u32 = 1_000;
 pub const ARGUMENTS_MAX: usize = 6;
 /// Largest of such numbers, either way: what a double holds exactly.
 pub const ARGUMENT_MAX: u64 = 1 << 53;
-/// `burst x period` in the limit's time unit, at most: products stay whole numbers in a double, and so do their quotients.
+/// `burst x period` in the limit's time unit, at most: products stay whole numbers in a double, and
+/// so do their quotients.
 pub const BURST_PERIOD_MAX: u64 = 1 << 52;
 
 /// One or more limits that are charged together or not at all.
@@ -84,17 +87,20 @@ pub enum Algorithm {
         /// Where a window begins.
         alignment: Alignment,
     },
-    /// About `rate.amount` in each trailing `rate.per_ms`: the last window counts by the share of it that is still inside. Approximate.
+    /// About `rate.amount` in each trailing `rate.per_ms`: the last window counts by the share of
+    /// it that is still inside. Approximate.
     SlidingWindowCounter {
         /// The quota and the window's length.
         rate: Rate,
     },
-    /// At most `rate.amount`, up to [`MEMBERS_MAX`], in any span of `rate.per_ms`: each unit is remembered.
+    /// At most `rate.amount`, up to [`MEMBERS_MAX`], in any span of `rate.per_ms`: each unit is
+    /// remembered.
     SlidingWindowLog {
         /// The quota and the window's length.
         rate: Rate,
     },
-    /// At most `rate.amount` in the last `buckets` sub-windows: over by at most what one sub-window held.
+    /// At most `rate.amount` in the last `buckets` sub-windows: over by at most what one sub-window
+    /// held.
     SlidingWindowBuckets {
         /// The quota and the window's length.
         rate: Rate,
@@ -115,7 +121,8 @@ pub enum Algorithm {
         /// The sustained rate.
         rate: Rate,
     },
-    /// Shapes: `burst` pass at once, what is early by at most `max_delay_ms` waits for its turn, the rest is refused. One in a plan.
+    /// Shapes: `burst` pass at once, what is early by at most `max_delay_ms` waits for its turn,
+    /// the rest is refused. One in a plan.
     LeakyBucket {
         /// How many may come at once.
         burst: u64,
@@ -202,7 +209,8 @@ impl Plan {
     /// Checks `limits` whole.
     ///
     /// # Errors
-    /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, or a number, name or key outside its range.
+    /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, or a
+    /// number, name or key outside its range.
     pub fn new(limits: Vec<Limit>) -> Result<Self, Invalid> {
         check::limits(&limits)?;
         Ok(Self { limits, slot: Slot::default() })
@@ -246,7 +254,8 @@ impl Limit {
 }
 
 impl Algorithm {
-    /// The algorithm's name, as in the configuration and in `lua/NAME.lua`; a script's is its file's.
+    /// The algorithm's name, as in the configuration and in `lua/NAME.lua`; a script's is its
+    /// file's.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -292,26 +301,31 @@ impl Algorithm {
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         match self {
-            Self::TokenBucket { burst, .. } | Self::Gcra { burst, .. } | Self::LeakyBucket { burst, .. } => Some(*burst),
+            Self::TokenBucket { burst, .. }
+            | Self::Gcra { burst, .. }
+            | Self::LeakyBucket { burst, .. } => Some(*burst),
             _ => self.amount(),
         }
     }
 
-    /// The largest cost that can ever pass: the capacity, and in a leaky bucket what may wait as well; `None` where nothing is too large.
+    /// The largest cost that can ever pass: the capacity, and in a leaky bucket what may wait as
+    /// well; `None` where nothing is too large.
     #[must_use]
     pub fn most(&self) -> Option<u64> {
         match self {
             Self::Quota { conditional: false, .. } => None,
             Self::LeakyBucket { burst, rate, max_delay_ms } => {
                 // Products below 2^31 x 2^36: in 128 bits they are whole.
-                let waiting = u128::from(*max_delay_ms) * u128::from(rate.amount) / u128::from(rate.per_ms.max(1));
+                let waiting = u128::from(*max_delay_ms) * u128::from(rate.amount)
+                    / u128::from(rate.per_ms.max(1));
                 Some(burst.saturating_add(u64::try_from(waiting).unwrap_or(u64::MAX)))
             }
             _ => self.capacity(),
         }
     }
 
-    /// Microseconds in the limit's time unit, 1 or 1000: leases and calendars are counted in milliseconds, scripts in microseconds.
+    /// Microseconds in the limit's time unit, 1 or 1000: leases and calendars are counted in
+    /// milliseconds, scripts in microseconds.
     #[must_use]
     pub fn unit_us(&self) -> u64 {
         match self {

@@ -18,14 +18,15 @@ pub struct LimitOutcome {
     pub fits: bool,
     /// Units left after this request; what is there where nothing was charged.
     pub remaining: u64,
-    /// Microseconds until the same request would fit, alone; `None` where waiting cannot help. Where
-    /// it fits and leaves nothing: until a unit is back, of an algorithm that tells.
+    /// Microseconds until the same request would fit, alone; `None` where waiting cannot help.
+    /// Where it fits and leaves nothing: until a unit is back, of an algorithm that tells.
     pub retry_after_us: Option<u64>,
     /// Microseconds until the whole allowance is back: spend no more than `remaining` within it.
     pub reset_us: u64,
     /// Microseconds that the request must wait before it goes on: its turn in a leaky bucket.
     pub delay_us: u64,
-    /// The counter could not be reached, and the request was let through uncounted: nothing above was measured.
+    /// The counter could not be reached, and the request was let through uncounted: nothing above
+    /// was measured.
     pub degraded: bool,
 }
 
@@ -37,12 +38,19 @@ impl Outcome {
     }
 
     /// The enforced limits which refused, with their outcomes.
-    pub fn violated<'a>(&'a self, limits: &'a [Limit]) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
+    pub fn violated<'a>(
+        &'a self,
+        limits: &'a [Limit],
+    ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
         use super::Enforcement::Enforce;
-        limits.iter().zip(&self.limits).filter(|(limit, outcome)| limit.enforcement == Enforce && !outcome.fits)
+        limits
+            .iter()
+            .zip(&self.limits)
+            .filter(|(limit, outcome)| limit.enforcement == Enforce && !outcome.fits)
     }
 
-    /// Microseconds after which all refusing limits would fit: the longest of them, `None` where one of them never will.
+    /// Microseconds after which all refusing limits would fit: the longest of them, `None` where
+    /// one of them never will.
     #[must_use]
     pub fn retry_after_us(&self, limits: &[Limit]) -> Option<u64> {
         let mut longest = None;

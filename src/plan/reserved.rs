@@ -21,12 +21,15 @@ mod tests {
 
     #[test]
     fn they_are_found_in_any_case() {
-        for name in ["Host", "expect", "PROXY-AUTHORIZATION", "weir-degraded", "transfer-encoding"] {
+        for name in ["Host", "expect", "PROXY-AUTHORIZATION", "weir-degraded", "transfer-encoding"]
+        {
             assert!(is_reserved_field(name), "{name}");
         }
         for name in ["", "#", "x-plan", "hosts", "content-type"] {
             assert!(!is_reserved_field(name), "{name}");
         }
-        assert!(reserved_fields().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-' || byte == b'2')));
+        assert!(reserved_fields().all(|name| {
+            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-' || byte == b'2')
+        }));
     }
 }

@@ -4,17 +4,22 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Mutex, TryLockError};
 
-/// Holds one value that a consumer derived from its owner, so that an owner which is used again (a remembered decision) needs no second derivation.
+/// Holds one value that a consumer derived from its owner, so that an owner which is used again (a
+/// remembered decision) needs no second derivation.
 ///
-/// It is no part of its owner's meaning: a clone begins empty, and any two slots are equal. The type of the value is the consumer's own, so that the
-/// owner's module need not know the consumer.
+/// It is no part of its owner's meaning: a clone begins empty, and any two slots are equal. The
+/// type of the value is the consumer's own, so that the owner's module need not know the consumer.
 #[derive(Default)]
 pub struct Slot(Mutex<Option<Box<dyn Any + Send>>>);
 
 impl Slot {
-    /// Calls `work` with the value of this type that is kept here, or that `make` makes to be kept. Never waits: while another thread is inside, a value
-    /// is made for this call alone.
-    pub fn with<T: Any + Send, R>(&self, make: impl FnOnce() -> T, work: impl FnOnce(&mut T) -> R) -> R {
+    /// Calls `work` with the value of this type that is kept here, or that `make` makes to be kept.
+    /// Never waits: while another thread is inside, a value is made for this call alone.
+    pub fn with<T: Any + Send, R>(
+        &self,
+        make: impl FnOnce() -> T,
+        work: impl FnOnce(&mut T) -> R,
+    ) -> R {
         let mut kept = match self.0.try_lock() {
             Ok(kept) => kept,
             // A panic inside `work` has left a value that is at worst incomplete: it is made anew.
@@ -81,7 +86,8 @@ mod tests {
     fn a_panic_inside_leaves_it_empty() {
         let slot = Slot::default();
         slot.with(|| 1, |_| ());
-        let inside = std::panic::AssertUnwindSafe(|| slot.with(|| 1, |_: &mut i32| panic!("inside")));
+        let inside =
+            std::panic::AssertUnwindSafe(|| slot.with(|| 1, |_: &mut i32| panic!("inside")));
         assert!(std::panic::catch_unwind(inside).is_err());
         assert_eq!(slot.with(|| 2, |value| *value), 2);
     }

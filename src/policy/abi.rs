@@ -1,4 +1,5 @@
-//! The contract as wasmtime sees it: types and host functions generated from `wasm-sdk/wit/policy.wit`, and the exports that are called.
+//! The contract as wasmtime sees it: types and host functions generated from
+//! `wasm-sdk/wit/policy.wit`, and the exports that are called.
 //!
 //! Nothing is checked here: what a guest answers is judged in `answer`.
 
@@ -28,8 +29,13 @@ pub(super) const HANDLER: &str = "weir:policy/handler@0.1.0";
 pub(super) const IMPORTS: [&str; 2] = ["weir:policy/host@0.1.0", "weir:policy/types@0.1.0"];
 
 /// `configure`: the configuration as JSON.
-pub(super) type Configure = TypedFunc<(&'static str,), (Result<types::Manifest, Vec<types::Mistake>>,)>;
+pub(super) type Configure =
+    TypedFunc<(&'static str,), (Result<types::Manifest, Vec<types::Mistake>>,)>;
 /// `decide`: names and values, borrowed, so that a call copies them once, into the guest.
-pub(super) type Decide = TypedFunc<(&'static [(&'static str, &'static str)],), (Result<types::Decision, String>,)>;
+pub(super) type Decide =
+    TypedFunc<(&'static [(&'static str, &'static str)],), (Result<types::Decision, String>,)>;
 /// `settle`: the memo and how the request ended.
-pub(super) type Settle = TypedFunc<(&'static str, &'static types::ResponseView), (Result<Vec<types::Adjustment>, String>,)>;
+pub(super) type Settle = TypedFunc<
+    (&'static str, &'static types::ResponseView),
+    (Result<Vec<types::Adjustment>, String>,),
+>;

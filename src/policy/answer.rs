@@ -1,11 +1,14 @@
-//! What a guest answered, checked before anyone sees it: every count, size, name and number. A breach is an error that names the field.
+//! What a guest answered, checked before anyone sees it: every count, size, name and number. A
+//! breach is an error that names the field.
 
 use std::sync::Arc;
 
 use super::abi::types;
 use super::fact::is_token;
 use super::{Decision, Denial, Verdict};
-use crate::plan::{self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Limit, Plan, Rate, Slot, TimeZone};
+use crate::plan::{
+    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Limit, Plan, Rate, Slot, TimeZone,
+};
 
 /// Header fields that a decision may set on a message.
 const HEADERS_MAX: usize = 32;
@@ -51,7 +54,9 @@ pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustme
     let check = |(index, adjustment): (usize, types::Adjustment)| {
         let change = match adjustment.change {
             types::Change::Units(units) if units.unsigned_abs() > AMOUNT_MAX => {
-                return Err(format!("adjustments[{index}].change: {units} units, at most 2^31 either way"));
+                return Err(format!(
+                    "adjustments[{index}].change: {units} units, at most 2^31 either way"
+                ));
             }
             types::Change::Units(units) => Change::Units(units),
             types::Change::Reset => Change::Reset,
@@ -68,12 +73,17 @@ fn plan(limits: Vec<types::Limit>, scripts: &[String]) -> Result<Plan, String> {
     if limits.len() > plan::LIMITS_MAX {
         return Err(format!("limits: {} of them, at most {}", limits.len(), plan::LIMITS_MAX));
     }
-    let limits = limits.into_iter().enumerate().map(|(index, answered)| limit(index, answered, scripts)).collect::<Result<_, _>>()?;
+    let limits = limits
+        .into_iter()
+        .enumerate()
+        .map(|(index, answered)| limit(index, answered, scripts))
+        .collect::<Result<_, _>>()?;
     Plan::new(limits).map_err(|invalid| invalid.to_string())
 }
 
 fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Limit, String> {
-    let algorithm = algorithm(answered.algorithm, scripts).map_err(|what| format!("limits[{index}].algorithm{what}"))?;
+    let algorithm = algorithm(answered.algorithm, scripts)
+        .map_err(|what| format!("limits[{index}].algorithm{what}"))?;
     if answered.unit.as_deref().is_some_and(|unit| !is_name(unit)) {
         return Err(format!("limits[{index}].unit: not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
     }
@@ -114,23 +124,38 @@ fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm
                 types::Alignment::Clock => plan::Alignment::Clock,
             },
         },
-        types::Algorithm::SlidingWindowCounter(window) => Algorithm::SlidingWindowCounter { rate: rate(window) },
-        types::Algorithm::SlidingWindowLog(window) => Algorithm::SlidingWindowLog { rate: rate(window) },
+        types::Algorithm::SlidingWindowCounter(window) => {
+            Algorithm::SlidingWindowCounter { rate: rate(window) }
+        }
+        types::Algorithm::SlidingWindowLog(window) => {
+            Algorithm::SlidingWindowLog { rate: rate(window) }
+        }
         types::Algorithm::SlidingWindowBuckets(window) => {
             Algorithm::SlidingWindowBuckets { rate: rate(window.rate), buckets: window.buckets }
         }
-        types::Algorithm::TokenBucket(bucket) => Algorithm::TokenBucket { burst: bucket.burst, rate: rate(bucket.rate) },
-        types::Algorithm::Gcra(bucket) => Algorithm::Gcra { burst: bucket.burst, rate: rate(bucket.rate) },
-        types::Algorithm::LeakyBucket(bucket) => {
-            Algorithm::LeakyBucket { burst: bucket.burst, rate: rate(bucket.rate), max_delay_ms: bucket.max_delay_ms }
+        types::Algorithm::TokenBucket(bucket) => {
+            Algorithm::TokenBucket { burst: bucket.burst, rate: rate(bucket.rate) }
         }
+        types::Algorithm::Gcra(bucket) => {
+            Algorithm::Gcra { burst: bucket.burst, rate: rate(bucket.rate) }
+        }
+        types::Algorithm::LeakyBucket(bucket) => Algorithm::LeakyBucket {
+            burst: bucket.burst,
+            rate: rate(bucket.rate),
+            max_delay_ms: bucket.max_delay_ms,
+        },
         types::Algorithm::Concurrency(amount) => Algorithm::Concurrency { amount },
-        types::Algorithm::Quota(quota) => {
-            Algorithm::Quota { amount: quota.amount, conditional: quota.conditional, calendar: calendar(&quota)? }
-        }
+        types::Algorithm::Quota(quota) => Algorithm::Quota {
+            amount: quota.amount,
+            conditional: quota.conditional,
+            calendar: calendar(&quota)?,
+        },
         types::Algorithm::Script(script) => {
             if !scripts.contains(&script.name) {
-                return Err(format!(".name: found {:?}, expected the name of a file in `store.scripts`", shortened(&script.name)));
+                return Err(format!(
+                    ".name: found {:?}, expected the name of a file in `store.scripts`",
+                    shortened(&script.name)
+                ));
             }
             Algorithm::Script { name: script.name.into(), arguments: script.arguments.into() }
         }
@@ -151,7 +176,9 @@ fn calendar(quota: &types::Quota) -> Result<Calendar, String> {
         types::Calendar::Month if !(1..=31).contains(&quota.anchor_day) => {
             return Err(format!(".anchor-day: found {}, expected 1 to 31", quota.anchor_day));
         }
-        types::Calendar::Month => Calendar::Month { time_zone: zone()?, anchor_day: quota.anchor_day },
+        types::Calendar::Month => {
+            Calendar::Month { time_zone: zone()?, anchor_day: quota.anchor_day }
+        }
         types::Calendar::Forever => Calendar::Forever,
     })
 }
@@ -177,31 +204,41 @@ fn deny(denial: types::Denial) -> Result<Denial, String> {
     })
 }
 
-/// Names in lower case, and values that are one field value each: what is let through here is written onto the wire.
+/// Names in lower case, and values that are one field value each: what is let through here is
+/// written onto the wire.
 fn headers(place: &str, mut fields: Pairs) -> Result<Pairs, String> {
     if fields.len() > HEADERS_MAX {
         return Err(format!("{place}: {} fields, at most {HEADERS_MAX}", fields.len()));
     }
     for (index, (name, value)) in fields.iter_mut().enumerate() {
         if name.len() > HEADER_NAME_BYTES_MAX || !is_token(name) {
-            return Err(format!("{place}[{index}]: its name is none, or longer than {HEADER_NAME_BYTES_MAX} bytes"));
+            return Err(format!(
+                "{place}[{index}]: its name is none, or longer than {HEADER_NAME_BYTES_MAX} bytes"
+            ));
         }
         name.make_ascii_lowercase();
         if plan::is_reserved_field(name) {
             return Err(format!("{place}[{index}]: `{name}` may not be set by a policy"));
         }
         if !is_field_value(value) {
-            return Err(format!("{place}[{index}]: the value of `{name}` is none, or longer than {HEADER_VALUE_CHARS_MAX} characters"));
+            return Err(format!(
+                "{place}[{index}]: the value of `{name}` is none, or longer than {HEADER_VALUE_CHARS_MAX} characters"
+            ));
         }
     }
     Ok(fields)
 }
 
-/// RFC 9110, section 5.5, each character above 0x7F standing for one byte: no control characters but the tab, no space at either end.
+/// RFC 9110, section 5.5, each character above 0x7F standing for one byte: no control characters
+/// but the tab, no space at either end.
 fn is_field_value(value: &str) -> bool {
-    let plain = |next: char| next == '\t' || (' '..='~').contains(&next) || ('\u{80}'..='\u{ff}').contains(&next);
+    let plain = |next: char| {
+        next == '\t' || (' '..='~').contains(&next) || ('\u{80}'..='\u{ff}').contains(&next)
+    };
     let inner = value.trim_matches([' ', '\t']);
-    inner.len() == value.len() && value.chars().all(plain) && value.chars().count() <= HEADER_VALUE_CHARS_MAX
+    inner.len() == value.len()
+        && value.chars().all(plain)
+        && value.chars().count() <= HEADER_VALUE_CHARS_MAX
 }
 
 fn labels(labels: Pairs) -> Result<Pairs, String> {
@@ -210,23 +247,30 @@ fn labels(labels: Pairs) -> Result<Pairs, String> {
     }
     for (index, (name, value)) in labels.iter().enumerate() {
         if !is_name(name) {
-            return Err(format!("labels[{index}]: its name is not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"));
+            return Err(format!(
+                "labels[{index}]: its name is not 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -"
+            ));
         }
         if value.len() > LABEL_BYTES_MAX || value.chars().any(char::is_control) {
-            return Err(format!("labels[{index}]: longer than {LABEL_BYTES_MAX} bytes, or with control characters"));
+            return Err(format!(
+                "labels[{index}]: longer than {LABEL_BYTES_MAX} bytes, or with control characters"
+            ));
         }
     }
     Ok(labels)
 }
 
 fn is_name(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
     !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain)
 }
 
 fn bounded(field: &str, text: Option<&str>, bytes_max: usize) -> Result<(), String> {
     match text {
-        Some(text) if text.len() > bytes_max => Err(format!("{field}: {} bytes, at most {bytes_max}", text.len())),
+        Some(text) if text.len() > bytes_max => {
+            Err(format!("{field}: {} bytes, at most {bytes_max}", text.len()))
+        }
         _ => Ok(()),
     }
 }
@@ -237,12 +281,19 @@ mod tests {
 
     #[test]
     fn a_script_that_the_house_does_not_have_is_no_answer() {
-        let asked = |name: &str| types::Algorithm::Script(types::Script { name: name.into(), arguments: vec![1] });
+        let asked = |name: &str| {
+            types::Algorithm::Script(types::Script { name: name.into(), arguments: vec![1] })
+        };
         let scripts = ["mine".to_owned()];
         assert!(matches!(algorithm(asked("mine"), &scripts), Ok(Algorithm::Script { .. })));
         for name in ["mime", "", &"x".repeat(9_999)] {
             let wrong = algorithm(asked(name), &scripts).unwrap_err();
-            assert!(wrong.starts_with(".name: found \"") && wrong.contains("`store.scripts`") && wrong.len() < 200, "{wrong}");
+            assert!(
+                wrong.starts_with(".name: found \"")
+                    && wrong.contains("`store.scripts`")
+                    && wrong.len() < 200,
+                "{wrong}"
+            );
         }
     }
 
@@ -263,6 +314,9 @@ mod tests {
             assert!(headers("h", vec![(name.to_ascii_uppercase(), "x".into())]).is_err(), "{name}");
         }
         assert!(headers("h", vec![(":path".into(), "/".into())]).is_err());
-        assert_eq!(headers("h", vec![("X-Plan".into(), "gold".into())]).unwrap(), [("x-plan".to_owned(), "gold".to_owned())]);
+        assert_eq!(
+            headers("h", vec![("X-Plan".into(), "gold".into())]).unwrap(),
+            [("x-plan".to_owned(), "gold".to_owned())]
+        );
     }
 }

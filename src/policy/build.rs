@@ -1,4 +1,5 @@
-//! A policy is made: its module compiled, one instance started and configured, and everything it said checked. Off the request path.
+//! A policy is made: its module compiled, one instance started and configured, and everything it
+//! said checked. Off the request path.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +20,8 @@ include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// Mistakes of one guest that are reported.
 const MISTAKES_MAX: usize = 64;
-/// CPU time to start an instance above which the workers' are started beforehand: some hundred requests' time.
+/// CPU time to start an instance above which the workers' are started beforehand: some hundred
+/// requests' time.
 const SLOW: Duration = Duration::from_millis(2);
 
 /// The names of the policies that ship inside the binary.
@@ -28,15 +30,24 @@ pub fn shipped() -> &'static [&'static str] {
     NAMES
 }
 
-pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metrics) -> Result<Policy, Vec<Mistake>> {
+pub(super) fn policy(
+    runtime: &Arc<Runtime>,
+    settings: &Settings,
+    metrics: &Metrics,
+) -> Result<Policy, Vec<Mistake>> {
     let at = |key: &str| format!("policies.{}.{key}", settings.name);
     let (source, bytes) = source(settings).map_err(|mistake| vec![mistake])?;
     if settings.memory_bytes > MEMORY_BYTES_MAX {
         let found = format!("{} bytes", settings.memory_bytes);
-        return Err(vec![Mistake::new(at("memory"), found, format!("at most {MEMORY_BYTES_MAX} bytes"))]);
+        return Err(vec![Mistake::new(
+            at("memory"),
+            found,
+            format!("at most {MEMORY_BYTES_MAX} bytes"),
+        )]);
     }
     let unfit = |(found, expected): (String, String)| Mistake::new(at(source), found, expected);
-    let pre = component::load(runtime.engine(), runtime.linker(), bytes).map_err(|mistake| vec![unfit(mistake)])?;
+    let pre = component::load(runtime.engine(), runtime.linker(), bytes)
+        .map_err(|mistake| vec![unfit(mistake)])?;
     let bounds = Bounds {
         policy: settings.name.as_str().into(),
         cpu_time: settings.cpu_time,
@@ -46,19 +57,31 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
     };
     let unknown = written::unknown(&at("config"), &settings.config_json, &settings.scripts);
     let started = thread_cpu();
-    let (instance, manifest) = Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
-        // What both found wrong is told once.
-        Unready::Refused(mistakes) => {
-            let refused = refused(&at("config"), &mistakes);
-            let more = unknown.iter().filter(|ours| !refused.iter().any(|theirs| theirs.setting == ours.setting)).cloned();
-            refused.iter().cloned().chain(more).collect()
-        }
-        Unready::Failed(failure) => {
-            let setting = if failure.cause == Cause::Memory { "memory" } else { source };
-            let found = format!("a guest that failed when it was configured ({}: {})", failure.cause.label(), failure.message);
-            vec![Mistake::new(at(setting), found, "one that starts and answers within its bounds")]
-        }
-    })?;
+    let (instance, manifest) =
+        Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
+            // What both found wrong is told once.
+            Unready::Refused(mistakes) => {
+                let refused = refused(&at("config"), &mistakes);
+                let more = unknown
+                    .iter()
+                    .filter(|ours| !refused.iter().any(|theirs| theirs.setting == ours.setting))
+                    .cloned();
+                refused.iter().cloned().chain(more).collect()
+            }
+            Unready::Failed(failure) => {
+                let setting = if failure.cause == Cause::Memory { "memory" } else { source };
+                let found = format!(
+                    "a guest that failed when it was configured ({}: {})",
+                    failure.cause.label(),
+                    failure.message
+                );
+                vec![Mistake::new(
+                    at(setting),
+                    found,
+                    "one that starts and answers within its bounds",
+                )]
+            }
+        })?;
     if !unknown.is_empty() {
         return Err(unknown);
     }
@@ -85,7 +108,10 @@ pub(super) fn policy(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metr
         request_facts,
         response_facts,
         errors: counters(metrics, &settings.name),
-        spare: Mutex::new(Spare { instances: if slow { vec![instance] } else { Vec::new() }, slow }),
+        spare: Mutex::new(Spare {
+            instances: if slow { vec![instance] } else { Vec::new() },
+            slow,
+        }),
     })
 }
 
@@ -96,19 +122,31 @@ fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
         Module::Shipped(name) => match SHIPPED.iter().find(|(known, _)| known == name) {
             Some((_, bytes)) => Ok(("use", bytes)),
             None => {
-                let nearest = NAMES.iter().min_by_key(|known| strsim::damerau_levenshtein(name, known));
-                let nearest = nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
+                let nearest =
+                    NAMES.iter().min_by_key(|known| strsim::damerau_levenshtein(name, known));
+                let nearest = nearest
+                    .map(|nearest| format!("; the nearest is `{nearest}`"))
+                    .unwrap_or_default();
                 let expected = format!("one of `{}`{nearest}", NAMES.join("`, `"));
-                Err(Mistake::new(format!("policies.{}.use", settings.name), format!("`{}`", one_line(name)), expected))
+                Err(Mistake::new(
+                    format!("policies.{}.use", settings.name),
+                    format!("`{}`", one_line(name)),
+                    expected,
+                ))
             }
         },
     }
 }
 
-/// A guest's mistakes, with the whole path of each setting. The SDK writes "found X, expected Y"; others may write what they like.
+/// A guest's mistakes, with the whole path of each setting. The SDK writes "found X, expected Y";
+/// others may write what they like.
 fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
     if mistakes.is_empty() {
-        return vec![Mistake::new(config, "a configuration that the policy refused without saying why", "one that it accepts")];
+        return vec![Mistake::new(
+            config,
+            "a configuration that the policy refused without saying why",
+            "one that it accepts",
+        )];
     }
     let whole = |mistake: &types::Mistake| {
         let path = one_line(&mistake.path);
@@ -118,12 +156,17 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
         let mistake = Mistake::new(format!("{config}{dot}{path}"), found, expected);
         // As the SDK words it where a key is unknown, or does not belong to what stands beside it.
-        let in_key = found.starts_with("the unknown key ") || found.starts_with("the key ") || expected.starts_with("nothing: ");
+        let in_key = found.starts_with("the unknown key ")
+            || found.starts_with("the key ")
+            || expected.starts_with("nothing: ");
         if in_key { mistake.in_key() } else { mistake }
     };
     mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
 }
 
 fn counters(metrics: &Metrics, policy: &str) -> Box<[Counter]> {
-    Cause::ALL.iter().map(|cause| metrics.counter(names::POLICY_ERRORS, &[policy, cause.label()])).collect()
+    Cause::ALL
+        .iter()
+        .map(|cause| metrics.counter(names::POLICY_ERRORS, &[policy, cause.label()]))
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! A guest's bytes into a compiled component. Nothing that the guest says about its own types is believed.
+//! A guest's bytes into a compiled component. Nothing that the guest says about its own types is
+//! believed.
 
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 use wasmtime::Engine;
@@ -19,27 +20,39 @@ const WASI: &str = "wasi:";
 pub(super) type Unfit = (String, String);
 
 /// Validates, compiles and links a guest.
-pub(super) fn load(engine: &Engine, linker: &Linker<State>, bytes: &[u8]) -> Result<InstancePre<State>, Unfit> {
+pub(super) fn load(
+    engine: &Engine,
+    linker: &Linker<State>,
+    bytes: &[u8],
+) -> Result<InstancePre<State>, Unfit> {
     if bytes.len() > MODULE_BYTES_MAX {
-        return Err((format!("{} bytes", bytes.len()), format!("a module of at most {MODULE_BYTES_MAX} bytes")));
+        return Err((
+            format!("{} bytes", bytes.len()),
+            format!("a module of at most {MODULE_BYTES_MAX} bytes"),
+        ));
     }
     let valid = || "a valid WebAssembly module or component".to_owned();
-    Validator::new_with_features(WasmFeatures::default()).validate_all(bytes).map_err(|error| (one_line(&error.to_string()), valid()))?;
+    Validator::new_with_features(WasmFeatures::default())
+        .validate_all(bytes)
+        .map_err(|error| (one_line(&error.to_string()), valid()))?;
     let encoded;
     let bytes = if Parser::is_component(bytes) {
         bytes
     } else {
-        encoded = encode(bytes).map_err(|error| (one_line(&error), format!("a module that exports `{HANDLER}`")))?;
+        encoded = encode(bytes)
+            .map_err(|error| (one_line(&error), format!("a module that exports `{HANDLER}`")))?;
         encoded.as_slice()
     };
-    let component = Component::from_binary(engine, bytes).map_err(|error| (one_line(&format!("{error:#}")), valid()))?;
+    let component = Component::from_binary(engine, bytes)
+        .map_err(|error| (one_line(&format!("{error:#}")), valid()))?;
     link(engine, linker, &component)
 }
 
 /// A plain module into a component, by our own copy of the contract.
 ///
-/// The module carries a description of its types too, in custom sections. A damaged one can drive its reader into endless recursion, which nothing
-/// can catch, so all custom sections are dropped unread.
+/// The module carries a description of its types too, in custom sections. A damaged one can drive
+/// its reader into endless recursion, which nothing can catch, so all custom sections are dropped
+/// unread.
 pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
     let plain = without_custom_sections(module).map_err(|error| error.to_string())?;
     componentize(plain)
@@ -66,19 +79,32 @@ fn componentize(mut module: Vec<u8>) -> Result<Vec<u8>, String> {
     let package = resolve.push_source("policy.wit", WIT).map_err(text)?;
     let world = resolve.select_world(&[package], Some("policy")).map_err(text)?;
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).map_err(text)?;
-    ComponentEncoder::default().module(&module).and_then(|encoder| encoder.validate(true).encode()).map_err(text)
+    ComponentEncoder::default()
+        .module(&module)
+        .and_then(|encoder| encoder.validate(true).encode())
+        .map_err(text)
 }
 
-fn link(engine: &Engine, linker: &Linker<State>, component: &Component) -> Result<InstancePre<State>, Unfit> {
+fn link(
+    engine: &Engine,
+    linker: &Linker<State>,
+    component: &Component,
+) -> Result<InstancePre<State>, Unfit> {
     let mut wasi = false;
     for (name, _) in component.component_type().imports(engine) {
         wasi |= name.starts_with(WASI);
         if !name.starts_with(WASI) && !IMPORTS.contains(&name) {
-            return Err((format!("an import of `{}`", one_line(name)), format!("imports of `{}` alone", IMPORTS.join("`, `"))));
+            return Err((
+                format!("an import of `{}`", one_line(name)),
+                format!("imports of `{}` alone", IMPORTS.join("`, `")),
+            ));
         }
     }
     if component.get_export_index(None, HANDLER).is_none() {
-        return Err((format!("no export `{HANDLER}`"), "a guest of the world `weir:policy/policy@0.1.0`".into()));
+        return Err((
+            format!("no export `{HANDLER}`"),
+            "a guest of the world `weir:policy/policy@0.1.0`".into(),
+        ));
     }
     let mut linker = linker.clone();
     if wasi {

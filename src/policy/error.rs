@@ -1,10 +1,12 @@
-//! Why a guest gave no decision, and how wasmtime's errors are read. Whose fault it is: always the guest's, but for [`Cause::Overload`].
+//! Why a guest gave no decision, and how wasmtime's errors are read. Whose fault it is: always the
+//! guest's, but for [`Cause::Overload`].
 
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
 /// Characters of a message, at most: a guest writes some of them.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// The same of a mistake in a policy's configuration: it may list all keys that were expected, and the nearest one comes last.
+/// The same of a mistake in a policy's configuration: it may list all keys that were expected, and
+/// the nearest one comes last.
 const MISTAKE_CHARS_MAX: usize = 512;
 
 /// Why a guest gave no decision.
@@ -28,7 +30,8 @@ pub enum Cause {
     Time,
     /// It wanted more memory than it may have.
     Memory,
-    /// It recursed too deep, or reached outside its memory: a Rust guest's stack lies below its data, so that the one looks like the other.
+    /// It recursed too deep, or reached outside its memory: a Rust guest's stack lies below its
+    /// data, so that the one looks like the other.
     Stack,
     /// It answered something outside the contract, or too much.
     Answer,
@@ -40,7 +43,15 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of its discriminant.
-    pub const ALL: [Self; 7] = [Self::Trap, Self::Time, Self::Memory, Self::Stack, Self::Answer, Self::Guest, Self::Overload];
+    pub const ALL: [Self; 7] = [
+        Self::Trap,
+        Self::Time,
+        Self::Memory,
+        Self::Stack,
+        Self::Answer,
+        Self::Guest,
+        Self::Overload,
+    ];
 
     /// The metric's label.
     #[must_use]
@@ -70,7 +81,8 @@ impl Failure {
     }
 }
 
-/// More memory, tables or elements than an instance may have. Raised by its limiter, so that the cause has a name.
+/// More memory, tables or elements than an instance may have. Raised by its limiter, so that the
+/// cause has a name.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the guest wanted more {what} than it may have")]
 pub(super) struct OverLimit {
@@ -94,13 +106,19 @@ impl From<wasmtime::Error> for Failure {
             };
             return Self::new(cause, &trap.to_string());
         }
-        // Raised while the guest ran: a host function refused. Otherwise what it handed back could not be read.
-        let cause = if error.downcast_ref::<WasmBacktrace>().is_some() { Cause::Trap } else { Cause::Answer };
+        // Raised while the guest ran: a host function refused. Otherwise what it handed back could
+        // not be read.
+        let cause = if error.downcast_ref::<WasmBacktrace>().is_some() {
+            Cause::Trap
+        } else {
+            Cause::Answer
+        };
         Self::new(cause, &error.root_cause().to_string())
     }
 }
 
-/// A foreign text for a log line: shortened, and without what would begin a line of its own or move a terminal's cursor.
+/// A foreign text for a log line: shortened, and without what would begin a line of its own or move
+/// a terminal's cursor.
 pub(super) fn one_line(text: &str) -> String {
     bounded(text, MESSAGE_CHARS_MAX)
 }
@@ -112,7 +130,11 @@ pub(super) fn mistake_line(text: &str) -> String {
 
 /// The same with another bound.
 pub(super) fn bounded(text: &str, chars_max: usize) -> String {
-    let mut shown: String = text.chars().take(chars_max).map(|next| if next.is_control() { ' ' } else { next }).collect();
+    let mut shown: String = text
+        .chars()
+        .take(chars_max)
+        .map(|next| if next.is_control() { ' ' } else { next })
+        .collect();
     if text.chars().nth(chars_max).is_some() {
         shown.push_str(" ...");
     }

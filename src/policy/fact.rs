@@ -1,6 +1,7 @@
 //! The names of facts, as a manifest writes them, into what they mean.
 //!
-//! The names are the contract's (`policy.wit`): an unknown one refuses the configuration, so that new facts never change the contract.
+//! The names are the contract's (`policy.wit`): an unknown one refuses the configuration, so that
+//! new facts never change the contract.
 
 /// Facts of a request, and of a response, that one policy may name.
 const FACTS_MAX: usize = 64;
@@ -66,7 +67,9 @@ pub(super) fn of_request(names: &[String]) -> Result<Vec<FactName>, Vec<Unknown>
 /// A manifest's response facts, each once.
 pub(super) fn of_response(names: &[String]) -> Result<Vec<String>, Vec<Unknown>> {
     each(names, |name| {
-        let in_family = name.split_once('.').is_some_and(|(family, own)| RESPONSE_FAMILIES.contains(&family) && is_token(own));
+        let in_family = name
+            .split_once('.')
+            .is_some_and(|(family, own)| RESPONSE_FAMILIES.contains(&family) && is_token(own));
         if RESPONSE_PLAIN.contains(&name) || in_family {
             return Ok(name.to_owned());
         }
@@ -74,9 +77,15 @@ pub(super) fn of_response(names: &[String]) -> Result<Vec<String>, Vec<Unknown>>
     })
 }
 
-fn each<T: PartialEq>(names: &[String], parse: impl Fn(&str) -> Result<T, Unknown>) -> Result<Vec<T>, Vec<Unknown>> {
+fn each<T: PartialEq>(
+    names: &[String],
+    parse: impl Fn(&str) -> Result<T, Unknown>,
+) -> Result<Vec<T>, Vec<Unknown>> {
     if names.len() > FACTS_MAX {
-        return Err(vec![(format!("a manifest with {} facts", names.len()), format!("at most {FACTS_MAX}"))]);
+        return Err(vec![(
+            format!("a manifest with {} facts", names.len()),
+            format!("at most {FACTS_MAX}"),
+        )]);
     }
     let mut known = Vec::with_capacity(names.len());
     let mut mistakes = Vec::new();
@@ -109,12 +118,22 @@ fn request_kind(name: &str) -> Result<FactKind, Unknown> {
 fn unknown(what: &str, name: &str, plain: &[&str], families: &[&str]) -> Unknown {
     let name = shown(name);
     let member = name.split_once('.').map_or("NAME", |(_, own)| own);
-    let candidates = plain.iter().map(|known| (*known).to_owned()).chain(families.iter().map(|family| format!("{family}.{member}")));
+    let candidates = plain
+        .iter()
+        .map(|known| (*known).to_owned())
+        .chain(families.iter().map(|family| format!("{family}.{member}")));
     let nearest = candidates.min_by_key(|candidate| strsim::damerau_levenshtein(&name, candidate));
-    let all = plain.iter().map(|known| format!("`{known}`")).chain(families.iter().map(|family| format!("`{family}.NAME`")));
+    let all = plain
+        .iter()
+        .map(|known| format!("`{known}`"))
+        .chain(families.iter().map(|family| format!("`{family}.NAME`")));
     let all = all.collect::<Vec<_>>().join(", ");
-    let nearest = nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
-    (format!("the unknown {what} `{name}` in the policy's manifest"), format!("one of {all}{nearest}"))
+    let nearest =
+        nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
+    (
+        format!("the unknown {what} `{name}` in the policy's manifest"),
+        format!("one of {all}{nearest}"),
+    )
 }
 
 fn shown(name: &str) -> String {
@@ -145,27 +164,48 @@ mod tests {
         assert_eq!(kind("cookie.SID"), FactKind::Cookie("SID".into()));
         assert_eq!(kind("query.a b"), FactKind::QueryParameter("a b".into()));
         assert_eq!(kind("path.id"), FactKind::PathParameter("id".into()));
-        let names = ["header.x", "trailer.grpc-status", "request.bytes", "response.bytes", "duration-ms"].map(str::to_owned);
+        let names =
+            ["header.x", "trailer.grpc-status", "request.bytes", "response.bytes", "duration-ms"]
+                .map(str::to_owned);
         assert_eq!(of_response(&names).unwrap(), names);
     }
 
     #[test]
     fn a_fact_named_twice_is_shown_once_and_keeps_its_spelling() {
         let names = ["path", "header.X-A", "path"].map(str::to_owned);
-        let texts: Vec<String> = of_request(&names).unwrap().into_iter().map(|fact| fact.text).collect();
+        let texts: Vec<String> =
+            of_request(&names).unwrap().into_iter().map(|fact| fact.text).collect();
         assert_eq!(texts, ["path", "header.X-A"]);
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_nearest() {
-        for (name, nearest) in
-            [("client_ip", "`client-ip`"), ("headers.x-api-key", "`header.x-api-key`"), ("header.", "`header.`"), ("metod", "`method`")]
-        {
+        for (name, nearest) in [
+            ("client_ip", "`client-ip`"),
+            ("headers.x-api-key", "`header.x-api-key`"),
+            ("header.", "`header.`"),
+            ("metod", "`method`"),
+        ] {
             let (found, expected) = of_request(&[name.to_owned()]).unwrap_err().remove(0);
-            assert!(found.contains(name) && expected.ends_with(&format!("the nearest is {nearest}")), "{found} {expected}");
+            assert!(
+                found.contains(name) && expected.ends_with(&format!("the nearest is {nearest}")),
+                "{found} {expected}"
+            );
         }
-        assert!(of_request(&["tls.client".into()]).unwrap_err().remove(0).0.contains("the unknown fact `tls.client`"));
-        assert!(of_response(&["trailers.grpc-status".into()]).unwrap_err().remove(0).1.ends_with("the nearest is `trailer.grpc-status`"));
+        assert!(
+            of_request(&["tls.client".into()])
+                .unwrap_err()
+                .remove(0)
+                .0
+                .contains("the unknown fact `tls.client`")
+        );
+        assert!(
+            of_response(&["trailers.grpc-status".into()])
+                .unwrap_err()
+                .remove(0)
+                .1
+                .ends_with("the nearest is `trailer.grpc-status`")
+        );
         assert!(of_response(&["status".into()]).is_err());
         assert!(of_request(&vec!["path".into(); FACTS_MAX + 1]).is_err());
     }

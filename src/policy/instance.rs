@@ -1,4 +1,5 @@
-//! One running guest and its bounds: CPU time, memory, stack, what it may log and hand over. It is configured before it is asked anything.
+//! One running guest and its bounds: CPU time, memory, stack, what it may log and hand over. It is
+//! configured before it is asked anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,19 @@ use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLE
 use super::ticker::Ticker;
 use crate::clock::{Clock, Seldom, thread_cpu};
 
-/// Bytes that a guest may hand over in one call, about. The largest plan of the contract has room in it, 16 limits with 4 KiB of key and of
-/// tag each: were it refused, a client's long header could make a good policy fail.
+/// Bytes that a guest may hand over in one call, about. The largest plan of the contract has room
+/// in it, 16 limits with 4 KiB of key and of tag each: were it refused, a client's long header
+/// could make a good policy fail.
 const HANDED_OVER_BYTES_MAX: usize = 256 << 10;
-/// Resource handles that live at once in one instance: the contract has none, a component's own parts may.
+/// Resource handles that live at once in one instance: the contract has none, a component's own
+/// parts may.
 const HANDLES_MAX: usize = 1_000;
 /// CPU time to start an instance and configure it, at most.
 const START_CPU: Duration = Duration::from_millis(250);
 /// Lines that a guest may log in one call; the rest is counted.
 const LOG_LINES_MAX: u32 = 8;
-/// Lines that all instances of a policy may log in a second: the process has one log, which others want to write to as well.
+/// Lines that all instances of a policy may log in a second: the process has one log, which others
+/// want to write to as well.
 pub(super) const LOG_LINES_PER_SECOND_MAX: u32 = 100;
 /// Characters of a logged line, at most.
 const LOG_CHARS_MAX: usize = 1_000;
@@ -42,7 +46,8 @@ pub(super) struct State {
     bounds: Bounds,
     /// CPU time of the call under way.
     budget: Duration,
-    /// The thread's CPU time at the call's first tick; asking earlier would cost a system call in each of them.
+    /// The thread's CPU time at the call's first tick; asking earlier would cost a system call in
+    /// each of them.
     ticked: Option<Duration>,
     memory_bytes: usize,
     now_ms: Option<u64>,
@@ -74,9 +79,20 @@ impl<E: Into<Failure>> From<E> for Unready {
 
 impl Instance {
     /// Starts a guest and configures it.
-    pub(super) fn start(pre: &InstancePre<State>, bounds: &Bounds, config: &str) -> Result<(Self, types::Manifest), Unready> {
-        let state =
-            State { bounds: bounds.clone(), budget: START_CPU, ticked: None, memory_bytes: 0, now_ms: None, lines: 0, logged: Vec::new() };
+    pub(super) fn start(
+        pre: &InstancePre<State>,
+        bounds: &Bounds,
+        config: &str,
+    ) -> Result<(Self, types::Manifest), Unready> {
+        let state = State {
+            bounds: bounds.clone(),
+            budget: START_CPU,
+            ticked: None,
+            memory_bytes: 0,
+            now_ms: None,
+            lines: 0,
+            logged: Vec::new(),
+        };
         let mut store = Store::new(pre.engine(), state);
         store.limiter(|state| state);
         store.set_hostcall_fuel(HANDED_OVER_BYTES_MAX);
@@ -93,31 +109,48 @@ impl Instance {
         Ok((Self { store, decide, settle }, manifest))
     }
 
-    /// Asks for a decision on the request `id`. After an error that is not [`Cause::Guest`] the instance must not be used again.
-    pub(super) fn decide(&mut self, facts: &[(&str, &str)], id: Option<&[u8]>) -> Result<types::Decision, Failure> {
+    /// Asks for a decision on the request `id`. After an error that is not [`Cause::Guest`] the
+    /// instance must not be used again.
+    pub(super) fn decide(
+        &mut self,
+        facts: &[(&str, &str)],
+        id: Option<&[u8]>,
+    ) -> Result<types::Decision, Failure> {
         let budget = self.store.data().bounds.cpu_time;
         let decide = &self.decide;
         let (answer,) = call(&mut self.store, budget, id, |store| decide.call(store, (facts,)))?;
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
 
-    /// Tells how the request `id` ended. After an error that is not [`Cause::Guest`] the instance must not be used again.
-    pub(super) fn settle(&mut self, memo: &str, view: &types::ResponseView, id: Option<&[u8]>) -> Result<Vec<types::Adjustment>, Failure> {
+    /// Tells how the request `id` ended. After an error that is not [`Cause::Guest`] the instance
+    /// must not be used again.
+    pub(super) fn settle(
+        &mut self,
+        memo: &str,
+        view: &types::ResponseView,
+        id: Option<&[u8]>,
+    ) -> Result<Vec<types::Adjustment>, Failure> {
         let budget = self.store.data().bounds.cpu_time;
         let settle = &self.settle;
-        let (answer,) = call(&mut self.store, budget, id, |store| settle.call(store, (memo, view)))?;
+        let (answer,) =
+            call(&mut self.store, budget, id, |store| settle.call(store, (memo, view)))?;
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
 }
 
-fn typed<P, R>(running: &Running, store: &mut Store<State>, name: &str) -> Result<wasmtime::component::TypedFunc<P, R>, Failure>
+fn typed<P, R>(
+    running: &Running,
+    store: &mut Store<State>,
+    name: &str,
+) -> Result<wasmtime::component::TypedFunc<P, R>, Failure>
 where
     P: wasmtime::component::ComponentNamedList + wasmtime::component::Lower,
     R: wasmtime::component::ComponentNamedList + wasmtime::component::Lift,
 {
     let missing = || Failure::new(Cause::Answer, &format!("no export `{HANDLER}` `{name}`"));
     let (_, handler) = running.get_export(&mut *store, None, HANDLER).ok_or_else(missing)?;
-    let (_, function) = running.get_export(&mut *store, Some(&handler), name).ok_or_else(missing)?;
+    let (_, function) =
+        running.get_export(&mut *store, Some(&handler), name).ok_or_else(missing)?;
     Ok(running.get_typed_func(store, function)?)
 }
 
@@ -132,7 +165,8 @@ fn begin(store: &mut Store<State>, budget: Duration) {
     store.set_epoch_deadline(1);
 }
 
-/// One call, for the request `id` where there is one. What the guest logged is written at its end, however it ends.
+/// One call, for the request `id` where there is one. What the guest logged is written at its end,
+/// however it ends.
 fn call<R>(
     store: &mut Store<State>,
     budget: Duration,
@@ -148,7 +182,8 @@ fn call<R>(
 }
 
 impl State {
-    /// Whether there is room for one more line of this policy in the log; says first how many had none.
+    /// Whether there is room for one more line of this policy in the log; says first how many had
+    /// none.
     fn may_log(&self) -> bool {
         let held_back = self.bounds.log.due();
         if let Some(lines) = held_back.filter(|lines| *lines > 0) {
@@ -160,13 +195,17 @@ impl State {
         held_back.is_some()
     }
 
-    /// A tick of the clock thread met the guest running: on while there is CPU time left. What it ran before its first tick, at most 1 ms, is
-    /// not counted.
+    /// A tick of the clock thread met the guest running: on while there is CPU time left. What it
+    /// ran before its first tick, at most 1 ms, is not counted.
     fn tick(&mut self) -> UpdateDeadline {
         self.bounds.ticker.want();
         let now = thread_cpu();
         let since = *self.ticked.get_or_insert(now);
-        if now.saturating_sub(since) >= self.budget { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) }
+        if now.saturating_sub(since) >= self.budget {
+            UpdateDeadline::Interrupt
+        } else {
+            UpdateDeadline::Continue(1)
+        }
     }
 
     /// Writes what the guest logged.
@@ -184,14 +223,23 @@ impl State {
         }
         if self.lines > LOG_LINES_MAX && self.may_log() {
             let more = self.lines - LOG_LINES_MAX;
-            tracing::warn!(policy, request_id, "the policy logged {more} more lines in one call; they are not shown");
+            tracing::warn!(
+                policy,
+                request_id,
+                "the policy logged {more} more lines in one call; they are not shown"
+            );
         }
     }
 }
 
 impl ResourceLimiter for State {
     // Errors instead of `false`: a guest that is told "no" aborts with a trap that names no cause.
-    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         // Counted over all memories: a component can have several.
         let all = self.memory_bytes.saturating_add(desired.saturating_sub(current));
         if all > self.bounds.memory_bytes {
@@ -201,8 +249,17 @@ impl ResourceLimiter for State {
         Ok(true)
     }
 
-    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if desired > TABLE_ELEMENTS_MAX { Err(OverLimit { what: "table elements" }.into()) } else { Ok(true) }
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if desired > TABLE_ELEMENTS_MAX {
+            Err(OverLimit { what: "table elements" }.into())
+        } else {
+            Ok(true)
+        }
     }
 
     fn instances(&self) -> usize {
@@ -236,6 +293,8 @@ impl host::Host for State {
     }
 
     fn now_ms(&mut self) -> u64 {
-        *self.now_ms.get_or_insert_with(|| u64::try_from(Clock::system().wall_us() / 1_000).unwrap_or(0))
+        *self
+            .now_ms
+            .get_or_insert_with(|| u64::try_from(Clock::system().wall_us() / 1_000).unwrap_or(0))
     }
 }

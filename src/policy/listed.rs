@@ -38,9 +38,16 @@ fn walk(list: &str, value: &Value, listed: &mut Vec<ListedLimit>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| walk(list, item, listed)),
         Value::Object(table) => {
-            let name = table.get("name").and_then(Value::as_str).filter(|_| table.contains_key("algorithm"));
+            let name = table
+                .get("name")
+                .and_then(Value::as_str)
+                .filter(|_| table.contains_key("algorithm"));
             if let Some(name) = name.filter(|_| listed.len() < LISTED_MAX) {
-                listed.push(ListedLimit { list: list.to_owned(), name: name.to_owned(), algorithm: algorithm(table) });
+                listed.push(ListedLimit {
+                    list: list.to_owned(),
+                    name: name.to_owned(),
+                    algorithm: algorithm(table),
+                });
             }
             table.iter().for_each(|(key, member)| walk(key, member, listed));
         }
@@ -51,13 +58,21 @@ fn walk(list: &str, value: &Value, listed: &mut Vec<ListedLimit>) {
 fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
     let text = |key: &str| table.get(key).and_then(Value::as_str);
     let number = |key: &str| table.get(key).and_then(Value::as_u64);
-    let ms = |key: &str| humantime::parse_duration(text(key)?).ok().and_then(|period: Duration| u64::try_from(period.as_millis()).ok());
+    let ms = |key: &str| {
+        humantime::parse_duration(text(key)?)
+            .ok()
+            .and_then(|period: Duration| u64::try_from(period.as_millis()).ok())
+    };
     let amount = number("quota")?;
     let rate = || Some(Rate { amount, per_ms: ms("period").filter(|per_ms| *per_ms > 0)? });
     let burst = number("burst");
     Some(match text("algorithm")? {
         "fixed_window" => {
-            let alignment = if text("alignment") == Some("clock") { Alignment::Clock } else { Alignment::FirstRequest };
+            let alignment = if text("alignment") == Some("clock") {
+                Alignment::Clock
+            } else {
+                Alignment::FirstRequest
+            };
             Algorithm::FixedWindow { rate: rate()?, alignment }
         }
         "sliding_window_counter" => Algorithm::SlidingWindowCounter { rate: rate()? },
@@ -68,9 +83,11 @@ fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
         }
         "token_bucket" => Algorithm::TokenBucket { burst: burst.unwrap_or(amount), rate: rate()? },
         "gcra" => Algorithm::Gcra { burst: burst.unwrap_or(amount), rate: rate()? },
-        "leaky_bucket" => {
-            Algorithm::LeakyBucket { burst: burst.unwrap_or(LEAKY_BURST_DEFAULT), rate: rate()?, max_delay_ms: ms("max_delay")? }
-        }
+        "leaky_bucket" => Algorithm::LeakyBucket {
+            burst: burst.unwrap_or(LEAKY_BURST_DEFAULT),
+            rate: rate()?,
+            max_delay_ms: ms("max_delay")?,
+        },
         "concurrency" => Algorithm::Concurrency { amount },
         "quota" => {
             let zone = || TimeZone::named(text("time_zone").unwrap_or("UTC"));
@@ -103,19 +120,45 @@ mod tests {
         let gcra = Algorithm::Gcra { burst: 3, rate: Rate { amount: 3, per_ms: 5_400_000 } };
         let calendar = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 15 };
         let quota = Algorithm::Quota { amount: 9, calendar, conditional: true };
-        let one = |list: &str, name: &str, algorithm| ListedLimit { list: list.into(), name: name.into(), algorithm };
-        assert_eq!(limits(config), [one("limits", "a", Some(gcra)), one("limits", "b", None), one("gold", "a", Some(quota))]);
+        let one = |list: &str, name: &str, algorithm| ListedLimit {
+            list: list.into(),
+            name: name.into(),
+            algorithm,
+        };
+        assert_eq!(
+            limits(config),
+            [
+                one("limits", "a", Some(gcra)),
+                one("limits", "b", None),
+                one("gold", "a", Some(quota))
+            ]
+        );
         assert_eq!(limits("nonsense"), []);
     }
 
     #[test]
     fn defaults_are_the_sdks() {
-        let read = |text: &str| limits(&format!(r#"[{{"name": "a", "quota": 2, "period": "1s", {text}}}]"#)).remove(0).algorithm.unwrap();
-        assert_eq!(read(r#""algorithm": "leaky_bucket", "max_delay": "500ms""#).capacity(), Some(1));
+        let read = |text: &str| {
+            limits(&format!(r#"[{{"name": "a", "quota": 2, "period": "1s", {text}}}]"#))
+                .remove(0)
+                .algorithm
+                .unwrap()
+        };
+        assert_eq!(
+            read(r#""algorithm": "leaky_bucket", "max_delay": "500ms""#).capacity(),
+            Some(1)
+        );
         assert_eq!(read(r#""algorithm": "token_bucket", "burst": 5"#).capacity(), Some(5));
-        let Algorithm::SlidingWindowBuckets { buckets, .. } = read(r#""algorithm": "sliding_window_buckets""#) else { panic!() };
+        let Algorithm::SlidingWindowBuckets { buckets, .. } =
+            read(r#""algorithm": "sliding_window_buckets""#)
+        else {
+            panic!()
+        };
         assert_eq!(buckets, 60);
-        let Algorithm::FixedWindow { alignment, .. } = read(r#""algorithm": "fixed_window""#) else { panic!() };
+        let Algorithm::FixedWindow { alignment, .. } = read(r#""algorithm": "fixed_window""#)
+        else {
+            panic!()
+        };
         assert_eq!(alignment, Alignment::FirstRequest);
     }
 }

@@ -1,8 +1,9 @@
 //! Runs a policy: a WebAssembly guest that is shown facts about a request and answers with a plan.
 //!
-//! The only room that knows wasmtime. A guest can cost its own request, never the process: CPU time, memory, stack and the size of what it
-//! answers are all bounded, and an instance that failed is thrown away. `build` makes a policy, `instance` holds the bounds, `answer` judges what
-//! comes back. Nothing here knows HTTP, a store, or what becomes of a plan.
+//! The only room that knows wasmtime. A guest can cost its own request, never the process: CPU
+//! time, memory, stack and the size of what it answers are all bounded, and an instance that failed
+//! is thrown away. `build` makes a policy, `instance` holds the bounds, `answer` judges what comes
+//! back. Nothing here knows HTTP, a store, or what becomes of a plan.
 
 mod abi;
 mod answer;
@@ -51,7 +52,8 @@ pub struct Settings {
     pub isolated: bool,
     /// `[policies.NAME.config]` as JSON.
     pub config_json: Arc<str>,
-    /// The algorithms that the operator has beside those of the contract: a script of another name is no answer.
+    /// The algorithms that the operator has beside those of the contract: a script of another name
+    /// is no answer.
     pub scripts: Arc<[String]>,
 }
 
@@ -101,7 +103,8 @@ pub struct Policy {
     spare: Mutex<Spare>,
 }
 
-/// Instances that are configured and were not asked yet: a worker takes one before it starts its own.
+/// Instances that are configured and were not asked yet: a worker takes one before it starts its
+/// own.
 #[derive(Default)]
 struct Spare {
     instances: Vec<Instance>,
@@ -114,7 +117,8 @@ struct Spare {
 pub struct Decision {
     /// What becomes of the request.
     pub verdict: Verdict,
-    /// Set on the request to the upstream. Names in lower case; each character of a value stands for one byte (Latin-1).
+    /// Set on the request to the upstream. Names in lower case; each character of a value stands
+    /// for one byte (Latin-1).
     pub upstream_headers: Vec<(String, String)>,
     /// Set on the reply, in the same shape.
     pub response_headers: Vec<(String, String)>,
@@ -182,13 +186,19 @@ impl Policy {
     /// Compiles, instantiates and configures a guest; off the request path.
     ///
     /// # Errors
-    /// All mistakes found: in the module (setting `policies.NAME.wasm` or `.use`), or in its configuration as the guest's `configure` reports them
-    /// (setting `policies.NAME.config.limits[0].quota`).
-    pub fn build(runtime: &Arc<Runtime>, settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
+    /// All mistakes found: in the module (setting `policies.NAME.wasm` or `.use`), or in its
+    /// configuration as the guest's `configure` reports them (setting
+    /// `policies.NAME.config.limits[0].quota`).
+    pub fn build(
+        runtime: &Arc<Runtime>,
+        settings: &Settings,
+        metrics: &Metrics,
+    ) -> Result<Self, Vec<Mistake>> {
         build::policy(runtime, settings, metrics)
     }
 
-    /// Starts an instance for each of `workers` threads, where that takes so long (a large configuration) that no request should wait for it. Does so once.
+    /// Starts an instance for each of `workers` threads, where that takes so long (a large
+    /// configuration) that no request should wait for it. Does so once.
     pub fn prepare(&self, workers: usize) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::take(&mut spare.slow) {
@@ -201,7 +211,8 @@ impl Policy {
         }
     }
 
-    /// The request facts that the guest reads, each once. Only these are to be shown to it, and only where they exist.
+    /// The request facts that the guest reads, each once. Only these are to be shown to it, and
+    /// only where they exist.
     #[must_use]
     pub fn request_facts(&self) -> &[FactName] {
         &self.request_facts
@@ -213,7 +224,8 @@ impl Policy {
         &self.response_facts
     }
 
-    /// Asks the guest. Runs on the calling thread, whose stack must be at least 2 MiB, for at most the policy's CPU time and two milliseconds.
+    /// Asks the guest. Runs on the calling thread, whose stack must be at least 2 MiB, for at most
+    /// the policy's CPU time and two milliseconds.
     ///
     /// # Errors
     /// See [`Cause`].
@@ -221,18 +233,26 @@ impl Policy {
         self.decide_for(None, facts)
     }
 
-    /// [`decide`](Self::decide) for the request with this id, which stands beside what the guest logs.
+    /// [`decide`](Self::decide) for the request with this id, which stands beside what the guest
+    /// logs.
     ///
     /// # Errors
     /// See [`Cause`].
-    pub fn decide_for(&self, request_id: Option<&[u8]>, facts: &[(&str, &str)]) -> Result<Arc<Decision>, PolicyError> {
+    pub fn decide_for(
+        &self,
+        request_id: Option<&[u8]>,
+        facts: &[(&str, &str)],
+    ) -> Result<Arc<Decision>, PolicyError> {
         if self.remembers
             && let Some(decision) = workers::recall(&self.token, facts)
         {
             return Ok(decision);
         }
         let answer = |answer: Result<abi::types::Decision, Failure>| {
-            answer.and_then(|answer| answer::decision(answer, &self.scripts).map_err(|message| Failure::new(Cause::Answer, &message)))
+            answer.and_then(|answer| {
+                answer::decision(answer, &self.scripts)
+                    .map_err(|message| Failure::new(Cause::Answer, &message))
+            })
         };
         let decision = Arc::new(self.ask(|instance| answer(instance.decide(facts, request_id)))?);
         if self.remembers {
@@ -249,27 +269,38 @@ impl Policy {
         self.settle_for(None, memo, view)
     }
 
-    /// [`settle`](Self::settle) for the request with this id, which stands beside what the guest logs.
+    /// [`settle`](Self::settle) for the request with this id, which stands beside what the guest
+    /// logs.
     ///
     /// # Errors
     /// See [`Cause`].
-    pub fn settle_for(&self, request_id: Option<&[u8]>, memo: &str, view: &ResponseView) -> Result<Vec<Adjustment>, PolicyError> {
+    pub fn settle_for(
+        &self,
+        request_id: Option<&[u8]>,
+        memo: &str,
+        view: &ResponseView,
+    ) -> Result<Vec<Adjustment>, PolicyError> {
         let view = shown(view);
         self.ask(|instance| {
             let adjustments = instance.settle(memo, &view, request_id)?;
-            answer::adjustments(adjustments).map_err(|message| Failure::new(Cause::Answer, &message))
+            answer::adjustments(adjustments)
+                .map_err(|message| Failure::new(Cause::Answer, &message))
         })
     }
 
     /// One call in this thread's instance, or in a fresh one.
-    fn ask<R>(&self, call: impl FnOnce(&mut Instance) -> Result<R, Failure>) -> Result<R, PolicyError> {
+    fn ask<R>(
+        &self,
+        call: impl FnOnce(&mut Instance) -> Result<R, Failure>,
+    ) -> Result<R, PolicyError> {
         let kept = if self.isolated { None } else { workers::take(&self.token) };
         let mut instance = match kept {
             Some(instance) => instance,
             None => self.start().map_err(|failure| self.failed(failure))?,
         };
         let answer = call(&mut instance);
-        // A guest that returned an error of its own is sound. What trapped, or broke the contract, is thrown away: its memory may be in any state.
+        // A guest that returned an error of its own is sound. What trapped, or broke the contract,
+        // is thrown away: its memory may be in any state.
         let sound = match &answer {
             Ok(_) => true,
             Err(failure) => failure.cause == Cause::Guest,
@@ -283,11 +314,15 @@ impl Policy {
     fn start(&self) -> Result<Instance, Failure> {
         // Each request of an isolated policy starts one, and would wait for the lock.
         if !self.isolated
-            && let Some(instance) = self.spare.lock().unwrap_or_else(PoisonError::into_inner).instances.pop()
+            && let Some(instance) =
+                self.spare.lock().unwrap_or_else(PoisonError::into_inner).instances.pop()
         {
             return Ok(instance);
         }
-        let start = || Instance::start(&self.pre, &self.bounds, &self.config_json).map(|(instance, _)| instance);
+        let start = || {
+            Instance::start(&self.pre, &self.bounds, &self.config_json)
+                .map(|(instance, _)| instance)
+        };
         let started = match start() {
             Err(Unready::Failed(failure)) if failure.cause == Cause::Overload => {
                 workers::release();
@@ -297,7 +332,10 @@ impl Policy {
         };
         started.map_err(|unready| match unready {
             Unready::Failed(failure) => failure,
-            Unready::Refused(_) => Failure::new(Cause::Guest, "the guest refused the configuration that it accepted before"),
+            Unready::Refused(_) => Failure::new(
+                Cause::Guest,
+                "the guest refused the configuration that it accepted before",
+            ),
         })
     }
 
@@ -306,7 +344,11 @@ impl Policy {
         if let Some(counter) = self.errors.get(failure.cause as usize) {
             counter.inc();
         }
-        PolicyError { policy: self.bounds.policy.to_string(), cause: failure.cause, message: failure.message }
+        PolicyError {
+            policy: self.bounds.policy.to_string(),
+            cause: failure.cause,
+            message: failure.message,
+        }
     }
 }
 
@@ -323,7 +365,11 @@ fn shown(view: &ResponseView) -> abi::types::ResponseView {
         limits: view
             .limits
             .iter()
-            .map(|(name, fits, remaining)| types::LimitResult { name: name.clone(), fits: *fits, remaining: *remaining })
+            .map(|(name, fits, remaining)| types::LimitResult {
+                name: name.clone(),
+                fits: *fits,
+                remaining: *remaining,
+            })
             .collect(),
     }
 }

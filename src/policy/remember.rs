@@ -1,8 +1,11 @@
-//! The decisions of a pure policy, by the facts they were made from: a set-associative table that grows with the facts in use, up to a bound.
+//! The decisions of a pure policy, by the facts they were made from: a set-associative table that
+//! grows with the facts in use, up to a bound.
 //!
-//! Facts come from clients. Each list of facts has its places in two sets of [`WAYS`], chosen by a keyed hash, so a look-up compares a fixed number
-//! of hashes whatever the clients send, and full comparison means that no list is mistaken for another. A newcomer replaces an entry that was not used
-//! for a long time; where there is none, it is not remembered. A flood of facts that come once therefore displaces only each other.
+//! Facts come from clients. Each list of facts has its places in two sets of [`WAYS`], chosen by a
+//! keyed hash, so a look-up compares a fixed number of hashes whatever the clients send, and full
+//! comparison means that no list is mistaken for another. A newcomer replaces an entry that was not
+//! used for a long time; where there is none, it is not remembered. A flood of facts that come once
+//! therefore displaces only each other.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -14,19 +17,22 @@ use crate::plan::Limit;
 
 /// Places in a set.
 const WAYS: usize = 8;
-/// Sets of a table that holds its first decision, and the most that it grows to. Powers of two. With two sets to choose from, the table is four fifths
-/// full before both are: the largest one holds more than 12,000 decisions.
+/// Sets of a table that holds its first decision, and the most that it grows to. Powers of two.
+/// With two sets to choose from, the table is four fifths full before both are: the largest one
+/// holds more than 12,000 decisions.
 const SETS_MIN: usize = 8;
 const SETS_MAX: usize = 2_048;
 /// Bytes of facts, and of a decision, that are worth remembering.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
-/// Bytes that the tables of one thread share equally. When there is one more table, the others come down to their share with their next newcomers.
+/// Bytes that the tables of one thread share equally. When there is one more table, the others come
+/// down to their share with their next newcomers.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
 /// Counted for what consumers derive from each limit and keep in the plan's and the decision's
 /// slots; fields that they derive weigh as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
-/// After so many look-ups one set, and each in turn, is aged: in a full table, an entry that is used once in `SETS_MAX` times as many look-ups stays.
+/// After so many look-ups one set, and each in turn, is aged: in a full table, an entry that is
+/// used once in `SETS_MAX` times as many look-ups stays.
 const ASKED_FOR_EACH_AGED: usize = 32;
 /// Sets that one newcomer looks through for bytes to free, at most.
 const SETS_FREED_MAX: usize = 32;
@@ -44,13 +50,15 @@ pub(super) struct Remembered {
     hasher: RandomState,
 }
 
-/// Hashes apart from entries: a look-up reads one cache line of a set, and then the entry that it wants.
+/// Hashes apart from entries: a look-up reads one cache line of a set, and then the entry that it
+/// wants.
 #[derive(Default)]
 #[repr(align(64))]
 struct Set {
     hashes: [u64; WAYS],
     entries: [Option<Entry>; WAYS],
-    /// A bit for each entry that was found since the set was last aged, and one for each that was found between the last two times.
+    /// A bit for each entry that was found since the set was last aged, and one for each that was
+    /// found between the last two times.
     used: u8,
     used_before: u8,
 }
@@ -71,12 +79,19 @@ impl Remembered {
             self.next_set()?.age();
         }
         let hash = self.hash(facts);
-        places(hash, self.sets.len()).into_iter().find_map(|place| self.sets.get_mut(place)?.find(hash, facts))
+        places(hash, self.sets.len())
+            .into_iter()
+            .find_map(|place| self.sets.get_mut(place)?.find(hash, facts))
     }
 
-    /// Remembers a decision on facts that [`Remembered::get`] has not found, unless it is too large or everything in its places is in use. The
-    /// table holds at most `bytes_max` bytes.
-    pub(super) fn put(&mut self, facts: &[(&str, &str)], decision: &Arc<Decision>, bytes_max: usize) {
+    /// Remembers a decision on facts that [`Remembered::get`] has not found, unless it is too large
+    /// or everything in its places is in use. The table holds at most `bytes_max` bytes.
+    pub(super) fn put(
+        &mut self,
+        facts: &[(&str, &str)],
+        decision: &Arc<Decision>,
+        bytes_max: usize,
+    ) {
         let (facts_bytes, decision_bytes) = (packed_bytes(facts), weight(decision));
         if facts_bytes > FACTS_BYTES_MAX || decision_bytes > DECISION_BYTES_MAX {
             return;
@@ -95,7 +110,8 @@ impl Remembered {
         }
     }
 
-    /// Forgets unused entries until there is room for `bytes` more; `false` where a bounded search does not find enough.
+    /// Forgets unused entries until there is room for `bytes` more; `false` where a bounded search
+    /// does not find enough.
     fn has_room(&mut self, bytes: usize, bytes_max: usize) -> bool {
         for _ in 0..SETS_FREED_MAX {
             if self.bytes + bytes <= bytes_max {
@@ -112,23 +128,28 @@ impl Remembered {
         self.sets.get_mut(self.hand)
     }
 
-    /// The set and the way that a newcomer takes: a free one, in a larger table if need be, or that of an unused entry.
+    /// The set and the way that a newcomer takes: a free one, in a larger table if need be, or that
+    /// of an unused entry.
     fn place_for(&mut self, hash: u64) -> Option<(usize, usize)> {
         loop {
             let places = places(hash, self.sets.len());
-            let free = places.into_iter().filter_map(|place| Some((self.sets.get(place)?.free()?, place)));
+            let free =
+                places.into_iter().filter_map(|place| Some((self.sets.get(place)?.free()?, place)));
             // The emptier set of the two keeps both from being full for longest.
             if let Some(((_, way), place)) = free.max_by_key(|((free, _), _)| *free) {
                 return Some((place, way));
             }
             if self.sets.len() >= SETS_MAX {
-                return places.into_iter().find_map(|place| Some((place, self.sets.get(place)?.unused()?)));
+                return places
+                    .into_iter()
+                    .find_map(|place| Some((place, self.sets.get(place)?.unused()?)));
             }
             self.grow();
         }
     }
 
-    /// Twice as many sets, with the same entries. One whose sets are full in the larger table, which is next to impossible, is forgotten.
+    /// Twice as many sets, with the same entries. One whose sets are full in the larger table,
+    /// which is next to impossible, is forgotten.
     fn grow(&mut self) {
         let sets = (2 * self.sets.len()).clamp(SETS_MIN, SETS_MAX);
         let mut grown = Self { hasher: self.hasher.clone(), ..Self::default() };
@@ -136,8 +157,12 @@ impl Remembered {
         for mut set in std::mem::take(&mut self.sets) {
             for (way, (hash, entry)) in set.hashes.into_iter().zip(&mut set.entries).enumerate() {
                 let Some(entry) = entry.take() else { continue };
-                let free = places(hash, sets).into_iter().filter_map(|place| Some((grown.sets.get(place)?.free()?, place)));
-                let Some(((_, free), place)) = free.max_by_key(|((free, _), _)| *free) else { continue };
+                let free = places(hash, sets)
+                    .into_iter()
+                    .filter_map(|place| Some((grown.sets.get(place)?.free()?, place)));
+                let Some(((_, free), place)) = free.max_by_key(|((free, _), _)| *free) else {
+                    continue;
+                };
                 if let Some(other) = grown.sets.get_mut(place) {
                     grown.bytes += entry.bytes();
                     other.put(free, hash, entry);
@@ -185,7 +210,8 @@ impl Set {
         Some((self.entries.iter().filter(|entry| entry.is_none()).count(), first))
     }
 
-    /// The place of an unused entry, if any: a random one. Facts that come round and round would replace each other for ever in any fixed order.
+    /// The place of an unused entry, if any: a random one. Facts that come round and round would
+    /// replace each other for ever in any fixed order.
     fn unused(&self) -> Option<usize> {
         let start = fastrand::usize(..WAYS);
         (start..start + WAYS).map(|way| way % WAYS).find(|way| !self.is_used(*way))
@@ -234,7 +260,9 @@ fn entry_bytes(facts_bytes: usize, decision: &Decision) -> usize {
         Verdict::Check(plan) => plan.limits().len(),
         Verdict::Bypass | Verdict::Deny(_) => 0,
     };
-    let derived = limits * DERIVED_LIMIT_BYTES + pairs(&decision.upstream_headers) + pairs(&decision.response_headers);
+    let derived = limits * DERIVED_LIMIT_BYTES
+        + pairs(&decision.upstream_headers)
+        + pairs(&decision.response_headers);
     facts_bytes + size_of::<Decision>() + weight(decision) + derived
 }
 
@@ -252,14 +280,16 @@ fn packed(facts: &[(&str, &str)], bytes: usize) -> Box<[u8]> {
     packed.into()
 }
 
-/// Lengths first, so that no two lists of facts have the same bytes. Only short facts are packed: the length fits.
+/// Lengths first, so that no two lists of facts have the same bytes. Only short facts are packed:
+/// the length fits.
 fn length(text: &str) -> [u8; 4] {
     u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
 fn same(facts: &[(&str, &str)], mut packed: &[u8]) -> bool {
     for text in facts.iter().flat_map(|(name, value)| [name, value]) {
-        let rest = packed.strip_prefix(&length(text)).and_then(|rest| rest.strip_prefix(text.as_bytes()));
+        let rest =
+            packed.strip_prefix(&length(text)).and_then(|rest| rest.strip_prefix(text.as_bytes()));
         match rest {
             Some(rest) => packed = rest,
             None => return false,
@@ -278,12 +308,23 @@ fn weight(decision: &Decision) -> usize {
         Verdict::Bypass => 0,
         Verdict::Check(plan) => {
             let limits = plan.limits().iter();
-            limits.map(|limit| limit.name.len() + limit.key.len() + limit.tag.as_ref().map_or(0, String::len) + size_of::<Limit>()).sum()
+            limits
+                .map(|limit| {
+                    limit.name.len()
+                        + limit.key.len()
+                        + limit.tag.as_ref().map_or(0, String::len)
+                        + size_of::<Limit>()
+                })
+                .sum()
         }
         Verdict::Deny(denial) => denial.reason.len() + pairs(&denial.headers),
     };
     let memo = decision.settle_with.as_ref().map_or(0, String::len);
-    verdict + memo + pairs(&decision.upstream_headers) + pairs(&decision.response_headers) + pairs(&decision.labels)
+    verdict
+        + memo
+        + pairs(&decision.upstream_headers)
+        + pairs(&decision.response_headers)
+        + pairs(&decision.labels)
 }
 
 #[cfg(test)]
@@ -306,7 +347,8 @@ mod tests {
     }
 
     impl Remembered {
-        /// Asks for the decision on one client, and remembers it where it was not known. Whether it was.
+        /// Asks for the decision on one client, and remembers it where it was not known. Whether it
+        /// was.
         fn asked(&mut self, client: &str) -> bool {
             let facts = [("client-ip", client)];
             let known = self.get(&facts);
@@ -319,7 +361,12 @@ mod tests {
         fn assert_bounded(&self, bytes_max: usize) {
             let entries = self.sets.iter().flat_map(|set| &set.entries).flatten();
             assert_eq!(self.bytes, entries.map(Entry::bytes).sum::<usize>());
-            assert!(self.bytes <= bytes_max && self.sets.len() <= SETS_MAX, "{} bytes, {} sets", self.bytes, self.sets.len());
+            assert!(
+                self.bytes <= bytes_max && self.sets.len() <= SETS_MAX,
+                "{} bytes, {} sets",
+                self.bytes,
+                self.sets.len()
+            );
         }
     }
 
@@ -336,14 +383,19 @@ mod tests {
         assert!(!same(&[("a", "b")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
     }
 
-    /// Facts with one hash are still told apart, and those that find no place are asked about again.
+    /// Facts with one hash are still told apart, and those that find no place are asked about
+    /// again.
     #[test]
     fn chosen_collisions_are_harmless() {
         let mut set = Set::default();
         let clients: Vec<String> = (0..WAYS).map(|client| client.to_string()).collect();
         for (way, client) in clients.iter().enumerate() {
             let facts = [("client-ip", client.as_str())];
-            set.put(way, 7, Entry { facts: packed(&facts, packed_bytes(&facts)), decision: decision(client) });
+            set.put(
+                way,
+                7,
+                Entry { facts: packed(&facts, packed_bytes(&facts)), decision: decision(client) },
+            );
         }
         for client in &clients {
             assert_eq!(set.find(7, &[("client-ip", client)]), Some(decision(client)));
@@ -367,7 +419,11 @@ mod tests {
         let long = "x".repeat(FACTS_BYTES_MAX);
         remembered.put(&[("path", &long)], &decision("a"), UNBOUNDED);
         assert!(remembered.get(&[("path", &long)]).is_none());
-        remembered.put(&[("path", "/heavy")], &decision(&"x".repeat(DECISION_BYTES_MAX)), UNBOUNDED);
+        remembered.put(
+            &[("path", "/heavy")],
+            &decision(&"x".repeat(DECISION_BYTES_MAX)),
+            UNBOUNDED,
+        );
         assert!(remembered.get(&[("path", "/heavy")]).is_none());
     }
 
@@ -394,11 +450,14 @@ mod tests {
     fn facts_in_use_are_all_remembered_from_their_second_round_on() {
         for count in [1_usize, 1_000, 10_000] {
             let mut remembered = Remembered::default();
-            let clients: Vec<String> = (0..count).map(|client| format!("10.0.{}.{}", client / 256, client % 256)).collect();
+            let clients: Vec<String> = (0..count)
+                .map(|client| format!("10.0.{}.{}", client / 256, client % 256))
+                .collect();
             assert!(clients.iter().all(|client| !remembered.asked(client)));
             assert!(clients.iter().all(|client| remembered.asked(client)), "{count} clients");
             assert!(
-                remembered.sets.len() * WAYS <= (2 * count).next_power_of_two().max(SETS_MIN * WAYS),
+                remembered.sets.len() * WAYS
+                    <= (2 * count).next_power_of_two().max(SETS_MIN * WAYS),
                 "{count} clients, {} sets",
                 remembered.sets.len()
             );
@@ -426,8 +485,11 @@ mod tests {
     #[test]
     fn too_many_facts_in_use_are_remembered_in_part() {
         let mut remembered = Remembered::default();
-        let clients: Vec<String> = (0..2 * SETS_MAX * WAYS).map(|client| client.to_string()).collect();
-        let found = |remembered: &mut Remembered| clients.iter().filter(|client| remembered.asked(client)).count();
+        let clients: Vec<String> =
+            (0..2 * SETS_MAX * WAYS).map(|client| client.to_string()).collect();
+        let found = |remembered: &mut Remembered| {
+            clients.iter().filter(|client| remembered.asked(client)).count()
+        };
         let found = (0..4).map(|_| found(&mut remembered)).last().unwrap();
         assert!(found > clients.len() / 8, "{found}");
     }
@@ -437,8 +499,11 @@ mod tests {
     fn what_is_in_use_no_more_gives_way() {
         let mut remembered = Remembered::default();
         for day in ["monday", "tuesday"] {
-            let clients: Vec<String> = (0..10_000).map(|client| format!("{day} {client}")).collect();
-            let found = |remembered: &mut Remembered| clients.iter().filter(|client| remembered.asked(client)).count();
+            let clients: Vec<String> =
+                (0..10_000).map(|client| format!("{day} {client}")).collect();
+            let found = |remembered: &mut Remembered| {
+                clients.iter().filter(|client| remembered.asked(client)).count()
+            };
             let found = (0..30).map(|_| found(&mut remembered)).last().unwrap();
             assert!(found > clients.len() * 9 / 10, "{day}: {found}");
         }

@@ -1,10 +1,13 @@
-//! What all policies of a process share: wasmtime's engine with its pool of instances, and the thread that lets a running guest be stopped.
+//! What all policies of a process share: wasmtime's engine with its pool of instances, and the
+//! thread that lets a running guest be stopped.
 
 use std::fmt;
 use std::sync::Arc;
 
 use wasmtime::component::{HasSelf, Linker};
-use wasmtime::{Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{
+    Cache, CacheConfig, Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
+};
 
 use super::abi;
 use super::instance::State;
@@ -23,9 +26,11 @@ pub(super) const MEMORIES_MAX: u32 = 4;
 pub(super) const TABLE_ELEMENTS_MAX: usize = 20_000;
 /// Linear memory of one instance, at most, whatever is configured.
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
-/// Stack of a running guest. It lies on the calling thread's, which must be larger: 2 MiB is enough.
+/// Stack of a running guest. It lies on the calling thread's, which must be larger: 2 MiB is
+/// enough.
 const STACK_BYTES: usize = 1 << 20;
-/// What is reserved behind a memory that grew, so that the next growth need not move it; only where there is no pool.
+/// What is reserved behind a memory that grew, so that the next growth need not move it; only where
+/// there is no pool.
 const GROWTH_BYTES: u64 = 1 << 20;
 
 /// What all policies of a process share: the wasmtime engine and its epoch thread.
@@ -94,8 +99,9 @@ fn pooling() -> Config {
     config
 }
 
-/// For a process with few addresses (`ulimit -v`, valgrind): nothing is reserved, every access of a guest is checked, and a fresh instance takes
-/// twice as long. Each worker keeps a bounded number of instances either way.
+/// For a process with few addresses (`ulimit -v`, valgrind): nothing is reserved, every access of a
+/// guest is checked, and a fresh instance takes twice as long. Each worker keeps a bounded number
+/// of instances either way.
 fn sparing() -> Config {
     let mut config = common();
     config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -106,7 +112,8 @@ fn sparing() -> Config {
 fn common() -> Config {
     let mut config = Config::new();
     config.wasm_component_model(true).epoch_interruption(true).max_wasm_stack(STACK_BYTES);
-    // Compiled code is kept for the next start where there is a folder for it; without one, starting takes some milliseconds longer.
+    // Compiled code is kept for the next start where there is a folder for it; without one,
+    // starting takes some milliseconds longer.
     match Cache::new(CacheConfig::new()) {
         Ok(cache) => {
             config.cache(Some(cache));
@@ -132,11 +139,14 @@ mod tests {
             cpu_time: Duration::from_secs(1),
             memory_bytes: 16 << 20,
             isolated: true,
-            config_json: r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#.into(),
+            config_json:
+                r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#
+                    .into(),
             scripts: Arc::default(),
         };
         let decide = |config: &Config| {
-            let policy = Policy::build(&Runtime::of(config).unwrap(), &settings, &Metrics::new(1)).unwrap();
+            let policy =
+                Policy::build(&Runtime::of(config).unwrap(), &settings, &Metrics::new(1)).unwrap();
             policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()
         };
         let decision = decide(&sparing());

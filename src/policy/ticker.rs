@@ -1,6 +1,8 @@
-//! The thread that lets a running guest be stopped: it moves wasmtime's epoch on, so that guests look up and their CPU time is looked at.
+//! The thread that lets a running guest be stopped: it moves wasmtime's epoch on, so that guests
+//! look up and their CPU time is looked at.
 //!
-//! While no guest runs it rests: a thousand wake-ups a second would take more from a core than the decisions that are remembered.
+//! While no guest runs it rests: a thousand wake-ups a second would take more from a core than the
+//! decisions that are remembered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +15,8 @@ use wasmtime::EngineWeak;
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks that nobody wanted before the thread rests.
 const IDLE_TICKS: u32 = 100;
-/// A tick while resting. It ends the thread after its engine, and it meets a guest whose own thread stood still for all the idle ticks.
+/// A tick while resting. It ends the thread after its engine, and it meets a guest whose own thread
+/// stood still for all the idle ticks.
 const REST: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
@@ -32,7 +35,9 @@ impl Ticker {
     pub(super) fn start(engine: EngineWeak) -> std::io::Result<Arc<Self>> {
         let ticker = Arc::new(Self::default());
         let theirs = Arc::clone(&ticker);
-        let handle = std::thread::Builder::new().name("weir-policy-tick".into()).spawn(move || theirs.run(&engine))?;
+        let handle = std::thread::Builder::new()
+            .name("weir-policy-tick".into())
+            .spawn(move || theirs.run(&engine))?;
         // Nobody has set it before: it is ours.
         let _ = ticker.thread.set(handle.thread().clone());
         Ok(ticker)
@@ -40,7 +45,8 @@ impl Ticker {
 
     /// A guest is about to run, or is running: tick.
     pub(super) fn want(&self) {
-        // Looked at before it is written, so that workers that all want the same don't fight for the line.
+        // Looked at before it is written, so that workers that all want the same don't fight for
+        // the line.
         if !self.wanted.load(Ordering::SeqCst) {
             self.wanted.store(true, Ordering::SeqCst);
         }
@@ -63,11 +69,16 @@ impl Ticker {
                 Some(engine) => engine.increment_epoch(),
                 None => return,
             }
-            idle = if self.wanted.swap(false, Ordering::SeqCst) { 0 } else { (idle + 1).min(IDLE_TICKS) };
+            idle = if self.wanted.swap(false, Ordering::SeqCst) {
+                0
+            } else {
+                (idle + 1).min(IDLE_TICKS)
+            };
         }
     }
 
-    /// Whoever wants ticks writes `wanted` and then reads `resting`; here it is the other way round, so that one of the two sees the other.
+    /// Whoever wants ticks writes `wanted` and then reads `resting`; here it is the other way
+    /// round, so that one of the two sees the other.
     fn rest(&self) {
         self.resting.store(true, Ordering::SeqCst);
         if !self.wanted.load(Ordering::SeqCst) {

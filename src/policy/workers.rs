@@ -1,6 +1,8 @@
-//! Each thread's own instances, one a policy, and what it remembers of pure ones. Nothing here is shared between threads.
+//! Each thread's own instances, one a policy, and what it remembers of pure ones. Nothing here is
+//! shared between threads.
 //!
-//! An instance is taken out for its call and put back after it: what failed is simply not put back, and nothing is borrowed while a guest runs.
+//! An instance is taken out for its call and put back after it: what failed is simply not put back,
+//! and nothing is borrowed while a guest runs.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +15,8 @@ use super::remember::{Remembered, THREAD_BYTES_MAX};
 /// Policies that one thread keeps an instance of; the one that came first gives way.
 const POLICIES_PER_THREAD_MAX: usize = 64;
 
-/// Policies that are gone, counted: a thread that sees it move looks which of its instances have no owner left.
+/// Policies that are gone, counted: a thread that sees it move looks which of its instances have no
+/// owner left.
 static GONE: AtomicU64 = AtomicU64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -63,7 +66,12 @@ impl Worker {
             if self.slots.len() >= POLICIES_PER_THREAD_MAX {
                 self.slots.remove(0);
             }
-            self.slots.push(Slot { id: token.id, owner: Arc::downgrade(token), instance: None, remembered: Remembered::default() });
+            self.slots.push(Slot {
+                id: token.id,
+                owner: Arc::downgrade(token),
+                instance: None,
+                remembered: Remembered::default(),
+            });
             self.slots.len() - 1
         });
         self.slots.get_mut(at)

@@ -1,8 +1,9 @@
 //! What a limits table names and no guest can know: time zones, and the operator's scripts. And
 //! what a guest accepts although it was probably not meant: methods in lower case.
 //!
-//! Checked here, at its line, because otherwise a misspelt name would be an error of each request. Only what the SDK reads as a limit is looked at: a table
-//! with `algorithm = "quota"` and a `time_zone`, or with `algorithm = "script"` and a `script`.
+//! Checked here, at its line, because otherwise a misspelt name would be an error of each request.
+//! Only what the SDK reads as a limit is looked at: a table with `algorithm = "quota"` and a
+//! `time_zone`, or with `algorithm = "script"` and a `script`.
 
 use serde_json::Value;
 
@@ -13,13 +14,15 @@ use crate::telemetry::Mistake;
 /// Mistakes that are reported.
 const MISTAKES_MAX: usize = 32;
 /// The methods of RFC 9110 and RFC 5789.
-const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+const METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 /// The settings that say which requests something is about.
 const CONDITIONS: [&str; 2] = ["when", "bypass"];
 /// Facts whose names are the client's or the operator's own: one may be called `method`.
 const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 
-/// The names that nobody knows; `at` is the setting that `config_json` stands in, `scripts` are those that there are.
+/// The names that nobody knows; `at` is the setting that `config_json` stands in, `scripts` are
+/// those that there are.
 pub(super) fn unknown(at: &str, config_json: &str, scripts: &[String]) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     // Mostly there is none, and a large table is not read twice.
@@ -35,19 +38,28 @@ fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>
         return;
     }
     match value {
-        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| walk(&format!("{at}[{index}]"), item, scripts, mistakes)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(index, item)| walk(&format!("{at}[{index}]"), item, scripts, mistakes)),
         Value::Object(table) => {
             let text = |key: &str| table.get(key).and_then(Value::as_str);
             let wrong = match text("algorithm") {
-                Some("quota") => text("time_zone").and_then(zone).map(|expected| ("time_zone", expected)),
-                Some("script") => text("script").and_then(|name| script(name, scripts)).map(|expected| ("script", expected)),
+                Some("quota") => {
+                    text("time_zone").and_then(zone).map(|expected| ("time_zone", expected))
+                }
+                Some("script") => text("script")
+                    .and_then(|name| script(name, scripts))
+                    .map(|expected| ("script", expected)),
                 _ => None,
             };
             if let Some((key, expected)) = wrong {
                 let found = format!("{:?}", one_line(text(key).unwrap_or_default()));
                 mistakes.push(Mistake::new(format!("{at}.{key}"), found, expected));
             }
-            table.iter().for_each(|(key, member)| walk(&format!("{at}.{key}"), member, scripts, mistakes));
+            table
+                .iter()
+                .for_each(|(key, member)| walk(&format!("{at}.{key}"), member, scripts, mistakes));
         }
         _ => {}
     }
@@ -71,9 +83,10 @@ fn conditions(at: &str, value: &Value, inside: bool, doubts: &mut Vec<Mistake>) 
         return;
     }
     match value {
-        Value::Array(items) => {
-            items.iter().enumerate().for_each(|(index, item)| conditions(&format!("{at}[{index}]"), item, inside, doubts))
-        }
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(index, item)| conditions(&format!("{at}[{index}]"), item, inside, doubts)),
         Value::Object(table) => {
             for (key, member) in table {
                 let at = format!("{at}.{key}");
@@ -90,14 +103,21 @@ fn conditions(at: &str, value: &Value, inside: bool, doubts: &mut Vec<Mistake>) 
 
 fn method(at: &str, value: &Value, doubts: &mut Vec<Mistake>) {
     match value {
-        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| method(&format!("{at}[{index}]"), item, doubts)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(index, item)| method(&format!("{at}[{index}]"), item, doubts)),
         Value::String(written) => {
-            let meant = METHODS.iter().find(|method| method.eq_ignore_ascii_case(written) && *method != written);
+            let meant = METHODS
+                .iter()
+                .find(|method| method.eq_ignore_ascii_case(written) && *method != written);
             doubts.extend(meant.map(|meant| {
                 Mistake::new(
                     at,
                     format!("the method {written:?}"),
-                    format!("{meant:?}: methods are told apart by case, and this one is never sent"),
+                    format!(
+                        "{meant:?}: methods are told apart by case, and this one is never sent"
+                    ),
                 )
             }));
         }
@@ -110,7 +130,8 @@ fn zone(name: &str) -> Option<String> {
     if TimeZone::named(name).is_some() {
         return None;
     }
-    let near = TimeZone::nearest(name).map(|near| format!("; {near:?} is near")).unwrap_or_default();
+    let near =
+        TimeZone::nearest(name).map(|near| format!("; {near:?} is near")).unwrap_or_default();
     Some(format!("a name of the IANA database, such as \"Europe/Berlin\"{near}"))
 }
 
@@ -120,7 +141,11 @@ fn script(name: &str, scripts: &[String]) -> Option<String> {
         return None;
     }
     let distance = |known: &&String| strsim::damerau_levenshtein(&one_line(name), known);
-    let near = scripts.iter().min_by_key(distance).map(|near| format!("; the nearest is {near:?}")).unwrap_or_default();
+    let near = scripts
+        .iter()
+        .min_by_key(distance)
+        .map(|near| format!("; the nearest is {near:?}"))
+        .unwrap_or_default();
     Some(format!("the name of a file in `store.scripts`, without `.lua`{near}"))
 }
 
@@ -129,24 +154,38 @@ mod tests {
     use super::*;
 
     fn found(config: &str) -> Vec<(String, String)> {
-        unknown("c", config, &["mine".to_owned()]).into_iter().map(|mistake| (mistake.setting, mistake.expected)).collect()
+        unknown("c", config, &["mine".to_owned()])
+            .into_iter()
+            .map(|mistake| (mistake.setting, mistake.expected))
+            .collect()
     }
 
     #[test]
     fn each_quota_in_a_zone_that_nobody_knows_is_a_mistake_at_its_place() {
         let limits = |zone: &str| format!(r#"[{{"algorithm": "quota", "time_zone": "{zone}"}}]"#);
-        let text = format!(r#"{{"limits": {}, "plans": {{"gold": {}}}}}"#, limits("Europe/Berln"), limits("Mars/Olympus_Mons_and_beyond"));
+        let text = format!(
+            r#"{{"limits": {}, "plans": {{"gold": {}}}}}"#,
+            limits("Europe/Berln"),
+            limits("Mars/Olympus_Mons_and_beyond")
+        );
         let all = found(&text);
         assert_eq!(all.len(), 2, "{all:?}");
-        assert_eq!((all[0].0.as_str(), all[1].0.as_str()), ("c.limits[0].time_zone", "c.plans.gold[0].time_zone"));
-        assert!(all[0].1.ends_with("such as \"Europe/Berlin\"; \"Europe/Berlin\" is near"), "{all:?}");
+        assert_eq!(
+            (all[0].0.as_str(), all[1].0.as_str()),
+            ("c.limits[0].time_zone", "c.plans.gold[0].time_zone")
+        );
+        assert!(
+            all[0].1.ends_with("such as \"Europe/Berlin\"; \"Europe/Berlin\" is near"),
+            "{all:?}"
+        );
         assert!(all[1].1.ends_with("such as \"Europe/Berlin\""), "{all:?}");
     }
 
     #[test]
     fn a_script_that_is_not_there_is_a_mistake_at_its_place() {
-        let all =
-            found(r#"{"limits": [{"algorithm": "script", "script": "mime"}, {"algorithm": "script", "script": "mine"}, {"script": "x"}]}"#);
+        let all = found(
+            r#"{"limits": [{"algorithm": "script", "script": "mime"}, {"algorithm": "script", "script": "mine"}, {"script": "x"}]}"#,
+        );
         assert_eq!(all.len(), 1, "{all:?}");
         assert_eq!(all[0].0, "c.limits[0].script");
         assert!(all[0].1.ends_with("without `.lua`; the nearest is \"mine\""), "{all:?}");
@@ -159,7 +198,9 @@ mod tests {
                          "bypass": ["10.0.0.0/8", {"method": "head", "header": {"method": "get"}}], "method": "get", "when": {"method": "purge"}}"#;
         let doubts: Vec<String> = doubtful("c", config).iter().map(ToString::to_string).collect();
         let told = |at: &str, found: &str, meant: &str| {
-            format!("c.{at}: found the method {found:?}, expected {meant:?}: methods are told apart by case, and this one is never sent")
+            format!(
+                "c.{at}: found the method {found:?}, expected {meant:?}: methods are told apart by case, and this one is never sent"
+            )
         };
         let expected = [
             told("bypass[1].method", "head", "HEAD"),

@@ -1,6 +1,8 @@
-//! The access log: one line a request, written at the reply's end. Knows what a request came to, and nothing of how.
+//! The access log: one line a request, written at the reply's end. Knows what a request came to,
+//! and nothing of how.
 //!
-//! Queries are left out: they carry tokens and names more often than a log should hold. Header values are left out for the same reason.
+//! Queries are left out: they carry tokens and names more often than a log should hold. Header
+//! values are left out for the same reason.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -27,11 +29,23 @@ pub(super) fn log(visit: &Visit, bytes: u64, took: Duration) {
         Access::Off => false,
     };
     if wanted {
-        telemetry::access_line(line(visit, bytes, took, visit.tail.clock.wall_us(), visit.tail.access_json));
+        telemetry::access_line(line(
+            visit,
+            bytes,
+            took,
+            visit.tail.clock.wall_us(),
+            visit.tail.access_json,
+        ));
     }
 }
 
-pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_json: bool) -> Vec<u8> {
+pub(super) fn line(
+    visit: &Visit,
+    bytes: u64,
+    took: Duration,
+    wall_us: i64,
+    as_json: bool,
+) -> Vec<u8> {
     let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json };
     line.open(wall_us);
     line.text("request_id", visit.id.as_str());
@@ -57,9 +71,14 @@ pub(super) fn line(visit: &Visit, bytes: u64, took: Duration, wall_us: i64, as_j
     }
     if let Some((limits, outcome)) = visit.limits() {
         line.list("refused_by", outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
-        let shadows =
-            limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| limit.enforcement == Enforcement::Shadow && !outcome.fits);
-        line.list("would_refuse", shadows.filter(|(_, outcome)| !outcome.degraded).map(|(limit, _)| limit.name.as_str()));
+        let shadows = limits
+            .iter()
+            .zip(&outcome.limits)
+            .filter(|(limit, outcome)| limit.enforcement == Enforcement::Shadow && !outcome.fits);
+        line.list(
+            "would_refuse",
+            shadows.filter(|(_, outcome)| !outcome.degraded).map(|(limit, _)| limit.name.as_str()),
+        );
     }
     if let Some(failure) = visit.failure {
         line.text("failure", failure);
@@ -112,9 +131,16 @@ impl Line {
 
     fn text(&mut self, key: &str, value: &str) {
         self.key(key);
-        let bare =
-            !self.json && !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
-        if bare { self.out.extend_from_slice(value.as_bytes()) } else { json::string(&mut self.out, value) }
+        let bare = !self.json
+            && !value.is_empty()
+            && value
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
+        if bare {
+            self.out.extend_from_slice(value.as_bytes())
+        } else {
+            json::string(&mut self.out, value)
+        }
     }
 
     fn number(&mut self, key: &str, value: u64) {
@@ -162,7 +188,8 @@ thread_local! {
     static SECOND: Cell<(i64, Stamp)> = const { Cell::new((i64::MIN, *b"1970-01-01T00:00:00.000Z")) };
 }
 
-/// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is worked out once a second.
+/// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is worked out once a
+/// second.
 fn timestamp(wall_us: i64) -> Stamp {
     let second = wall_us.div_euclid(1_000_000);
     let (known, mut stamp) = SECOND.get();
@@ -177,7 +204,8 @@ fn timestamp(wall_us: i64) -> Stamp {
 /// The stamp of a second since 1970.
 fn date(second: i64) -> Stamp {
     let (days, of_day) = (second.div_euclid(86_400), second.rem_euclid(86_400).unsigned_abs());
-    // Counted from 1 March of the year 0, so that a leap day is a year's last: 400 years have 146,097 days.
+    // Counted from 1 March of the year 0, so that a leap day is a year's last: 400 years have
+    // 146,097 days.
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -265,6 +293,9 @@ mod tests {
         let mut line = Line { out: Vec::new(), json: true };
         line.milliseconds("d", Duration::from_micros(12_034));
         line.labels(&[("plan".into(), "gold \"1\"".into()), ("b".into(), String::new())]);
-        assert_eq!(String::from_utf8(line.out).unwrap(), ",\"d\":12.034,\"labels\":{\"plan\":\"gold \\\"1\\\"\",\"b\":\"\"}");
+        assert_eq!(
+            String::from_utf8(line.out).unwrap(),
+            ",\"d\":12.034,\"labels\":{\"plan\":\"gold \\\"1\\\"\",\"b\":\"\"}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Whether a request may go on: its policy is asked (Wasm), then the limits that the policy named (Lua). Knows neither engine.
+//! Whether a request may go on: its policy is asked (Wasm), then the limits that the policy named
+//! (Lua). Knows neither engine.
 
 use std::sync::Arc;
 
@@ -16,8 +17,9 @@ use crate::plan::{Enforcement, Limit, Outcome};
 use crate::policy::{Decision, Verdict};
 use crate::wire::Request;
 
-/// What a decision wants set on the request to the upstream; nothing on a route without a policy. The policy is asked at once, the limits in the future:
-/// a request can't be lent across threads, since its body can't.
+/// What a decision wants set on the request to the upstream; nothing on a route without a policy.
+/// The policy is asked at once, the limits in the future: a request can't be lent across threads,
+/// since its body can't.
 ///
 /// # Errors
 /// The policy denied, a limit refused, or one of the two could not answer and the route says deny.
@@ -30,15 +32,23 @@ pub(super) fn admit(
     parameters: &[&str],
     visit: &mut Visit,
 ) -> impl Future<Output = Result<PolicyFields, Refusal>> {
-    let asked = route.decider.as_ref().map(|decider| (decider, ask(decider, request, target, peer, parameters, visit)));
+    let asked = route
+        .decider
+        .as_ref()
+        .map(|decider| (decider, ask(decider, request, target, peer, parameters, visit)));
     async move {
         let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
         let admitted = match asked {
-            Some((decision, upstream_fields)) => charge(limiter, decision, visit).await.map(|()| upstream_fields),
+            Some((decision, upstream_fields)) => {
+                charge(limiter, decision, visit).await.map(|()| upstream_fields)
+            }
             None => unasked(decider, visit),
         };
-        // A turn that was waited for is no time of deciding. Routing is counted too: it is short, and a look at the clock is saved.
-        let decided = clock::monotonic().saturating_duration_since(visit.started).saturating_sub(visit.delayed());
+        // A turn that was waited for is no time of deciding. Routing is counted too: it is short,
+        // and a look at the clock is saved.
+        let decided = clock::monotonic()
+            .saturating_duration_since(visit.started)
+            .saturating_sub(visit.delayed());
         visit.tail.tally.metrics().decision_seconds().observe(decided);
         admitted
     }
@@ -75,14 +85,19 @@ fn ask(
     parameters: &[&str],
     visit: &mut Visit,
 ) -> Option<(Arc<Decision>, PolicyFields)> {
-    let seen = Seen { request, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
+    let seen =
+        Seen { request, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
     let facts = Facts::gather(&decider.questions, seen);
     let failed = |error: &dyn std::fmt::Display| {
         if let Some(held_back) = visit.tail.tally.failure_is_said() {
             tracing::warn!(request_id = visit.id.as_str(), route = visit.tail.route, %error, held_back, "policy failed");
         }
     };
-    let decision = decider.policy.decide_for(Some(visit.id.as_bytes()), &facts.pairs()).inspect_err(|error| failed(error)).ok()?;
+    let decision = decider
+        .policy
+        .decide_for(Some(visit.id.as_bytes()), &facts.pairs())
+        .inspect_err(|error| failed(error))
+        .ok()?;
     match fields(&decision) {
         Ok((upstream, response)) => {
             visit.response_fields = response;
@@ -90,14 +105,18 @@ fn ask(
         }
         Err(name) => {
             let policy = visit.tail.policy().unwrap_or_default();
-            failed(&format_args!("policy {policy}: the field {:?} can't be set", name.chars().take(64).collect::<String>()));
+            failed(&format_args!(
+                "policy {policy}: the field {:?} can't be set",
+                name.chars().take(64).collect::<String>()
+            ));
             visit.tail.tally.policy_error(policy);
             None
         }
     }
 }
 
-/// The fields that a decision wants set, on the request and on the reply. An error names the one that can't be.
+/// The fields that a decision wants set, on the request and on the reply. An error names the one
+/// that can't be.
 type Fields = Result<(PolicyFields, PolicyFields), String>;
 
 /// The fields of a decision, which are parsed once and kept with it.
@@ -125,10 +144,14 @@ impl Derived {
     }
 
     fn fields(&mut self, decision: &Decision) -> Fields {
-        let denied: &[_] = if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
+        let denied: &[_] =
+            if let Verdict::Deny(denial) = &decision.verdict { &denial.headers } else { &[] };
         let parse = || -> Result<_, &str> {
             forward::policy_fields(denied)?;
-            Ok((forward::policy_fields(&decision.upstream_headers)?, forward::policy_fields(&decision.response_headers)?))
+            Ok((
+                forward::policy_fields(&decision.upstream_headers)?,
+                forward::policy_fields(&decision.response_headers)?,
+            ))
         };
         self.fields.get_or_insert_with(|| parse().map_err(str::to_owned)).clone()
     }
@@ -150,7 +173,11 @@ fn unasked(decider: &Decider, visit: &mut Visit) -> Result<PolicyFields, Refusal
 }
 
 /// Does as the verdict says.
-pub(super) async fn charge(limiter: &Limiter, decision: Arc<Decision>, visit: &mut Visit) -> Result<(), Refusal> {
+pub(super) async fn charge(
+    limiter: &Limiter,
+    decision: Arc<Decision>,
+    visit: &mut Visit,
+) -> Result<(), Refusal> {
     // The record needs the decision whatever comes of it; the take needs it alive.
     visit.decision = Some(Arc::clone(&decision));
     let plan = match &decision.verdict {
@@ -188,5 +215,8 @@ pub(super) async fn charge(limiter: &Limiter, decision: Arc<Decision>, visit: &m
 
 /// A shadow limit that could not be counted lets nobody through who would not have passed.
 fn is_degraded(limits: &[Limit], outcome: &Outcome) -> bool {
-    limits.iter().zip(&outcome.limits).any(|(limit, outcome)| outcome.degraded && limit.enforcement == Enforcement::Enforce)
+    limits
+        .iter()
+        .zip(&outcome.limits)
+        .any(|(limit, outcome)| outcome.degraded && limit.enforcement == Enforcement::Enforce)
 }

@@ -1,7 +1,9 @@
-//! Who asks: the client's address and scheme, believed from trusted proxies only. Knows no route and no policy.
+//! Who asks: the client's address and scheme, believed from trusted proxies only. Knows no route
+//! and no policy.
 //!
-//! Of the fields that name a client only `X-Forwarded-For` is believed: it is what every proxy writes, and believing a second one
-//! (`Forwarded`, `X-Real-IP`) would let a client choose whichever its proxy leaves alone.
+//! Of the fields that name a client only `X-Forwarded-For` is believed: it is what every proxy
+//! writes, and believing a second one (`Forwarded`, `X-Real-IP`) would let a client choose
+//! whichever its proxy leaves alone.
 
 use std::net::IpAddr;
 
@@ -39,7 +41,12 @@ impl Client {
 
     /// The connection's own far end.
     pub(super) fn untrusted(peer: &Peer) -> Self {
-        Self { text: AddressText::copied(&peer.ip), address: Some(peer.address.ip()), trusted: false, https: peer.tls }
+        Self {
+            text: AddressText::copied(&peer.ip),
+            address: Some(peer.address.ip()),
+            trusted: false,
+            https: peer.tls,
+        }
     }
 
     /// The network that its requests under way count for; none where the client is not known.
@@ -57,8 +64,9 @@ fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
     trusted_proxies.iter().any(|net| net.contains(&address))
 }
 
-/// From the right, through the trusted ones: each address was written by the one after it. Something that is no address ends the walk, and the
-/// last trusted proxy stands for the client: what stands further left may be anyone's invention.
+/// From the right, through the trusted ones: each address was written by the one after it.
+/// Something that is no address ends the walk, and the last trusted proxy stands for the client:
+/// what stands further left may be anyone's invention.
 fn walk(peer: IpAddr, fields: &Fields, trusted_proxies: &[IpNet]) -> IpAddr {
     let mut client = peer;
     let values = fields.get_all(Known::ForwardedFor).rev();
@@ -81,7 +89,11 @@ fn entry_address(entry: &[u8]) -> Option<IpAddr> {
             address.parse().ok().filter(|_| port.is_empty() || is_port(port)).map(IpAddr::V6)?
         }
         None => match entry.split_once(':') {
-            Some((address, port)) if !port.contains(':') && is_port(entry.get(address.len()..)?) => IpAddr::V4(address.parse().ok()?),
+            Some((address, port))
+                if !port.contains(':') && is_port(entry.get(address.len()..)?) =>
+            {
+                IpAddr::V4(address.parse().ok()?)
+            }
             _ => entry.parse().ok()?,
         },
     };
@@ -89,7 +101,9 @@ fn entry_address(entry: &[u8]) -> Option<IpAddr> {
 }
 
 fn is_port(text: &str) -> bool {
-    text.strip_prefix(':').is_some_and(|digits| (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    text.strip_prefix(':').is_some_and(|digits| {
+        (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 /// What the nearest proxy says; anything else than one of the two schemes says nothing.
@@ -146,9 +160,15 @@ mod tests {
 
     #[test]
     fn what_is_no_address_ends_the_walk_at_the_last_trusted_proxy() {
-        for wrong in
-            ["1.1.1.1, unknown", "1.1.1.1,", "1.1.1.1, 1.2.3.4:x", "1.1.1.1, [::1", "1.1.1.1, _hidden", "1.1.1.1, 1.2.3.4:", "\u{e9}"]
-        {
+        for wrong in [
+            "1.1.1.1, unknown",
+            "1.1.1.1,",
+            "1.1.1.1, 1.2.3.4:x",
+            "1.1.1.1, [::1",
+            "1.1.1.1, _hidden",
+            "1.1.1.1, 1.2.3.4:",
+            "\u{e9}",
+        ] {
             is("10.0.0.1:1", &[wrong], "10.0.0.1");
         }
         is("10.0.0.1:1", &["1.1.1.1, x, 10.0.0.2"], "10.0.0.2");

@@ -1,8 +1,10 @@
-//! What a browser's script needs to be allowed to read Weir's own answers (the Fetch standard's CORS protocol). Knows no limit.
+//! What a browser's script needs to be allowed to read Weir's own answers (the Fetch standard's
+//! CORS protocol). Knows no limit.
 //!
-//! Only Weir's own answers are opened to the origins that a route names: what an upstream says, to whom, is the upstream's business, and where it has
-//! allowed an origin, Weir's fields are added to those that the script may see. A preflight charges nothing by default: a browser shows its refusal to
-//! nobody, and sends it where its user did not ask for it.
+//! Only Weir's own answers are opened to the origins that a route names: what an upstream says, to
+//! whom, is the upstream's business, and where it has allowed an origin, Weir's fields are added to
+//! those that the script may see. A preflight charges nothing by default: a browser shows its
+//! refusal to nobody, and sends it where its user did not ask for it.
 
 use http::Method;
 
@@ -34,14 +36,27 @@ enum Origin {
 
 impl Cors {
     /// Checks what is written under the setting `at`.
-    pub(super) fn build(written: &settings::Cors, style: FieldStyle, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+    pub(super) fn build(
+        written: &settings::Cors,
+        style: FieldStyle,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Self> {
         let before = mistakes.len();
         let any = written.origins.iter().any(|origin| origin == "*");
         if written.origins.is_empty() {
-            mistakes.push(Mistake::new(format!("{at}.origins"), "no origin", "[\"https://app.example.com\"], or [\"*\"] for all"));
+            mistakes.push(Mistake::new(
+                format!("{at}.origins"),
+                "no origin",
+                "[\"https://app.example.com\"], or [\"*\"] for all",
+            ));
         }
         if any && written.origins.len() > 1 {
-            mistakes.push(Mistake::new(format!("{at}.origins"), "\"*\" and others", "\"*\" alone, or others without it"));
+            mistakes.push(Mistake::new(
+                format!("{at}.origins"),
+                "\"*\" and others",
+                "\"*\" alone, or others without it",
+            ));
         }
         if any && written.credentials {
             mistakes.push(Mistake::new(
@@ -78,7 +93,8 @@ impl Cors {
         let allowed = match &self.origins {
             Origins::Any => b"*".as_slice(),
             Origins::Of(_) => {
-                // Also where there is none or another: a cache must not give this answer to the next origin.
+                // Also where there is none or another: a cache must not give this answer to the
+                // next origin.
                 fields.append(Known::Vary, "origin");
                 let Some(origin) = origin.filter(|origin| self.knows(origin)) else { return };
                 origin
@@ -93,7 +109,8 @@ impl Cors {
 
     /// Shows Weir's fields to whom the upstream has allowed to read its reply.
     pub(super) fn expose(&self, fields: &mut Fields) {
-        let said = fields.get_all(Known::ExposeHeaders).any(|value| value == self.exposed.as_bytes());
+        let said =
+            fields.get_all(Known::ExposeHeaders).any(|value| value == self.exposed.as_bytes());
         if fields.has(Known::AllowOrigin) && !said {
             fields.append(Known::ExposeHeaders, self.exposed);
         }
@@ -107,7 +124,8 @@ impl Cors {
     fn knows(&self, origin: &[u8]) -> bool {
         match &self.origins {
             Origins::Any => true,
-            Origins::Of(known) => std::str::from_utf8(origin).is_ok_and(|text| known.iter().any(|origin| origin.is(text))),
+            Origins::Of(known) => std::str::from_utf8(origin)
+                .is_ok_and(|text| known.iter().any(|origin| origin.is(text))),
         }
     }
 }
@@ -123,8 +141,12 @@ pub(super) fn preflight(method: &Method, fields: &Fields) -> Option<Method> {
 /// The fields that tell of limits, by the names under which a script asks for them.
 fn exposed(style: FieldStyle) -> &'static str {
     match style {
-        FieldStyle::Draft => "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Weir-Degraded",
-        FieldStyle::Legacy => "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Weir-Degraded",
+        FieldStyle::Draft => {
+            "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Weir-Degraded"
+        }
+        FieldStyle::Legacy => {
+            "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Weir-Degraded"
+        }
         FieldStyle::Both => {
             "RateLimit, RateLimit-Policy, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Weir-Degraded"
         }
@@ -135,24 +157,41 @@ fn exposed(style: FieldStyle) -> &'static str {
 impl Origin {
     fn read(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
-        let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._:[]".contains(&byte));
-        let is_scheme =
-            !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte));
+        let plain = |text: &str| {
+            text.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._:[]".contains(&byte)
+            })
+        };
+        let is_scheme = !scheme.is_empty()
+            && scheme.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte)
+            });
         if let Some(suffix) = rest.strip_prefix('*') {
-            let fits = is_scheme && plain(suffix) && suffix.strip_prefix('.').is_some_and(|name| !name.is_empty());
+            let fits = is_scheme
+                && plain(suffix)
+                && suffix.strip_prefix('.').is_some_and(|name| !name.is_empty());
             return fits.then(|| Self::Under(format!("{scheme}://"), suffix.to_owned()));
         }
         // Browsers leave the scheme's own port off.
-        let default_port = (scheme == "https" && rest.ends_with(":443")) || (scheme == "http" && rest.ends_with(":80"));
-        (is_scheme && !rest.is_empty() && plain(rest) && !default_port).then(|| Self::Exact(text.to_owned()))
+        let default_port = (scheme == "https" && rest.ends_with(":443"))
+            || (scheme == "http" && rest.ends_with(":80"));
+        (is_scheme && !rest.is_empty() && plain(rest) && !default_port)
+            .then(|| Self::Exact(text.to_owned()))
     }
 
     fn is(&self, text: &str) -> bool {
         match self {
             Self::Exact(known) => known == text,
             Self::Under(scheme, suffix) => {
-                let name = text.strip_prefix(scheme.as_str()).and_then(|rest| rest.strip_suffix(suffix.as_str()));
-                name.is_some_and(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)))
+                let name = text
+                    .strip_prefix(scheme.as_str())
+                    .and_then(|rest| rest.strip_suffix(suffix.as_str()));
+                name.is_some_and(|name| {
+                    !name.is_empty()
+                        && name
+                            .bytes()
+                            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+                })
             }
         }
     }
@@ -171,7 +210,13 @@ mod tests {
     }
 
     fn allowed(origins: &[&str], credentials: bool, origin: Option<&str>) -> Fields {
-        let cors = Cors::build(&settings::Cors { credentials, ..written(origins) }, FieldStyle::Draft, "cors", &mut Vec::new()).unwrap();
+        let cors = Cors::build(
+            &settings::Cors { credentials, ..written(origins) },
+            FieldStyle::Draft,
+            "cors",
+            &mut Vec::new(),
+        )
+        .unwrap();
         let mut fields = Fields::new();
         cors.allow(&mut fields, origin.map(str::as_bytes));
         fields
@@ -194,12 +239,18 @@ mod tests {
         ] {
             let fields = allowed(&known, true, Some(origin));
             assert_eq!(fields.get(Known::AllowOrigin), is.then_some(origin.as_bytes()));
-            assert_eq!((fields.has(Known::AllowCredentials), fields.has(Known::ExposeHeaders)), (is, is));
+            assert_eq!(
+                (fields.has(Known::AllowCredentials), fields.has(Known::ExposeHeaders)),
+                (is, is)
+            );
             assert_eq!(fields.get(Known::Vary), Some(b"origin".as_slice()));
         }
         assert_eq!(allowed(&known, false, None).iter().count(), 1);
         let any = allowed(&["*"], false, Some("https://a"));
-        assert_eq!((any.get(Known::AllowOrigin), any.has(Known::Vary)), (Some(b"*".as_slice()), false));
+        assert_eq!(
+            (any.get(Known::AllowOrigin), any.has(Known::Vary)),
+            (Some(b"*".as_slice()), false)
+        );
     }
 
     #[test]
@@ -224,6 +275,9 @@ mod tests {
         }
         assert_eq!(mistakes(written(&[])), ["cors.origins"]);
         assert_eq!(mistakes(written(&["*", "https://a"])), ["cors.origins"]);
-        assert_eq!(mistakes(settings::Cors { credentials: true, ..written(&["*"]) }), ["cors.credentials"]);
+        assert_eq!(
+            mistakes(settings::Cors { credentials: true, ..written(&["*"]) }),
+            ["cors.credentials"]
+        );
     }
 }

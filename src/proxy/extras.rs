@@ -1,4 +1,5 @@
-//! What a route does beside deciding and forwarding, checked when the house is built. A route without any has two empty pointers.
+//! What a route does beside deciding and forwarding, checked when the house is built. A route
+//! without any has two empty pointers.
 
 use std::sync::Arc;
 
@@ -35,24 +36,46 @@ pub(super) struct ReplyExtras {
 }
 
 impl RequestExtras {
-    /// Checks what is written of requests in the route at the setting `at`, whose path is `pattern`; what can't stand is added to `mistakes`.
-    pub(super) fn build(extras: &Extras, pattern: &Pattern, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Box<Self>> {
+    /// Checks what is written of requests in the route at the setting `at`, whose path is
+    /// `pattern`; what can't stand is added to `mistakes`.
+    pub(super) fn build(
+        extras: &Extras,
+        pattern: &Pattern,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Box<Self>> {
         let headers = rules(&extras.request_headers, &format!("{at}.request_headers"), mistakes);
-        let mut kept = |built: Result<_, Mistake>| built.map_err(|mistake| mistakes.push(mistake)).ok();
-        let rewriting = extras.rewrite.as_ref().and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite"))));
-        let host = extras.upstream_host.as_ref().and_then(|written| host(written, at).map_err(|mistake| mistakes.push(mistake)).ok());
-        (rewriting.is_some() || host.is_some() || headers.is_some()).then(|| Box::new(Self { rewriting, host, headers }))
+        let mut kept =
+            |built: Result<_, Mistake>| built.map_err(|mistake| mistakes.push(mistake)).ok();
+        let rewriting = extras
+            .rewrite
+            .as_ref()
+            .and_then(|written| kept(Rewriting::build(written, pattern, &format!("{at}.rewrite"))));
+        let host = extras
+            .upstream_host
+            .as_ref()
+            .and_then(|written| host(written, at).map_err(|mistake| mistakes.push(mistake)).ok());
+        (rewriting.is_some() || host.is_some() || headers.is_some())
+            .then(|| Box::new(Self { rewriting, host, headers }))
     }
 
     /// The upstream's path, where it is not the client's.
     ///
     /// # Errors
     /// 414 where it would be too long.
-    pub(super) fn path_and_query(&self, target: Target<'_>, parameters: &[&str]) -> Result<Option<String>, Refusal> {
-        self.rewriting.as_ref().map(|rewriting| rewriting.apply(target.path, target.query, parameters)).transpose()
+    pub(super) fn path_and_query(
+        &self,
+        target: Target<'_>,
+        parameters: &[&str],
+    ) -> Result<Option<String>, Refusal> {
+        self.rewriting
+            .as_ref()
+            .map(|rewriting| rewriting.apply(target.path, target.query, parameters))
+            .transpose()
     }
 
-    /// After what Weir itself says of the client, which a route may change too, and before the policy's fields.
+    /// After what Weir itself says of the client, which a route may change too, and before the
+    /// policy's fields.
     pub(super) fn apply(&self, request: &mut Request, path_and_query: Option<&str>) {
         if let Some(path_and_query) = path_and_query {
             request.set_target(path_and_query);
@@ -67,10 +90,20 @@ impl RequestExtras {
 }
 
 impl ReplyExtras {
-    /// Checks what is written of replies in the route at the setting `at`; what can't stand is added to `mistakes`.
-    pub(super) fn build(extras: &Extras, style: FieldStyle, all: &Arc<[Page]>, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+    /// Checks what is written of replies in the route at the setting `at`; what can't stand is
+    /// added to `mistakes`.
+    pub(super) fn build(
+        extras: &Extras,
+        style: FieldStyle,
+        all: &Arc<[Page]>,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Self> {
         let headers = rules(&extras.response_headers, &format!("{at}.response_headers"), mistakes);
-        let cors = extras.cors.as_ref().and_then(|written| Cors::build(written, style, &format!("{at}.cors"), mistakes));
+        let cors = extras
+            .cors
+            .as_ref()
+            .and_then(|written| Cors::build(written, style, &format!("{at}.cors"), mistakes));
         let pages = pages(&extras.refusals, &format!("{at}.refusals"), mistakes);
         let some = headers.is_some() || cors.is_some() || !pages.is_empty() || !all.is_empty();
         some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
@@ -78,7 +111,12 @@ impl ReplyExtras {
 
     /// For requests without a route.
     pub(super) fn nowhere(all: &Arc<[Page]>) -> Option<Self> {
-        (!all.is_empty()).then(|| Self { headers: None, cors: None, pages: Vec::new(), all: Arc::clone(all) })
+        (!all.is_empty()).then(|| Self {
+            headers: None,
+            cors: None,
+            pages: Vec::new(),
+            all: Arc::clone(all),
+        })
     }
 
     /// To a reply's own fields, before Weir adds its own.
@@ -99,7 +137,11 @@ impl ReplyExtras {
 
 /// Checks the pages of the setting `at`.
 pub(super) fn pages(written: &[RefusalPage], at: &str, mistakes: &mut Vec<Mistake>) -> Vec<Page> {
-    written.iter().enumerate().filter_map(|(place, page)| Page::build(page, &format!("{at}[{place}]"), mistakes)).collect()
+    written
+        .iter()
+        .enumerate()
+        .filter_map(|(place, page)| Page::build(page, &format!("{at}[{place}]"), mistakes))
+        .collect()
 }
 
 fn rules(written: &HeaderRules, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Rules> {
@@ -110,7 +152,9 @@ fn rules(written: &HeaderRules, at: &str, mistakes: &mut Vec<Mistake>) -> Option
 }
 
 fn host(written: &str, at: &str) -> Result<HeaderValue, Mistake> {
-    let fits = written.parse::<Authority>().is_ok_and(|authority| authority.as_str() == written && !written.contains('@'));
+    let fits = written
+        .parse::<Authority>()
+        .is_ok_and(|authority| authority.as_str() == written && !written.contains('@'));
     HeaderValue::from_str(written).ok().filter(|_| fits).ok_or_else(|| {
         Mistake::new(
             format!("{at}.upstream_host"),

@@ -1,11 +1,14 @@
-//! What a policy is shown of a request: what its manifest asked for, where it exists, and nothing else. Knows no limit.
+//! What a policy is shown of a request: what its manifest asked for, where it exists, and nothing
+//! else. Knows no limit.
 //!
-//! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is dropped, and no two values look alike. Header fields
-//! and cookies are shown as they stand, each occurrence in order. Query parameters are read as forms write them (`application/x-www-form-urlencoded`:
-//! `+` is a space, escapes are decoded, a broken escape stands for itself), path parameters with their escapes decoded: so that
-//! `/users/%37` and `/users/7` are one user. `path` and `query` are what is forwarded, but for a
-//! route's own `rewrite`, which comes after, and for a path's `;parameters`, which routing leaves
-//! out as well unless `server.paths` says otherwise.
+//! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
+//! dropped, and no two values look alike. Header fields and cookies are shown as they stand, each
+//! occurrence in order. Query parameters are read as forms write them
+//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape
+//! stands for itself), path parameters with their escapes decoded: so that `/users/%37` and
+//! `/users/7` are one user. `path` and `query` are what is forwarded, but for a route's own
+//! `rewrite`, which comes after, and for a path's `;parameters`, which routing leaves out as well
+//! unless `server.paths` says otherwise.
 
 use std::borrow::Cow;
 
@@ -79,11 +82,15 @@ impl Question {
             FactKind::Query => Ask::Query,
             FactKind::ClientIp => Ask::ClientIp,
             FactKind::Route => Ask::Route,
-            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => return None,
+            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => {
+                return None;
+            }
             FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
             FactKind::Cookie(name) => Ask::Cookie(name.clone()),
             FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
-            FactKind::PathParameter(name) => Ask::PathParameter(parameters.iter().position(|known| *known == name)?),
+            FactKind::PathParameter(name) => {
+                Ask::PathParameter(parameters.iter().position(|known| *known == name)?)
+            }
             FactKind::RequestLength => Ask::RequestLength,
             FactKind::HttpVersion => Ask::HttpVersion,
             FactKind::TlsSni => Ask::TlsSni,
@@ -114,16 +121,23 @@ impl<'a> Facts<'a> {
         let one = match &question.ask {
             Ask::Method => Some(Cow::Borrowed(seen.request.method.as_str())),
             Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
-            Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|authority| !authority.is_empty()),
+            Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str()))
+                .filter(|authority| !authority.is_empty()),
             Ask::Path => Some(path::shown(seen.target.path, seen.target.paths)),
             Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
             Ask::ClientIp if !seen.client.trusted => Some(Cow::Borrowed(&*seen.peer.ip)),
             Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
             Ask::Route => Some(Cow::Borrowed(seen.route)),
-            Ask::Header(name) => return self.extend(question, seen.request.fields.get_all(name).map(latin1)),
+            Ask::Header(name) => {
+                return self.extend(question, seen.request.fields.get_all(name).map(latin1));
+            }
             Ask::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
-            Ask::QueryParameter(name) => return self.extend(question, query_parameters(seen.target, name)),
-            Ask::PathParameter(place) => seen.parameters.get(*place).map(|value| path_parameter(value, seen.target.paths)),
+            Ask::QueryParameter(name) => {
+                return self.extend(question, query_parameters(seen.target, name));
+            }
+            Ask::PathParameter(place) => {
+                seen.parameters.get(*place).map(|value| path_parameter(value, seen.target.paths))
+            }
             Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
             Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
             // What TLS has proved of this very connection: a field that says so is somebody's word.
@@ -148,9 +162,11 @@ pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them back as they are).
+/// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them
+/// back as they are).
 fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs = request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
+    let pairs =
+        request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
     pairs.filter_map(move |pair| {
         let mut halves = pair.splitn(2, |byte| *byte == b'=');
         let named = halves.next()?.trim_ascii() == name.as_bytes();
@@ -160,7 +176,8 @@ fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<
 }
 
 fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
-    let pairs = target.query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
+    let pairs =
+        target.query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
     pairs.filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         (form(key) == name).then(|| form(value))
@@ -170,11 +187,19 @@ fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item
 /// A segment's value. What an upstream may ignore of it is left out: each of `7;a` and `7;b` would
 /// else be counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
-    decoded(if paths.parameters == PathParameters::Ignore { path::without_parameters(segment) } else { segment })
+    decoded(if paths.parameters == PathParameters::Ignore {
+        path::without_parameters(segment)
+    } else {
+        segment
+    })
 }
 
 fn form(text: &str) -> Cow<'_, str> {
-    if text.contains('+') { Cow::Owned(decoded(&text.replace('+', " ")).into_owned()) } else { decoded(text) }
+    if text.contains('+') {
+        Cow::Owned(decoded(&text.replace('+', " ")).into_owned())
+    } else {
+        decoded(text)
+    }
 }
 
 fn decoded(text: &str) -> Cow<'_, str> {
@@ -199,32 +224,58 @@ mod tests {
     use super::*;
     use crate::wire::{Body, Fields};
 
-    fn facts(uri: &str, fields: &[(&str, &[u8])], parameters: &[&str], asked: &[(&str, FactKind)]) -> Vec<(String, String)> {
+    fn facts(
+        uri: &str,
+        fields: &[(&str, &[u8])],
+        parameters: &[&str],
+        asked: &[(&str, FactKind)],
+    ) -> Vec<(String, String)> {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
         let mut request = Request::from(request.body(Body::empty()).unwrap());
         let address = "192.0.2.1:5".parse().unwrap();
-        let peer = Peer { sni: Some("api.example".into()), client_subject: Some("CN=alice".into()), ..Peer::plain(address, address) };
+        let peer = Peer {
+            sni: Some("api.example".into()),
+            client_subject: Some("CN=alice".into()),
+            ..Peer::plain(address, address)
+        };
         let client = Client::of(&Fields::new(), &peer, &[]);
-        let authority = super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
+        let authority =
+            super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let target = Target::of(&request, &authority, Paths::default());
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let questions: Vec<Question> = asked
             .iter()
             .filter_map(|(text, kind)| {
-                Question::new(&FactName { text: (*text).to_owned(), kind: kind.clone() }, &names.iter().collect::<Vec<_>>(), false)
+                Question::new(
+                    &FactName { text: (*text).to_owned(), kind: kind.clone() },
+                    &names.iter().collect::<Vec<_>>(),
+                    false,
+                )
             })
             .collect();
-        let seen = Seen { request: &request, target, client: &client, peer: &peer, route: "api", parameters };
+        let seen = Seen {
+            request: &request,
+            target,
+            client: &client,
+            peer: &peer,
+            route: "api",
+            parameters,
+        };
         let facts = Facts::gather(&questions, seen);
-        facts.pairs().iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        facts
+            .pairs()
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     #[track_caller]
     fn is(found: &[(String, String)], expected: &[(&str, &str)]) {
-        let found: Vec<(&str, &str)> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let found: Vec<(&str, &str)> =
+            found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(found, expected);
     }
 
@@ -259,7 +310,12 @@ mod tests {
         is(&facts("/a/b/../c", &[], &[], &asked), &expected);
         is(&facts("/a;x=1/c%3by", &[], &[], &asked), &expected);
         is(
-            &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6].clone(), asked[8].clone()]),
+            &facts(
+                "/?a=%41",
+                &[("content-length", b"17")],
+                &[],
+                &[asked[6].clone(), asked[8].clone()],
+            ),
             &[("query", "a=%41"), ("request.length", "17")],
         );
     }
@@ -275,16 +331,33 @@ mod tests {
 
     #[test]
     fn cookies_are_found_in_all_fields() {
-        let fields: &[(&str, &[u8])] = &[("cookie", b"a=1; id=\"x=y\" ;id2=3"), ("cookie", b"b; id=\xE9"), ("cookie", b"ID=9; id")];
-        is(&facts("/", fields, &[], &[("cookie.id", FactKind::Cookie("id".into()))]), &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")]);
+        let fields: &[(&str, &[u8])] = &[
+            ("cookie", b"a=1; id=\"x=y\" ;id2=3"),
+            ("cookie", b"b; id=\xE9"),
+            ("cookie", b"ID=9; id"),
+        ];
+        is(
+            &facts("/", fields, &[], &[("cookie.id", FactKind::Cookie("id".into()))]),
+            &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")],
+        );
     }
 
     #[test]
     fn parameters_are_decoded_one_way() {
-        let asked = [("query.k", FactKind::QueryParameter("k".into())), ("path.p0", FactKind::PathParameter("p0".into()))];
+        let asked = [
+            ("query.k", FactKind::QueryParameter("k".into())),
+            ("path.p0", FactKind::PathParameter("p0".into())),
+        ];
         is(
             &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+;a=%31"], &asked),
-            &[("query.k", "a b"), ("query.k", "\u{c3}\u{a9}"), ("query.k", ""), ("query.k", "%zz"), ("query.k", "a=b"), ("path.p0", "7/+")],
+            &[
+                ("query.k", "a b"),
+                ("query.k", "\u{c3}\u{a9}"),
+                ("query.k", ""),
+                ("query.k", "%zz"),
+                ("query.k", "a=b"),
+                ("path.p0", "7/+"),
+            ],
         );
     }
 }

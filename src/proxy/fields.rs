@@ -1,9 +1,11 @@
-//! What a reply says of its limits: `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers), `X-RateLimit-*`, `Retry-After`.
-//! Knows no request.
+//! What a reply says of its limits: `RateLimit-Policy` and `RateLimit`
+//! (draft-ietf-httpapi-ratelimit-headers), `X-RateLimit-*`, `Retry-After`. Knows no request.
 //!
-//! The draft says `q` units in `w` seconds, of which `r` are left for the next `t` seconds. A window says just that. A bucket whose burst is at
-//! most its quota says quota and period too. One with a larger burst may have more left than its quota: it says its burst and the time in which the burst
-//! comes back, which is the same rate. Seconds are rounded up, since nobody may come early.
+//! The draft says `q` units in `w` seconds, of which `r` are left for the next `t` seconds. A
+//! window says just that. A bucket whose burst is at most its quota says quota and period too. One
+//! with a larger burst may have more left than its quota: it says its burst and the time in which
+//! the burst comes back, which is the same rate. Seconds are rounded up, since nobody may come
+//! early.
 //!
 //! Where too little is left, `t` is when enough is back: after a refusal, when the request would
 //! fit; after the request that took the last unit, when the next one is there. A client that paces
@@ -20,7 +22,13 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// Adds what `style` wants said of these limits. `shown`: their `RateLimit-Policy` from [`shown`],
 /// where it was worked out before.
-pub(super) fn add(fields: &mut Fields, style: FieldStyle, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
+pub(super) fn add(
+    fields: &mut Fields,
+    style: FieldStyle,
+    limits: &[Limit],
+    outcome: &Outcome,
+    shown: Option<&[u8]>,
+) {
     match style {
         FieldStyle::Off => {}
         FieldStyle::Draft => draft(fields, limits, outcome, shown),
@@ -37,7 +45,8 @@ pub(super) fn is_draft(style: FieldStyle) -> bool {
     matches!(style, FieldStyle::Draft | FieldStyle::Both)
 }
 
-/// `RateLimit-Policy` of limits that were all measured; none where it depends on what they answered.
+/// `RateLimit-Policy` of limits that were all measured; none where it depends on what they
+/// answered.
 pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
     let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
     if told(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
@@ -59,8 +68,14 @@ fn seconds(us: u64) -> u64 {
 }
 
 /// The limits that fields tell of.
-fn told<'a>(limits: &'a [Limit], outcome: &'a Outcome) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
-    limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
+fn told<'a>(
+    limits: &'a [Limit],
+    outcome: &'a Outcome,
+) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
+    limits
+        .iter()
+        .zip(&outcome.limits)
+        .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
 }
 
 fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
@@ -68,7 +83,9 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option
         return;
     }
     fields.append_with(Known::RateLimitPolicy, |text| match shown {
-        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.degraded) => text.extend_from_slice(shown),
+        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.degraded) => {
+            text.extend_from_slice(shown)
+        }
         _ => policy(text, limits, outcome),
     });
     fields.append_with(Known::RateLimit, |text| {
@@ -97,7 +114,8 @@ fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
     }
 }
 
-/// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what it says is left: only it knows more.
+/// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what
+/// it says is left: only it knows more.
 fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
     let amount = limit.algorithm.amount().unwrap_or(outcome.remaining);
     let Some(rate) = limit.algorithm.rate() else {
@@ -113,7 +131,8 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
     let capacity = limit.algorithm.capacity().unwrap_or(amount);
     let (quota, window_ms) = if capacity > rate.amount && rate.amount > 0 {
         // Below 2^31 x 2^36: in 128 bits whatever the plan allows.
-        let refill_ms = (u128::from(capacity) * u128::from(rate.per_ms)).div_ceil(u128::from(rate.amount));
+        let refill_ms =
+            (u128::from(capacity) * u128::from(rate.per_ms)).div_ceil(u128::from(rate.amount));
         (capacity, u64::try_from(refill_ms).unwrap_or(u64::MAX))
     } else {
         (rate.amount, rate.per_ms)
@@ -123,7 +142,10 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
 
 /// `t`; none where time alone brings nothing back: places in flight, and what is counted for ever.
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
-    let never = matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::Quota { calendar: Calendar::Forever, .. });
+    let never = matches!(
+        limit.algorithm,
+        Algorithm::Concurrency { .. } | Algorithm::Quota { calendar: Calendar::Forever, .. }
+    );
     let us = match outcome {
         LimitOutcome { retry_after_us: Some(us), .. } => *us,
         LimitOutcome { fits: true, remaining: 0, .. } => unit_back_us(limit, outcome.reset_us),
@@ -135,24 +157,28 @@ fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
 /// When the next unit is there, of a limit whose whole allowance is back after `reset_us`. A bucket
 /// fills unit by unit; of a window all units come back together, or the algorithm tells.
 fn unit_back_us(limit: &Limit, reset_us: u64) -> u64 {
-    let (Algorithm::TokenBucket { burst, rate } | Algorithm::Gcra { burst, rate } | Algorithm::LeakyBucket { burst, rate, .. }) =
-        &limit.algorithm
+    let (Algorithm::TokenBucket { burst, rate }
+    | Algorithm::Gcra { burst, rate }
+    | Algorithm::LeakyBucket { burst, rate, .. }) = &limit.algorithm
     else {
         return reset_us;
     };
     // Below 2^31 x 2^36 x 1000: in 128 bits whatever the plan allows. Rounded down, since nobody
     // may come early.
-    let others_us = u128::from(burst.saturating_sub(1)) * u128::from(rate.per_ms) * 1_000 / u128::from(rate.amount.max(1));
+    let others_us = u128::from(burst.saturating_sub(1)) * u128::from(rate.per_ms) * 1_000
+        / u128::from(rate.amount.max(1));
     reset_us.saturating_sub(u64::try_from(others_us).unwrap_or(u64::MAX))
 }
 
 /// What is counted, where it is not requests: the draft has a name for those in flight.
 fn unit(limit: &Limit) -> Option<&str> {
-    let in_flight = matches!(limit.algorithm, Algorithm::Concurrency { .. }).then_some("concurrent-requests");
+    let in_flight =
+        matches!(limit.algorithm, Algorithm::Concurrency { .. }).then_some("concurrent-requests");
     limit.unit.as_deref().or(in_flight)
 }
 
-/// The limits in one: that which refused and has the longest to wait, else that with the smallest share left.
+/// The limits in one: that which refused and has the longest to wait, else that with the smallest
+/// share left.
 fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
     let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
         let (quota, _) = quota(limit, outcome);
@@ -211,7 +237,11 @@ mod tests {
     use crate::plan::{Alignment, Rate, TimeZone};
 
     fn window(name: &str, amount: u64, per_ms: u64) -> Limit {
-        Limit::new(name, "k", Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock })
+        Limit::new(
+            name,
+            "k",
+            Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock },
+        )
     }
 
     fn gcra(name: &str, burst: u64, amount: u64, per_ms: u64) -> Limit {
@@ -258,28 +288,41 @@ mod tests {
     }
 
     fn member(name: &str, parameters: &[(&str, &str)]) -> (String, Vec<(String, String)>) {
-        (name.into(), parameters.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect())
+        (
+            name.into(),
+            parameters.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+        )
     }
 
     #[test]
     fn the_drafts_fields_are_read_back_by_a_parser() {
-        let limits = [window("per-minute", 100, 60_000), Limit { unit: Some("a \"b\\".into()), ..window("x.y_z", 5, 1_500) }];
+        let limits = [
+            window("per-minute", 100, 60_000),
+            Limit { unit: Some("a \"b\\".into()), ..window("x.y_z", 5, 1_500) },
+        ];
         let headers = fields(FieldStyle::Draft, &limits, &[fits(99, 59_000_001), fits(0, 1)]);
         assert_eq!(headers.get("ratelimit").unwrap(), "\"per-minute\";r=99;t=60,\"x.y_z\";r=0;t=1");
         assert_eq!(
             read(&headers, "ratelimit-policy"),
-            [member("per-minute", &[("q", "100"), ("w", "60")]), member("x.y_z", &[("q", "5"), ("w", "2"), ("qu", "a \"b\\")])]
+            [
+                member("per-minute", &[("q", "100"), ("w", "60")]),
+                member("x.y_z", &[("q", "5"), ("w", "2"), ("qu", "a \"b\\")])
+            ]
         );
         assert_eq!(
             read(&headers, "ratelimit"),
-            [member("per-minute", &[("r", "99"), ("t", "60")]), member("x.y_z", &[("r", "0"), ("t", "1")])]
+            [
+                member("per-minute", &[("r", "99"), ("t", "60")]),
+                member("x.y_z", &[("r", "0"), ("t", "1")])
+            ]
         );
         assert_eq!(headers.len(), 2);
     }
 
     #[test]
     fn a_bucket_never_has_more_left_than_its_quota_says() {
-        let policy = |limit| read(&fields(FieldStyle::Draft, &[limit], &[fits(0, 0)]), "ratelimit-policy");
+        let policy =
+            |limit| read(&fields(FieldStyle::Draft, &[limit], &[fits(0, 0)]), "ratelimit-policy");
         assert_eq!(policy(gcra("a", 10, 10, 1_000)), [member("a", &[("q", "10"), ("w", "1")])]);
         assert_eq!(policy(gcra("a", 1, 100, 1_000)), [member("a", &[("q", "100"), ("w", "1")])]);
         assert_eq!(policy(gcra("a", 20, 10, 1_000)), [member("a", &[("q", "20"), ("w", "2")])]);
@@ -289,25 +332,51 @@ mod tests {
 
     #[test]
     fn with_nothing_left_it_is_told_when_a_unit_is_back() {
-        let told = |limit: Limit, outcome| read(&fields(FieldStyle::Draft, &[limit], &[outcome]), "ratelimit").remove(0);
+        let told = |limit: Limit, outcome| {
+            read(&fields(FieldStyle::Draft, &[limit], &[outcome]), "ratelimit").remove(0)
+        };
         let left = |r: &str, t: &str| member("a", &[("r", r), ("t", t)]);
-        let token = |burst| Limit::new("a", "k", Algorithm::TokenBucket { burst, rate: Rate { amount: 10, per_ms: 60_000 } });
+        let token = |burst| {
+            Limit::new(
+                "a",
+                "k",
+                Algorithm::TokenBucket { burst, rate: Rate { amount: 10, per_ms: 60_000 } },
+            )
+        };
         assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
-        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)), left("0", "1"), "nearly there");
+        assert_eq!(
+            told(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)),
+            left("0", "1"),
+            "nearly there"
+        );
         assert_eq!(told(gcra("a", 10, 10, 60_000), fits(1, 54_000_000)), left("1", "54"));
-        assert_eq!(told(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)), left("0", "6"), "as the refusal says");
+        assert_eq!(
+            told(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)),
+            left("0", "6"),
+            "as the refusal says"
+        );
         assert_eq!(told(token(20), fits(0, 120_000_000)), left("0", "6"));
-        let leaky = Algorithm::LeakyBucket { burst: 1, rate: Rate { amount: 10, per_ms: 60_000 }, max_delay_ms: 60_000 };
-        assert_eq!(told(Limit::new("a", "k", leaky), fits(0, 18_000_000)), left("0", "18"), "those that wait are before it");
+        let leaky = Algorithm::LeakyBucket {
+            burst: 1,
+            rate: Rate { amount: 10, per_ms: 60_000 },
+            max_delay_ms: 60_000,
+        };
+        assert_eq!(
+            told(Limit::new("a", "k", leaky), fits(0, 18_000_000)),
+            left("0", "18"),
+            "those that wait are before it"
+        );
         assert_eq!(told(window("a", 10, 60_000), fits(0, 41_000_000)), left("0", "41"));
-        let headers = fields(FieldStyle::Legacy, &[gcra("a", 10, 10, 60_000)], &[fits(0, 60_000_000)]);
+        let headers =
+            fields(FieldStyle::Legacy, &[gcra("a", 10, 10, 60_000)], &[fits(0, 60_000_000)]);
         assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "6");
     }
 
     #[test]
     fn what_has_no_window_names_none() {
         let told = |algorithm| {
-            let headers = fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
+            let headers =
+                fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
             (read(&headers, "ratelimit-policy").remove(0), read(&headers, "ratelimit").remove(0))
         };
         let quota = |calendar| Algorithm::Quota { amount: 9, calendar, conditional: true };
@@ -315,13 +384,23 @@ mod tests {
             told(Algorithm::Concurrency { amount: 9 }),
             (member("a", &[("q", "9"), ("qu", "concurrent-requests")]), member("a", &[("r", "3")]))
         );
-        assert_eq!(told(quota(Calendar::Forever)), (member("a", &[("q", "9")]), member("a", &[("r", "3")])));
+        assert_eq!(
+            told(quota(Calendar::Forever)),
+            (member("a", &[("q", "9")]), member("a", &[("r", "3")]))
+        );
         let month = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 };
-        assert_eq!(told(quota(month)), (member("a", &[("q", "9")]), member("a", &[("r", "3"), ("t", "0")])));
+        assert_eq!(
+            told(quota(month)),
+            (member("a", &[("q", "9")]), member("a", &[("r", "3"), ("t", "0")]))
+        );
         let week = told(quota(Calendar::Week(TimeZone::utc()))).0;
         assert_eq!(week, member("a", &[("q", "9"), ("w", "604800")]));
-        let script = Algorithm::Script { name: "mine".into(), arguments: [1].into_iter().collect() };
-        assert_eq!(told(script), (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")])));
+        let script =
+            Algorithm::Script { name: "mine".into(), arguments: [1].into_iter().collect() };
+        assert_eq!(
+            told(script),
+            (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")]))
+        );
     }
 
     #[test]
@@ -339,19 +418,31 @@ mod tests {
     fn an_upstreams_own_members_stay() {
         let mut fields = Fields::new();
         fields.append(Known::RateLimit, "\"upstream\";r=1;t=2");
-        add(&mut fields, FieldStyle::Draft, &[window("ours", 9, 1_000)], &Outcome { admitted: true, limits: vec![fits(8, 0)] }, None);
-        let names: Vec<String> = read(&fields.to_map(), "ratelimit").into_iter().map(|(name, _)| name).collect();
+        add(
+            &mut fields,
+            FieldStyle::Draft,
+            &[window("ours", 9, 1_000)],
+            &Outcome { admitted: true, limits: vec![fits(8, 0)] },
+            None,
+        );
+        let names: Vec<String> =
+            read(&fields.to_map(), "ratelimit").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["upstream", "ours"]);
     }
 
     #[test]
     fn the_legacy_fields_show_the_tightest_limit() {
         let limits = [window("day", 1_000, 86_400_000), window("minute", 10, 60_000)];
-        let headers = fields(FieldStyle::Legacy, &limits, &[fits(500, 80_000_000_000), fits(4, 30_000_000)]);
+        let headers =
+            fields(FieldStyle::Legacy, &limits, &[fits(500, 80_000_000_000), fits(4, 30_000_000)]);
         assert_eq!(headers.get("x-ratelimit-limit").unwrap(), "10");
         assert_eq!(headers.get("x-ratelimit-remaining").unwrap(), "4");
         assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "30");
-        let headers = fields(FieldStyle::Legacy, &limits, &[refuses(3, Some(5_000_000), 80_000_000_000), fits(0, 30_000_000)]);
+        let headers = fields(
+            FieldStyle::Legacy,
+            &limits,
+            &[refuses(3, Some(5_000_000), 80_000_000_000), fits(0, 30_000_000)],
+        );
         assert_eq!(headers.get("x-ratelimit-limit").unwrap(), "1000", "the one that refused");
         assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "5");
         assert!(headers.get("ratelimit").is_none());
@@ -361,8 +452,13 @@ mod tests {
     #[test]
     fn retry_after_is_the_longest_in_whole_seconds_and_absent_where_waiting_is_no_help() {
         let limits = [window("a", 1, 1_000), window("b", 1, 1_000), window("c", 1, 1_000)];
-        let retry = |outcomes: [LimitOutcome; 3]| retry_after_s(&limits, &Outcome { admitted: false, limits: outcomes.to_vec() });
-        assert_eq!(retry([refuses(0, Some(1_000_001), 0), refuses(0, Some(1), 0), fits(0, 9_000_000)]), Some(2));
+        let retry = |outcomes: [LimitOutcome; 3]| {
+            retry_after_s(&limits, &Outcome { admitted: false, limits: outcomes.to_vec() })
+        };
+        assert_eq!(
+            retry([refuses(0, Some(1_000_001), 0), refuses(0, Some(1), 0), fits(0, 9_000_000)]),
+            Some(2)
+        );
         assert_eq!(retry([refuses(0, Some(0), 0), fits(0, 0), fits(0, 0)]), Some(1));
         assert_eq!(retry([refuses(0, Some(1), 0), refuses(0, None, 0), fits(0, 0)]), None);
     }

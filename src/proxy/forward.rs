@@ -1,8 +1,11 @@
-//! The request as the upstream gets it: origin form, whose it is, what the policy adds. Knows no upstream and no limit.
+//! The request as the upstream gets it: origin form, whose it is, what the policy adds. Knows no
+//! upstream and no limit.
 //!
-//! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are continued when a trusted proxy brought them and begun anew
-//! otherwise, so that an upstream may believe them. `Via` is not added: gateways leave it off (nginx, Envoy), since upstreams compress less when they see it.
-//! `Expect` is met when the body is first read, which is when `listen` sends `100 Continue`: a refused request never gets one.
+//! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are continued when
+//! a trusted proxy brought them and begun anew otherwise, so that an upstream may believe them.
+//! `Via` is not added: gateways leave it off (nginx, Envoy), since upstreams compress less when
+//! they see it. `Expect` is met when the body is first read, which is when `listen` sends `100
+//! Continue`: a refused request never gets one.
 
 use http::header::{HeaderName, HeaderValue, SET_COOKIE, VARY};
 use smallvec::SmallVec;
@@ -17,8 +20,15 @@ use crate::wire::{Fields, Known, KnownSet, Request};
 /// Fields that a policy sets, checked.
 pub(super) type PolicyFields = Vec<(HeaderName, HeaderValue)>;
 
-/// Turns a client's request, its target normal and its hop-by-hop fields gone already, into the upstream's.
-pub(super) fn prepare(request: &mut Request, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
+/// Turns a client's request, its target normal and its hop-by-hop fields gone already, into the
+/// upstream's.
+pub(super) fn prepare(
+    request: &mut Request,
+    authority: &Authority,
+    client: &Client,
+    peer: &Peer,
+    id: &Id,
+) {
     let fields = &mut request.fields;
     if !client.trusted {
         return begin(fields, authority, client, peer, id);
@@ -85,7 +95,8 @@ fn push_forwarded(out: &mut Vec<u8>, peer: &Peer, authority: &[u8]) {
 
 /// A node's IPv6 address stands in brackets and quotes (RFC 7239, 6).
 fn push_node(text: &mut Vec<u8>, address: &[u8]) {
-    let (open, close): (&[u8], &[u8]) = if address.contains(&b':') { (b"\"[", b"]\"") } else { (b"", b"") };
+    let (open, close): (&[u8], &[u8]) =
+        if address.contains(&b':') { (b"\"[", b"]\"") } else { (b"", b"") };
     text.extend_from_slice(open);
     text.extend_from_slice(address);
     text.extend_from_slice(close);
@@ -99,16 +110,23 @@ fn push_quoted(text: &mut Vec<u8>, value: &[u8], quotes: bool) {
     text.extend_from_slice(mark);
 }
 
-/// Checks fields that a policy wants set: Latin-1 as it was shown, no hop-by-hop field, no framing, no Host.
+/// Checks fields that a policy wants set: Latin-1 as it was shown, no hop-by-hop field, no framing,
+/// no Host.
 ///
 /// # Errors
 /// The name of the first that can't be.
 pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields, &str> {
     let mut fields = PolicyFields::new();
     for (name, value) in wanted {
-        let header = HeaderName::from_bytes(name.as_bytes()).ok().filter(|header| !is_reserved_field(header.as_str()));
-        let bytes: Option<Vec<u8>> = value.chars().map(|point| u8::try_from(u32::from(point)).ok()).collect();
-        match (header, bytes.and_then(|bytes| HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes)).ok())) {
+        let header = HeaderName::from_bytes(name.as_bytes())
+            .ok()
+            .filter(|header| !is_reserved_field(header.as_str()));
+        let bytes: Option<Vec<u8>> =
+            value.chars().map(|point| u8::try_from(u32::from(point)).ok()).collect();
+        match (
+            header,
+            bytes.and_then(|bytes| HeaderValue::from_maybe_shared(bytes::Bytes::from(bytes)).ok()),
+        ) {
             (Some(header), Some(value)) => fields.push((header, value)),
             _ => return Err(name),
         }
@@ -116,10 +134,13 @@ pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields,
     Ok(fields)
 }
 
-/// Sets a policy's fields: the first of a name replaces what was there, further ones are added to it. Cookies and `Vary` only ever grow.
+/// Sets a policy's fields: the first of a name replaces what was there, further ones are added to
+/// it. Cookies and `Vary` only ever grow.
 pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
     for (place, (name, value)) in wanted.iter().enumerate() {
-        let grows = *name == SET_COOKIE || *name == VARY || wanted.iter().take(place).any(|(earlier, _)| earlier == name);
+        let grows = *name == SET_COOKIE
+            || *name == VARY
+            || wanted.iter().take(place).any(|(earlier, _)| earlier == name);
         if grows {
             fields.append(name, value);
         } else {
@@ -143,8 +164,10 @@ mod tests {
         let address = from.parse().unwrap();
         let peer = Peer::plain(address, address);
         let client = Client::of(&request.fields, &peer, &["10.0.0.0/8".parse().unwrap()]);
-        let authority = super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
-        let wanted: Vec<_> = wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let authority =
+            super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
+        let wanted: Vec<_> =
+            wanted.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let wanted = policy_fields(&wanted).unwrap();
         prepare(&mut request, &authority, &client, &peer, &Id::fresh());
         set(&mut request.fields, &wanted);
@@ -153,7 +176,8 @@ mod tests {
 
     #[track_caller]
     fn has(request: &Request, name: &str, expected: &[&str]) {
-        let found: Vec<&str> = request.fields.get_all(name).map(|value| std::str::from_utf8(value).unwrap()).collect();
+        let found: Vec<&str> =
+            request.fields.get_all(name).map(|value| std::str::from_utf8(value).unwrap()).collect();
         assert_eq!(found, expected, "{name}");
     }
 
@@ -198,7 +222,11 @@ mod tests {
         has(&head, "x-forwarded-for", &["1.1.1.1, 10.0.0.1, 10.0.0.9"]);
         has(&head, "x-forwarded-proto", &["https"]);
         has(&head, "x-forwarded-host", &["shop.example"]);
-        has(&head, "forwarded", &["for=1.1.1.1, for=10.0.0.9;host=\"api.example:8080\";proto=http"]);
+        has(
+            &head,
+            "forwarded",
+            &["for=1.1.1.1, for=10.0.0.9;host=\"api.example:8080\";proto=http"],
+        );
     }
 
     #[test]
@@ -210,7 +238,11 @@ mod tests {
 
     #[test]
     fn a_policys_fields_are_set_byte_for_byte() {
-        let head = prepared("192.0.2.1:5", &[("x-plan", "forged")], &[("X-Plan", "gold"), ("x-plan", "caf\u{e9}")]);
+        let head = prepared(
+            "192.0.2.1:5",
+            &[("x-plan", "forged")],
+            &[("X-Plan", "gold"), ("x-plan", "caf\u{e9}")],
+        );
         let found: Vec<&[u8]> = head.fields.get_all("x-plan").collect();
         assert_eq!(found, [b"gold".as_slice(), b"caf\xE9"]);
     }

@@ -1,8 +1,10 @@
-//! Refusals as a gRPC client reads them: it looks at `grpc-status` and not at HTTP's. Knows no limit.
+//! Refusals as a gRPC client reads them: it looks at `grpc-status` and not at HTTP's. Knows no
+//! limit.
 //!
-//! The answer is one that gRPC calls Trailers-Only: 200 and a head that is all. Statuses follow gRPC's own mapping of HTTP's, with two that say more: 429 is
-//! `RESOURCE_EXHAUSTED` (which Envoy says only when it is told to; `UNAVAILABLE`, its default, makes clients try again at once) and 504 is
-//! `DEADLINE_EXCEEDED`.
+//! The answer is one that gRPC calls Trailers-Only: 200 and a head that is all. Statuses follow
+//! gRPC's own mapping of HTTP's, with two that say more: 429 is `RESOURCE_EXHAUSTED` (which Envoy
+//! says only when it is told to; `UNAVAILABLE`, its default, makes clients try again at once) and
+//! 504 is `DEADLINE_EXCEEDED`.
 
 use std::fmt::Write as _;
 
@@ -37,7 +39,12 @@ pub(super) enum Pushback {
 }
 
 /// The whole answer in a head: `fields` are those that it has anyhow.
-pub(super) fn trailers_only(status: StatusCode, message: &str, pushback: Pushback, mut fields: Fields) -> Response {
+pub(super) fn trailers_only(
+    status: StatusCode,
+    message: &str,
+    pushback: Pushback,
+    mut fields: Fields,
+) -> Response {
     fields.set(Known::ContentType, "application/grpc");
     fields::set_number(&mut fields, "grpc-status", code(status).into());
     fields.set("grpc-message", percent_encoded(message));

@@ -1,9 +1,11 @@
 //! Fields that belong to one connection and are not forwarded (RFC 9110, 7.6.1). Knows no route.
 //!
-//! A request's are taken off before the policy looks: it must see what the upstream will see. Otherwise `Connection: x-api-key` would show a key
-//! to the policy and hide it from the upstream, and each invented key would have an allowance of its own.
+//! A request's are taken off before the policy looks: it must see what the upstream will see.
+//! Otherwise `Connection: x-api-key` would show a key to the policy and hide it from the upstream,
+//! and each invented key would have an allowance of its own.
 //!
-//! Most messages have none of these fields: the set of known names that are present says so, and nothing is searched then.
+//! Most messages have none of these fields: the set of known names that are present says so, and
+//! nothing is searched then.
 
 use http::HeaderMap;
 use http::header::HeaderName;
@@ -27,7 +29,8 @@ const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     Known::WeirDegraded,
 ]);
 
-/// Fields that `Connection` can't take away: framing, the target, and what proxies tell each other about the client. So are all `X-Forwarded-*`.
+/// Fields that `Connection` can't take away: framing, the target, and what proxies tell each other
+/// about the client. So are all `X-Forwarded-*`.
 const END_TO_END: KnownSet = KnownSet::of(&[
     Known::Host,
     Known::ContentLength,
@@ -43,8 +46,13 @@ const END_TO_END: KnownSet = KnownSet::of(&[
 ]);
 
 /// What only a proxy may say of its client. So are all `X-Forwarded-*`.
-const OF_THE_CLIENT: KnownSet =
-    KnownSet::of(&[Known::Forwarded, Known::RealIp, Known::ForwardedFor, Known::ForwardedProto, Known::ForwardedHost]);
+const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
+    Known::Forwarded,
+    Known::RealIp,
+    Known::ForwardedFor,
+    Known::ForwardedProto,
+    Known::ForwardedHost,
+]);
 
 /// Who asks, and who is told to be: never in a trailer.
 const IDENTITY: KnownSet = KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
@@ -52,19 +60,25 @@ const IDENTITY: KnownSet = KnownSet::of(&[Known::Authorization, Known::Cookie, K
 /// A name or a protocol, copied out of the fields that are being changed.
 pub(super) type Text = SmallVec<[u8; 24]>;
 
-/// Takes the connection's own fields off a request, and says which protocol the client would rather speak.
+/// Takes the connection's own fields off a request, and says which protocol the client would rather
+/// speak.
 ///
-/// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that would concern the next connection, whose
-/// fields `upstream` writes. What a client that is no trusted proxy says in a proxy's name goes too: an upstream may believe all of
-/// `X-Forwarded-*`, not only those that we set. So do names with an underscore, unless they are
-/// kept: see [`is_ambiguous`].
+/// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that
+/// would concern the next connection, whose fields `upstream` writes. What a client that is no
+/// trusted proxy says in a proxy's name goes too: an upstream may believe all of `X-Forwarded-*`,
+/// not only those that we set. So do names with an underscore, unless they are kept: see
+/// [`is_ambiguous`].
 pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: bool) -> Option<Text> {
-    let trailers = fields.get_all(Known::Te).flat_map(tokens).any(|token| token.eq_ignore_ascii_case(b"trailers"));
+    let trailers = fields
+        .get_all(Known::Te)
+        .flat_map(tokens)
+        .any(|token| token.eq_ignore_ascii_case(b"trailers"));
     let upgrade = strip(fields);
     if !(trusted && underscores) {
         disbelieve(fields, trusted, underscores);
     }
-    // A trailer is sent on only where it is announced. One of these would reach an upstream that merges trailers into fields, past us.
+    // A trailer is sent on only where it is announced. One of these would reach an upstream that
+    // merges trailers into fields, past us.
     if fields.get_all(Known::Trailer).flat_map(tokens).any(is_end_to_end) {
         fields.remove(Known::Trailer);
     }
@@ -74,7 +88,8 @@ pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: boo
     upgrade
 }
 
-/// HTTP/2 clients may send a cookie field in crumbs, which nobody else understands (RFC 9113, 8.2.3).
+/// HTTP/2 clients may send a cookie field in crumbs, which nobody else understands (RFC 9113,
+/// 8.2.3).
 pub(super) fn join_cookies(fields: &mut Fields) {
     if fields.get_all(Known::Cookie).nth(1).is_none() {
         return;
@@ -93,7 +108,9 @@ fn disbelieve(fields: &mut Fields, trusted: bool, underscores: bool) {
     // All names in question that are not known by number are among the others.
     if fields.present().has(Known::Other) {
         fields.retain(|known, name, _| match known {
-            Known::Other if is_ambiguous(name) => underscores && (trusted || !is_of_the_client_when_read_with_hyphens(name)),
+            Known::Other if is_ambiguous(name) => {
+                underscores && (trusted || !is_of_the_client_when_read_with_hyphens(name))
+            }
             Known::Other => trusted || !is_forwarded(name),
             known => trusted || !OF_THE_CLIENT.has(known),
         });
@@ -114,21 +131,26 @@ fn is_of_the_client_when_read_with_hyphens(name: &[u8]) -> bool {
     OF_THE_CLIENT.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
 }
 
-/// Takes the connection's own fields off a reply, or off what is left of a request, and says which protocol it would change to. `Trailer` stays: trailers
-/// are forwarded.
+/// Takes the connection's own fields off a reply, or off what is left of a request, and says which
+/// protocol it would change to. `Trailer` stays: trailers are forwarded.
 pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     if !fields.present().meets(HOP_BY_HOP) {
         return None;
     }
     let upgrade = upgrade(fields);
-    if fields.get_all(Known::Connection).flat_map(tokens).any(|token| takes_away(fields, token).is_some()) {
+    if fields
+        .get_all(Known::Connection)
+        .flat_map(tokens)
+        .any(|token| takes_away(fields, token).is_some())
+    {
         strip_named(fields);
     }
     fields.remove_all(HOP_BY_HOP);
     upgrade
 }
 
-/// The name in `token`, a member of `Connection`, where it is that of a field which is there and may be taken away by it.
+/// The name in `token`, a member of `Connection`, where it is that of a field which is there and
+/// may be taken away by it.
 fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
     let known = Known::of(token);
     if !fields.present().has(known) || HOP_BY_HOP.has(known) || is_end_to_end(token) {
@@ -140,27 +162,37 @@ fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
 /// Takes off the fields that `Connection` names.
 #[cold]
 fn strip_named(fields: &mut Fields) {
-    let named = fields.get_all(Known::Connection).flat_map(tokens).filter_map(|token| takes_away(fields, token));
+    let named = fields
+        .get_all(Known::Connection)
+        .flat_map(tokens)
+        .filter_map(|token| takes_away(fields, token));
     let named: SmallVec<[Text; 4]> = named.map(|name| Text::from_slice(name.as_bytes())).collect();
     for name in named {
         fields.remove(std::str::from_utf8(&name).unwrap_or_default());
     }
 }
 
-/// The one protocol in `Upgrade`, where `Connection` says that it is meant. A choice of several is left alone, as it may be (RFC 9110, 7.8).
+/// The one protocol in `Upgrade`, where `Connection` says that it is meant. A choice of several is
+/// left alone, as it may be (RFC 9110, 7.8).
 fn upgrade(fields: &Fields) -> Option<Text> {
     let mut wishes = fields.get_all(Known::Upgrade);
     let wish = wishes.next().filter(|wish| !wish.is_empty() && !wish.contains(&b','))?;
-    let meant = fields.get_all(Known::Connection).flat_map(tokens).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+    let meant = fields
+        .get_all(Known::Connection)
+        .flat_map(tokens)
+        .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
     (meant && wishes.next().is_none()).then(|| Text::from_slice(wish))
 }
 
-/// Takes off trailers what may not come after the content: where a message ends, whom it is for, who asks. An upstream that merges trailers into
-/// fields would else get it past whoever looked at those.
+/// Takes off trailers what may not come after the content: where a message ends, whom it is for,
+/// who asks. An upstream that merges trailers into fields would else get it past whoever looked at
+/// those.
 pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
     let late = |name: &&HeaderName| {
         let known = Known::of(name.as_str().as_bytes());
-        is_reserved_field(name.as_str()) || is_end_to_end(name.as_str().as_bytes()) || IDENTITY.has(known)
+        is_reserved_field(name.as_str())
+            || is_end_to_end(name.as_str().as_bytes())
+            || IDENTITY.has(known)
     };
     let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
     for name in doomed {
@@ -170,7 +202,8 @@ pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
 
 /// The same for a request's: also those whose names have an underscore.
 pub(super) fn sift_trailers_without_underscores(trailers: &mut HeaderMap) {
-    let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
+    let doomed: SmallVec<[HeaderName; 4]> =
+        trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
     for name in doomed {
         trailers.remove(name);
     }
@@ -242,9 +275,13 @@ mod tests {
             "weir-degraded",
         ];
         for name in own {
-            assert!(HOP_BY_HOP.has(Known::of(name.as_bytes())) && is_reserved_field(name), "{name}");
+            assert!(
+                HOP_BY_HOP.has(Known::of(name.as_bytes())) && is_reserved_field(name),
+                "{name}"
+            );
         }
-        let kept = crate::plan::reserved_fields().filter(|name| !HOP_BY_HOP.has(Known::of(name.as_bytes())));
+        let kept = crate::plan::reserved_fields()
+            .filter(|name| !HOP_BY_HOP.has(Known::of(name.as_bytes())));
         assert_eq!(kept.collect::<Vec<_>>(), ["host", "content-length", "trailer", "expect"]);
     }
 
@@ -259,7 +296,10 @@ mod tests {
             ("x-request-id", "i"),
         ];
         let mut found = fields(&kept);
-        found.append(Known::Connection, "host, content-length, x-forwarded-for, X-Forwarded-Port, forwarded, x-request-id");
+        found.append(
+            Known::Connection,
+            "host, content-length, x-forwarded-for, X-Forwarded-Port, forwarded, x-request-id",
+        );
         strip_request(&mut found, true, false);
         assert_eq!(found.to_map(), headers(&kept));
     }
@@ -314,7 +354,11 @@ mod tests {
         strip_request(&mut found, true, true);
         assert_eq!(found.to_map(), headers(&said));
         strip_request(&mut found, false, true);
-        assert_eq!(found.to_map(), headers(&said[3..]), "as good as `X-Forwarded-For` where it is read");
+        assert_eq!(
+            found.to_map(),
+            headers(&said[3..]),
+            "as good as `X-Forwarded-For` where it is read"
+        );
         let mut trailers = headers(&[("x_sum", "1"), ("x-sum", "1"), ("cookie", "a")]);
         sift_trailers_without_underscores(&mut trailers);
         assert_eq!(trailers, headers(&[("x-sum", "1")]));
@@ -333,7 +377,11 @@ mod tests {
             (&[("connection", "upgrade")], None),
         ] {
             let mut found = fields(pairs);
-            assert_eq!(strip_request(&mut found, false, false).as_deref(), expected.map(str::as_bytes), "{pairs:?}");
+            assert_eq!(
+                strip_request(&mut found, false, false).as_deref(),
+                expected.map(str::as_bytes),
+                "{pairs:?}"
+            );
             assert!(found.is_empty(), "{found:?}");
         }
     }
@@ -355,7 +403,12 @@ mod tests {
 
     #[test]
     fn what_we_say_of_a_client_is_no_trailer() {
-        for (announced, kept) in [("x-sum", true), ("x-sum, X-Forwarded-For", false), ("host", false), ("x-request-id", false)] {
+        for (announced, kept) in [
+            ("x-sum", true),
+            ("x-sum, X-Forwarded-For", false),
+            ("host", false),
+            ("x-request-id", false),
+        ] {
             let mut found = fields(&[("trailer", announced)]);
             strip_request(&mut found, true, false);
             assert_eq!(found.has(Known::Trailer), kept, "{announced}");

@@ -1,4 +1,5 @@
-//! Everything that one request needs, built whole from one configuration and never changed. Knows how things are found, not what is done with them.
+//! Everything that one request needs, built whole from one configuration and never changed. Knows
+//! how things are found, not what is done with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,8 @@ use crate::wire::{Fields, Known, Request};
 
 use super::{cors, rules};
 
-/// Everything that one request needs, built whole from one configuration and never changed: a snapshot.
+/// Everything that one request needs, built whole from one configuration and never changed: a
+/// snapshot.
 #[derive(Debug)]
 pub struct House {
     pub(super) settings: Settings,
@@ -105,17 +107,40 @@ impl House {
     /// Builds the routes.
     ///
     /// # Errors
-    /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is more specific (settings `routes[0].path` ...).
-    pub fn build(settings: Settings, routes: Vec<RouteSettings>, limiter: Arc<Limiter>, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
-        let (mut found, mut exact) = (Routes::new(settings.paths), Routes::new(settings.paths.exact()));
+    /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is
+    /// more specific (settings `routes[0].path` ...).
+    pub fn build(
+        settings: Settings,
+        routes: Vec<RouteSettings>,
+        limiter: Arc<Limiter>,
+        metrics: &Metrics,
+    ) -> Result<Self, Vec<Mistake>> {
+        let (mut found, mut exact) =
+            (Routes::new(settings.paths), Routes::new(settings.paths.exact()));
         let mut table = Vec::with_capacity(routes.len());
         let mut mistakes = Vec::new();
-        let pages: Arc<[Page]> = extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
+        let pages: Arc<[Page]> =
+            extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
             let redirects = matches!(&written.target, settings::Target::Respond(own) if (300..400).contains(&own.status));
-            let taken = Taken { host: written.host.as_deref(), path: &written.path, methods: &written.methods, redirects };
-            match found.add(index, taken).and_then(|pattern| exact.add(index, taken).map(|_| pattern)) {
-                Ok(pattern) => table.push(Route::build(index, written, &pattern, &pages, (&settings, metrics), &mut mistakes)),
+            let taken = Taken {
+                host: written.host.as_deref(),
+                path: &written.path,
+                methods: &written.methods,
+                redirects,
+            };
+            match found
+                .add(index, taken)
+                .and_then(|pattern| exact.add(index, taken).map(|_| pattern))
+            {
+                Ok(pattern) => table.push(Route::build(
+                    index,
+                    written,
+                    &pattern,
+                    &pages,
+                    (&settings, metrics),
+                    &mut mistakes,
+                )),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
@@ -124,16 +149,24 @@ impl House {
         }
         let nowhere = Tail::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
         let nowhere = Tail { extras: ReplyExtras::nowhere(&pages).map(Arc::new), ..nowhere };
-        let mixed = table.iter().any(|route| route.decider.is_some()) && table.iter().any(|route| route.decider.is_none());
+        let mixed = table.iter().any(|route| route.decider.is_some())
+            && table.iter().any(|route| route.decider.is_none());
         Ok(Self { settings, routes: found, exact: mixed.then_some(exact), limiter, table, nowhere })
     }
 
-    /// The route for a request. A preflight that has none of its own takes that of the request which it asks for, where that one knows of CORS.
-    pub(super) fn find<'r>(&self, target: Target<'r>, request: &Request) -> Result<Match<'r>, Unrouted> {
+    /// The route for a request. A preflight that has none of its own takes that of the request
+    /// which it asks for, where that one knows of CORS.
+    pub(super) fn find<'r>(
+        &self,
+        target: Target<'r>,
+        request: &Request,
+    ) -> Result<Match<'r>, Unrouted> {
         let host = if self.routes.know_hosts() { target.authority.host() } else { "" };
         let path = target.path;
         match self.routes.find(host, path, &request.method) {
-            Ok(found) => Ok(self.limited(host, path, &request.method, found.route).unwrap_or(found)),
+            Ok(found) => {
+                Ok(self.limited(host, path, &request.method, found.route).unwrap_or(found))
+            }
             Err(unrouted) => self.preflighted(host, path, request).ok_or(unrouted),
         }
     }
@@ -149,9 +182,16 @@ impl House {
     /// The route that the path takes as it is spelt, where that one has a policy and route `free`
     /// forwards without: `/STATIC/x` may be another resource than `/static/x`, and must not be
     /// unlimited because that is.
-    fn limited<'r>(&self, host: &str, path: &'r str, method: &Method, free: usize) -> Option<Match<'r>> {
+    fn limited<'r>(
+        &self,
+        host: &str,
+        path: &'r str,
+        method: &Method,
+        free: usize,
+    ) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
-        let forwards = |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
+        let forwards =
+            |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
         let free = self.route(free).filter(|route| forwards(route))?;
         if free.is_folded && is_folded(path) {
             return None;
@@ -165,10 +205,17 @@ impl House {
         self.table.get(index)
     }
 
-    /// The facts that a route's policy asks to see and the route never shows, each with the route's number.
+    /// The facts that a route's policy asks to see and the route never shows, each with the route's
+    /// number.
     pub fn unanswerable(&self) -> impl Iterator<Item = (usize, &str)> {
-        let deciders = self.table.iter().enumerate().filter_map(|(index, route)| Some((index, route.decider.as_ref()?)));
-        deciders.flat_map(|(index, decider)| decider.unanswerable.iter().map(move |fact| (index, fact.as_str())))
+        let deciders = self
+            .table
+            .iter()
+            .enumerate()
+            .filter_map(|(index, route)| Some((index, route.decider.as_ref()?)));
+        deciders.flat_map(|(index, decider)| {
+            decider.unanswerable.iter().map(move |fact| (index, fact.as_str()))
+        })
     }
 
     /// Of each route, in order.
@@ -185,7 +232,8 @@ impl House {
 /// Whether a path is spelt as routes are matched: a route and a request of which both are have no
 /// other reading.
 fn is_folded(path: &str) -> bool {
-    !path.ends_with('/') && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
+    !path.ends_with('/')
+        && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
 }
 
 impl Route {
@@ -201,15 +249,26 @@ impl Route {
         let at = format!("routes[{index}]");
         let extras = RequestExtras::build(&written.extras, pattern, &at, mistakes);
         let upgrades = Upgrades::build(&written.extras.upgrade, &format!("{at}.upgrade"), mistakes);
-        let reply_extras = ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
+        let reply_extras =
+            ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
         let answer = match written.target {
             settings::Target::Upstream(upstream) => Answer::Upstream(upstream),
-            settings::Target::Respond(own) => Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes))),
+            settings::Target::Respond(own) => {
+                Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes)))
+            }
         };
-        let charge = written.policy.as_ref().map(|policy| Charge { policy: Arc::clone(&policy.policy), scope: Arc::clone(&policy.scope) });
-        let tail = Tail { extras: reply_extras.map(Arc::new), ..Tail::new(written.name, written.fields, charge, settings, metrics) };
+        let charge = written.policy.as_ref().map(|policy| Charge {
+            policy: Arc::clone(&policy.policy),
+            scope: Arc::clone(&policy.scope),
+        });
+        let tail = Tail {
+            extras: reply_extras.map(Arc::new),
+            ..Tail::new(written.name, written.fields, charge, settings, metrics)
+        };
         let parameters: Vec<&String> = pattern.parameters().collect();
-        let decider = written.policy.map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
+        let decider = written
+            .policy
+            .map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let is_folded = is_folded(&written.path);
         Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, is_folded, tail }
@@ -225,12 +284,18 @@ impl OwnAnswer {
         }
         let status = known.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         if matches!(status.as_u16(), 204 | 205 | 304) && !body.is_empty() {
-            mistakes.push(Mistake::new(format!("{at}.status"), status.as_str(), "a status whose answer may have a body, or no body"));
+            mistakes.push(Mistake::new(
+                format!("{at}.status"),
+                status.as_str(),
+                "a status whose answer may have a body, or no body",
+            ));
         }
         let mut fields = Fields::new();
         let content_type = match content_type {
             Some(written) => rules::content_type(&written, at, mistakes),
-            None => (!body.is_empty()).then(|| HeaderValue::from_static("text/plain; charset=utf-8")),
+            None => {
+                (!body.is_empty()).then(|| HeaderValue::from_static("text/plain; charset=utf-8"))
+            }
         };
         if let Some(content_type) = content_type {
             fields.set(Known::ContentType, content_type);
@@ -251,21 +316,50 @@ impl Decider {
                 None => unanswerable.push(fact.text.clone()),
             }
         }
-        Self { policy: policy.policy, allow_on_error: policy.allow_on_error, questions, unanswerable }
+        Self {
+            policy: policy.policy,
+            allow_on_error: policy.allow_on_error,
+            questions,
+            unanswerable,
+        }
     }
 }
 
 impl Tail {
-    fn new(route: String, fields: FieldStyle, charge: Option<Charge>, settings: &Settings, metrics: &Metrics) -> Self {
-        let tally = Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
+    fn new(
+        route: String,
+        fields: FieldStyle,
+        charge: Option<Charge>,
+        settings: &Settings,
+        metrics: &Metrics,
+    ) -> Self {
+        let tally =
+            Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
-        Self { route, fields, charge, tally, access, access_json, clock: Clock::system(), extras: None, cut: Arc::default() }
+        Self {
+            route,
+            fields,
+            charge,
+            tally,
+            access,
+            access_json,
+            clock: Clock::system(),
+            extras: None,
+            cut: Arc::default(),
+        }
     }
 
     /// The same for one worker: what a request counts its holds on is not shared with another.
     pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>) -> Arc<Self> {
-        let own = |Charge { policy, scope }: &Charge| Charge { policy: Arc::clone(policy), scope: Arc::new(Scope::clone(scope)) };
-        Arc::new(Self { charge: self.charge.as_ref().map(own), cut: Arc::clone(cut), ..self.clone() })
+        let own = |Charge { policy, scope }: &Charge| Charge {
+            policy: Arc::clone(policy),
+            scope: Arc::new(Scope::clone(scope)),
+        };
+        Arc::new(Self {
+            charge: self.charge.as_ref().map(own),
+            cut: Arc::clone(cut),
+            ..self.clone()
+        })
     }
 
     /// Whether what ends early now is cut by the shutdown.

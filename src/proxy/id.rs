@@ -1,4 +1,5 @@
-//! Request ids: one on every request that is forwarded, every reply and every log line. Knows nothing else of a request.
+//! Request ids: one on every request that is forwarded, every reply and every log line. Knows
+//! nothing else of a request.
 
 use std::fmt;
 
@@ -15,8 +16,8 @@ const FRESH_BYTES: usize = 32;
 pub(super) struct Id(SmallVec<[u8; FRESH_BYTES]>);
 
 impl Id {
-    /// The id that a trusted proxy gave, where it is visible ASCII and not long; else a new one of 128 random bits. They tell requests
-    /// apart and are no secret: a fast generator will do.
+    /// The id that a trusted proxy gave, where it is visible ASCII and not long; else a new one of
+    /// 128 random bits. They tell requests apart and are no secret: a fast generator will do.
     pub(super) fn of(fields: &Fields, trusted: bool) -> Self {
         let given = if trusted { fields.get(Known::RequestId) } else { None };
         given.filter(|id| is_sane(id)).map_or_else(Self::fresh, |id| Self(SmallVec::from_slice(id)))
@@ -27,7 +28,12 @@ impl Id {
         const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
         let [first, second] = [fastrand::u64(..), fastrand::u64(..)];
         let mut text = [0; FRESH_BYTES];
-        for (digits, nibbles) in text.chunks_exact_mut(8).zip([first & LOW, first >> 4 & LOW, second & LOW, second >> 4 & LOW]) {
+        for (digits, nibbles) in text.chunks_exact_mut(8).zip([
+            first & LOW,
+            first >> 4 & LOW,
+            second & LOW,
+            second >> 4 & LOW,
+        ]) {
             digits.copy_from_slice(&digits_of(nibbles));
         }
         Self(SmallVec::from_buf(text))
@@ -77,10 +83,19 @@ mod tests {
         assert_eq!(given("abc-123", true).as_str(), "abc-123");
         let long = "x".repeat(128);
         assert_eq!(given(&long, true).as_str(), long);
-        for (id, trusted) in [("abc-123", false), ("a b", true), ("", true), ("\u{e9}", true), (&*"x".repeat(129), true)] {
+        for (id, trusted) in [
+            ("abc-123", false),
+            ("a b", true),
+            ("", true),
+            ("\u{e9}", true),
+            (&*"x".repeat(129), true),
+        ] {
             let id = given(id, trusted);
             let id = id.as_str();
-            assert!(id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{id:?}");
+            assert!(
+                id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')),
+                "{id:?}"
+            );
         }
         assert_ne!(Id::fresh().as_str(), Id::fresh().as_str());
     }

@@ -1,4 +1,5 @@
-//! JSON by hand, for the two short texts that a request may cost: a problem document and a log line. Knows neither.
+//! JSON by hand, for the two short texts that a request may cost: a problem document and a log
+//! line. Knows neither.
 
 /// Appends `text` as a JSON string, quotes included.
 pub(super) fn string(out: &mut Vec<u8>, text: &str) {
@@ -9,8 +10,12 @@ pub(super) fn string(out: &mut Vec<u8>, text: &str) {
 
 /// Appends `text` as it stands between a string's quotes.
 pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
-    // Looks at all bytes whatever it finds, so that many are looked at at once: nearly every text stands as it is.
-    if !text.bytes().fold(false, |found, byte| found | matches!(byte, 0..=0x1F | b'"' | b'\\' | 0x7F)) {
+    // Looks at all bytes whatever it finds, so that many are looked at at once: nearly every text
+    // stands as it is.
+    if !text
+        .bytes()
+        .fold(false, |found, byte| found | matches!(byte, 0..=0x1F | b'"' | b'\\' | 0x7F))
+    {
         return out.extend_from_slice(text.as_bytes());
     }
     let mut plain = 0;
@@ -28,7 +33,10 @@ pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
         plain = place + 1;
         if escape.is_empty() {
             out.extend_from_slice(b"\\u00");
-            out.extend([byte >> 4, byte & 15].map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }));
+            out.extend(
+                [byte >> 4, byte & 15]
+                    .map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }),
+            );
         } else {
             out.extend_from_slice(escape);
         }

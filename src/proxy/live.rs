@@ -1,8 +1,9 @@
 //! The house that serves now, and each worker's own hold on it. Knows nothing of what a house does.
 //!
-//! A request keeps the house it began with until its headers are out. If all workers counted those holds on one `Arc`, its cache line
-//! would travel between cores on every request; so each worker holds the house once and counts its requests on an `Arc` of its own. A worker looks for a
-//! new house at each request: an idle one keeps the old house, at most one, until its next.
+//! A request keeps the house it began with until its headers are out. If all workers counted those
+//! holds on one `Arc`, its cache line would travel between cores on every request; so each worker
+//! holds the house once and counts its requests on an `Arc` of its own. A worker looks for a new
+//! house at each request: an idle one keeps the old house, at most one, until its next.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,10 +21,12 @@ thread_local! {
     static KEPT: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
 }
 
-/// The house that serves now. Swapped on reload; a request keeps the one it began with until its headers are out.
+/// The house that serves now. Swapped on reload; a request keeps the one it began with until its
+/// headers are out.
 pub struct Live {
     house: ArcSwap<House>,
-    /// Changes with the house. Only read on the hot path, so its cache line is shared without a fight.
+    /// Changes with the house. Only read on the hot path, so its cache line is shared without a
+    /// fight.
     stamp: AtomicU64,
     /// The grace of a shutdown is over.
     cut: Arc<AtomicBool>,
@@ -62,7 +65,8 @@ impl Live {
     /// This worker's hold on the house of now.
     pub(super) fn load(&self) -> Arc<Local> {
         let stamp = self.stamp.load(Ordering::Acquire);
-        let kept = KEPT.with_borrow(|kept| kept.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone));
+        let kept = KEPT
+            .with_borrow(|kept| kept.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone));
         kept.unwrap_or_else(|| self.renew(stamp))
     }
 

@@ -1,9 +1,12 @@
-//! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of this room.
+//! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of
+//! this room.
 //!
-//! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop` (what concerns only the connection), `routes`
-//! and `trie` (who answers), `admit` with `facts` (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the upstream gets it), `refusal` with `page`
-//! and `grpc`, `reply`, `fields` and `cors` (what the client is told), `visit` with `settle`, `tally`, `access` and `tunnel` (what is left to do at the end). `house` is what all of it is built from,
-//! `live` how it is swapped under load.
+//! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop`
+//! (what concerns only the connection), `routes` and `trie` (who answers), `admit` with `facts`
+//! (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the
+//! upstream gets it), `refusal` with `page` and `grpc`, `reply`, `fields` and `cors` (what the
+//! client is told), `visit` with `settle`, `tally`, `access` and `tunnel` (what is left to do at
+//! the end). `house` is what all of it is built from, `live` how it is swapped under load.
 
 mod settings;
 
@@ -65,8 +68,9 @@ use visit::{Timeout, Visit};
 pub use house::House;
 pub use live::Live;
 pub use settings::{
-    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight, RefusalPage, Respond, Rewrite, RoutePolicy,
-    RouteSettings, SecretField, Settings, Target, Upgrade,
+    Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight,
+    RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, SecretField, Settings, Target,
+    Upgrade,
 };
 
 /// What listeners call.
@@ -93,7 +97,8 @@ impl Handler for Proxy {
     }
 }
 
-/// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte, or when the client goes away.
+/// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte,
+/// or when the client goes away.
 async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
     let mut visit = Visit::begin(local, &request, peer);
     match serve(local, request, peer, &mut visit).await {
@@ -103,15 +108,25 @@ async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
 }
 
 /// A request's way to its reply's head, or to why there is none.
-async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Visit) -> Result<Response, Refusal> {
+async fn serve(
+    local: &Local,
+    mut request: Request,
+    peer: &Peer,
+    visit: &mut Visit,
+) -> Result<Response, Refusal> {
     let house = local.house();
 
-    // One authority and one path, in the one form that is matched, shown to the policy and forwarded.
+    // One authority and one path, in the one form that is matched, shown to the policy and
+    // forwarded.
     let authority = target::normalize(&mut request, visit.client.https, peer, &house.settings)
         .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
     // Before the policy looks: it sees what the upstream will see.
-    let upgrade = hop::strip_request(&mut request.fields, visit.client.trusted, house.settings.underscores_in_headers)
-        .filter(|_| request.version == Version::HTTP_11);
+    let upgrade = hop::strip_request(
+        &mut request.fields,
+        visit.client.trusted,
+        house.settings.underscores_in_headers,
+    )
+    .filter(|_| request.version == Version::HTTP_11);
     if request.version == Version::HTTP_2 {
         hop::join_cookies(&mut request.fields);
     }
@@ -136,12 +151,17 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
     // The policy (Wasm), then the limits that it named (Lua).
     let upstream_fields = match visit.bypasses(&request, &body) {
         true => admit::uncounted(route, &request, target, peer, &parameters, visit)?,
-        false => admit::admit(&house.limiter, route, &request, target, peer, &parameters, visit).await?,
+        false => {
+            admit::admit(&house.limiter, route, &request, target, peer, &parameters, visit).await?
+        }
     };
 
     match &route.answer {
         Answer::Upstream(upstream) => {
-            let rewritten = route.extras.as_ref().map_or(Ok(None), |extras| extras.path_and_query(target, &parameters))?;
+            let rewritten = route
+                .extras
+                .as_ref()
+                .map_or(Ok(None), |extras| extras.path_and_query(target, &parameters))?;
             drop(parameters);
             forward::prepare(&mut request, &authority, &visit.client, peer, &visit.id);
             if let Some(extras) = &route.extras {
@@ -160,7 +180,11 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
                 Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
             };
             let reply = sent.map_err(|error| visit.not_replied(&error))?;
-            if visit.understands(&reply) { Ok(reply) } else { Err(visit.not_replied(&upstream.misunderstood())) }
+            if visit.understands(&reply) {
+                Ok(reply)
+            } else {
+                Err(visit.not_replied(&upstream.misunderstood()))
+            }
         }
         Answer::Respond(own) => {
             let mut fields = own.fields.clone();
@@ -171,7 +195,12 @@ async fn serve(local: &Local, mut request: Request, peer: &Peer, visit: &mut Vis
 }
 
 /// Has the upstream answer, within the time for the whole request.
-async fn send_within(timeout: &Timeout, upstream: &Upstream, request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+async fn send_within(
+    timeout: &Timeout,
+    upstream: &Upstream,
+    request: Request,
+    client: Option<Network>,
+) -> Result<Response, UpstreamError> {
     // Alive until its body was asked how far it has come.
     let sending = pin!(upstream.send_for(request, client));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
@@ -188,8 +217,15 @@ fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     }
     // A gRPC client may also send little for long: see `body_idle`.
     let rate = house.settings.body_rate.filter(|_| !visit.grpc);
-    let sift = if house.settings.underscores_in_headers { hop::sift_trailers } else { hop::sift_trailers_without_underscores };
-    body.limit(route.body_bytes_max).idle_timeout(body_idle(house, route, visit)).at_least(rate).sift_trailers(sift)
+    let sift = if house.settings.underscores_in_headers {
+        hop::sift_trailers
+    } else {
+        hop::sift_trailers_without_underscores
+    };
+    body.limit(route.body_bytes_max)
+        .idle_timeout(body_idle(house, route, visit))
+        .at_least(rate)
+        .sift_trailers(sift)
 }
 
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.

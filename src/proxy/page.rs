@@ -1,7 +1,9 @@
-//! An operator's own body for a refusal: a text with placeholders, each escaped for where it stands. Knows no refusal.
+//! An operator's own body for a refusal: a text with placeholders, each escaped for where it
+//! stands. Knows no refusal.
 //!
-//! `{retry_after}` and its like are placeholders; any other brace is text, so that JSON needs no escapes of its own. In JSON a placeholder
-//! inside a string is escaped, and one that stands alone becomes a whole value: a number, a string, or `null` where there is nothing to say.
+//! `{retry_after}` and its like are placeholders; any other brace is text, so that JSON needs no
+//! escapes of its own. In JSON a placeholder inside a string is escaped, and one that stands alone
+//! becomes a whole value: a number, a string, or `null` where there is nothing to say.
 
 use http::{HeaderValue, StatusCode};
 
@@ -72,13 +74,18 @@ const VALUES: [(&str, Value); 7] = [
 
 impl Page {
     /// Checks a page written under the setting `at`.
-    pub(super) fn build(written: &RefusalPage, at: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+    pub(super) fn build(
+        written: &RefusalPage,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Self> {
         let before = mistakes.len();
         for status in written.statuses.iter().filter(|status| !STATUSES.contains(status)) {
             mistakes.push(Mistake::new(format!("{at}.status"), status.to_string(), "400 to 599"));
         }
         let plain = "text/plain; charset=utf-8";
-        let content_type = rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, mistakes)?;
+        let content_type =
+            rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, mistakes)?;
         let form = Form::of(&content_type);
         match pieces(&written.body, form) {
             Ok(pieces) if mistakes.len() == before => {
@@ -95,7 +102,8 @@ impl Page {
             }
             Ok(_) => {}
             Err(unknown) => {
-                let known: Vec<String> = VALUES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+                let known: Vec<String> =
+                    VALUES.iter().map(|(name, _)| format!("{{{name}}}")).collect();
                 mistakes.push(Mistake::new(
                     format!("{at}.body"),
                     format!("the placeholder {{{unknown}}}"),
@@ -116,8 +124,12 @@ impl Page {
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Piece::Value(Value::Status, place) => number(&mut out, *place, Some(told.status.as_u16().into())),
-                Piece::Value(Value::RetryAfter, place) => number(&mut out, *place, told.retry_after_s),
+                Piece::Value(Value::Status, place) => {
+                    number(&mut out, *place, Some(told.status.as_u16().into()))
+                }
+                Piece::Value(Value::RetryAfter, place) => {
+                    number(&mut out, *place, told.retry_after_s)
+                }
                 Piece::Value(value, place) => text(&mut out, *place, told.text(*value)),
             }
         }
@@ -134,7 +146,9 @@ impl Page {
             limits: text,
             route: text,
         };
-        [told(None, ""), told(Some(1), "\"")].into_iter().all(|told| serde_json::from_slice::<serde_json::Value>(&self.fill(told)).is_ok())
+        [told(None, ""), told(Some(1), "\"")]
+            .into_iter()
+            .all(|told| serde_json::from_slice::<serde_json::Value>(&self.fill(told)).is_ok())
     }
 }
 
@@ -206,7 +220,8 @@ fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
 /// `{name}` at the beginning of `text`, and what follows it.
 fn placeholder(text: &str) -> Option<(&str, &str)> {
     let (name, after) = text.strip_prefix('{')?.split_once('}')?;
-    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let is_name =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     is_name.then_some((name, after))
 }
 
@@ -243,7 +258,11 @@ mod tests {
     use super::*;
 
     fn written(content_type: &str, body: &str) -> RefusalPage {
-        RefusalPage { statuses: vec![429, 503], content_type: Some(content_type.into()), body: body.into() }
+        RefusalPage {
+            statuses: vec![429, 503],
+            content_type: Some(content_type.into()),
+            body: body.into(),
+        }
     }
 
     fn build(content_type: &str, body: &str) -> Result<Page, Vec<Mistake>> {
@@ -268,21 +287,40 @@ mod tests {
     #[test]
     fn each_placeholder_is_escaped_for_where_it_stands() {
         assert_eq!(
-            filled("text/plain", "{status} {title} {retry_after}s {request_id} {route} {limit}{ x }", Some(17)),
+            filled(
+                "text/plain",
+                "{status} {title} {retry_after}s {request_id} {route} {limit}{ x }",
+                Some(17)
+            ),
             "429 Too Many Requests 17s id-1 api { x }"
         );
-        assert_eq!(filled("text/html; charset=utf-8", "<p>{detail}</p>", None), "<p>&lt;/script&gt;&quot;&amp;&#39;\n</p>");
-        assert_eq!(filled("application/problem+json", "{\"a\":\"x{detail}\"}", None), "{\"a\":\"x</script>\\\"&'\\n\"}");
+        assert_eq!(
+            filled("text/html; charset=utf-8", "<p>{detail}</p>", None),
+            "<p>&lt;/script&gt;&quot;&amp;&#39;\n</p>"
+        );
+        assert_eq!(
+            filled("application/problem+json", "{\"a\":\"x{detail}\"}", None),
+            "{\"a\":\"x</script>\\\"&'\\n\"}"
+        );
     }
 
     #[test]
     fn in_json_a_placeholder_alone_is_a_value() {
         let body = "{\"error\": {\"code\": {status}, \"wait\": {retry_after}, \"limit\": {limit}, \"id\": {request_id}, \"s\": \"{retry_after}\"}}";
-        let wait = |seconds| serde_json::from_str::<serde_json::Value>(&filled("application/json", body, seconds)).unwrap();
-        assert_eq!(wait(Some(3)), serde_json::json!({"error": {"code": 429, "wait": 3, "limit": null, "id": "id-1", "s": "3"}}));
+        let wait = |seconds| {
+            serde_json::from_str::<serde_json::Value>(&filled("application/json", body, seconds))
+                .unwrap()
+        };
+        assert_eq!(
+            wait(Some(3)),
+            serde_json::json!({"error": {"code": 429, "wait": 3, "limit": null, "id": "id-1", "s": "3"}})
+        );
         assert_eq!(wait(None)["error"]["wait"], serde_json::Value::Null);
         // A quote that is escaped ends no string.
-        assert_eq!(filled("application/json", r#"["\"{route}", {route}]"#, None), r#"["\"api", "api"]"#);
+        assert_eq!(
+            filled("application/json", r#"["\"{route}", {route}]"#, None),
+            r#"["\"api", "api"]"#
+        );
     }
 
     #[test]
@@ -290,14 +328,20 @@ mod tests {
         let first = |content_type, body| build(content_type, body).unwrap_err().remove(0);
         let unknown = first("text/plain", "{retry_aftr}");
         assert!(
-            unknown.setting == "refusals[0].body" && unknown.found.contains("{retry_aftr}") && unknown.expected.contains("{retry_after}"),
+            unknown.setting == "refusals[0].body"
+                && unknown.found.contains("{retry_aftr}")
+                && unknown.expected.contains("{retry_after}"),
             "{unknown}"
         );
         assert!(first("application/json", "{\"a\": {status}").found.contains("no JSON"));
         assert!(first("application/json", "{\"a\": \"{status}}").found.contains("no JSON"));
         assert_eq!(first("html", "x").setting, "refusals[0].content_type");
         let mut mistakes = Vec::new();
-        Page::build(&RefusalPage { statuses: vec![200], ..written("text/plain", "") }, "refusals[0]", &mut mistakes);
+        Page::build(
+            &RefusalPage { statuses: vec![200], ..written("text/plain", "") },
+            "refusals[0]",
+            &mut mistakes,
+        );
         assert_eq!(mistakes[0].setting, "refusals[0].status");
     }
 }

@@ -1,9 +1,11 @@
 //! The path's normal form, which is forwarded, and the looser form in which a segment is compared
 //! with a route's. Knows no route.
 //!
-//! What a proxy matches and what its upstream understands must be the same path, or a limit can be walked around. So, once, at arrival:
+//! What a proxy matches and what its upstream understands must be the same path, or a limit can be
+//! walked around. So, once, at arrival:
 //!
-//! - escapes of unreserved characters are decoded, all others keep their escape, in upper case (RFC 3986, 6.2.2);
+//! - escapes of unreserved characters are decoded, all others keep their escape, in upper case (RFC
+//!   3986, 6.2.2);
 //! - bytes that may not stand in a path (`"`, `{`, beyond ASCII) are escaped;
 //! - `//` becomes `/`, as under nginx' `merge_slashes on`;
 //! - `.` and `..` are resolved; a path that climbs above the root is refused;
@@ -26,7 +28,8 @@ use super::settings::{EncodedSlash, PathParameters, Paths};
 /// Why a path has no normal form, for the problem document.
 pub(super) type Refused = &'static str;
 
-/// The normal form of `path`, which begins with `/`. Borrowed when it is normal already, the usual case.
+/// The normal form of `path`, which begins with `/`. Borrowed when it is normal already, the usual
+/// case.
 pub(super) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> {
     if !path.starts_with('/') {
         return Err("the path does not begin with a slash");
@@ -34,7 +37,11 @@ pub(super) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> 
     if is_normal(path.as_bytes(), paths) {
         return Ok(Cow::Borrowed(path));
     }
-    let path = if paths.encoded_slash == EncodedSlash::Decode { with_slashes(path) } else { Cow::Borrowed(path) };
+    let path = if paths.encoded_slash == EncodedSlash::Decode {
+        with_slashes(path)
+    } else {
+        Cow::Borrowed(path)
+    };
     let mut out = Vec::with_capacity(path.len() + 16);
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -48,19 +55,28 @@ pub(super) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> 
 /// Whether the path with which `asked` begins is in its normal form: up to a query, where there is
 /// one.
 pub(super) fn begins_normal(asked: &[u8], paths: Paths) -> bool {
-    let path = asked.iter().position(|byte| *byte == b'?').and_then(|end| asked.get(..end)).unwrap_or(asked);
+    let path = asked
+        .iter()
+        .position(|byte| *byte == b'?')
+        .and_then(|end| asked.get(..end))
+        .unwrap_or(asked);
     path.first() == Some(&b'/') && is_normal(path, paths)
 }
 
 fn is_normal(path: &[u8], paths: Paths) -> bool {
-    is_plain(path) && (matches!(paths.parameters, PathParameters::Ignore | PathParameters::Keep) || !path.contains(&b';'))
+    is_plain(path)
+        && (matches!(paths.parameters, PathParameters::Ignore | PathParameters::Keep)
+            || !path.contains(&b';'))
 }
 
 /// With slashes where `%2F` and `%5C` stood.
 fn with_slashes(path: &str) -> Cow<'_, str> {
     let escapes = |text: &str| matches!(text.get(..3), Some("%2F" | "%2f" | "%5C" | "%5c"));
-    let places: SmallVec<[usize; 8]> =
-        path.match_indices('%').map(|(place, _)| place).filter(|place| path.get(*place..).is_some_and(escapes)).collect();
+    let places: SmallVec<[usize; 8]> = path
+        .match_indices('%')
+        .map(|(place, _)| place)
+        .filter(|place| path.get(*place..).is_some_and(escapes))
+        .collect();
     if places.is_empty() {
         return Cow::Borrowed(path);
     }
@@ -76,15 +92,23 @@ fn with_slashes(path: &str) -> Cow<'_, str> {
 }
 
 /// The segment as far as it is forwarded.
-fn parameters_checked(segment: &str, last: bool, parameters: PathParameters) -> Result<&str, Refused> {
+fn parameters_checked(
+    segment: &str,
+    last: bool,
+    parameters: PathParameters,
+) -> Result<&str, Refused> {
     let bare = without_parameters(segment);
     match parameters {
         PathParameters::Keep => Ok(segment),
         PathParameters::Strip => Ok(bare),
-        PathParameters::Reject if bare.len() < segment.len() => Err("the path has parameters (`;`)"),
+        PathParameters::Reject if bare.len() < segment.len() => {
+            Err("the path has parameters (`;`)")
+        }
         // Without its parameters nothing would be left between two slashes, which a server that
         // ignores them merges.
-        PathParameters::Ignore if bare.is_empty() && !segment.is_empty() && !last => Err("the path hides an empty segment"),
+        PathParameters::Ignore if bare.is_empty() && !segment.is_empty() && !last => {
+            Err("the path hides an empty segment")
+        }
         PathParameters::Ignore | PathParameters::Reject => Ok(segment),
     }
 }
@@ -93,7 +117,10 @@ fn parameters_checked(segment: &str, last: bool, parameters: PathParameters) -> 
 pub(super) fn without_parameters(segment: &str) -> &str {
     let end = segment.bytes().enumerate().find_map(|(place, byte)| match byte {
         b';' => Some(place),
-        b'%' => segment.get(place..place + 3).filter(|escape| matches!(*escape, "%3B" | "%3b")).map(|_| place),
+        b'%' => segment
+            .get(place..place + 3)
+            .filter(|escape| matches!(*escape, "%3B" | "%3b"))
+            .map(|_| place),
         _ => None,
     });
     end.and_then(|end| segment.get(..end)).unwrap_or(segment)
@@ -102,7 +129,9 @@ pub(super) fn without_parameters(segment: &str) -> &str {
 /// The path as policies see it: without what routing does not look at because an upstream may not
 /// either.
 pub(super) fn shown(path: &str, paths: Paths) -> Cow<'_, str> {
-    if paths.parameters != PathParameters::Ignore || !path.bytes().any(|byte| matches!(byte, b';' | b'%')) {
+    if paths.parameters != PathParameters::Ignore
+        || !path.bytes().any(|byte| matches!(byte, b';' | b'%'))
+    {
         return Cow::Borrowed(path);
     }
     let mut out = String::with_capacity(path.len());
@@ -121,7 +150,11 @@ pub(super) fn may_fold(segment: &str) -> bool {
 /// A normal segment in the form in which it is compared with a route's: its escapes decoded, in
 /// lower case unless case tells paths apart. Without its parameters where they are ignored.
 pub(super) fn folded(segment: &str, paths: Paths) -> SmallVec<[u8; 64]> {
-    let bare = if paths.parameters == PathParameters::Ignore { without_parameters(segment) } else { segment };
+    let bare = if paths.parameters == PathParameters::Ignore {
+        without_parameters(segment)
+    } else {
+        segment
+    };
     let mut bytes = decode(bare.as_bytes());
     if !paths.case_exact {
         fold_case(&mut bytes);
@@ -137,7 +170,8 @@ pub(super) fn fold_case(bytes: &mut SmallVec<[u8; 64]>) {
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => {
-            let folded: String = text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
+            let folded: String =
+                text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
             *bytes = SmallVec::from_slice(folded.as_bytes());
         }
         Err(_) => bytes.make_ascii_lowercase(),
@@ -148,7 +182,8 @@ pub(super) fn fold_case(bytes: &mut SmallVec<[u8; 64]>) {
 fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.iter().all(|&byte| {
-        let plain = STANDS.get(usize::from(byte)) == Some(&true) && !(before == b'/' && matches!(byte, b'/' | b'.' | b';'));
+        let plain = STANDS.get(usize::from(byte)) == Some(&true)
+            && !(before == b'/' && matches!(byte, b'/' | b'.' | b';'));
         before = byte;
         plain
     })
@@ -159,7 +194,10 @@ const CONTROL: Refused = "the path has a control character";
 /// What may stand in a path, [`stands`] and the slash, by byte.
 static STANDS: [bool; 256] = stand();
 
-#[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, where an index out of bounds is an error of the build"
+)]
 const fn stand() -> [bool; 256] {
     let mut stand = [false; 256];
     let mut byte = 0;
@@ -170,7 +208,8 @@ const fn stand() -> [bool; 256] {
     stand
 }
 
-/// Appends one segment in its normal form, with the slash before it. `out` holds whole segments, each with its slash.
+/// Appends one segment in its normal form, with the slash before it. `out` holds whole segments,
+/// each with its slash.
 fn push_segment(out: &mut Vec<u8>, segment: &str, last: bool, paths: Paths) -> Result<(), Refused> {
     let start = out.len();
     out.push(b'/');
@@ -179,7 +218,9 @@ fn push_segment(out: &mut Vec<u8>, segment: &str, last: bool, paths: Paths) -> R
         b"" | b"." => out.truncate(start),
         b".." => {
             out.truncate(start);
-            let Some(parent) = out.iter().rposition(|byte| *byte == b'/') else { return Err("the path climbs above the root") };
+            let Some(parent) = out.iter().rposition(|byte| *byte == b'/') else {
+                return Err("the path climbs above the root");
+            };
             out.truncate(parent);
         }
         segment if hides_dots(segment) => return Err("the path hides a dot segment"),
@@ -197,12 +238,16 @@ fn normal_segment(out: &mut Vec<u8>, segment: &[u8], paths: Paths) -> Result<(),
     while let Some(byte) = bytes.next() {
         match byte {
             b'%' => {
-                let (Some(high), Some(low)) = (bytes.next().and_then(hex), bytes.next().and_then(hex)) else {
+                let (Some(high), Some(low)) =
+                    (bytes.next().and_then(hex), bytes.next().and_then(hex))
+                else {
                     return Err("the path has a broken escape");
                 };
                 match high << 4 | low {
                     0 => return Err("the path has a NUL"),
-                    byte if byte.is_ascii_control() && !paths.control_characters => return Err(CONTROL),
+                    byte if byte.is_ascii_control() && !paths.control_characters => {
+                        return Err(CONTROL);
+                    }
                     b'/' | b'\\' if paths.encoded_slash == EncodedSlash::Reject => {
                         return Err("the path has an escaped slash or backslash");
                     }
@@ -219,7 +264,8 @@ fn normal_segment(out: &mut Vec<u8>, segment: &[u8], paths: Paths) -> Result<(),
     Ok(())
 }
 
-/// Whether an upstream that takes `%2F` or `%5C` for a separator, or cuts a segment at `;`, would find a dot segment here.
+/// Whether an upstream that takes `%2F` or `%5C` for a separator, or cuts a segment at `;`, would
+/// find a dot segment here.
 fn hides_dots(segment: &[u8]) -> bool {
     if !segment.contains(&b'.') || !segment.iter().any(|byte| matches!(byte, b'%' | b';')) {
         return false;
@@ -275,7 +321,22 @@ const fn unreserved(byte: u8) -> bool {
 
 /// What may stand in a segment without an escape: `pchar` of RFC 3986, 3.3.
 const fn stands(byte: u8) -> bool {
-    unreserved(byte) || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@')
+    unreserved(byte)
+        || matches!(
+            byte,
+            b'!' | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b','
+                | b';'
+                | b'='
+                | b':'
+                | b'@'
+        )
 }
 
 #[cfg(test)]
@@ -306,22 +367,35 @@ mod tests {
     #[test]
     fn a_normal_path_is_borrowed() {
         for path in ["/", "/a", "/a/b.c/", "/v1/users/17;x=1/@me:(a)!*"] {
-            assert!(matches!(normal(path, DEFAULT), Ok(Cow::Borrowed(same)) if same == path), "{path}");
+            assert!(
+                matches!(normal(path, DEFAULT), Ok(Cow::Borrowed(same)) if same == path),
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn what_begins_normal_is_left_as_it_is() {
-        for (asked, expected) in
-            [("/a", true), ("/a?//%61", true), ("/a/", true), ("/a;b", true), ("", false), ("?a", false), ("a", false), ("//", false)]
-        {
+        for (asked, expected) in [
+            ("/a", true),
+            ("/a?//%61", true),
+            ("/a/", true),
+            ("/a;b", true),
+            ("", false),
+            ("?a", false),
+            ("a", false),
+            ("//", false),
+        ] {
             assert_eq!(begins_normal(asked.as_bytes(), DEFAULT), expected, "{asked}");
         }
         for path in ["/a.b/.c", "/%61", "/a//b", "/a/./b", "/a\"b", "/\u{e9}", "/a/;b/c"] {
             assert!(!begins_normal(path.as_bytes(), DEFAULT), "{path}");
         }
         for parameters in [PathParameters::Strip, PathParameters::Reject] {
-            assert!(!begins_normal(b"/a;b", Paths { parameters, ..DEFAULT }) && begins_normal(b"/a", Paths { parameters, ..DEFAULT }));
+            assert!(
+                !begins_normal(b"/a;b", Paths { parameters, ..DEFAULT })
+                    && begins_normal(b"/a", Paths { parameters, ..DEFAULT })
+            );
         }
     }
 
@@ -430,7 +504,12 @@ mod tests {
         }
         // Capitals beyond ASCII, a letter whose capital is an `S`, the Kelvin sign, and what is no
         // UTF-8.
-        for (segment, expected) in [("%C3%89", "\u{e9}".as_bytes()), ("%C5%BF", b"s"), ("%E2%84%AA", b"k"), ("%C3A", b"\xc3a")] {
+        for (segment, expected) in [
+            ("%C3%89", "\u{e9}".as_bytes()),
+            ("%C5%BF", b"s"),
+            ("%E2%84%AA", b"k"),
+            ("%C3A", b"\xc3a"),
+        ] {
             assert_eq!(folded(segment, DEFAULT).as_slice(), expected, "{segment}");
         }
         assert!(!may_fold("login-2.0_~!$&'()*+,=:@"));
@@ -438,7 +517,9 @@ mod tests {
 
     #[test]
     fn policies_see_what_is_matched() {
-        for (path, expected) in [("/a/b", "/a/b"), ("/a;x/b%3By/", "/a/b/"), ("/a/;x", "/a/"), ("/%C3%A9", "/%C3%A9")] {
+        for (path, expected) in
+            [("/a/b", "/a/b"), ("/a;x/b%3By/", "/a/b/"), ("/a/;x", "/a/"), ("/%C3%A9", "/%C3%A9")]
+        {
             assert_eq!(shown(path, DEFAULT), expected, "{path}");
         }
         assert_eq!(shown("/a;x", Paths { parameters: PathParameters::Keep, ..DEFAULT }), "/a;x");
@@ -450,15 +531,25 @@ mod tests {
     }
 
     fn any_paths() -> impl Strategy<Value = Paths> {
-        let slashes = prop::sample::select(vec![EncodedSlash::Reject, EncodedSlash::Keep, EncodedSlash::Decode]);
-        let parameters =
-            prop::sample::select(vec![PathParameters::Ignore, PathParameters::Keep, PathParameters::Strip, PathParameters::Reject]);
-        (slashes, parameters, any::<bool>()).prop_map(|(encoded_slash, parameters, control_characters)| Paths {
-            encoded_slash,
-            parameters,
-            control_characters,
-            ..DEFAULT
-        })
+        let slashes = prop::sample::select(vec![
+            EncodedSlash::Reject,
+            EncodedSlash::Keep,
+            EncodedSlash::Decode,
+        ]);
+        let parameters = prop::sample::select(vec![
+            PathParameters::Ignore,
+            PathParameters::Keep,
+            PathParameters::Strip,
+            PathParameters::Reject,
+        ]);
+        (slashes, parameters, any::<bool>()).prop_map(
+            |(encoded_slash, parameters, control_characters)| Paths {
+                encoded_slash,
+                parameters,
+                control_characters,
+                ..DEFAULT
+            },
+        )
     }
 
     proptest! {

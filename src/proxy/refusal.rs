@@ -1,4 +1,5 @@
-//! Everything that keeps a request from its upstream, and its answer: one short problem document each (RFC 9457). Knows no route.
+//! Everything that keeps a request from its upstream, and its answer: one short problem document
+//! each (RFC 9457). Knows no route.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,8 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 /// What the status says in itself (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
 
-/// Why a request gets no answer from its upstream. What more an answer needs (limits, a denial) stands in the [`Visit`].
+/// Why a request gets no answer from its upstream. What more an answer needs (limits, a denial)
+/// stands in the [`Visit`].
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// 400: it can be read in two ways, or in none.
@@ -60,7 +62,8 @@ pub(super) enum Refusal {
     TooMuchBuffered,
     /// 504.
     UpstreamTooSlow,
-    /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads the answer.
+    /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads
+    /// the answer.
     ClientGone,
 }
 
@@ -73,34 +76,67 @@ pub(super) const SHUTDOWN: u16 = 503;
 impl Refusal {
     /// What the client is told, beside the status.
     fn told(&self) -> (StatusCode, Cow<'static, str>) {
-        let limit = |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
+        let limit =
+            |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
         match self {
             Self::BadRequest(why) => (StatusCode::BAD_REQUEST, sentence(why).into()),
             Self::Unreadable(status) => (*status, unreadable(*status).into()),
             Self::NotImplemented(why) => (StatusCode::NOT_IMPLEMENTED, sentence(why).into()),
             Self::ServerOptions => (StatusCode::NO_CONTENT, "".into()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
-            Self::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into()),
-            Self::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "The request's body came too slowly.".into()),
-            Self::BodyTooLarge { limit_bytes } => (StatusCode::PAYLOAD_TOO_LARGE, limit("request's body", *limit_bytes)),
-            Self::UriTooLong { limit_bytes } => (StatusCode::URI_TOO_LONG, limit("request's target", *limit_bytes as u64)),
-            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "The allowance is used up for now.".into()),
-            Self::Denied => (StatusCode::FORBIDDEN, "".into()),
-            Self::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "Allowances can't be counted at the moment.".into()),
-            Self::PolicyFailed => (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into()),
-            Self::UpstreamFailed => (StatusCode::BAD_GATEWAY, "The upstream can't be reached, or its answer can't be read.".into()),
-            Self::UpstreamOverloaded => (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into()),
-            Self::ClientOverShare => (StatusCode::SERVICE_UNAVAILABLE, "Too many requests of this client are under way.".into()),
-            Self::OutOfDescriptors => (StatusCode::SERVICE_UNAVAILABLE, "Too many connections are open already.".into()),
-            Self::TooMuchBuffered => (StatusCode::SERVICE_UNAVAILABLE, "Too much waits to be read by others at the moment.".into()),
-            Self::UpstreamTooSlow => (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into()),
-            Self::ClientGone => {
-                (StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST), "The request's body ended early.".into())
+            Self::MethodNotAllowed(_) => {
+                (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into())
             }
+            Self::BodyTooSlow => {
+                (StatusCode::REQUEST_TIMEOUT, "The request's body came too slowly.".into())
+            }
+            Self::BodyTooLarge { limit_bytes } => {
+                (StatusCode::PAYLOAD_TOO_LARGE, limit("request's body", *limit_bytes))
+            }
+            Self::UriTooLong { limit_bytes } => {
+                (StatusCode::URI_TOO_LONG, limit("request's target", *limit_bytes as u64))
+            }
+            Self::TooMany => {
+                (StatusCode::TOO_MANY_REQUESTS, "The allowance is used up for now.".into())
+            }
+            Self::Denied => (StatusCode::FORBIDDEN, "".into()),
+            Self::StoreUnavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Allowances can't be counted at the moment.".into(),
+            ),
+            Self::PolicyFailed => {
+                (StatusCode::SERVICE_UNAVAILABLE, "The request could not be decided.".into())
+            }
+            Self::UpstreamFailed => (
+                StatusCode::BAD_GATEWAY,
+                "The upstream can't be reached, or its answer can't be read.".into(),
+            ),
+            Self::UpstreamOverloaded => {
+                (StatusCode::SERVICE_UNAVAILABLE, "The upstream has too much to do.".into())
+            }
+            Self::ClientOverShare => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many requests of this client are under way.".into(),
+            ),
+            Self::OutOfDescriptors => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Too many connections are open already.".into())
+            }
+            Self::TooMuchBuffered => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too much waits to be read by others at the moment.".into(),
+            ),
+            Self::UpstreamTooSlow => {
+                (StatusCode::GATEWAY_TIMEOUT, "The upstream took too long.".into())
+            }
+            Self::ClientGone => (
+                StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST),
+                "The request's body ended early.".into(),
+            ),
         }
     }
 
-    /// The answer, with everything that `visit` knows of limits and of the policy's wishes; and its status, which a gRPC client is told in its own way.
+    /// The answer, with everything that `visit` knows of limits and of the policy's wishes; and its
+    /// status, which a gRPC client is told in its own way.
     pub(super) fn answer(&self, visit: &Visit) -> (StatusCode, Response) {
         let (mut status, mut detail) = self.told();
         let mut fields = Fields::new();
@@ -111,9 +147,15 @@ impl Refusal {
         }
         let mut retry_after_s = None;
         match self {
-            Self::ServerOptions => return (status, reply::whole(&visit.method, status, fields, Vec::new())),
+            Self::ServerOptions => {
+                return (status, reply::whole(&visit.method, status, fields, Vec::new()));
+            }
             Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
-            Self::TooMany => retry_after_s = visit.limits().and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome)),
+            Self::TooMany => {
+                retry_after_s = visit
+                    .limits()
+                    .and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome))
+            }
             Self::Denied => {
                 if let Some(denial) = visit.denial() {
                     status = denied(denial, &mut fields).unwrap_or(status);
@@ -132,7 +174,10 @@ impl Refusal {
         }
         let page = visit.tail.extras.as_ref().and_then(|extras| extras.page(status));
         let (content_type, body) = match page {
-            Some(page) => (page.content_type.as_bytes(), self.page(page, visit, (status, &detail, retry_after_s))),
+            Some(page) => (
+                page.content_type.as_bytes(),
+                self.page(page, visit, (status, &detail, retry_after_s)),
+            ),
             None => (b"application/problem+json".as_slice(), self.document(visit, status, &detail)),
         };
         fields.set(Known::ContentType, content_type);
@@ -141,10 +186,18 @@ impl Refusal {
 
     /// The operator's own body.
     #[cold]
-    fn page(&self, page: &Page, visit: &Visit, (status, detail, retry_after_s): (StatusCode, &str, Option<u64>)) -> Vec<u8> {
+    fn page(
+        &self,
+        page: &Page,
+        visit: &Visit,
+        (status, detail, retry_after_s): (StatusCode, &str, Option<u64>),
+    ) -> Vec<u8> {
         let refused = visit.limits().filter(|_| matches!(self, Self::TooMany));
-        let limits: Vec<&str> =
-            refused.iter().flat_map(|(limits, outcome)| outcome.violated(limits)).map(|(limit, _)| limit.name.as_str()).collect();
+        let limits: Vec<&str> = refused
+            .iter()
+            .flat_map(|(limits, outcome)| outcome.violated(limits))
+            .map(|(limit, _)| limit.name.as_str())
+            .collect();
         page.fill(Told {
             status,
             title: status.canonical_reason().unwrap_or("Refused"),
@@ -160,16 +213,23 @@ impl Refusal {
     fn pushback(&self, visit: &Visit) -> Pushback {
         match self {
             Self::TooMany => {
-                let us = visit.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
+                let us =
+                    visit.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
                 us.map_or(Pushback::Never, |us| Pushback::After(us.div_ceil(1_000)))
             }
-            Self::Denied => visit.denial().and_then(|denial| denial.retry_after_ms).map_or(Pushback::Unsaid, Pushback::After),
+            Self::Denied => visit
+                .denial()
+                .and_then(|denial| denial.retry_after_ms)
+                .map_or(Pushback::Unsaid, Pushback::After),
             _ => Pushback::Unsaid,
         }
     }
 
     /// The problem document.
-    #[allow(clippy::ptr_arg, reason = "whether the words are our own decides whether they are escaped")]
+    #[allow(
+        clippy::ptr_arg,
+        reason = "whether the words are our own decides whether they are escaped"
+    )]
     fn document(&self, visit: &Visit, status: StatusCode, detail: &Cow<'static, str>) -> Vec<u8> {
         let too_many = matches!(self, Self::TooMany);
         let mut out = Vec::with_capacity(256);
@@ -219,7 +279,10 @@ fn unreadable(status: StatusCode) -> &'static str {
 
 fn sentence(why: &str) -> String {
     let mut letters = why.chars();
-    letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
+    letters
+        .next()
+        .map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+        .unwrap_or_default()
 }
 
 impl Visit {
@@ -244,11 +307,17 @@ impl From<Unrouted> for Refusal {
 impl From<&UpstreamError> for Refusal {
     fn from(error: &UpstreamError) -> Self {
         match (&error.body, error.cause) {
-            (Some(BodyError::TooLarge { limit_bytes }), _) => Self::BodyTooLarge { limit_bytes: *limit_bytes },
+            (Some(BodyError::TooLarge { limit_bytes }), _) => {
+                Self::BodyTooLarge { limit_bytes: *limit_bytes }
+            }
             (Some(BodyError::Idle | BodyError::Slow | BodyError::Overdue), _) => Self::BodyTooSlow,
             (Some(BodyError::Malformed), _) => Self::BadRequest("the body's chunks are broken"),
-            (Some(BodyError::Cut(_) | BodyError::Reset), _) | (None, Cause::Body) => Self::ClientGone,
-            (None, Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol) => Self::UpstreamFailed,
+            (Some(BodyError::Cut(_) | BodyError::Reset), _) | (None, Cause::Body) => {
+                Self::ClientGone
+            }
+            (None, Cause::Connect | Cause::Tls | Cause::Cut | Cause::Protocol) => {
+                Self::UpstreamFailed
+            }
             (None, Cause::Overload) => Self::UpstreamOverloaded,
             (None, Cause::Share) => Self::ClientOverShare,
             (None, Cause::Descriptors) => Self::OutOfDescriptors,

@@ -11,7 +11,12 @@ use super::{fields, forward};
 use crate::wire::{Body, Fields, Known, Response};
 
 /// A whole reply. To a HEAD it says its length and has no body.
-pub(super) fn whole(method: &Method, status: StatusCode, mut fields: Fields, body: impl Into<Bytes>) -> Response {
+pub(super) fn whole(
+    method: &Method,
+    status: StatusCode,
+    mut fields: Fields,
+    body: impl Into<Bytes>,
+) -> Response {
     let body = body.into();
     // Neither has a length (RFC 9110, 8.6).
     if status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED {
@@ -21,14 +26,17 @@ pub(super) fn whole(method: &Method, status: StatusCode, mut fields: Fields, bod
     Response { fields, ..Response::new(status, body) }
 }
 
-/// What every reply gets: its request's id, what is left of the limits, what the policy wants said, and whether a rule was set aside.
+/// What every reply gets: its request's id, what is left of the limits, what the policy wants said,
+/// and whether a rule was set aside.
 pub(super) fn dress(fields: &mut Fields, visit: &Visit) {
     if let (Some((limits, outcome)), Some(decision)) = (visit.limits(), &visit.decision) {
         let style = visit.tail.fields;
         // Kept only with a remembered decision, which the policy holds too: for a single request it
         // would be made in vain.
         if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
-            Derived::with(decision, |derived| fields::add(fields, style, limits, outcome, derived.shown(limits)));
+            Derived::with(decision, |derived| {
+                fields::add(fields, style, limits, outcome, derived.shown(limits))
+            });
         } else {
             fields::add(fields, style, limits, outcome, None);
         }

@@ -1,7 +1,8 @@
 //! The path that an upstream is asked for, where it is not the client's. Knows no upstream.
 //!
-//! Policies and logs see the path that the client asked for and that was matched. Both forms below put whole segments of a normal path together,
-//! so that what comes out is normal too: nothing that a client writes can climb out of where the route sends it.
+//! Policies and logs see the path that the client asked for and that was matched. Both forms below
+//! put whole segments of a normal path together, so that what comes out is normal too: nothing that
+//! a client writes can climb out of where the route sends it.
 
 use super::path;
 use super::refusal::Refusal;
@@ -43,24 +44,32 @@ impl Rewriting {
     pub(super) fn build(written: &Rewrite, route: &Pattern, at: &str) -> Result<Self, Mistake> {
         match written {
             Rewrite::Prefix { strip, add } => {
-                let stripped = strip
-                    .as_deref()
-                    .map_or(Ok(0), |strip| stripped(strip, route).map_err(|why| mistake(&format!("{at}.strip_prefix"), strip, why)))?;
-                let added = add
-                    .as_deref()
-                    .map_or(Ok(String::new()), |add| added(add).map_err(|why| mistake(&format!("{at}.add_prefix"), add, why)))?;
+                let stripped = strip.as_deref().map_or(Ok(0), |strip| {
+                    stripped(strip, route)
+                        .map_err(|why| mistake(&format!("{at}.strip_prefix"), strip, why))
+                })?;
+                let added = add.as_deref().map_or(Ok(String::new()), |add| {
+                    added(add).map_err(|why| mistake(&format!("{at}.add_prefix"), add, why))
+                })?;
                 Ok(Self(vec![Part::Text(added), Part::After(stripped)]))
             }
-            Rewrite::Template(text) => template(text, route).map(Self).map_err(|why| mistake(at, text, &why)),
+            Rewrite::Template(text) => {
+                template(text, route).map(Self).map_err(|why| mistake(at, text, &why))
+            }
         }
     }
 
-    /// The upstream's target for a normal path of the client's and its query; `parameters` are the segments that the route's parameters stand for
-    /// in it.
+    /// The upstream's target for a normal path of the client's and its query; `parameters` are the
+    /// segments that the route's parameters stand for in it.
     ///
     /// # Errors
     /// 414 where it would be too long.
-    pub(super) fn apply(&self, path: &str, query: Option<&str>, parameters: &[&str]) -> Result<String, Refusal> {
+    pub(super) fn apply(
+        &self,
+        path: &str,
+        query: Option<&str>,
+        parameters: &[&str],
+    ) -> Result<String, Refusal> {
         let mut text = String::with_capacity(path.len() + query.map_or(0, str::len) + 32);
         for part in &self.0 {
             match part {
@@ -86,19 +95,31 @@ impl Rewriting {
 
 /// What follows the first `segments` of a path, with its slash; nothing where it has no more.
 fn after(path: &str, segments: usize) -> &str {
-    let slash = path.bytes().enumerate().filter(|(_, byte)| *byte == b'/').nth(segments).map(|(place, _)| place);
+    let slash = path
+        .bytes()
+        .enumerate()
+        .filter(|(_, byte)| *byte == b'/')
+        .nth(segments)
+        .map(|(place, _)| place);
     slash.and_then(|slash| path.get(slash..)).unwrap_or_default()
 }
 
-/// How many segments a prefix has. It is counted and not compared: `/%40me` matches a route for `/@me`, and is stripped like it.
+/// How many segments a prefix has. It is counted and not compared: `/%40me` matches a route for
+/// `/@me`, and is stripped like it.
 fn stripped(prefix: &str, route: &Pattern) -> Result<usize, &'static str> {
-    const EXPECTED: &str = "segments with which the route's own path begins, such as \"/api\" of \"/api/*\"";
+    const EXPECTED: &str =
+        "segments with which the route's own path begins, such as \"/api\" of \"/api/*\"";
     let pattern = plain(prefix).ok_or(EXPECTED)?;
-    if route.segments.starts_with(&pattern.segments) { Ok(pattern.segments.len()) } else { Err(EXPECTED) }
+    if route.segments.starts_with(&pattern.segments) {
+        Ok(pattern.segments.len())
+    } else {
+        Err(EXPECTED)
+    }
 }
 
 fn added(prefix: &str) -> Result<String, &'static str> {
-    const EXPECTED: &str = "a path such as \"/v1\", without parameters and without a slash at its end";
+    const EXPECTED: &str =
+        "a path such as \"/v1\", without parameters and without a slash at its end";
     plain(prefix).ok_or(EXPECTED)?;
     path::normal(prefix, WRITTEN).map(std::borrow::Cow::into_owned).map_err(|_| EXPECTED)
 }
@@ -106,7 +127,10 @@ fn added(prefix: &str) -> Result<String, &'static str> {
 /// A path of literal segments that does not end in a slash.
 fn plain(prefix: &str) -> Option<Pattern> {
     let pattern = routes::pattern(prefix, WRITTEN).ok()?;
-    let literal = pattern.segments.iter().all(|segment| matches!(segment, Segment::Literal(bytes) if !bytes.is_empty()));
+    let literal = pattern
+        .segments
+        .iter()
+        .all(|segment| matches!(segment, Segment::Literal(bytes) if !bytes.is_empty()));
     (literal && !pattern.open && !pattern.segments.is_empty()).then_some(pattern)
 }
 
@@ -121,14 +145,24 @@ fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
         parts.push(match segment {
             Segment::Parameter(name) => match known.iter().position(|known| *known == name) {
                 Some(place) => Part::Parameter(place),
-                None if known.is_empty() => return Err(format!("no `{{{name}}}`, since the route's path has no parameters")),
+                None if known.is_empty() => {
+                    return Err(format!(
+                        "no `{{{name}}}`, since the route's path has no parameters"
+                    ));
+                }
                 None => {
-                    let known: Vec<String> = known.iter().map(|known| format!("`{{{known}}}`")).collect();
-                    return Err(format!("a parameter of the route's path ({}), not `{{{name}}}`", known.join(", ")));
+                    let known: Vec<String> =
+                        known.iter().map(|known| format!("`{{{known}}}`")).collect();
+                    return Err(format!(
+                        "a parameter of the route's path ({}), not `{{{name}}}`",
+                        known.join(", ")
+                    ));
                 }
             },
             Segment::Literal(bytes) if bytes.is_empty() => Part::Text("/".into()),
-            Segment::Literal(_) => Part::Text(path::normal(&format!("/{written}"), WRITTEN)?.into_owned()),
+            Segment::Literal(_) => {
+                Part::Text(path::normal(&format!("/{written}"), WRITTEN)?.into_owned())
+            }
         });
     }
     if pattern.open {
@@ -167,7 +201,13 @@ mod tests {
     #[test]
     fn a_prefix_is_taken_off_and_another_put_before() {
         let api = prefix("/api", "");
-        for (asked, expected) in [("/api/a/b?c=/d", "/a/b?c=/d"), ("/api", "/"), ("/api?x", "/?x"), ("/api/", "/"), ("/api/a/", "/a/")] {
+        for (asked, expected) in [
+            ("/api/a/b?c=/d", "/a/b?c=/d"),
+            ("/api", "/"),
+            ("/api?x", "/?x"),
+            ("/api/", "/"),
+            ("/api/a/", "/a/"),
+        ] {
             is("/api/*", &api, asked, &[], expected);
         }
         is("/api/v2/*", &prefix("/api/v2", "/v1"), "/api/v2/x", &[], "/v1/x");
@@ -182,8 +222,20 @@ mod tests {
     #[test]
     fn a_template_holds_the_routes_parameters_and_its_rest() {
         let template = |text: &str| Rewrite::Template(text.into());
-        is("/users/{id}", &template("/v2/users/{id}/profile"), "/users/a%2Fb?x", &["a%2Fb"], "/v2/users/a%2Fb/profile?x");
-        is("/{tenant}/{id}/*", &template("/{id}/of/{tenant}/*"), "/t/7/x/y/", &["t", "7"], "/7/of/t/x/y/");
+        is(
+            "/users/{id}",
+            &template("/v2/users/{id}/profile"),
+            "/users/a%2Fb?x",
+            &["a%2Fb"],
+            "/v2/users/a%2Fb/profile?x",
+        );
+        is(
+            "/{tenant}/{id}/*",
+            &template("/{id}/of/{tenant}/*"),
+            "/t/7/x/y/",
+            &["t", "7"],
+            "/7/of/t/x/y/",
+        );
         is("/{tenant}/{id}/*", &template("/{id}/*"), "/t/7", &["t", "7"], "/7");
         is("/api/*", &template("/*"), "/api", &[], "/");
         is("/api/*", &template("/"), "/api/x?y", &[], "/?y");
@@ -192,13 +244,26 @@ mod tests {
 
     #[test]
     fn what_fits_no_request_of_the_route_is_a_mistake() {
-        for (route, strip) in
-            [("/*", "/api"), ("/api/*", "/ap"), ("/api/{id}", "/api/{id}"), ("/api/*", "/api/"), ("/api/*", "api"), ("/api/*", "/")]
-        {
-            assert_eq!(build(route, &prefix(strip, "")).unwrap_err().setting, "rewrite.strip_prefix", "{strip} of {route}");
+        for (route, strip) in [
+            ("/*", "/api"),
+            ("/api/*", "/ap"),
+            ("/api/{id}", "/api/{id}"),
+            ("/api/*", "/api/"),
+            ("/api/*", "api"),
+            ("/api/*", "/"),
+        ] {
+            assert_eq!(
+                build(route, &prefix(strip, "")).unwrap_err().setting,
+                "rewrite.strip_prefix",
+                "{strip} of {route}"
+            );
         }
         for add in ["v1", "/v1/", "/", "/{id}", "/v1/*", "/a/../b", "/a?b"] {
-            assert_eq!(build("/{id}", &prefix("", add)).unwrap_err().setting, "rewrite.add_prefix", "{add}");
+            assert_eq!(
+                build("/{id}", &prefix("", add)).unwrap_err().setting,
+                "rewrite.add_prefix",
+                "{add}"
+            );
         }
         for (text, expected) in [
             ("/{name}", "(`{id}`), not `{name}`"),
@@ -208,9 +273,17 @@ mod tests {
             ("/../x", "dot segments"),
         ] {
             let mistake = build("/users/{id}", &Rewrite::Template(text.into())).unwrap_err();
-            assert!(mistake.setting == "rewrite" && mistake.expected.contains(expected), "{mistake}");
+            assert!(
+                mistake.setting == "rewrite" && mistake.expected.contains(expected),
+                "{mistake}"
+            );
         }
-        assert!(build("/x", &Rewrite::Template("/{id}".into())).unwrap_err().expected.contains("no parameters"));
+        assert!(
+            build("/x", &Rewrite::Template("/{id}".into()))
+                .unwrap_err()
+                .expected
+                .contains("no parameters")
+        );
     }
 
     proptest! {

@@ -1,8 +1,10 @@
-//! Which route a request takes. The most specific wins, whatever the order in the file: the host (exact, `*.host`, any), then the path segment
-//! by segment (literal, `{name}`, trailing `*`), then the method. Knows nothing of what a route does.
+//! Which route a request takes. The most specific wins, whatever the order in the file: the host
+//! (exact, `*.host`, any), then the path segment by segment (literal, `{name}`, trailing `*`), then
+//! the method. Knows nothing of what a route does.
 //!
-//! A route matches only when host, path and method all do; where the most specific one lacks the method, a less specific one that has it
-//! answers, as in Envoy, Caddy and Go. 405 says that only the method kept every route from matching.
+//! A route matches only when host, path and method all do; where the most specific one lacks the
+//! method, a less specific one that has it answers, as in Envoy, Caddy and Go. 405 says that only
+//! the method kept every route from matching.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -63,20 +65,34 @@ impl Routes {
     /// The first thing in it that can't stand.
     pub(super) fn add(&mut self, index: usize, taken: Taken<'_>) -> Result<Pattern, Mistake> {
         let Taken { host, path, methods, redirects } = taken;
-        let at = |setting: &str, found: &str, expected: &str| Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected);
-        let pattern = pattern(path, self.paths).and_then(|pattern| without_parameters(pattern, self.paths));
+        let at = |setting: &str, found: &str, expected: &str| {
+            Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected)
+        };
+        let pattern =
+            pattern(path, self.paths).and_then(|pattern| without_parameters(pattern, self.paths));
         let pattern = pattern.map_err(|expected| at("path", path, expected))?;
-        let methods = self::methods(methods)
-            .map_err(|(place, expected)| at(&format!("methods[{place}]"), methods.get(place).map_or("", String::as_str), expected))?;
+        let methods = self::methods(methods).map_err(|(place, expected)| {
+            at(
+                &format!("methods[{place}]"),
+                methods.get(place).map_or("", String::as_str),
+                expected,
+            )
+        })?;
         let trie = match host {
             None => &mut self.any,
             Some(host) => {
                 let (tries, name, plain) = match host.strip_prefix('*') {
-                    Some(suffix) => (&mut self.wildcard, suffix, suffix.strip_prefix('.').unwrap_or_default()),
+                    Some(suffix) => {
+                        (&mut self.wildcard, suffix, suffix.strip_prefix('.').unwrap_or_default())
+                    }
                     None => (&mut self.exact, host, host),
                 };
                 if !is_host(plain) {
-                    return Err(at("host", host, "a host name in lower case without a port, or `*.` and one"));
+                    return Err(at(
+                        "host",
+                        host,
+                        "a host name in lower case without a port, or `*.` and one",
+                    ));
                 }
                 tries.entry(name.to_owned()).or_insert_with(|| Trie::new(self.paths))
             }
@@ -96,7 +112,12 @@ impl Routes {
 
     /// The most specific route. `host` is in lower case, without port and final dot, and empty
     /// where the request named none, or no route asks for one.
-    pub(super) fn find<'p>(&self, host: &str, path: &'p str, method: &Method) -> Result<Match<'p>, Unrouted> {
+    pub(super) fn find<'p>(
+        &self,
+        host: &str,
+        path: &'p str,
+        method: &Method,
+    ) -> Result<Match<'p>, Unrouted> {
         let found = match self.know_hosts() {
             false => self.any.find(path, method),
             true => self.tries(host).find_map(|trie| trie.find(path, method)),
@@ -109,7 +130,10 @@ impl Routes {
         let exact = if self.exact.is_empty() { None } else { self.exact.get(host) };
         // Nobody has more labels than HOST_BYTES_MAX allows; `target` refuses longer hosts.
         let dots = if self.wildcard.is_empty() { "" } else { host };
-        let wildcard = dots.match_indices('.').filter(|(dot, _)| *dot > 0).filter_map(|(dot, _)| self.wildcard.get(host.get(dot..)?));
+        let wildcard = dots
+            .match_indices('.')
+            .filter(|(dot, _)| *dot > 0)
+            .filter_map(|(dot, _)| self.wildcard.get(host.get(dot..)?));
         exact.into_iter().chain(wildcard).chain([&self.any])
     }
 
@@ -130,7 +154,9 @@ impl Routes {
 
 /// Reads a route's path; an error says what may stand there.
 pub(super) fn pattern(text: &str, paths: Paths) -> Result<Pattern, &'static str> {
-    let Some(mut rest) = text.strip_prefix('/') else { return Err("a path that begins with a slash: `/v1/*`, `/users/{id}`") };
+    let Some(mut rest) = text.strip_prefix('/') else {
+        return Err("a path that begins with a slash: `/v1/*`, `/users/{id}`");
+    };
     let open = rest == "*" || rest.ends_with("/*");
     if open {
         rest = rest.strip_suffix('*').unwrap_or(rest);
@@ -138,14 +164,17 @@ pub(super) fn pattern(text: &str, paths: Paths) -> Result<Pattern, &'static str>
     let mut segments = Vec::new();
     if !(open && rest.is_empty()) {
         // The slash before the `*`.
-        let mut parts = if open { rest.strip_suffix('/').unwrap_or(rest) } else { rest }.split('/').peekable();
+        let mut parts =
+            if open { rest.strip_suffix('/').unwrap_or(rest) } else { rest }.split('/').peekable();
         while let Some(part) = parts.next() {
             if part.is_empty() && (open || parts.peek().is_some()) {
                 return Err("a path without doubled slashes, since a request's are merged");
             }
             let segment = segment(part, paths)?;
             if let Segment::Parameter(name) = &segment
-                && segments.iter().any(|other| matches!(other, Segment::Parameter(same) if same == name))
+                && segments
+                    .iter()
+                    .any(|other| matches!(other, Segment::Parameter(same) if same == name))
             {
                 return Err("a path that names each parameter once");
             }
@@ -160,9 +189,12 @@ pub(super) fn pattern(text: &str, paths: Paths) -> Result<Pattern, &'static str>
 
 fn segment(part: &str, paths: Paths) -> Result<Segment, &'static str> {
     if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        let plain =
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
         if name.is_empty() || name.len() > PARAMETER_BYTES_MAX || !plain {
-            return Err("a parameter's name of 1 to 64 letters, digits, `_` and `-` between the braces");
+            return Err(
+                "a parameter's name of 1 to 64 letters, digits, `_` and `-` between the braces",
+            );
         }
         return Ok(Segment::Parameter(name.to_owned()));
     }
@@ -186,11 +218,14 @@ fn segment(part: &str, paths: Paths) -> Result<Segment, &'static str> {
 
 /// A literal with parameters would match no request where those are ignored or taken off.
 fn without_parameters(pattern: Pattern, paths: Paths) -> Result<Pattern, &'static str> {
-    let parameters = |segment: &Segment| matches!(segment, Segment::Literal(bytes) if bytes.contains(&b';'));
+    let parameters =
+        |segment: &Segment| matches!(segment, Segment::Literal(bytes) if bytes.contains(&b';'));
     match paths.parameters {
         PathParameters::Keep => Ok(pattern),
         _ if !pattern.segments.iter().any(parameters) => Ok(pattern),
-        _ => Err("a path without `;`: what follows it is matched only with `server.paths.parameters = \"keep\"`"),
+        _ => Err(
+            "a path without `;`: what follows it is matched only with `server.paths.parameters = \"keep\"`",
+        ),
     }
 }
 
@@ -201,7 +236,8 @@ fn methods(names: &[String]) -> Result<Methods, (usize, &'static str)> {
     }
     let mut methods = Vec::with_capacity(names.len());
     for (place, name) in names.iter().enumerate() {
-        let method = Method::from_bytes(name.as_bytes()).map_err(|_| (place, "a method: GET, POST ..."))?;
+        let method =
+            Method::from_bytes(name.as_bytes()).map_err(|_| (place, "a method: GET, POST ..."))?;
         if name.bytes().any(|byte| byte.is_ascii_lowercase()) {
             return Err((place, "a method in upper case: methods are told apart by case"));
         }
@@ -220,8 +256,11 @@ fn is_host(name: &str) -> bool {
     if let Some(address) = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
         return address.parse::<Ipv6Addr>().is_ok_and(|parsed| parsed.to_string() == address);
     }
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
-    name.len() <= HOST_BYTES_MAX && name.split('.').all(|label| !label.is_empty() && label.bytes().all(plain))
+    let plain = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_')
+    };
+    name.len() <= HOST_BYTES_MAX
+        && name.split('.').all(|label| !label.is_empty() && label.bytes().all(plain))
 }
 
 fn shown(text: &str) -> String {
@@ -256,7 +295,12 @@ mod tests {
         built(written).unwrap()
     }
 
-    fn found<'p>(routes: &Routes, host: &str, path: &'p str, method: &Method) -> Option<(usize, Vec<&'p str>)> {
+    fn found<'p>(
+        routes: &Routes,
+        host: &str,
+        path: &'p str,
+        method: &Method,
+    ) -> Option<(usize, Vec<&'p str>)> {
         routes.find(host, path, method).ok().map(|found| (found.route, found.parameters.to_vec()))
     }
 
@@ -295,7 +339,11 @@ mod tests {
         ]);
         let get = |host, path| found(&routes, host, path, &Method::GET).map(|(route, _)| route);
         assert_eq!(get("api.example.com", "/x"), Some(3));
-        assert_eq!(get("api.example.com", "/x/y"), Some(1), "the host's own routes have none for it");
+        assert_eq!(
+            get("api.example.com", "/x/y"),
+            Some(1),
+            "the host's own routes have none for it"
+        );
         assert_eq!(get("a.b.example.com", "/x"), Some(1));
         assert_eq!(get("a.eu.example.com", "/x"), Some(2));
         assert_eq!(get("example.com", "/x"), Some(0));
@@ -304,11 +352,19 @@ mod tests {
 
     #[test]
     fn a_method_decides_last_and_its_lack_is_told_from_no_route() {
-        let routes = routes(&[(None, "/a", &["GET"]), (None, "/a", &["POST", "PUT"]), (None, "/b", &["GET"]), (None, "/b", &[])]);
+        let routes = routes(&[
+            (None, "/a", &["GET"]),
+            (None, "/a", &["POST", "PUT"]),
+            (None, "/b", &["GET"]),
+            (None, "/b", &[]),
+        ]);
         let find = |path, method| routes.find("", path, &method).map(|found| found.route);
         assert_eq!(find("/a", Method::HEAD), Ok(0));
         assert_eq!(find("/a", Method::PUT), Ok(1));
-        assert_eq!(find("/a", Method::DELETE), Err(Unrouted::MethodNotAllowed("GET, HEAD, POST, PUT".into())));
+        assert_eq!(
+            find("/a", Method::DELETE),
+            Err(Unrouted::MethodNotAllowed("GET, HEAD, POST, PUT".into()))
+        );
         assert_eq!(find("/c", Method::GET), Err(Unrouted::NotFound));
         assert_eq!(find("/b", Method::GET), Ok(2));
         assert_eq!(find("/b", Method::HEAD), Ok(2));
@@ -318,7 +374,9 @@ mod tests {
     #[test]
     fn an_escape_is_no_way_round_a_literal() {
         let paths = Paths { encoded_slash: EncodedSlash::Keep, ..Paths::default() };
-        let routes = built_with(paths, &[(None, "/@me", &[]), (None, "/a%2fb", &[]), (None, "/*", &[])]).unwrap();
+        let routes =
+            built_with(paths, &[(None, "/@me", &[]), (None, "/a%2fb", &[]), (None, "/*", &[])])
+                .unwrap();
         let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
         assert_eq!((get("/@me"), get("/%40me")), (0, 0));
         assert_eq!((get("/a%2Fb"), get("/a/b")), (1, 2));
@@ -339,44 +397,80 @@ mod tests {
         ];
         let routes = built(written).unwrap();
         let get = |path| found(&routes, "", path, &Method::GET).unwrap();
-        for path in ["/api/login", "/API/LOGIN", "/api/login/", "/api/login;x", "/api;y/login%3Bx/", "/api/%6Cogin", "/api/login/;x"] {
+        for path in [
+            "/api/login",
+            "/API/LOGIN",
+            "/api/login/",
+            "/api/login;x",
+            "/api;y/login%3Bx/",
+            "/api/%6Cogin",
+            "/api/login/;x",
+        ] {
             assert_eq!(get(path).0, 1, "{path}");
         }
         assert_eq!(get("/api/LOGIN/a;B"), (2, vec!["a;B"]));
         assert_eq!((get("/api/x").0, get("/api/X/y").0, get("/aPi;/x/").0), (3, 3, 3));
-        assert_eq!((get("/docs").0, get("/docs/").0, get("/Docs/;x").0), (4, 5, 5), "each takes its own");
+        assert_eq!(
+            (get("/docs").0, get("/docs/").0, get("/Docs/;x").0),
+            (4, 5, 5),
+            "each takes its own"
+        );
         assert_eq!((get("/end").0, get("/end/").0, get("/end/x").0), (6, 6, 0));
         assert_eq!((get("/%C3%A9T%C3%89").0, get("/%C3%A9t%C3%A8").0), (7, 0));
         let one = routes.find("", "/ONE/", &Method::POST).unwrap().route;
         assert_eq!((one, get("/ONE/").0), (8, 0));
 
-        let exact = Paths { case_exact: true, trailing_slash_exact: true, parameters: PathParameters::Keep, ..Paths::default() };
+        let exact = Paths {
+            case_exact: true,
+            trailing_slash_exact: true,
+            parameters: PathParameters::Keep,
+            ..Paths::default()
+        };
         let routes = built_with(exact, written).unwrap();
         let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
-        assert_eq!((get("/api/Login"), get("/api/Login/"), get("/api/login"), get("/api/Login;x")), (1, 0, 0, 0));
+        assert_eq!(
+            (get("/api/Login"), get("/api/Login/"), get("/api/login"), get("/api/Login;x")),
+            (1, 0, 0, 0)
+        );
         assert_eq!((get("/end"), get("/end/"), get("/API/x/"), get("/api/x")), (0, 6, 3, 0));
     }
 
     #[test]
     fn a_redirect_takes_its_own_final_slash_only() {
         let mut routes = Routes::new(Paths::default());
-        for (index, (path, redirects)) in [("/*", false), ("/docs", true), ("/to/", true), ("/other", false)].into_iter().enumerate() {
+        for (index, (path, redirects)) in
+            [("/*", false), ("/docs", true), ("/to/", true), ("/other", false)]
+                .into_iter()
+                .enumerate()
+        {
             routes.add(index, Taken { host: None, path, methods: &[], redirects }).unwrap();
         }
         let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
-        assert_eq!((get("/docs"), get("/Docs"), get("/docs/"), get("/to"), get("/to/"), get("/other/")), (1, 1, 0, 0, 2, 3));
+        assert_eq!(
+            (get("/docs"), get("/Docs"), get("/docs/"), get("/to"), get("/to/"), get("/other/")),
+            (1, 1, 0, 0, 2, 3)
+        );
     }
 
     #[test]
     fn what_would_match_nothing_is_a_mistake() {
-        let setting = |paths, path| built_with(paths, &[(None, path, &[])]).map(|_| ()).map_err(|mistake| mistake.setting);
+        let setting = |paths, path| {
+            built_with(paths, &[(None, path, &[])]).map(|_| ()).map_err(|mistake| mistake.setting)
+        };
         let default = Paths::default();
         for path in ["/a;b", "/a%3Bb", "/a%2Fb", "/a%5Cb", "/%0A"] {
             assert_eq!(setting(default, path), Err("routes[0].path".into()), "{path}");
         }
-        assert_eq!(setting(Paths { encoded_slash: EncodedSlash::Decode, ..default }, "/a%2Fb"), Err("routes[0].path".into()));
+        assert_eq!(
+            setting(Paths { encoded_slash: EncodedSlash::Decode, ..default }, "/a%2Fb"),
+            Err("routes[0].path".into())
+        );
         for path in ["/a;b", "/a%3Bb", "/;a"] {
-            assert_eq!(setting(Paths { parameters: PathParameters::Keep, ..default }, path), Ok(()), "{path}");
+            assert_eq!(
+                setting(Paths { parameters: PathParameters::Keep, ..default }, path),
+                Ok(()),
+                "{path}"
+            );
         }
         let mistake = built(&[(None, "/a/B", &[]), (None, "/A/b", &[])]).unwrap_err();
         assert!(mistake.expected.contains("server.paths.case"), "{mistake}");
@@ -392,20 +486,42 @@ mod tests {
         assert!(mistake.expected.contains("routes[0]"), "{mistake}");
         tie(&[(None, "/%61", &["GET", "PUT"]), (None, "/a", &["PUT"])]);
         tie(&[(Some("a.b"), "/*", &[]), (Some("a.b"), "/*", &[])]);
-        routes(&[(Some("a.b"), "/*", &[]), (Some("*.b"), "/*", &[]), (None, "/*", &[]), (None, "/", &[])]);
+        routes(&[
+            (Some("a.b"), "/*", &[]),
+            (Some("*.b"), "/*", &[]),
+            (None, "/*", &[]),
+            (None, "/", &[]),
+        ]);
     }
 
     #[test]
     fn what_can_not_stand_in_a_route_is_a_mistake_at_its_setting() {
-        for path in ["", "v1", "/v1*", "/*/a", "/a//b", "//*", "/{}", "/{a}b", "/{a b}", "/{a}/{a}", "/a/../b", "/.", "/a?b", "/%", "/a\\"]
-        {
-            assert_eq!(built(&[(None, path, &[])]).unwrap_err().setting, "routes[0].path", "{path}");
+        for path in [
+            "", "v1", "/v1*", "/*/a", "/a//b", "//*", "/{}", "/{a}b", "/{a b}", "/{a}/{a}",
+            "/a/../b", "/.", "/a?b", "/%", "/a\\",
+        ] {
+            assert_eq!(
+                built(&[(None, path, &[])]).unwrap_err().setting,
+                "routes[0].path",
+                "{path}"
+            );
         }
-        for host in ["", "*", "*a", "*.", "A.com", "a:80", "a..b", ".a", "a/b", "*.*.a", "[::0]", "[x]"] {
-            assert_eq!(built(&[(Some(host), "/", &[])]).unwrap_err().setting, "routes[0].host", "{host}");
+        for host in
+            ["", "*", "*a", "*.", "A.com", "a:80", "a..b", ".a", "a/b", "*.*.a", "[::0]", "[x]"]
+        {
+            assert_eq!(
+                built(&[(Some(host), "/", &[])]).unwrap_err().setting,
+                "routes[0].host",
+                "{host}"
+            );
         }
         for method in ["", "get", "A B", "CONNECT", "TRACE"] {
-            let taken = Taken { host: None, path: "/", methods: &["PUT".to_owned(), method.to_owned()], redirects: false };
+            let taken = Taken {
+                host: None,
+                path: "/",
+                methods: &["PUT".to_owned(), method.to_owned()],
+                redirects: false,
+            };
             let written = Routes::new(Paths::default()).add(0, taken);
             assert_eq!(written.unwrap_err().setting, "routes[0].methods[1]", "{method}");
         }
@@ -414,12 +530,15 @@ mod tests {
 
     /// What the documentation says, without a trie: compare everything.
     fn naive(written: &[(Vec<&str>, bool)], path: &[&str]) -> Option<usize> {
-        let path: Vec<String> =
-            path.iter().map(|segment| segment.to_lowercase().split(';').next().unwrap_or_default().to_owned()).collect();
+        let path: Vec<String> = path
+            .iter()
+            .map(|segment| segment.to_lowercase().split(';').next().unwrap_or_default().to_owned())
+            .collect();
         let rank = |(pattern, open): &(Vec<&str>, bool)| {
             // No pattern here ends in a slash, so a path that does takes one without, before one
             // that is open.
-            let slashed = path.last().is_some_and(String::is_empty) && path.len() == pattern.len() + 1;
+            let slashed =
+                path.last().is_some_and(String::is_empty) && path.len() == pattern.len() + 1;
             if path.len() < pattern.len() || (path.len() > pattern.len() && !open && !slashed) {
                 return None;
             }
@@ -434,7 +553,8 @@ mod tests {
             ranks.push(if *open { 1 } else { 4 });
             Some(ranks)
         };
-        let ranked = written.iter().enumerate().filter_map(|(index, route)| Some((rank(route)?, index)));
+        let ranked =
+            written.iter().enumerate().filter_map(|(index, route)| Some((rank(route)?, index)));
         ranked.max().map(|(_, index)| index)
     }
 

@@ -22,7 +22,8 @@ impl Rules {
     /// Checks what is written under the setting `at`; `None` where nothing is.
     ///
     /// # Errors
-    /// All of them: names that are none, or that belong to a connection or to a message's framing, and values that are none.
+    /// All of them: names that are none, or that belong to a connection or to a message's framing,
+    /// and values that are none.
     pub(super) fn build(written: &HeaderRules, at: &str) -> Result<Option<Self>, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let mut rules = Self {
@@ -31,7 +32,11 @@ impl Rules {
                 .iter()
                 .enumerate()
                 .filter_map(|(place, name)| {
-                    self::name(name).map_err(|why| mistakes.push(mistake(&format!("{at}.remove[{place}]"), name, why))).ok()
+                    self::name(name)
+                        .map_err(|why| {
+                            mistakes.push(mistake(&format!("{at}.remove[{place}]"), name, why))
+                        })
+                        .ok()
                 })
                 .collect(),
             set: fields(&written.set, &format!("{at}.set"), true, &mut mistakes),
@@ -40,7 +45,14 @@ impl Rules {
         for secret in &written.secrets {
             let sets = secret.key.starts_with("set");
             let into = if sets { &mut rules.set } else { &mut rules.add };
-            push(into, &format!("{at}.{}", secret.key), (&secret.name, &secret.value), sets, true, &mut mistakes);
+            push(
+                into,
+                &format!("{at}.{}", secret.key),
+                (&secret.name, &secret.value),
+                sets,
+                true,
+                &mut mistakes,
+            );
         }
         if !mistakes.is_empty() {
             return Err(mistakes);
@@ -63,7 +75,12 @@ impl Rules {
 }
 
 /// Checks names and values under the setting `at`; `once` where a name may stand but once.
-pub(super) fn fields(written: &[(String, String)], at: &str, once: bool, mistakes: &mut Vec<Mistake>) -> Vec<(HeaderName, HeaderValue)> {
+pub(super) fn fields(
+    written: &[(String, String)],
+    at: &str,
+    once: bool,
+    mistakes: &mut Vec<Mistake>,
+) -> Vec<(HeaderName, HeaderValue)> {
     let mut fields: Vec<(HeaderName, HeaderValue)> = Vec::with_capacity(written.len());
     for (name, value) in written {
         push(&mut fields, at, (name, value), once, false, mistakes);
@@ -104,7 +121,11 @@ fn push(
 }
 
 /// Checks the setting `at`.content_type.
-pub(super) fn content_type(written: &str, at: &str, mistakes: &mut Vec<Mistake>) -> Option<HeaderValue> {
+pub(super) fn content_type(
+    written: &str,
+    at: &str,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<HeaderValue> {
     let main = written.split(';').next().unwrap_or_default().trim();
     let token = |text: &str| HeaderName::from_bytes(text.as_bytes()).is_ok();
     let fits = main.split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
@@ -123,7 +144,9 @@ fn name(name: &str) -> Result<HeaderName, &'static str> {
     let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a field's name")?;
     match header.as_str() {
         "host" => Err("another field: what the upstream gets as Host is said by `upstream_host`"),
-        name if is_reserved_field(name) => Err("a field that is forwarded: this one belongs to a connection, or says where a message ends"),
+        name if is_reserved_field(name) => Err(
+            "a field that is forwarded: this one belongs to a connection, or says where a message ends",
+        ),
         _ => Ok(header),
     }
 }
@@ -150,11 +173,22 @@ mod tests {
             secrets: Vec::new(),
         };
         let mut fields = Fields::new();
-        for (name, value) in [("X-Set", "old"), ("x-set", "older"), ("x-gone", "1"), ("x-kept", "1"), ("x-both", "0")] {
+        for (name, value) in [
+            ("X-Set", "old"),
+            ("x-set", "older"),
+            ("x-gone", "1"),
+            ("x-kept", "1"),
+            ("x-both", "0"),
+        ] {
             fields.append(name, value);
         }
         Rules::build(&written, "r").unwrap().unwrap().apply(&mut fields);
-        let all = |name: &str| fields.get_all(name).map(|value| String::from_utf8(value.to_vec()).unwrap()).collect::<Vec<_>>();
+        let all = |name: &str| {
+            fields
+                .get_all(name)
+                .map(|value| String::from_utf8(value.to_vec()).unwrap())
+                .collect::<Vec<_>>()
+        };
         assert_eq!((all("x-set"), all("x-kept")), (vec!["new".to_owned()], vec!["1".to_owned()]));
         assert_eq!(all("x-both"), ["1", "2", "3"]);
         assert!(!fields.has("x-gone"));
@@ -178,9 +212,20 @@ mod tests {
             secrets: Vec::new(),
         };
         let mistakes = Rules::build(&written, "routes[0].request_headers").unwrap_err();
-        let settings: Vec<&str> =
-            mistakes.iter().filter_map(|mistake| mistake.setting.strip_prefix("routes[0].request_headers.")).collect();
-        let expected = ["remove[1]", "set.Host", "set.content-length", "set.x-a", "set.x-b", "set.X-C", "add.connection", "add.a b"];
+        let settings: Vec<&str> = mistakes
+            .iter()
+            .filter_map(|mistake| mistake.setting.strip_prefix("routes[0].request_headers."))
+            .collect();
+        let expected = [
+            "remove[1]",
+            "set.Host",
+            "set.content-length",
+            "set.x-a",
+            "set.x-b",
+            "set.X-C",
+            "add.connection",
+            "add.a b",
+        ];
         // A value beyond ASCII goes as its UTF-8.
         assert_eq!(settings, expected);
         assert!(mistakes[1].expected.contains("upstream_host"), "{}", mistakes[1]);
@@ -188,9 +233,16 @@ mod tests {
 
     #[test]
     fn a_value_from_elsewhere_is_set_and_never_shown() {
-        let secret = |key, name: &str, value: &str| SecretField { key, name: name.into(), value: value.into() };
+        let secret = |key, name: &str, value: &str| SecretField {
+            key,
+            name: name.into(),
+            value: value.into(),
+        };
         let written = HeaderRules {
-            secrets: vec![secret("set_file", "Authorization", "s3cret"), secret("add_env", "x-key", "s3cret2")],
+            secrets: vec![
+                secret("set_file", "Authorization", "s3cret"),
+                secret("add_env", "x-key", "s3cret2"),
+            ],
             ..HeaderRules::default()
         };
         let rules = Rules::build(&written, "r").unwrap().unwrap();
@@ -204,12 +256,19 @@ mod tests {
 
         let wrong = HeaderRules {
             set: pairs(&[("x-a", "1")]),
-            secrets: vec![secret("set_file", "X-A", "s3cret"), secret("set_env", "x-b", "s3cret\nx"), secret("add_file", "te", "s3cret")],
+            secrets: vec![
+                secret("set_file", "X-A", "s3cret"),
+                secret("set_env", "x-b", "s3cret\nx"),
+                secret("add_file", "te", "s3cret"),
+            ],
             ..HeaderRules::default()
         };
         let mistakes = Rules::build(&wrong, "r").unwrap_err();
         let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
         assert_eq!(settings, ["r.set_file.X-A", "r.set_env.x-b", "r.add_file.te"]);
-        assert!(!mistakes.iter().any(|mistake| mistake.to_string().contains("s3cret")), "{mistakes:?}");
+        assert!(
+            !mistakes.iter().any(|mistake| mistake.to_string().contains("s3cret")),
+            "{mistakes:?}"
+        );
     }
 }

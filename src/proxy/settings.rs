@@ -1,4 +1,5 @@
-//! What a house is built from: routes with the things that they name, and the settings that concern requests. Knows no TOML.
+//! What a house is built from: routes with the things that they name, and the settings that concern
+//! requests. Knows no TOML.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,8 @@ pub struct Respond {
     pub headers: Vec<(String, String)>,
 }
 
-/// What a route does beside deciding and forwarding. A route that names nothing of it pays nothing for it.
+/// What a route does beside deciding and forwarding. A route that names nothing of it pays nothing
+/// for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Changes to the request, as the upstream gets it.
@@ -152,7 +154,10 @@ pub struct SecretField {
 
 impl std::fmt::Debug for SecretField {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("SecretField").field("key", &self.key).field("name", &self.name).finish_non_exhaustive()
+        out.debug_struct("SecretField")
+            .field("key", &self.key)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,7 +171,8 @@ pub enum Rewrite {
         /// What comes first instead.
         add: Option<String>,
     },
-    /// A path with the route's parameters: `/v2/users/{id}`; a final `/*` stands for what the route's own matched.
+    /// A path with the route's parameters: `/v2/users/{id}`; a final `/*` stands for what the
+    /// route's own matched.
     Template(String),
 }
 
@@ -215,7 +221,12 @@ pub struct Paths {
 impl Paths {
     /// The same with all spellings told apart that are forwarded.
     pub(super) fn exact(self) -> Self {
-        Self { parameters: PathParameters::Keep, trailing_slash_exact: true, case_exact: true, ..self }
+        Self {
+            parameters: PathParameters::Keep,
+            trailing_slash_exact: true,
+            case_exact: true,
+            ..self
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a request's limits and its policy are told at its end. Knows no connection.
 //!
-//! `settle` is called where the policy asked for it and the request was let through: after a refusal nothing was taken that it could
-//! change. When it fails, the refunds that the limits declare apply as if it had said nothing.
+//! `settle` is called where the policy asked for it and the request was let through: after a
+//! refusal nothing was taken that it could change. When it fails, the refunds that the limits
+//! declare apply as if it had said nothing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,14 +38,18 @@ pub(super) fn note_trailers(visit: &mut Visit, trailers: &HeaderMap) {
 /// The facts of a head or of trailers, repeated fields repeated.
 pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<(String, String)> {
     let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(prefix)?)));
-    let values = names.flat_map(|(fact, name)| fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned())));
+    let values = names.flat_map(|(fact, name)| {
+        fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned()))
+    });
     values.collect()
 }
 
 /// Asks the policy where it wants to be asked, and settles the grant.
 pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Duration) {
     let adjustments = match memo(visit) {
-        Some((policy, memo)) => ask(visit, policy, memo, &view(visit, policy.response_facts(), ending, bytes, took)),
+        Some((policy, memo)) => {
+            ask(visit, policy, memo, &view(visit, policy.response_facts(), ending, bytes, took))
+        }
         None => Vec::new(),
     };
     if let Some(grant) = visit.grant.take() {
@@ -75,13 +80,21 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
 }
 
 /// How the request ended, as the policy is told it.
-pub(super) fn view(visit: &Visit, names: &[String], ending: Ending, bytes: u64, took: Duration) -> ResponseView {
+pub(super) fn view(
+    visit: &Visit,
+    names: &[String],
+    ending: Ending,
+    bytes: u64,
+    took: Duration,
+) -> ResponseView {
     let mut facts = visit.reply_facts.clone();
     for name in names {
         let value = match name.as_str() {
-            "request.bytes" => {
-                visit.request_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes != BYTES_UNKNOWN)
-            }
+            "request.bytes" => visit
+                .request_bytes
+                .as_ref()
+                .map(|bytes| bytes.load(Ordering::Relaxed))
+                .filter(|bytes| *bytes != BYTES_UNKNOWN),
             "response.bytes" => Some(bytes),
             "duration-ms" => u64::try_from(took.as_millis()).ok(),
             _ => None,
@@ -89,7 +102,11 @@ pub(super) fn view(visit: &Visit, names: &[String], ending: Ending, bytes: u64, 
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
     }
     let limits = visit.limits().map(|(limits, outcome)| {
-        limits.iter().zip(&outcome.limits).map(|(limit, outcome)| (limit.name.clone(), outcome.fits, outcome.remaining)).collect()
+        limits
+            .iter()
+            .zip(&outcome.limits)
+            .map(|(limit, outcome)| (limit.name.clone(), outcome.fits, outcome.remaining))
+            .collect()
     });
     let outcome = match ending {
         Ending::Completed => ResponseOutcome::Completed,

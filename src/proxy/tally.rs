@@ -1,4 +1,5 @@
-//! Counters of one route, looked up once and then only added to. Knows the names of metrics, and no request.
+//! Counters of one route, looked up once and then only added to. Knows the names of metrics, and no
+//! request.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +32,15 @@ pub(super) enum Decided {
 }
 
 impl Decided {
-    const ALL: [Self; 7] = [Self::Admitted, Self::Refused, Self::Bypassed, Self::Denied, Self::Degraded, Self::Unavailable, Self::Failed];
+    const ALL: [Self; 7] = [
+        Self::Admitted,
+        Self::Refused,
+        Self::Bypassed,
+        Self::Denied,
+        Self::Degraded,
+        Self::Unavailable,
+        Self::Failed,
+    ];
 
     pub(super) fn label(self) -> &'static str {
         match self {
@@ -63,8 +72,11 @@ struct Inner {
 
 impl Tally {
     pub(super) fn new(metrics: &Metrics, route: &str, policy: Option<&str>) -> Self {
-        let decisions =
-            policy.map(|policy| Decided::ALL.map(|decided| metrics.counter(names::DECISIONS, &[policy, decided.label()])).to_vec());
+        let decisions = policy.map(|policy| {
+            Decided::ALL
+                .map(|decided| metrics.counter(names::DECISIONS, &[policy, decided.label()]))
+                .to_vec()
+        });
         Self(Arc::new(Inner {
             route: route.to_owned(),
             metrics: metrics.clone(),
@@ -76,7 +88,8 @@ impl Tally {
 
     /// Counts an answer.
     pub(super) fn answered(&self, status: u16) {
-        let codes = usize::from(status / 100).checked_sub(1).and_then(|class| self.0.classes.get(class));
+        let codes =
+            usize::from(status / 100).checked_sub(1).and_then(|class| self.0.classes.get(class));
         let counter = |code: &str| self.0.metrics.counter(names::REQUESTS, &[&self.0.route, code]);
         let Some(codes) = codes else { return counter("other").inc() };
         let codes = codes.get_or_init(|| (0..100).map(|_| OnceLock::new()).collect());
@@ -85,8 +98,9 @@ impl Tally {
         }
     }
 
-    /// Whether a failure of the route's policy is to be logged, and how many were not since the last one that was: a policy that fails at every request
-    /// must not hide what else is said. All of them are counted.
+    /// Whether a failure of the route's policy is to be logged, and how many were not since the
+    /// last one that was: a policy that fails at every request must not hide what else is said. All
+    /// of them are counted.
     pub(super) fn failure_is_said(&self) -> Option<u64> {
         self.0.failures.due()
     }
@@ -130,10 +144,22 @@ mod tests {
         tally.decided(Decided::Failed);
         let text = metrics.encode();
         for (code, count) in [("200", 2), ("429", 1), ("599", 1), ("100", 1), ("other", 2)] {
-            assert!(text.contains(&format!("weir_requests_total{{route=\"api\",code=\"{code}\"}} {count}\n")), "{code}: {text}");
+            assert!(
+                text.contains(&format!(
+                    "weir_requests_total{{route=\"api\",code=\"{code}\"}} {count}\n"
+                )),
+                "{code}: {text}"
+            );
         }
-        for (decision, count) in [("admitted", 1), ("refused", 1), ("unavailable", 1), ("failed", 2)] {
-            assert!(text.contains(&format!("weir_decisions_total{{policy=\"public\",decision=\"{decision}\"}} {count}\n")), "{text}");
+        for (decision, count) in
+            [("admitted", 1), ("refused", 1), ("unavailable", 1), ("failed", 2)]
+        {
+            assert!(
+                text.contains(&format!(
+                    "weir_decisions_total{{policy=\"public\",decision=\"{decision}\"}} {count}\n"
+                )),
+                "{text}"
+            );
         }
     }
 }

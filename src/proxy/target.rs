@@ -1,6 +1,8 @@
-//! What a request asks for: its target's form, its authority and its path, in their normal forms. Knows no route.
+//! What a request asks for: its target's form, its authority and its path, in their normal forms.
+//! Knows no route.
 //!
-//! One authority and one path, or nothing: a request that names two hosts, or none, is refused here, before anyone could read it otherwise.
+//! One authority and one path, or nothing: a request that names two hosts, or none, is refused
+//! here, before anyone could read it otherwise.
 
 use std::borrow::Cow;
 
@@ -32,7 +34,8 @@ pub(super) struct Target<'r> {
     pub(super) authority: &'r Authority,
 }
 
-/// A host and perhaps a port: in lower case, without the scheme's own port and a final dot. Empty where an HTTP/1.0 client named none.
+/// A host and perhaps a port: in lower case, without the scheme's own port and a final dot. Empty
+/// where an HTTP/1.0 client named none.
 #[derive(Debug, Default)]
 pub(super) struct Authority {
     text: SmallVec<[u8; 64]>,
@@ -50,28 +53,38 @@ impl<'r> Target<'r> {
 /// Path and query.
 pub(super) fn split(path_and_query: &str) -> (&str, Option<&str>) {
     let mark = path_and_query.bytes().position(|byte| byte == b'?');
-    let halves = mark.and_then(|mark| Some((path_and_query.get(..mark)?, path_and_query.get(mark + 1..)?)));
+    let halves =
+        mark.and_then(|mark| Some((path_and_query.get(..mark)?, path_and_query.get(mark + 1..)?)));
     halves.map_or((path_and_query, None), |(path, query)| (path, Some(query)))
 }
 
-/// Methods that no route takes: a tunnel is not what Weir is, and an echo would show what is set for the upstream only.
+/// Methods that no route takes: a tunnel is not what Weir is, and an echo would show what is set
+/// for the upstream only.
 pub(super) fn unsupported(method: &Method) -> bool {
     *method == Method::CONNECT || *method == Method::TRACE
 }
 
-/// A standard method in small letters is another method (RFC 9110, 9.1), which many a server takes for the standard one all the same: a limit on POST would
-/// not be asked about `post`.
+/// A standard method in small letters is another method (RFC 9110, 9.1), which many a server takes
+/// for the standard one all the same: a limit on POST would not be asked about `post`.
 fn is_misspelt(method: &Method) -> bool {
-    const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+    const STANDARD: [&str; 9] =
+        ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
     let text = method.as_str();
-    text.bytes().any(|byte| byte.is_ascii_lowercase()) && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(text))
+    text.bytes().any(|byte| byte.is_ascii_lowercase())
+        && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(text))
 }
 
-/// Brings the target into its normal form, leaves one `Host` that agrees with it, and says whom the client wants to talk to.
+/// Brings the target into its normal form, leaves one `Host` that agrees with it, and says whom the
+/// client wants to talk to.
 ///
 /// # Errors
 /// 400, 414 and 501.
-pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, settings: &Settings) -> Result<Authority, Refusal> {
+pub(super) fn normalize(
+    request: &mut Request,
+    https: bool,
+    peer: &Peer,
+    settings: &Settings,
+) -> Result<Authority, Refusal> {
     let &Settings { uri_bytes_max, paths, .. } = settings;
     if unsupported(&request.method) {
         return Err(Refusal::NotImplemented("this method is not forwarded"));
@@ -96,16 +109,24 @@ pub(super) fn normalize(request: &mut Request, https: bool, peer: &Peer, setting
 
 /// `OPTIONS *` asks about the server as a whole, which is no route.
 fn star(method: &Method) -> Refusal {
-    if *method == Method::OPTIONS { Refusal::ServerOptions } else { Refusal::BadRequest("only OPTIONS may ask for `*`") }
+    if *method == Method::OPTIONS {
+        Refusal::ServerOptions
+    } else {
+        Refusal::BadRequest("only OPTIONS may ask for `*`")
+    }
 }
 
-/// The normal form of path and query, where it is another than the one that came. After an authority the path may be left off: it is `/` then.
+/// The normal form of path and query, where it is another than the one that came. After an
+/// authority the path may be left off: it is `/` then.
 fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<String>, Refusal> {
     let (path, query) = split(asked);
-    let path = match path::normal(if path.is_empty() && after_authority { "/" } else { path }, paths).map_err(Refusal::BadRequest)? {
-        Cow::Borrowed(_) if !path.is_empty() => return Ok(None),
-        normal => normal,
-    };
+    let path =
+        match path::normal(if path.is_empty() && after_authority { "/" } else { path }, paths)
+            .map_err(Refusal::BadRequest)?
+        {
+            Cow::Borrowed(_) if !path.is_empty() => return Ok(None),
+            normal => normal,
+        };
     let text = match query {
         None => path.into_owned(),
         Some(query) => [&*path, "?", query].concat(),
@@ -117,7 +138,8 @@ fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<Str
     Ok(Some(text))
 }
 
-/// The target's own authority counts more than `Host` (RFC 9112, 3.2.2), which is then made to agree.
+/// The target's own authority counts more than `Host` (RFC 9112, 3.2.2), which is then made to
+/// agree.
 fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authority, Refusal> {
     if let Some(named) = request.authority() {
         let authority = Authority::read(named.as_bytes(), https)?;
@@ -131,7 +153,8 @@ fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authorit
     if request.version != Version::HTTP_10 {
         return Err(Refusal::BadRequest("there is no Host field"));
     }
-    // The upstream is asked in HTTP/1.1, where there must be one: the address that the client reached.
+    // The upstream is asked in HTTP/1.1, where there must be one: the address that the client
+    // reached.
     request.fields.append(Known::Host, Short::<64>::of(peer.local).as_bytes());
     Ok(Authority::default())
 }
@@ -139,7 +162,11 @@ fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authorit
 fn only_host(fields: &Fields) -> Result<Option<&[u8]>, Refusal> {
     let mut hosts = fields.get_all(Known::Host);
     let first = hosts.next();
-    if hosts.next().is_some() { Err(Refusal::BadRequest("there is more than one Host field")) } else { Ok(first) }
+    if hosts.next().is_some() {
+        Err(Refusal::BadRequest("there is more than one Host field"))
+    } else {
+        Ok(first)
+    }
 }
 
 impl Authority {
@@ -159,14 +186,22 @@ impl Authority {
         let (host, port) = raw.split_at_checked(host_bytes).ok_or(REFUSED)?;
         let bracketed = host.first() == Some(&b'[');
         let fits = if bracketed {
-            host.get(1..host.len() - 1)
-                .is_some_and(|inner| inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')))
+            host.get(1..host.len() - 1).is_some_and(|inner| {
+                inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
+            })
         } else {
-            host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+            host.iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
         };
         let digits = match port {
             [] => port,
-            [b':', digits @ ..] if digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit) && !host.is_empty() => digits,
+            [b':', digits @ ..]
+                if digits.len() <= 5
+                    && digits.iter().all(u8::is_ascii_digit)
+                    && !host.is_empty() =>
+            {
+                digits
+            }
             _ => return Err(REFUSED),
         };
         if !fits {
@@ -207,13 +242,19 @@ fn default_port(https: bool) -> &'static [u8] {
 /// in small letters, or an address, and perhaps a port that is not the scheme's own. None of
 /// anything else.
 fn plain(raw: &[u8], https: bool) -> Option<usize> {
-    let stands = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_');
+    let stands = |byte: &u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_')
+    };
     let host = raw.iter().position(|byte| !stands(byte)).unwrap_or(raw.len());
     let (name, port) = raw.split_at_checked(host)?;
     let named = name.last().is_some_and(|last| *last != b'.');
     let is_normal = match port {
         [] => true,
-        [b':', digits @ ..] => (1..=5).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) && digits != default_port(https),
+        [b':', digits @ ..] => {
+            (1..=5).contains(&digits.len())
+                && digits.iter().all(u8::is_ascii_digit)
+                && digits != default_port(https)
+        }
         _ => false,
     };
     (named && is_normal).then_some(host)
@@ -230,7 +271,12 @@ mod tests {
         Peer::plain(address, "192.0.2.9:8080".parse().unwrap())
     }
 
-    fn ask(method: &str, uri: &str, hosts: &[&str], version: Version) -> (Result<Authority, Refusal>, Request) {
+    fn ask(
+        method: &str,
+        uri: &str,
+        hosts: &[&str],
+        version: Version,
+    ) -> (Result<Authority, Refusal>, Request) {
         let mut request = http::Request::builder().method(method).uri(uri).version(version);
         for host in hosts {
             request = request.header("host", *host);
@@ -255,8 +301,14 @@ mod tests {
 
     #[test]
     fn a_standard_method_is_written_in_capitals() {
-        for (method, forwarded) in [("POST", true), ("post", false), ("pOSt", false), ("purge", true), ("PURGE", true), ("connect", false)]
-        {
+        for (method, forwarded) in [
+            ("POST", true),
+            ("post", false),
+            ("pOSt", false),
+            ("purge", true),
+            ("PURGE", true),
+            ("connect", false),
+        ] {
             let read = ask(method, "/", &["h"], Version::HTTP_11).0;
             assert_eq!(read.is_ok(), forwarded, "{method}");
             assert!(forwarded || matches!(read, Err(Refusal::NotImplemented(_))), "{method}");
@@ -269,7 +321,10 @@ mod tests {
         assert_eq!(path("/%61//b/?x=%61/../&y", &["h"]), "/a/b/?x=%61/../&y");
         let (authority, request) = get("/a?x=?&y", &["h"]).unwrap();
         let target = Target::of(&request, &authority, Paths::default());
-        assert_eq!((target.path, target.query, target.authority.as_str()), ("/a", Some("x=?&y"), "h"));
+        assert_eq!(
+            (target.path, target.query, target.authority.as_str()),
+            ("/a", Some("x=?&y"), "h")
+        );
     }
 
     #[test]
@@ -278,7 +333,10 @@ mod tests {
         assert_eq!(authority("Example.COM.").as_str(), "example.com");
         assert_eq!(authority("example.com:80").as_str(), "example.com");
         assert_eq!((authority("a:8080").as_str(), authority("a:8080").host()), ("a:8080", "a"));
-        assert_eq!((authority("[::1]:443").as_str(), authority("[::1]:443").host()), ("[::1]:443", "[::1]"));
+        assert_eq!(
+            (authority("[::1]:443").as_str(), authority("[::1]:443").host()),
+            ("[::1]:443", "[::1]")
+        );
         assert_eq!(authority("").as_str(), "");
     }
 
@@ -304,29 +362,49 @@ mod tests {
                 "a:x",
                 "[::1]:8",
             ] {
-                let read = Authority::read(raw.as_bytes(), https).ok().map(|read| (read.as_str().to_owned(), read.host().to_owned()));
+                let read = Authority::read(raw.as_bytes(), https)
+                    .ok()
+                    .map(|read| (read.as_str().to_owned(), read.host().to_owned()));
                 // In capitals none is in its normal form.
                 let capitals = Authority::read(raw.to_ascii_uppercase().as_bytes(), https).ok();
-                assert_eq!(read, capitals.map(|read| (read.as_str().to_owned(), read.host().to_owned())), "{raw} {https}");
+                assert_eq!(
+                    read,
+                    capitals.map(|read| (read.as_str().to_owned(), read.host().to_owned())),
+                    "{raw} {https}"
+                );
                 if let Some(host_bytes) = plain(raw.as_bytes(), https) {
-                    assert_eq!(read, Some((raw.to_owned(), raw[..host_bytes].to_owned())), "{raw} {https}");
+                    assert_eq!(
+                        read,
+                        Some((raw.to_owned(), raw[..host_bytes].to_owned())),
+                        "{raw} {https}"
+                    );
                 }
             }
         }
-        assert!(plain(b"a.b", false).is_some() && plain(b"a:8080", true).is_some() && plain(b"a:80", false).is_none());
+        assert!(
+            plain(b"a.b", false).is_some()
+                && plain(b"a:8080", true).is_some()
+                && plain(b"a:80", false).is_none()
+        );
     }
 
     #[test]
     fn an_absolute_target_counts_more_than_host() {
-        let (authority, request) = ask("GET", "http://Real.example/x", &["other", "another"], Version::HTTP_11);
+        let (authority, request) =
+            ask("GET", "http://Real.example/x", &["other", "another"], Version::HTTP_11);
         assert_eq!(authority.unwrap().as_str(), "real.example");
         assert_eq!(host(&request), ["Real.example"]);
-        for (empty, expected) in [("http://a", "/"), ("http://a#x", "/"), ("http://a?x", "/?x"), ("http://a?x#y", "/?x")] {
+        for (empty, expected) in
+            [("http://a", "/"), ("http://a#x", "/"), ("http://a?x", "/?x"), ("http://a?x#y", "/?x")]
+        {
             assert_eq!(path(empty, &[]), expected, "{empty}");
         }
         // As HTTP/1 leaves it where there is no path at all.
         assert_eq!(
-            (normal("", true, Paths::default()).unwrap().as_deref(), normal("", false, Paths::default()).is_err()),
+            (
+                normal("", true, Paths::default()).unwrap().as_deref(),
+                normal("", false, Paths::default()).is_err()
+            ),
             (Some("/"), true)
         );
         assert!(matches!(get("http://user@a/", &[]), Err(Refusal::BadRequest(_))));
@@ -351,7 +429,11 @@ mod tests {
         ] {
             let asked = get("/", hosts);
             if hosts == ["a:"] {
-                assert_eq!(asked.unwrap().0.as_str(), "a", "an empty port is allowed (RFC 3986, 3.2.3)");
+                assert_eq!(
+                    asked.unwrap().0.as_str(),
+                    "a",
+                    "an empty port is allowed (RFC 3986, 3.2.3)"
+                );
             } else {
                 assert!(matches!(asked, Err(Refusal::BadRequest(_))), "{hosts:?}");
             }
@@ -368,7 +450,10 @@ mod tests {
         assert!(matches!(refused("TRACE", "/"), Refusal::NotImplemented(_)));
         assert!(matches!(refused("OPTIONS", "*"), Refusal::ServerOptions));
         assert!(matches!(refused("GET", "*"), Refusal::BadRequest(_)));
-        assert!(matches!(refused("GET", &format!("/{}", "a".repeat(100))), Refusal::UriTooLong { limit_bytes: 100 }));
+        assert!(matches!(
+            refused("GET", &format!("/{}", "a".repeat(100))),
+            Refusal::UriTooLong { limit_bytes: 100 }
+        ));
         assert!(get(&format!("/{}", "a".repeat(99)), &["h"]).is_ok());
     }
 }

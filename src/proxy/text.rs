@@ -1,4 +1,5 @@
-//! Short texts that live in place, so that an address or a number costs no allocation. Knows nothing else of the room.
+//! Short texts that live in place, so that an address or a number costs no allocation. Knows
+//! nothing else of the room.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
@@ -50,7 +51,9 @@ impl AddressText {
         let mut number = itoa::Buffer::new();
         for (index, octet) in v4.octets().into_iter().enumerate() {
             // Sixteen bytes of at most four numbers fit into 48.
-            let _ = text.write_str(if index == 0 { "" } else { "." }).and_then(|()| text.write_str(number.format(octet)));
+            let _ = text
+                .write_str(if index == 0 { "" } else { "." })
+                .and_then(|()| text.write_str(number.format(octet)));
         }
         text
     }
@@ -78,7 +81,14 @@ mod tests {
 
     #[test]
     fn an_address_reads_as_the_standard_library_writes_it() {
-        for address in ["0.0.0.0", "255.255.255.255", "10.2.30.4", "::1", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", "::ffff:1.2.3.4"] {
+        for address in [
+            "0.0.0.0",
+            "255.255.255.255",
+            "10.2.30.4",
+            "::1",
+            "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff",
+            "::ffff:1.2.3.4",
+        ] {
             let parsed: IpAddr = address.parse().unwrap();
             assert_eq!(AddressText::address(parsed).as_str(), parsed.to_string());
         }
@@ -88,6 +98,9 @@ mod tests {
     fn what_is_too_long_is_empty_and_not_cut() {
         assert_eq!(Short::<4>::of("12345").as_str(), "");
         assert_eq!(Short::<4>::of("1234").as_str(), "1234");
-        assert_eq!((Short::<4>::copied("12345").as_str(), Short::<4>::copied("1234").as_str()), ("", "1234"));
+        assert_eq!(
+            (Short::<4>::copied("12345").as_str(), Short::<4>::copied("1234").as_str()),
+            ("", "1234")
+        );
     }
 }

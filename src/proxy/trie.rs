@@ -1,8 +1,10 @@
-//! Paths by segments: of all patterns that match, the most specific. Knows methods only as a list to compare with, and no host.
+//! Paths by segments: of all patterns that match, the most specific. Knows methods only as a list
+//! to compare with, and no host.
 //!
-//! `matchit` refuses `/api/{*rest}` beside `/api/{tenant}/items`; here both stand. A search tries, at each segment, the literal, then
-//! the parameter, then the trailing `*`, and comes back when a branch ends without a route. Each node is entered at most once in a search, since only one
-//! way leads to it: a request costs at most as many steps as the configuration has segments.
+//! `matchit` refuses `/api/{*rest}` beside `/api/{tenant}/items`; here both stand. A search tries,
+//! at each segment, the literal, then the parameter, then the trailing `*`, and comes back when a
+//! branch ends without a route. Each node is entered at most once in a search, since only one way
+//! leads to it: a request costs at most as many steps as the configuration has segments.
 //!
 //! Spellings that many servers take for the same resource are one here, unless [`Paths`] tells them
 //! apart. Literals are kept and compared in their [folded](path::folded) form. A path with a final
@@ -29,7 +31,9 @@ pub(super) struct Pattern {
 impl Pattern {
     /// How its parameters are named, in order.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &String> {
-        self.segments.iter().filter_map(|segment| if let Segment::Parameter(name) = segment { Some(name) } else { None })
+        self.segments.iter().filter_map(|segment| {
+            if let Segment::Parameter(name) = segment { Some(name) } else { None }
+        })
     }
 }
 
@@ -84,7 +88,8 @@ struct Reached<'t> {
     by_other_slash: bool,
 }
 
-/// What a search found: the route, and the segments that its parameters stand for, in the pattern's order.
+/// What a search found: the route, and the segments that its parameters stand for, in the pattern's
+/// order.
 #[derive(Debug)]
 pub(super) struct Match<'p> {
     /// The route's index.
@@ -107,7 +112,13 @@ impl Trie {
     ///
     /// # Errors
     /// The route that matches exactly the same paths and shares a method.
-    pub(super) fn insert(&mut self, pattern: &Pattern, methods: Methods, route: usize, slash_exact: bool) -> Result<(), usize> {
+    pub(super) fn insert(
+        &mut self,
+        pattern: &Pattern,
+        methods: Methods,
+        route: usize,
+        slash_exact: bool,
+    ) -> Result<(), usize> {
         let mut at = 0;
         for segment in &pattern.segments {
             at = self.child(at, segment);
@@ -117,7 +128,11 @@ impl Trie {
         if let Some(other) = leaves.iter().find(|leaf| leaf.methods.overlaps(&methods)) {
             return Err(other.route);
         }
-        leaves.push(Leaf { methods, route, slash_exact: slash_exact || self.paths.trailing_slash_exact });
+        leaves.push(Leaf {
+            methods,
+            route,
+            slash_exact: slash_exact || self.paths.trailing_slash_exact,
+        });
         Ok(())
     }
 
@@ -149,13 +164,18 @@ impl Trie {
     /// The most specific route for a normal `path` and a method.
     pub(super) fn find<'p>(&self, path: &'p str, method: &Method) -> Option<Match<'p>> {
         let mut parameters = Parameters::new();
-        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |reached| best(reached, method))?;
+        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |reached| {
+            best(reached, method)
+        })?;
         Some(Match { route, parameters })
     }
 
-    /// The methods of all routes for `path`; only asked after [`Trie::find`] found none, for `Allow`.
+    /// The methods of all routes for `path`; only asked after [`Trie::find`] found none, for
+    /// `Allow`.
     pub(super) fn methods(&self, path: &str, into: &mut Vec<Method>) {
-        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |reached: Reached<'_>| {
+        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |reached: Reached<
+            '_,
+        >| {
             for leaf in reached.leaves() {
                 if let Methods::Only(methods) = &leaf.methods {
                     into.extend_from_slice(methods);
@@ -165,7 +185,8 @@ impl Trie {
         });
     }
 
-    /// From most to least specific, until `pick` takes one of the leaves. `rest` is what follows the last slash, `None` at the path's end.
+    /// From most to least specific, until `pick` takes one of the leaves. `rest` is what follows
+    /// the last slash, `None` at the path's end.
     fn walk<'p>(
         &self,
         at: usize,
@@ -182,7 +203,8 @@ impl Trie {
         if node.is_only_open() {
             return pick(Reached::exactly(&node.below));
         }
-        let (segment, rest) = rest.split_once('/').map_or((rest, None), |(segment, rest)| (segment, Some(rest)));
+        let (segment, rest) =
+            rest.split_once('/').map_or((rest, None), |(segment, rest)| (segment, Some(rest)));
         let folds = path::may_fold(segment);
         let ignored = folds && self.paths.parameters == PathParameters::Ignore;
         let bare = if ignored { path::without_parameters(segment) } else { segment };
@@ -209,7 +231,11 @@ impl Trie {
     /// Patterns that end in a slash after this node.
     fn slashed(&self, node: &Node) -> &[Leaf] {
         // Sorted: an empty name comes first.
-        let child = node.literals.first().filter(|(name, _)| name.is_empty()).and_then(|(_, child)| self.nodes.get(*child));
+        let child = node
+            .literals
+            .first()
+            .filter(|(name, _)| name.is_empty())
+            .and_then(|(_, child)| self.nodes.get(*child));
         child.map_or(&[], |child| &child.here)
     }
 }
@@ -234,20 +260,28 @@ impl Node {
         self.literals.is_empty() && self.parameter.is_none() && self.here.is_empty()
     }
 
-    /// A segment is compared by what its escapes stand for, so that `/%40me` is no way round a route for `/@me`.
+    /// A segment is compared by what its escapes stand for, so that `/%40me` is no way round a
+    /// route for `/@me`.
     fn literal(&self, segment: &str, folds: bool, paths: Paths) -> Option<usize> {
         if self.literals.is_empty() {
             return None;
         }
-        let find = |bytes: &[u8]| self.literals.binary_search_by(|(name, _)| name.as_slice().cmp(bytes)).ok();
-        let found = if folds { find(&path::folded(segment, paths)) } else { find(segment.as_bytes()) };
+        let find = |bytes: &[u8]| {
+            self.literals.binary_search_by(|(name, _)| name.as_slice().cmp(bytes)).ok()
+        };
+        let found =
+            if folds { find(&path::folded(segment, paths)) } else { find(segment.as_bytes()) };
         self.literals.get(found?).map(|(_, child)| *child)
     }
 }
 
 /// The route that names the method, else one whose GET stands for HEAD, else one for any method.
 fn best(reached: Reached<'_>, method: &Method) -> Option<usize> {
-    reached.leaves().filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route))).max().map(|(_, route)| route)
+    reached
+        .leaves()
+        .filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route)))
+        .max()
+        .map(|(_, route)| route)
 }
 
 impl Methods {
@@ -256,7 +290,9 @@ impl Methods {
         match self {
             Self::Any => Some(0),
             Self::Only(methods) if methods.contains(method) => Some(2),
-            Self::Only(methods) if *method == Method::HEAD && methods.contains(&Method::GET) => Some(1),
+            Self::Only(methods) if *method == Method::HEAD && methods.contains(&Method::GET) => {
+                Some(1)
+            }
             Self::Only(_) => None,
         }
     }
@@ -264,7 +300,9 @@ impl Methods {
     fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, Self::Any) => true,
-            (Self::Only(ours), Self::Only(theirs)) => ours.iter().any(|method| theirs.contains(method)),
+            (Self::Only(ours), Self::Only(theirs)) => {
+                ours.iter().any(|method| theirs.contains(method))
+            }
             (Self::Any, Self::Only(_)) | (Self::Only(_), Self::Any) => false,
         }
     }

@@ -1,8 +1,10 @@
-//! A connection that has become something else than HTTP (a WebSocket, mostly): two opaque byte streams, joined until both have ended. Knows no protocol.
+//! A connection that has become something else than HTTP (a WebSocket, mostly): two opaque byte
+//! streams, joined until both have ended. Knows no protocol.
 //!
-//! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the upstream agrees with a real 101; before that nothing is
-//! joined. The request is charged once, and its grant is settled when the tunnel ends. `h2c` is never passed on: requests inside it would be seen by
-//! no limit.
+//! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the
+//! upstream agrees with a real 101; before that nothing is joined. The request is charged once, and
+//! its grant is settled when the tunnel ends. `h2c` is never passed on: requests inside it would be
+//! seen by no limit.
 
 use std::future::poll_fn;
 use std::io;
@@ -39,18 +41,26 @@ pub(super) struct Asked {
 
 impl Upgrades {
     /// Checks what is written under the setting `at`.
-    pub(super) fn build(written: &settings::Upgrade, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
+    pub(super) fn build(
+        written: &settings::Upgrade,
+        at: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Self {
         let protocols = written.protocols.iter().map(|protocol| protocol.to_ascii_lowercase());
         let protocols: Vec<String> = protocols.collect();
         for (place, protocol) in protocols.iter().enumerate() {
             let token = |text: &str| http::HeaderName::from_bytes(text.as_bytes()).is_ok();
             let is_one = protocol.split('/').count() <= 2 && protocol.split('/').all(token);
             // Both would carry requests past policies and limits.
-            let is_http = protocol == "h2c" || ["http", "tls"].contains(&protocol.split('/').next().unwrap_or_default());
+            let is_http = protocol == "h2c"
+                || ["http", "tls"].contains(&protocol.split('/').next().unwrap_or_default());
             if !is_one || is_http {
-                let expected =
-                    "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
-                mistakes.push(Mistake::new(format!("{at}.protocols[{place}]"), format!("{protocol:?}"), expected));
+                let expected = "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
+                mistakes.push(Mistake::new(
+                    format!("{at}.protocols[{place}]"),
+                    format!("{protocol:?}"),
+                    expected,
+                ));
             }
         }
         Self { protocols, idle: written.idle }
@@ -64,9 +74,16 @@ impl Upgrades {
     }
 }
 
-/// Says to the upstream what its client wants, as far as the route goes along with it; otherwise it is asked as if nothing had been said.
+/// Says to the upstream what its client wants, as far as the route goes along with it; otherwise it
+/// is asked as if nothing had been said.
 #[cold]
-pub(super) fn ask(upgrades: &Upgrades, request: &mut Request, body: &Body, protocol: Text, visit: &mut Visit) {
+pub(super) fn ask(
+    upgrades: &Upgrades,
+    request: &mut Request,
+    body: &Body,
+    protocol: Text,
+    visit: &mut Visit,
+) {
     if let Some(asked) = upgrades.allow(body, protocol) {
         asked.announce(&mut request.fields);
         request.upgrade = true;
@@ -75,7 +92,8 @@ pub(super) fn ask(upgrades: &Upgrades, request: &mut Request, body: &Body, proto
 }
 
 impl Asked {
-    /// Names the protocol. These fields concern this connection, on which they agree with what follows.
+    /// Names the protocol. These fields concern this connection, on which they agree with what
+    /// follows.
     pub(super) fn announce(&self, fields: &mut Fields) {
         fields.set(Known::Connection, "upgrade");
         fields.set(Known::Upgrade, &self.protocol);
@@ -84,11 +102,14 @@ impl Asked {
     /// Whether the upstream goes on with what was asked for, on a connection that can be had.
     pub(super) fn is_met(&self, reply: &Response) -> bool {
         let mut protocols = reply.fields.get_all(Known::Upgrade);
-        let same = protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(&self.protocol));
-        same && protocols.next().is_none() && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
+        let same =
+            protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(&self.protocol));
+        same && protocols.next().is_none()
+            && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
     }
 
-    /// Joins the upstream's connection and the client's, once the client has its 101, in a task of its own.
+    /// Joins the upstream's connection and the client's, once the client has its 101, in a task of
+    /// its own.
     pub(super) fn join(&self, upstream: Box<dyn Stream>, visit: Box<Visit>) -> wire::Upgrade {
         let (tunnel, idle) = (Tunnel::open(visit), self.idle);
         wire::Upgrade::Then(Box::new(move |client| {
@@ -97,7 +118,8 @@ impl Asked {
     }
 }
 
-/// A tunnel from the upstream's 101 to its end. Dropped before that, its client has gone: it never got its 101, or its worker has stopped.
+/// A tunnel from the upstream's 101 to its end. Dropped before that, its client has gone: it never
+/// got its 101, or its worker has stopped.
 struct Tunnel {
     /// Until it has ended.
     visit: Option<Box<Visit>>,
@@ -162,7 +184,8 @@ pub(super) struct Moved {
     pub(super) down: u64,
 }
 
-/// Passes bytes on in both directions. A side that ends is passed on as an end, and the other may go on.
+/// Passes bytes on in both directions. A side that ends is passed on as an end, and the other may
+/// go on.
 async fn join<C, U>(mut client: C, mut upstream: U, idle: Duration, moved: &mut Moved) -> End
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -173,11 +196,16 @@ where
     alarm.arm(clock::monotonic() + idle);
     poll_fn(|cx| {
         let before = *moved;
-        let polled = (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
+        let polled =
+            (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
         *moved = Moved { up: up.bytes, down: down.bytes };
         match polled {
-            (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => return Poll::Ready(End::Client),
-            (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => return Poll::Ready(End::Upstream),
+            (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => {
+                return Poll::Ready(End::Client);
+            }
+            (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => {
+                return Poll::Ready(End::Upstream);
+            }
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(End::Closed),
             _ => {}
         }
@@ -215,7 +243,16 @@ enum Side {
 impl Half {
     fn new() -> Self {
         let _charge = Charge::of(PIECE_BYTES);
-        Self { buffer: vec![0; PIECE_BYTES].into(), from: 0, to: 0, unflushed: false, ended: false, closed: false, bytes: 0, _charge }
+        Self {
+            buffer: vec![0; PIECE_BYTES].into(),
+            from: 0,
+            to: 0,
+            unflushed: false,
+            ended: false,
+            closed: false,
+            bytes: 0,
+            _charge,
+        }
     }
 
     /// Ready when the source has ended and the sink knows.
@@ -254,7 +291,11 @@ impl Half {
     }
 
     /// Ready when the buffer is empty.
-    fn poll_write<T: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, sink: &mut T) -> Poll<io::Result<()>> {
+    fn poll_write<T: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut T,
+    ) -> Poll<io::Result<()>> {
         while let Some(rest) = self.buffer.get(self.from..self.to).filter(|rest| !rest.is_empty()) {
             let wrote = ready!(Pin::new(&mut *sink).poll_write(cx, rest))?;
             if wrote == 0 {
@@ -276,7 +317,10 @@ mod tests {
     use super::*;
 
     /// Both far ends of a tunnel whose own buffers hold `bytes`.
-    fn tunnel(bytes: usize, idle: Duration) -> (DuplexStream, DuplexStream, JoinHandle<(End, Moved)>) {
+    fn tunnel(
+        bytes: usize,
+        idle: Duration,
+    ) -> (DuplexStream, DuplexStream, JoinHandle<(End, Moved)>) {
         let (client, near) = duplex(bytes);
         let (upstream, far) = duplex(bytes);
         let joined = tokio::spawn(async move {
@@ -331,13 +375,21 @@ mod tests {
     struct Reset;
 
     impl AsyncRead for Reset {
-        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
             Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
         }
     }
 
     impl AsyncWrite for Reset {
-        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
             Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
         }
 

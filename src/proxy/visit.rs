@@ -1,7 +1,9 @@
-//! One request's record: what is known of it so far, and what must happen when it is over, however it ends: settling, metrics, the log line.
+//! One request's record: what is known of it so far, and what must happen when it is over, however
+//! it ends: settling, metrics, the log line.
 //!
-//! It travels with the request, then as the end-hook of the reply's body; dropped before that, because the client went away, it does the same. It
-//! keeps nothing of the house but the route's [`Tail`], so that a long stream does not keep an old configuration.
+//! It travels with the request, then as the end-hook of the reply's body; dropped before that,
+//! because the client went away, it does the same. It keeps nothing of the house but the route's
+//! [`Tail`], so that a long stream does not keep an old configuration.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +38,8 @@ pub(super) struct Visit {
     pub(super) id: Id,
     pub(super) client: Client,
     pub(super) method: Method,
-    /// Its path for the access log, where there is one: in its normal form, or as it came where it has none.
+    /// Its path for the access log, where there is one: in its normal form, or as it came where it
+    /// has none.
     pub(super) path: SmallVec<[u8; 64]>,
     pub(super) tail: Arc<Tail>,
     pub(super) decided: Option<Decided>,
@@ -100,9 +103,15 @@ impl Visit {
         visit
     }
 
-    /// Something has arrived whose head can't be read: nothing is known of it but where it came from.
+    /// Something has arrived whose head can't be read: nothing is known of it but where it came
+    /// from.
     pub(super) fn unread(local: &Local, peer: &Peer) -> Box<Self> {
-        Self::new(local, Client::untrusted(peer), Id::fresh(), Method::from_bytes(b"-").unwrap_or_default())
+        Self::new(
+            local,
+            Client::untrusted(peer),
+            Id::fresh(),
+            Method::from_bytes(b"-").unwrap_or_default(),
+        )
     }
 
     /// Boxed once, since it becomes the end-hook of the reply's body.
@@ -145,8 +154,15 @@ impl Visit {
     }
 
     /// Its route is found.
-    pub(super) fn enter<'h>(&mut self, local: &Local, house: &'h House, index: usize) -> Result<&'h Route, Refusal> {
-        let (Some(route), Some(tail)) = (house.route(index), local.tail(index)) else { return Err(Refusal::NotFound) };
+    pub(super) fn enter<'h>(
+        &mut self,
+        local: &Local,
+        house: &'h House,
+        index: usize,
+    ) -> Result<&'h Route, Refusal> {
+        let (Some(route), Some(tail)) = (house.route(index), local.tail(index)) else {
+            return Err(Refusal::NotFound);
+        };
         self.tail = Arc::clone(tail);
         Ok(route)
     }
@@ -168,7 +184,10 @@ impl Visit {
     /// Whether it is a preflight that its route lets through uncounted: one without a body, as
     /// browsers send it, from an origin of the route's.
     pub(super) fn bypasses(&self, request: &Request, body: &Body) -> bool {
-        let known = self.cors().zip(self.origin.as_deref()).is_some_and(|(cors, origin)| cors.bypasses(origin));
+        let known = self
+            .cors()
+            .zip(self.origin.as_deref())
+            .is_some_and(|(cors, origin)| cors.bypasses(origin));
         known && !body.is_streaming() && cors::preflight(&request.method, &request.fields).is_some()
     }
 
@@ -189,7 +208,8 @@ impl Visit {
         self.decided = Some(decided);
     }
 
-    /// It is about to be sent: from here on the upstream may have got it. The body's size is counted where the policy's `settle` reads it.
+    /// It is about to be sent: from here on the upstream may have got it. The body's size is
+    /// counted where the policy's `settle` reads it.
     pub(super) fn sending(&mut self, body: Body) -> Body {
         self.ending = Ending::ClientGone;
         if !settle::wants(self, "request.bytes") {
@@ -205,11 +225,13 @@ impl Visit {
         let Some(timeout) = timeout else { return body };
         let streams = body.is_streaming();
         let sent = Arc::new(AtomicBool::new(!streams));
-        self.timeout = Some(Box::new(Timeout { deadline: self.started + timeout, sent: Arc::clone(&sent) }));
+        self.timeout =
+            Some(Box::new(Timeout { deadline: self.started + timeout, sent: Arc::clone(&sent) }));
         if streams { body.on_end(move |_: &End| sent.store(true, Ordering::Relaxed)) } else { body }
     }
 
-    /// There is no reply. A request whose own body failed is the client's doing, and refunds nothing.
+    /// There is no reply. A request whose own body failed is the client's doing, and refunds
+    /// nothing.
     pub(super) fn not_replied(&mut self, error: &UpstreamError) -> Refusal {
         self.failure = Some(error.cause.label());
         if error.body.is_none() {
@@ -218,10 +240,13 @@ impl Visit {
         Refusal::from(error)
     }
 
-    /// Whether a reply's status means something here: nobody knows what 600 and above do (RFC 9110, 15), and a 101 agrees to what was asked for.
+    /// Whether a reply's status means something here: nobody knows what 600 and above do (RFC 9110,
+    /// 15), and a 101 agrees to what was asked for.
     pub(super) fn understands(&self, reply: &Response) -> bool {
         match reply.status {
-            StatusCode::SWITCHING_PROTOCOLS => self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply)),
+            StatusCode::SWITCHING_PROTOCOLS => {
+                self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply))
+            }
             status => status.as_u16() < 600,
         }
     }
@@ -245,10 +270,13 @@ impl Visit {
     /// The upstream agrees to another protocol: what is left to do is done at the end of that.
     #[cold]
     fn switch(mut self: Box<Self>, mut reply: Response) -> Response {
-        // There is none (RFC 9110, 8.6), and nobody may take the first bytes of what follows for one.
+        // There is none (RFC 9110, 8.6), and nobody may take the first bytes of what follows for
+        // one.
         reply.fields.remove(Known::ContentLength);
         reply.body = Body::empty();
-        if let (Some(asked), Some(wire::Upgrade::Stream(upstream))) = (self.upgrade.take(), reply.upgrade.take()) {
+        if let (Some(asked), Some(wire::Upgrade::Stream(upstream))) =
+            (self.upgrade.take(), reply.upgrade.take())
+        {
             asked.announce(&mut reply.fields);
             reply.upgrade = Some(asked.join(upstream, self));
         }
@@ -289,7 +317,10 @@ impl Visit {
 
     /// How long it waited for its turn in a leaky bucket, before anything was sent.
     pub(super) fn delayed(&self) -> Duration {
-        self.outcome.as_ref().filter(|outcome| outcome.admitted).map_or(Duration::ZERO, |outcome| Duration::from_micros(outcome.delay_us()))
+        self.outcome
+            .as_ref()
+            .filter(|outcome| outcome.admitted)
+            .map_or(Duration::ZERO, |outcome| Duration::from_micros(outcome.delay_us()))
     }
 
     /// Why it ended before its reply did: its client left, or the grace of a shutdown is over.
@@ -344,7 +375,8 @@ impl OnEnd for Visit {
 }
 
 impl Drop for Visit {
-    /// Only a request whose handler was dropped is not over yet: `listen` does so when the client goes away before the reply.
+    /// Only a request whose handler was dropped is not over yet: `listen` does so when the client
+    /// goes away before the reply.
     fn drop(&mut self) {
         if self.over {
             return;

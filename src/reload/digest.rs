@@ -1,4 +1,5 @@
-//! A watched file and the digest of what was read from it. Knows content only: times and sizes lie, on copies, mounts and stepped clocks.
+//! A watched file and the digest of what was read from it. Knows content only: times and sizes lie,
+//! on copies, mounts and stepped clocks.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -60,7 +61,8 @@ impl Watch {
         Self { path, content, is_folder: false }
     }
 
-    /// A folder with the names that it has now: a file that comes or goes is a change. What its files say is watched with each of them.
+    /// A folder with the names that it has now: a file that comes or goes is a change. What its
+    /// files say is watched with each of them.
     #[must_use]
     pub fn folder(path: impl AsRef<Path>) -> Self {
         let path = absolute(path.as_ref());
@@ -89,7 +91,8 @@ impl Watch {
     pub(super) fn looks_unfinished(&self) -> bool {
         let (Some(before), false) = (self.content, self.is_folder) else { return false };
         let Some(now) = content(&self.path) else { return false };
-        now != before && (now.bytes < before.bytes || (before.ends_in_newline && !now.ends_in_newline))
+        now != before
+            && (now.bytes < before.bytes || (before.ends_in_newline && !now.ends_in_newline))
     }
 }
 
@@ -168,7 +171,10 @@ mod tests {
         ] {
             assert_eq!(unfinished(before, now), expected, "{before:?} {now:?}");
         }
-        assert!(!Watch::absent(file.path()).looks_unfinished() && !Watch::folder("/").looks_unfinished());
+        assert!(
+            !Watch::absent(file.path()).looks_unfinished()
+                && !Watch::folder("/").looks_unfinished()
+        );
         let gone = Watch::read("/absent/file", b"one\n");
         assert!(gone.is_stale() && !gone.looks_unfinished());
     }

@@ -1,8 +1,10 @@
-//! Which names in which directories decide what a watched path says, and the system's watches on those directories.
+//! Which names in which directories decide what a watched path says, and the system's watches on
+//! those directories.
 //!
-//! A path is watched through the directories of all its components, not by the file itself: an editor replaces the file, `ln -sfn` and a
-//! Kubernetes ConfigMap replace a link on the way to it, and it may not exist yet. After each event the watches are made anew, since what
-//! the path means may be another.
+//! A path is watched through the directories of all its components, not by the file itself: an
+//! editor replaces the file, `ln -sfn` and a Kubernetes ConfigMap replace a link on the way to it,
+//! and it may not exist yet. After each event the watches are made anew, since what the path means
+//! may be another.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -28,17 +30,27 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Watches(#[allow(dead_code, reason = "held for its drop")] RecommendedWatcher);
 
 impl Watches {
-    /// Watches all names that decide what `files` say; `changed` is told of each event, and keeps one however many come.
+    /// Watches all names that decide what `files` say; `changed` is told of each event, and keeps
+    /// one however many come.
     pub(super) fn new(files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
         let mut names = HashSet::new();
         let mut directories = Vec::new();
-        let folders: HashSet<PathBuf> = files.iter().filter(|file| file.is_folder()).map(|file| file.path().to_path_buf()).collect();
+        let folders: HashSet<PathBuf> = files
+            .iter()
+            .filter(|file| file.is_folder())
+            .map(|file| file.path().to_path_buf())
+            .collect();
         for file in files.iter().take(FILES_MAX) {
-            if folders.contains(file.path()) && !directories.iter().any(|known| known == file.path()) {
+            if folders.contains(file.path())
+                && !directories.iter().any(|known| known == file.path())
+            {
                 directories.push(file.path().to_path_buf());
             }
             for name in trail(file.path()) {
-                if let Some(directory) = name.parent().filter(|directory| !directories.iter().any(|known| known == directory)) {
+                if let Some(directory) = name
+                    .parent()
+                    .filter(|directory| !directories.iter().any(|known| known == directory))
+                {
                     directories.push(directory.to_path_buf());
                 }
                 names.insert(name);
@@ -55,10 +67,13 @@ impl Watches {
             let needed = files.iter().any(|file| file.path().parent() == Some(directory));
             match watched {
                 Ok(()) => {}
-                // It went while we looked: the directory above it is watched already, and tells when it comes back.
+                // It went while we looked: the directory above it is watched already, and tells
+                // when it comes back.
                 Err(_) if !directory.is_dir() => {}
                 Err(error) if needed => return Err(error),
-                Err(error) => tracing::debug!(%error, directory = %directory.display(), "not watched"),
+                Err(error) => {
+                    tracing::debug!(%error, directory = %directory.display(), "not watched")
+                }
             }
         }
         Ok(Self(watcher))
@@ -70,10 +85,14 @@ fn is_change(event: &Event, names: &HashSet<PathBuf>, folders: &HashSet<PathBuf>
     let written = !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
     // A full queue in the kernel lost events: it may have been any.
     event.need_rescan()
-        || (written && event.paths.iter().any(|path| names.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))))
+        || (written
+            && event.paths.iter().any(|path| {
+                names.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))
+            }))
 }
 
-/// Every name that is looked up on the way to `path`: each component, and those of the links among them; up to the first that is missing.
+/// Every name that is looked up on the way to `path`: each component, and those of the links among
+/// them; up to the first that is missing.
 fn trail(path: &Path) -> Vec<PathBuf> {
     let mut names = Vec::new();
     let mut here = PathBuf::new();

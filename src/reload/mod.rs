@@ -1,6 +1,8 @@
-//! Notices that the configuration changed - a file was saved, `SIGHUP` came, somebody asked - and calls the builder that `app` hands in.
+//! Notices that the configuration changed - a file was saved, `SIGHUP` came, somebody asked - and
+//! calls the builder that `app` hands in.
 //!
-//! Knows neither TOML nor what is built. A [`Watcher`] has a thread of its own, so that compiling a policy never holds a request:
+//! Knows neither TOML nor what is built. A [`Watcher`] has a thread of its own, so that compiling a
+//! policy never holds a request:
 //!
 //! ```no_run
 //! # fn build() -> Result<Vec<weir::reload::Watch>, Vec<weir::reload::Watch>> { Ok(Vec::new()) }
@@ -14,9 +16,10 @@
 //! # }
 //! ```
 //!
-//! What counts as a change is content: each file comes with a digest of what was *read* when the running house was built ([`Watch`]), and the
-//! builder is called when the disk says something else. So nothing is lost that changed while the house was being built, and saving a file
-//! without changing it rebuilds nothing. `SIGHUP` always rebuilds.
+//! What counts as a change is content: each file comes with a digest of what was *read* when the
+//! running house was built ([`Watch`]), and the builder is called when the disk says something
+//! else. So nothing is lost that changed while the house was being built, and saving a file without
+//! changing it rebuilds nothing. `SIGHUP` always rebuilds.
 
 mod digest;
 mod files;
@@ -39,7 +42,8 @@ pub use digest::Watch;
 pub struct Settings {
     /// The configuration and every file that it names, with what was read there.
     pub files: Vec<Watch>,
-    /// Whether `SIGHUP` reloads; until the process ends it then no longer kills it. A program that embeds Weir may keep it for itself.
+    /// Whether `SIGHUP` reloads; until the process ends it then no longer kills it. A program that
+    /// embeds Weir may keep it for itself.
     pub on_sighup: bool,
 }
 
@@ -70,7 +74,8 @@ pub enum Reloaded {
 pub struct Answer {
     /// What it did.
     pub result: Reloaded,
-    /// What to watch from now on, also what a refused file names: it is there that it will be mended.
+    /// What to watch from now on, also what a refused file names: it is there that it will be
+    /// mended.
     pub files: Vec<Watch>,
 }
 
@@ -82,7 +87,8 @@ pub struct Watcher {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What others ask of the watcher's thread. Each is a flag and not a queue: asked twice is asked once.
+/// What others ask of the watcher's thread. Each is a flag and not a queue: asked twice is asked
+/// once.
 #[derive(Debug, Default)]
 struct Wishes {
     reload: Notify,
@@ -116,8 +122,9 @@ impl Reloaded {
 }
 
 impl Watcher {
-    /// Begins to watch. When it returns, no later change is missed, nor one since the files were read. Where the system has no watches left,
-    /// the files are read every two seconds instead, which the log says.
+    /// Begins to watch. When it returns, no later change is missed, nor one since the files were
+    /// read. Where the system has no watches left, the files are read every two seconds instead,
+    /// which the log says.
     ///
     /// `build` runs on the watcher's thread and may take its time. A panic in it counts as refused.
     ///
@@ -151,9 +158,13 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.wishes.stop.notify_one();
-        // A builder that owns the watcher drops it on the watcher's own thread, which can't wait for itself.
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id()) {
-            // It ends without a panic: the builder's are caught. Nothing could be done about one here.
+        // A builder that owns the watcher drops it on the watcher's own thread, which can't wait
+        // for itself.
+        if let Some(thread) =
+            self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            // It ends without a panic: the builder's are caught. Nothing could be done about one
+            // here.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,5 @@
-//! The watcher's thread: waits for a reason, lets the dust settle, compares, builds, and watches what the answer names.
+//! The watcher's thread: waits for a reason, lets the dust settle, compares, builds, and watches
+//! what the answer names.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,8 +49,13 @@ enum Wake {
 }
 
 /// Runs until it is told to stop; says through `ready` when it watches.
-pub(super) fn run<B>(settings: Settings, metrics: &Metrics, build: B, wishes: &Wishes, ready: &SyncSender<io::Result<()>>)
-where
+pub(super) fn run<B>(
+    settings: Settings,
+    metrics: &Metrics,
+    build: B,
+    wishes: &Wishes,
+    ready: &SyncSender<io::Result<()>>,
+) where
     B: FnMut(Reason) -> Answer,
 {
     let (runtime, hangup) = match prepare(settings.on_sighup) {
@@ -181,7 +187,8 @@ impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
             // As they are now, so that the same files don't make it panic again at once.
             Answer::refused(self.files.iter().map(|file| Watch::now(file.path())).collect())
         });
-        let same_paths = answer.files.iter().map(Watch::path).eq(self.files.iter().map(Watch::path));
+        let same_paths =
+            answer.files.iter().map(Watch::path).eq(self.files.iter().map(Watch::path));
         self.files = answer.files;
         if !same_paths {
             self.watch_anew();

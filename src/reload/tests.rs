@@ -31,7 +31,10 @@ fn read(paths: &[PathBuf]) -> (Vec<Watch>, Vec<String>) {
 }
 
 /// A file that says `bad` is refused; one that says `also NAME` names another.
-fn builder(path: PathBuf, builds: Sender<(Reason, Vec<String>)>) -> impl FnMut(Reason) -> Answer + Send + 'static {
+fn builder(
+    path: PathBuf,
+    builds: Sender<(Reason, Vec<String>)>,
+) -> impl FnMut(Reason) -> Answer + Send + 'static {
     move |reason| {
         let mut paths = vec![path.clone()];
         let (_, first) = read(&paths);
@@ -59,7 +62,9 @@ impl Set {
         let (sender, builds) = channel();
         let metrics = Metrics::new(1);
         let settings = Settings { files, on_sighup: false };
-        let watcher = Watcher::start(settings, metrics.clone(), builder(folder.path().join(file), sender)).unwrap();
+        let watcher =
+            Watcher::start(settings, metrics.clone(), builder(folder.path().join(file), sender))
+                .unwrap();
         Self { folder, metrics, builds, watcher }
     }
 
@@ -74,7 +79,10 @@ impl Set {
     /// Waits for the build that read `text`; a half-written file may have been read before it.
     fn built(&self, text: &str) -> Reason {
         loop {
-            let (reason, texts) = self.builds.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("no build read {text:?}: {error}"));
+            let (reason, texts) = self
+                .builds
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("no build read {text:?}: {error}"));
             if texts.iter().any(|read| read == text) {
                 return reason;
             }
@@ -98,7 +106,10 @@ impl Set {
 
 #[test]
 fn what_looks_unfinished_for_long_is_read_as_it_is() {
-    let set = Set::new(|folder| fs::write(folder.join("proxy.toml"), "one\ntwo\n").unwrap(), "proxy.toml");
+    let set = Set::new(
+        |folder| fs::write(folder.join("proxy.toml"), "one\ntwo\n").unwrap(),
+        "proxy.toml",
+    );
     fs::write(set.path("proxy.toml"), "one\nt").unwrap();
     assert_eq!(set.built("one\nt"), Reason::FileChanged);
     fs::write(set.path("proxy.toml"), "1").unwrap();
@@ -127,7 +138,8 @@ fn an_editors_new_file_in_the_old_ones_place_is_built_and_so_is_the_next() {
     set.built("four");
 }
 
-/// As the kubelet does it: file -> ..data/file, ..data -> a folder, and a new ..data is renamed over the old.
+/// As the kubelet does it: file -> ..data/file, ..data -> a folder, and a new ..data is renamed
+/// over the old.
 #[test]
 fn a_config_maps_swapped_links_are_followed() {
     let put = |folder: &Path, version: &str, text: &str| {
@@ -185,7 +197,9 @@ fn a_file_that_the_new_one_names_is_watched_from_then_on() {
 #[test]
 fn touching_a_file_builds_nothing() {
     let set = Set::one_file();
-    set.counted(Reloaded::Unchanged, || fs::File::open(set.path("proxy.toml")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap());
+    set.counted(Reloaded::Unchanged, || {
+        fs::File::open(set.path("proxy.toml")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap()
+    });
     // Nor does a neighbour; the next build is the one that was asked for.
     fs::write(set.path("neighbour"), "x").unwrap();
     set.watcher.reload();
@@ -230,8 +244,12 @@ fn hanging_up_rebuilds_though_nothing_changed() {
     let settings = Settings { files: vec![Watch::now(&path)], on_sighup: true };
     let watcher = Watcher::start(settings, Metrics::new(1), builder(path, sender)).unwrap();
     for _ in 0..2 {
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
-        assert_eq!(builds.recv_timeout(PATIENCE).unwrap(), (Reason::Signal, vec!["one".to_owned()]));
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP)
+            .unwrap();
+        assert_eq!(
+            builds.recv_timeout(PATIENCE).unwrap(),
+            (Reason::Signal, vec!["one".to_owned()])
+        );
     }
     drop(watcher);
     // The builder is gone with the thread.
@@ -240,7 +258,10 @@ fn hanging_up_rebuilds_though_nothing_changed() {
 
 #[test]
 fn a_watch_shows_no_digest() {
-    assert_eq!(format!("{:?}", Watch::read("/run/secrets/key", b"hunter2")), "Watch(/run/secrets/key)");
+    assert_eq!(
+        format!("{:?}", Watch::read("/run/secrets/key", b"hunter2")),
+        "Watch(/run/secrets/key)"
+    );
 }
 
 #[test]
@@ -253,12 +274,18 @@ fn a_file_that_comes_into_a_watched_folder_or_leaves_it_is_noticed() {
     let seen = lua.clone();
     let build = move |_| {
         let files = vec![Watch::folder(&seen)];
-        let mut names: Vec<_> = fs::read_dir(&seen).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(&seen).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         sender.send(names).unwrap();
         Answer::applied(files)
     };
-    let _watcher = Watcher::start(Settings { files: vec![Watch::folder(&lua)], on_sighup: false }, Metrics::new(1), build).unwrap();
+    let _watcher = Watcher::start(
+        Settings { files: vec![Watch::folder(&lua)], on_sighup: false },
+        Metrics::new(1),
+        build,
+    )
+    .unwrap();
     let built = |names: &[&str]| while builds.recv_timeout(PATIENCE).expect("a build") != names {};
     fs::write(lua.join("b.lua"), "two").unwrap();
     built(&["a.lua", "b.lua"]);
@@ -277,7 +304,8 @@ fn leaving_does_not_wait_for_a_build() {
         Answer::applied(Vec::new())
     };
     let files = vec![Watch::absent(folder.path().join("none"))];
-    let watcher = Watcher::start(Settings { files, on_sighup: false }, Metrics::new(1), build).unwrap();
+    let watcher =
+        Watcher::start(Settings { files, on_sighup: false }, Metrics::new(1), build).unwrap();
     watcher.reload();
     began.recv_timeout(PATIENCE).unwrap();
     // Returns while the builder is at work: it ends only when this test lets it.

@@ -12,7 +12,10 @@ use super::metrics::{add, slot, slots};
 use super::names::Name;
 
 /// Upper bounds in microseconds: from a decision in memory to a slow upstream.
-const BOUNDS_US: [u64; 16] = [1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000, 100_000, 500_000, 2_500_000, 10_000_000, 60_000_000];
+const BOUNDS_US: [u64; 16] = [
+    1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000, 100_000, 500_000, 2_500_000, 10_000_000,
+    60_000_000,
+];
 
 #[repr(align(64))]
 #[derive(Debug, Default)]
@@ -43,7 +46,11 @@ impl Histogram {
         add(&slot.sum_ns, ns, alone);
     }
 
-    pub(super) fn encode(&self, name: Name, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    pub(super) fn encode(
+        &self,
+        name: Name,
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> Result<(), fmt::Error> {
         let mut counts = [0_u64; BOUNDS_US.len() + 1];
         let mut sum_ns = 0_u64;
         for slot in self.0.iter() {
@@ -52,10 +59,15 @@ impl Histogram {
             }
             sum_ns = sum_ns.wrapping_add(slot.sum_ns.load(Ordering::Relaxed));
         }
-        #[allow(clippy::cast_precision_loss, reason = "bounds and sums for a graph: seconds as a double is the format")]
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "bounds and sums for a graph: seconds as a double is the format"
+        )]
         let (bounds, sum) = (BOUNDS_US.map(|us| us as f64 / 1e6), sum_ns as f64 / 1e9);
-        let buckets: Vec<(f64, u64)> = bounds.into_iter().chain([f64::INFINITY]).zip(counts).collect();
-        let mut metric = encoder.encode_descriptor(name.name, name.help, None, MetricType::Histogram)?;
+        let buckets: Vec<(f64, u64)> =
+            bounds.into_iter().chain([f64::INFINITY]).zip(counts).collect();
+        let mut metric =
+            encoder.encode_descriptor(name.name, name.help, None, MetricType::Histogram)?;
         metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
     }
 }
@@ -71,8 +83,14 @@ mod tests {
         metrics.decision_seconds().observe(Duration::from_micros(2));
         metrics.decision_seconds().observe(Duration::from_secs(100));
         let text = metrics.encode();
-        assert!(text.contains("weir_decision_duration_seconds_bucket{le=\"0.000001\"} 0"), "{text}");
-        assert!(text.contains("weir_decision_duration_seconds_bucket{le=\"0.000002\"} 1"), "{text}");
+        assert!(
+            text.contains("weir_decision_duration_seconds_bucket{le=\"0.000001\"} 0"),
+            "{text}"
+        );
+        assert!(
+            text.contains("weir_decision_duration_seconds_bucket{le=\"0.000002\"} 1"),
+            "{text}"
+        );
         assert!(text.contains("weir_decision_duration_seconds_bucket{le=\"+Inf\"} 2"), "{text}");
         assert!(text.contains("weir_decision_duration_seconds_count 2"), "{text}");
     }

@@ -1,7 +1,8 @@
-//! Logs: one structured line an event, on standard output, as text for a person and as JSON for a machine.
+//! Logs: one structured line an event, on standard output, as text for a person and as JSON for a
+//! machine.
 //!
-//! A line is written by a thread of its own behind a bounded queue, so that a slow terminal never holds a request; lines that don't fit are
-//! dropped and counted.
+//! A line is written by a thread of its own behind a bounded queue, so that a slow terminal never
+//! holds a request; lines that don't fit are dropped and counted.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -95,7 +96,8 @@ pub fn start(settings: &Settings) {
         json: format::format().json().flatten_event(true).with_target(false),
         text: format::format().with_target(false),
     });
-    // An error says that a log runs already (an embedding program's own, or an earlier call's): then that one stands.
+    // An error says that a log runs already (an embedding program's own, or an earlier call's):
+    // then that one stands.
     if Registry::default().with(level).with(lines).try_init().is_ok() {
         let _ = LEVEL.set(handle);
     }
@@ -112,7 +114,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'w> FormatFields<'w> + 'static,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, writer: format::Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: format::Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
         if JSON.load(Ordering::Relaxed) {
             self.json.format_event(context, writer, event)
         } else {
@@ -169,7 +176,8 @@ impl Writer {
         let (done, written) = sync_channel(1);
         let mut message = Message::Flush(done);
         let mut left = FLUSH_WAIT;
-        // The queue is full where nobody reads the log: a plain `send` would then wait for ever, and the process with it.
+        // The queue is full where nobody reads the log: a plain `send` would then wait for ever,
+        // and the process with it.
         while let Err(TrySendError::Full(back)) = self.queue.try_send(message) {
             if left == Duration::ZERO {
                 return;
@@ -201,11 +209,21 @@ fn drain(messages: &Receiver<Message>) {
         {
             flushed = append(&mut batch, message);
         }
-        if let Some(dropped) = WRITER.get().map(|writer| writer.dropped.swap(0, Ordering::Relaxed)).filter(|dropped| *dropped > 0) {
-            batch.extend_from_slice(format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{dropped}}}\n").as_bytes());
+        if let Some(dropped) = WRITER
+            .get()
+            .map(|writer| writer.dropped.swap(0, Ordering::Relaxed))
+            .filter(|dropped| *dropped > 0)
+        {
+            batch.extend_from_slice(
+                format!(
+                    "{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{dropped}}}\n"
+                )
+                .as_bytes(),
+            );
         }
         let mut out = std::io::stdout().lock();
-        // A closed standard output is no reason to stop serving; nor is a flush that nobody waits for any more.
+        // A closed standard output is no reason to stop serving; nor is a flush that nobody waits
+        // for any more.
         let _ = out.write_all(&batch).and_then(|()| out.flush());
         batch.clear();
         let _ = flushed.map(|done| done.try_send(()));
@@ -259,7 +277,8 @@ mod tests {
 
     #[test]
     fn a_flush_gives_up_where_nobody_reads_the_log() {
-        // A terminal that is held up: the writer's thread stands in its write, and the queue is full behind it.
+        // A terminal that is held up: the writer's thread stands in its write, and the queue is
+        // full behind it.
         let (queue, _unread) = sync_channel(1);
         let writer = Writer { queue, dropped: AtomicU64::new(0) };
         writer.queue.try_send(Message::Line(Vec::new())).unwrap();
@@ -268,7 +287,9 @@ mod tests {
             writer.flush();
             done.send(())
         });
-        ended.recv_timeout(FLUSH_WAIT * 10).expect("a process that ends must not wait for its reader");
+        ended
+            .recv_timeout(FLUSH_WAIT * 10)
+            .expect("a process that ends must not wait for its reader");
     }
 
     #[test]

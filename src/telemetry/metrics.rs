@@ -1,5 +1,5 @@
-//! Counters that cost a load and a store: each worker alone writes its own slot, on its own cache line, and a scrape sums them. Other threads share one
-//! more slot, to which they add atomically.
+//! Counters that cost a load and a store: each worker alone writes its own slot, on its own cache
+//! line, and a scrape sums them. Other threads share one more slot, to which they add atomically.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,8 +21,9 @@ use super::names::{self, Name};
 pub const WORKERS_MAX: usize = 64;
 /// Label sets of one metric, at most; what comes after is counted under `other`.
 const SERIES_MAX: usize = 2_000;
-/// Of those, label sets with the same first label, so that a policy that makes up names of limits leaves room for others: all status codes fit. What comes
-/// after is counted under `other`, beside the first label.
+/// Of those, label sets with the same first label, so that a policy that makes up names of limits
+/// leaves room for others: all status codes fit. What comes after is counted under `other`, beside
+/// the first label.
 const SERIES_OF_ONE_MAX: usize = 512;
 
 thread_local! {
@@ -31,8 +32,9 @@ thread_local! {
 
 const NO_WORKER: usize = usize::MAX;
 
-/// Makes the calling thread the worker `index`, counted from 0, of the metrics that it counts in. No two threads may be the same worker of the same metrics
-/// at a time: their counts would overwrite each other.
+/// Makes the calling thread the worker `index`, counted from 0, of the metrics that it counts in.
+/// No two threads may be the same worker of the same metrics at a time: their counts would
+/// overwrite each other.
 pub fn enter_worker(index: usize) {
     WORKER.with(|worker| worker.set(index));
 }
@@ -61,7 +63,8 @@ pub(super) fn add(number: &AtomicU64, n: u64, alone: bool) {
 #[derive(Default)]
 struct Slot(AtomicU64);
 
-/// One series of a counter. Cheap to clone and to increment from any thread; look it up once and keep it.
+/// One series of a counter. Cheap to clone and to increment from any thread; look it up once and
+/// keep it.
 #[derive(Clone)]
 pub struct Counter(Arc<[Slot]>);
 
@@ -149,17 +152,26 @@ impl Metrics {
     #[must_use]
     pub fn new(workers: usize) -> Self {
         let counters = names::ALL.iter().map(|name| (name.name, (*name, Series::new()))).collect();
-        let gauges = [names::CONNECTIONS_OPEN, names::TUNNELS_OPEN, names::BUFFERED_BYTES, names::EMBEDDED_KEYS, names::CONFIG_APPLIED];
+        let gauges = [
+            names::CONNECTIONS_OPEN,
+            names::TUNNELS_OPEN,
+            names::BUFFERED_BYTES,
+            names::EMBEDDED_KEYS,
+            names::CONFIG_APPLIED,
+        ];
         Self(Arc::new(Inner {
             workers,
             counters: Mutex::new(counters),
-            gauges: Mutex::new(gauges.into_iter().map(|name| (name.name, (name, Gauge::default()))).collect()),
+            gauges: Mutex::new(
+                gauges.into_iter().map(|name| (name.name, (name, Gauge::default()))).collect(),
+            ),
             request_seconds: Histogram::new(workers),
             decision_seconds: Histogram::new(workers),
         }))
     }
 
-    /// The series of `name` with these label values, in the order of the name's labels. Takes a lock: keep the answer where it is hot.
+    /// The series of `name` with these label values, in the order of the name's labels. Takes a
+    /// lock: keep the answer where it is hot.
     #[must_use]
     pub fn counter(&self, name: Name, values: &[&str]) -> Counter {
         debug_assert_eq!(name.labels.len(), values.len(), "{}", name.name);
@@ -211,7 +223,8 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.clone()));
         let mut text = String::new();
-        // Writing to a String can't fail; an encoder's error would leave the text cut, and the missing `# EOF` tells the scraper.
+        // Writing to a String can't fail; an encoder's error would leave the text cut, and the
+        // missing `# EOF` tells the scraper.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
@@ -220,7 +233,8 @@ impl Metrics {
 /// Whether the first of several labels has as many series as one may have.
 fn is_full(series: &Series, labels: &[String]) -> bool {
     let [first, _, ..] = labels else { return false };
-    let same = series.range(vec![first.clone()]..).take_while(|(known, _)| known.first() == Some(first));
+    let same =
+        series.range(vec![first.clone()]..).take_while(|(known, _)| known.first() == Some(first));
     same.take(SERIES_OF_ONE_MAX).count() >= SERIES_OF_ONE_MAX
 }
 
@@ -228,14 +242,16 @@ impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counters = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, series) in counters.values() {
-            let mut metric = encoder.encode_descriptor(name.name, name.help, None, MetricType::Counter)?;
+            let mut metric =
+                encoder.encode_descriptor(name.name, name.help, None, MetricType::Counter)?;
             if name.labels.is_empty() {
                 let total = series.values().map(Counter::get).sum::<u64>();
                 ConstCounter::new(total).encode(metric)?;
                 continue;
             }
             for (values, counter) in series {
-                let labels: Vec<(&str, &str)> = name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                let labels: Vec<(&str, &str)> =
+                    name.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
                 let family = metric.encode_family(&labels)?;
                 ConstCounter::new(counter.get()).encode(family)?;
             }
@@ -243,7 +259,8 @@ impl Collector for Metrics {
         drop(counters);
         let gauges = self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, gauge) in gauges.values() {
-            let metric = encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
+            let metric =
+                encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
             ConstGauge::new(gauge.get()).encode(metric)?;
         }
         drop(gauges);
@@ -267,7 +284,11 @@ mod tests {
         });
         counter.inc();
         thread.join().unwrap();
-        assert!(metrics.encode().contains("weir_requests_total{route=\"api\",code=\"200\"} 3"), "{}", metrics.encode());
+        assert!(
+            metrics.encode().contains("weir_requests_total{route=\"api\",code=\"200\"} 3"),
+            "{}",
+            metrics.encode()
+        );
     }
 
     #[test]
@@ -311,7 +332,15 @@ mod tests {
         metrics.count(names::LIMIT_REFUSALS, &["quiet", "per-minute"]);
         let text = metrics.encode();
         let rest = 2 * SERIES_MAX - SERIES_OF_ONE_MAX;
-        assert!(text.contains(&format!("weir_limit_refusals_total{{policy=\"noisy\",limit=\"other\"}} {rest}\n")), "{text}");
-        assert!(text.contains("weir_limit_refusals_total{policy=\"quiet\",limit=\"per-minute\"} 1\n"), "{text}");
+        assert!(
+            text.contains(&format!(
+                "weir_limit_refusals_total{{policy=\"noisy\",limit=\"other\"}} {rest}\n"
+            )),
+            "{text}"
+        );
+        assert!(
+            text.contains("weir_limit_refusals_total{policy=\"quiet\",limit=\"per-minute\"} 1\n"),
+            "{text}"
+        );
     }
 }

@@ -20,8 +20,18 @@ pub struct Mistake {
 impl Mistake {
     /// A mistake at `setting`.
     #[must_use]
-    pub fn new(setting: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self { setting: setting.into(), found: found.into(), expected: expected.into(), in_key: false, other: None }
+    pub fn new(
+        setting: impl Into<String>,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self {
+            setting: setting.into(),
+            found: found.into(),
+            expected: expected.into(),
+            in_key: false,
+            other: None,
+        }
     }
 
     /// The same mistake, about the setting's key.

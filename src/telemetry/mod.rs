@@ -1,7 +1,7 @@
 //! What Weir says to its operator: logs, metrics, mistakes.
 //!
-//! All metric names and their labels stand in [`names`]; a label's values are a closed or a configured set, never a key, a path or a header's
-//! value. This room uses no other room.
+//! All metric names and their labels stand in [`names`]; a label's values are a closed or a
+//! configured set, never a key, a path or a header's value. This room uses no other room.
 
 mod histogram;
 mod log;

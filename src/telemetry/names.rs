@@ -1,6 +1,8 @@
-//! Every metric that Weir has: its name, its labels, its help text. `/metrics` adds `_total` to counters.
+//! Every metric that Weir has: its name, its labels, its help text. `/metrics` adds `_total` to
+//! counters.
 
-/// A counter's name, help text and label names. A label's value comes from the configuration or from a closed set.
+/// A counter's name, help text and label names. A label's value comes from the configuration or
+/// from a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     /// Without the `_total` that the exposition adds.
@@ -14,7 +16,8 @@ pub struct Name {
 macro_rules! names {
     ($($constant:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
         $(#[doc = $help] pub const $constant: Name = Name { name: $name, help: $help, labels: &[$($label),*] };)*
-        /// All of them: `/metrics` shows each from the start, and the README's table is checked against it.
+        /// All of them: `/metrics` shows each from the start, and the README's table is checked
+        /// against it.
         pub const ALL: &[Name] = &[$($constant),*];
     };
 }
@@ -44,9 +47,14 @@ names! {
 }
 
 /// A gauge's name and help text.
-pub const CONNECTIONS_OPEN: Name = Name { name: "weir_connections_open", help: "Client connections open now", labels: &[] };
+pub const CONNECTIONS_OPEN: Name =
+    Name { name: "weir_connections_open", help: "Client connections open now", labels: &[] };
 /// Upgraded connections.
-pub const TUNNELS_OPEN: Name = Name { name: "weir_tunnels_open", help: "Upgraded connections (WebSockets) open now", labels: &[] };
+pub const TUNNELS_OPEN: Name = Name {
+    name: "weir_tunnels_open",
+    help: "Upgraded connections (WebSockets) open now",
+    labels: &[],
+};
 /// What buffers hold.
 pub const BUFFERED_BYTES: Name = Name {
     name: "weir_buffered_bytes",
@@ -54,7 +62,8 @@ pub const BUFFERED_BYTES: Name = Name {
     labels: &[],
 };
 /// Keys that the embedded engine holds.
-pub const EMBEDDED_KEYS: Name = Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
+pub const EMBEDDED_KEYS: Name =
+    Name { name: "weir_embedded_keys", help: "Keys that the embedded engine holds", labels: &[] };
 /// When the first certificate of a listener expires.
 pub const CERTIFICATES_EXPIRE: Name = Name {
     name: "weir_certificates_expire_timestamp_seconds",
@@ -68,8 +77,14 @@ pub const CONFIG_APPLIED: Name = Name {
     labels: &[],
 };
 /// Time from the request's head to the reply's last byte.
-pub const REQUEST_SECONDS: Name =
-    Name { name: "weir_request_duration_seconds", help: "From the request's head to the reply's end, in seconds", labels: &[] };
+pub const REQUEST_SECONDS: Name = Name {
+    name: "weir_request_duration_seconds",
+    help: "From the request's head to the reply's end, in seconds",
+    labels: &[],
+};
 /// Time that deciding took: policy and limits.
-pub const DECISION_SECONDS: Name =
-    Name { name: "weir_decision_duration_seconds", help: "Deciding, policy and limits together, in seconds", labels: &[] };
+pub const DECISION_SECONDS: Name = Name {
+    name: "weir_decision_duration_seconds",
+    help: "Deciding, policy and limits together, in seconds",
+    labels: &[],
+};

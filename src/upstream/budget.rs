@@ -30,7 +30,11 @@ impl Budget {
     #[must_use]
     pub fn unlimited() -> Self {
         let unlimited = || AtomicUsize::new(usize::MAX);
-        Self(Arc::new(Inner { open: Open(AtomicUsize::new(0)), max: unlimited(), per_worker: unlimited() }))
+        Self(Arc::new(Inner {
+            open: Open(AtomicUsize::new(0)),
+            max: unlimited(),
+            per_worker: unlimited(),
+        }))
     }
 
     /// From now on `max` for all of `workers`. Those that are open stay open.

@@ -1,5 +1,5 @@
-//! From an address to a byte stream that HTTP can be spoken on: TCP, then TLS where the endpoint says so, both within the upstream's time to
-//! connect. Knows nothing of HTTP.
+//! From an address to a byte stream that HTTP can be spoken on: TCP, then TLS where the endpoint
+//! says so, both within the upstream's time to connect. Knows nothing of HTTP.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,13 @@ use super::stream::Stream;
 use super::{Cause, Inner, Protocol, pool};
 use crate::wire::is_out_of_descriptors;
 
-/// Connects to `host`. What fails is logged with its reason, once a second at most: while an upstream is down this happens at every request.
-pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protocol) -> Result<Stream, Cause> {
+/// Connects to `host`. What fails is logged with its reason, once a second at most: while an
+/// upstream is down this happens at every request.
+pub(super) async fn connect(
+    upstream: &Arc<Inner>,
+    host: &Host,
+    protocol: Protocol,
+) -> Result<Stream, Cause> {
     let endpoint = upstream.endpoints.get(host.endpoint).ok_or(Cause::Connect)?;
     // An idle connection to another host gives way.
     let permit = upstream.budget.open().or_else(|| {
@@ -27,17 +32,18 @@ pub(super) async fn connect(upstream: &Arc<Inner>, host: &Host, protocol: Protoc
         upstream.warn_exhausted(host);
         return Err(Cause::Descriptors);
     };
-    let (cause, error) = match timeout(upstream.connect, open(upstream, host, endpoint, protocol, permit)).await {
-        Ok(Ok(stream)) => return Ok(stream),
-        Ok(Err((Cause::Descriptors, _))) => {
-            // The next one may find what this one has not.
-            pool::release_idle();
-            upstream.warn_exhausted(host);
-            return Err(Cause::Descriptors);
-        }
-        Ok(Err((cause, error))) => (cause, error),
-        Err(elapsed) => (Cause::Timeout, elapsed.into()),
-    };
+    let (cause, error) =
+        match timeout(upstream.connect, open(upstream, host, endpoint, protocol, permit)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err((Cause::Descriptors, _))) => {
+                // The next one may find what this one has not.
+                pool::release_idle();
+                upstream.warn_exhausted(host);
+                return Err(Cause::Descriptors);
+            }
+            Ok(Err((cause, error))) => (cause, error),
+            Err(elapsed) => (Cause::Timeout, elapsed.into()),
+        };
     upstream.warn_unconnected(host, &error);
     Hosts::ask_soon(upstream);
     Err(cause)
@@ -51,10 +57,15 @@ async fn open(
     _permit: Permit,
 ) -> Result<Stream, (Cause, io::Error)> {
     // Our own lack of descriptors says nothing of the host.
-    let unconnected = |error| (if is_out_of_descriptors(&error) { Cause::Descriptors } else { Cause::Connect }, error);
+    let unconnected = |error| {
+        (if is_out_of_descriptors(&error) { Cause::Descriptors } else { Cause::Connect }, error)
+    };
     let stream = TcpStream::connect(host.address).await.map_err(unconnected)?;
     stream.set_nodelay(true).map_err(unconnected)?;
-    let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else { return Ok(Stream::Plain { stream, _permit }) };
-    let stream = tls.handshake(name, stream, protocol).await.map_err(|error| (Cause::Tls, error))?;
+    let Some((tls, name)) = upstream.tls.as_ref().zip(endpoint.server_name.clone()) else {
+        return Ok(Stream::Plain { stream, _permit });
+    };
+    let stream =
+        tls.handshake(name, stream, protocol).await.map_err(|error| (Cause::Tls, error))?;
     Ok(Stream::Tls { stream: Box::new(stream), _permit })
 }

@@ -32,19 +32,33 @@ pub(super) enum Target {
     Name { host: String, port: u16 },
 }
 
-/// Reads all endpoints of the upstream `name`. Where TLS is spoken, `server_name` is verified, or else each one's host.
-pub(super) fn parse_all(name: &str, endpoints: &[String], server_name: Option<&str>) -> Result<Vec<Endpoint>, Vec<Mistake>> {
+/// Reads all endpoints of the upstream `name`. Where TLS is spoken, `server_name` is verified, or
+/// else each one's host.
+pub(super) fn parse_all(
+    name: &str,
+    endpoints: &[String],
+    server_name: Option<&str>,
+) -> Result<Vec<Endpoint>, Vec<Mistake>> {
     let setting = format!("upstreams.{name}.endpoints");
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
-        return Err(vec![Mistake::new(setting, format!("{} endpoints", endpoints.len()), format!("1 to {ENDPOINTS_MAX} endpoints"))]);
+        return Err(vec![Mistake::new(
+            setting,
+            format!("{} endpoints", endpoints.len()),
+            format!("1 to {ENDPOINTS_MAX} endpoints"),
+        )]);
     }
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut mistakes = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
-        let place = |expected: &str| Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected);
+        let place = |expected: &str| {
+            Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
+        };
         match parse(text, server_name) {
-            Ok(endpoint) if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) => {
-                mistakes.push(place("the same scheme as the others: TLS to all endpoints or to none"));
+            Ok(endpoint)
+                if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
+            {
+                mistakes
+                    .push(place("the same scheme as the others: TLS to all endpoints or to none"));
             }
             Ok(endpoint) => read.push(endpoint),
             Err(expected) => mistakes.push(place(expected)),
@@ -68,7 +82,11 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     // What is left is the port: `Authority::port` is silent about one that is none.
     let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
         "" => default_port,
-        port => port.strip_prefix(':').and_then(|port| port.parse().ok()).filter(|port| *port != 0).ok_or("a port from 1 to 65535")?,
+        port => port
+            .strip_prefix(':')
+            .and_then(|port| port.parse().ok())
+            .filter(|port| *port != 0)
+            .ok_or("a port from 1 to 65535")?,
     };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if bare.is_empty() {
@@ -79,9 +97,21 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         Err(_) => Target::Name { host: bare.to_owned(), port },
     };
     let server_name = server_name.unwrap_or(bare);
-    let server_name =
-        if tls { Some(ServerName::try_from(server_name.to_owned()).map_err(|_| "a host that a certificate can name")?) } else { None };
-    Ok(Endpoint { target, text: text.to_owned(), authority: authority.clone(), server_name, warned: Seldom::default() })
+    let server_name = if tls {
+        Some(
+            ServerName::try_from(server_name.to_owned())
+                .map_err(|_| "a host that a certificate can name")?,
+        )
+    } else {
+        None
+    };
+    Ok(Endpoint {
+        target,
+        text: text.to_owned(),
+        authority: authority.clone(),
+        server_name,
+        warned: Seldom::default(),
+    })
 }
 
 impl Endpoint {
@@ -106,30 +136,51 @@ mod tests {
         ] {
             assert_eq!(format!("{:?}", parse(text, None).unwrap().target), expected, "{text}");
         }
-        let Target::Name { host, port, .. } = parse("http://api.internal:8080", None).unwrap().target else { panic!("not a name") };
+        let Target::Name { host, port, .. } =
+            parse("http://api.internal:8080", None).unwrap().target
+        else {
+            panic!("not a name")
+        };
         assert_eq!((host.as_str(), port), ("api.internal", 8080));
     }
 
     #[test]
     fn every_endpoint_that_is_none_is_told_with_its_place() {
-        let wrong =
-            ["ftp://a", "a:80", "http://a/v1", "http://a:1/?x", "http://a:0", "http://a:99999", "http://a:", "http://u@a:1", "http://", ""];
+        let wrong = [
+            "ftp://a",
+            "a:80",
+            "http://a/v1",
+            "http://a:1/?x",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:",
+            "http://u@a:1",
+            "http://",
+            "",
+        ];
         let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
         let mistakes = parse_all("api", &wrong, None).unwrap_err();
         let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
-        let expected: Vec<String> = (0..wrong.len()).map(|index| format!("upstreams.api.endpoints[{index}]")).collect();
+        let expected: Vec<String> =
+            (0..wrong.len()).map(|index| format!("upstreams.api.endpoints[{index}]")).collect();
         assert_eq!(settings, expected);
         assert_eq!(parse_all("api", &[], None).unwrap_err()[0].setting, "upstreams.api.endpoints");
     }
 
     #[test]
     fn with_tls_the_name_to_verify_is_the_host_or_the_one_that_was_set() {
-        let name = |text: &str, set| parse(text, set).unwrap().server_name.map(|name| name.to_str().into_owned());
+        let name = |text: &str, set| {
+            parse(text, set).unwrap().server_name.map(|name| name.to_str().into_owned())
+        };
         assert_eq!(name("https://api.internal:8443", None).as_deref(), Some("api.internal"));
         assert_eq!(name("https://127.0.0.1", None).as_deref(), Some("127.0.0.1"));
-        assert_eq!(name("https://127.0.0.1", Some("api.internal")).as_deref(), Some("api.internal"));
+        assert_eq!(
+            name("https://127.0.0.1", Some("api.internal")).as_deref(),
+            Some("api.internal")
+        );
         assert_eq!(name("http://api.internal", Some("api.internal")), None);
-        let mixed = parse_all("api", &["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
+        let mixed =
+            parse_all("api", &["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
         assert_eq!(mixed[0].setting, "upstreams.api.endpoints[1]");
     }
 }

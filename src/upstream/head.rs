@@ -9,16 +9,34 @@ use super::outgoing::Outgoing;
 use crate::wire::Request;
 
 /// Fields that only HTTP/1.1 has (RFC 9113, 8.2.2).
-const CONNECTION_FIELDS: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "http2-settings"];
+const CONNECTION_FIELDS: [&str; 6] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
+];
 
-/// From origin form and `Host` to HTTP/2's scheme and authority. Without a `Host` the endpoint itself is asked for.
-pub(super) fn to_h2(request: &Request, body: Outgoing, endpoint: &Endpoint) -> http::Request<Outgoing> {
+/// From origin form and `Host` to HTTP/2's scheme and authority. Without a `Host` the endpoint
+/// itself is asked for.
+pub(super) fn to_h2(
+    request: &Request,
+    body: Outgoing,
+    endpoint: &Endpoint,
+) -> http::Request<Outgoing> {
     let mut headers = request.fields.to_map();
-    let authority = headers.remove(HOST).and_then(|host| Authority::from_maybe_shared(bytes::Bytes::from_owner(host)).ok());
+    let authority = headers
+        .remove(HOST)
+        .and_then(|host| Authority::from_maybe_shared(bytes::Bytes::from_owner(host)).ok());
     let mut parts = http::uri::Parts::default();
     parts.scheme = Some(if endpoint.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = Some(authority.unwrap_or_else(|| endpoint.authority.clone()));
-    parts.path_and_query = request.target().parse::<PathAndQuery>().ok().or_else(|| Some(PathAndQuery::from_static("/")));
+    parts.path_and_query = request
+        .target()
+        .parse::<PathAndQuery>()
+        .ok()
+        .or_else(|| Some(PathAndQuery::from_static("/")));
     strip(&mut headers);
     let mut sent = http::Request::new(body);
     *sent.version_mut() = Version::HTTP_2;
@@ -46,12 +64,19 @@ mod tests {
 
     #[test]
     fn host_becomes_authority_and_what_belongs_to_a_connection_is_left_behind() {
-        for (host, authority) in
-            [(Some("api.example:8443"), "api.example:8443"), (None, "10.0.0.1:99"), (Some("not a host"), "10.0.0.1:99")]
-        {
-            let endpoint = super::super::endpoint::parse_all("api", &["https://10.0.0.1:99".to_owned()], None).unwrap().remove(0);
-            let mut request =
-                http::Request::get("/a?b=c").header("te", "trailers").header("transfer-encoding", "chunked").header("x-a", "1");
+        for (host, authority) in [
+            (Some("api.example:8443"), "api.example:8443"),
+            (None, "10.0.0.1:99"),
+            (Some("not a host"), "10.0.0.1:99"),
+        ] {
+            let endpoint =
+                super::super::endpoint::parse_all("api", &["https://10.0.0.1:99".to_owned()], None)
+                    .unwrap()
+                    .remove(0);
+            let mut request = http::Request::get("/a?b=c")
+                .header("te", "trailers")
+                .header("transfer-encoding", "chunked")
+                .header("x-a", "1");
             if let Some(host) = host {
                 request = request.header("host", host);
             }

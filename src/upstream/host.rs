@@ -1,6 +1,8 @@
-//! One address that may answer, as all workers see it: what is under way there, and whether it is left alone for a while. Knows nothing of connections.
+//! One address that may answer, as all workers see it: what is under way there, and whether it is
+//! left alone for a while. Knows nothing of connections.
 //!
-//! Where an upstream has one address only, nobody counts and nobody ejects: its requests touch nothing that workers share.
+//! Where an upstream has one address only, nobody counts and nobody ejects: its requests touch
+//! nothing that workers share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::{Cause, Inner};
 use crate::clock;
 
-/// Doublings of the time for which a host is left alone, at most: far beyond what `time_max` lets through.
+/// Doublings of the time for which a host is left alone, at most: far beyond what `time_max` lets
+/// through.
 const DOUBLINGS_MAX: u32 = 20;
 
 /// An address. On cache lines of its own: its counts are written by every worker.
@@ -65,7 +68,8 @@ impl Host {
         self.until_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether its time is over and the caller is the one to try it. Who never tells what came of it is replaced after the same time again.
+    /// Whether its time is over and the caller is the one to try it. Who never tells what came of
+    /// it is replaced after the same time again.
     pub(super) fn may_probe(&self, upstream: &Inner) -> bool {
         let until = self.until_ms.load(Ordering::Relaxed);
         if until == 0 {
@@ -73,7 +77,11 @@ impl Host {
         }
         let now = upstream.now_ms();
         let again = now.saturating_add(millis(upstream.ejection.time)).max(1);
-        let mine = now >= until && self.until_ms.compare_exchange(until, again, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let mine = now >= until
+            && self
+                .until_ms
+                .compare_exchange(until, again, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
         if mine {
             self.probing.store(true, Ordering::Relaxed);
         }
@@ -86,7 +94,9 @@ impl Host {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
-        if self.until_ms.load(Ordering::Relaxed) != 0 && self.until_ms.swap(0, Ordering::Relaxed) != 0 {
+        if self.until_ms.load(Ordering::Relaxed) != 0
+            && self.until_ms.swap(0, Ordering::Relaxed) != 0
+        {
             self.times.store(0, Ordering::Relaxed);
             self.probing.store(false, Ordering::Relaxed);
             tracing::info!(upstream = upstream.name, endpoint = upstream.text_of(self), address = %self.address, "an endpoint answers again");
@@ -99,7 +109,8 @@ impl Host {
     /// one client that asks for several slow things at once is no proof that the host is down.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause, began: Option<Instant>) {
         let failures_max = upstream.ejection.failures;
-        let not_its = matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors);
+        let not_its =
+            matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors);
         if failures_max == 0 || not_its || !self.is_new(upstream, began) {
             return;
         }
@@ -124,7 +135,10 @@ impl Host {
     }
 
     fn eject(&self, upstream: &Inner, cause: Cause) {
-        let time = upstream.ejection.time.saturating_mul(1 << self.times.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
+        let time = upstream
+            .ejection
+            .time
+            .saturating_mul(1 << self.times.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
         let time = time.min(upstream.ejection.time_max);
         let until_ms = upstream.now_ms().saturating_add(millis(time)).max(1);
         if !upstream.hosts.eject(self, until_ms, upstream.ejection.max_percent) {

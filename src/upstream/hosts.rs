@@ -1,6 +1,8 @@
-//! All addresses of an upstream: those that were written, and those that its names have at the moment. Knows nothing of requests.
+//! All addresses of an upstream: those that were written, and those that its names have at the
+//! moment. Knows nothing of requests.
 //!
-//! Names are asked again in the background while the upstream is in use. A worker sees by one number, read without a lock, that the addresses have changed.
+//! Names are asked again in the background while the upstream is in use. A worker sees by one
+//! number, read without a lock, that the addresses have changed.
 
 use std::fmt;
 use std::future::Future;
@@ -89,7 +91,10 @@ impl Hosts {
         // Held until it is done, so that workers that eject at the same time don't exceed the
         // share.
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = list.iter().filter(|other| !std::ptr::eq(Arc::as_ptr(other), host) && other.is_ejected()).count();
+        let others = list
+            .iter()
+            .filter(|other| !std::ptr::eq(Arc::as_ptr(other), host) && other.is_ejected())
+            .count();
         let fits = others < (list.len() * max_percent / 100).max(1);
         if fits {
             host.leave_alone(until_ms);
@@ -110,11 +115,16 @@ impl Hosts {
         asked == NEVER || upstream.now_ms().saturating_sub(asked) >= age_ms
     }
 
-    /// Waits before a request until somebody has asked: the addresses may be old, or there are none, and then the wait is not long. The question is a
-    /// task of its own and goes on when the request's patience ends, so that a slow resolver is asked once and not once for each request.
+    /// Waits before a request until somebody has asked: the addresses may be old, or there are
+    /// none, and then the wait is not long. The question is a task of its own and goes on when the
+    /// request's patience ends, so that a slow resolver is asked once and not once for each
+    /// request.
     pub(super) async fn ask_now(upstream: &Arc<Inner>) {
         let every = Self::every_ms(upstream);
-        Self::begin(upstream, if upstream.hosts.current().is_empty() { every.min(ASK_AGAIN_MIN_MS) } else { every });
+        Self::begin(
+            upstream,
+            if upstream.hosts.current().is_empty() { every.min(ASK_AGAIN_MIN_MS) } else { every },
+        );
         let _asked = upstream.hosts.asking.lock().await;
     }
 
@@ -122,20 +132,27 @@ impl Hosts {
         u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER)
     }
 
-    /// Asks all names, and takes each answer over as it comes: one name whose servers are silent does not hold up the others. Who does not answer keeps
-    /// the addresses that it had.
+    /// Asks all names, and takes each answer over as it comes: one name whose servers are silent
+    /// does not hold up the others. Who does not answer keeps the addresses that it had.
     async fn ask(&self, upstream: &Inner) {
         let mut questions = JoinSet::new();
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
             if let Target::Name { host, port } = &endpoint.target {
                 let question = self.resolver.resolve(host.clone(), *port);
-                questions.spawn(async move { (index, timeout(ASK_MAX, question).await.unwrap_or_else(|late| Err(late.into()))) });
+                questions.spawn(async move {
+                    (
+                        index,
+                        timeout(ASK_MAX, question).await.unwrap_or_else(|late| Err(late.into())),
+                    )
+                });
             }
         }
         while let Some(answered) = questions.join_next().await {
             let Ok((index, answer)) = answered else { continue };
             match answer {
-                Ok(addresses) if !addresses.is_empty() => self.take_over(&upstream.endpoints, vec![(index, addresses)]),
+                Ok(addresses) if !addresses.is_empty() => {
+                    self.take_over(&upstream.endpoints, vec![(index, addresses)])
+                }
                 Ok(_) => upstream.warn_unresolved(index, &"the name has no address"),
                 Err(error) => upstream.warn_unresolved(index, &error),
             }
@@ -146,7 +163,9 @@ impl Hosts {
     fn take_over(&self, endpoints: &[Endpoint], answers: Vec<(usize, Vec<SocketAddr>)>) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let new = merge(endpoints, &list, answers);
-        if new.len() == list.len() && new.iter().zip(list.iter()).all(|(new, old)| Arc::ptr_eq(new, old)) {
+        if new.len() == list.len()
+            && new.iter().zip(list.iter()).all(|(new, old)| Arc::ptr_eq(new, old))
+        {
             return;
         }
         *list = new;
@@ -177,8 +196,13 @@ impl Hosts {
     }
 }
 
-/// The hosts of all endpoints in the configuration's order. Those that were there before stay as they are, with what is known of them.
-fn merge(endpoints: &[Endpoint], before: &[Arc<Host>], mut answers: Vec<(usize, Vec<SocketAddr>)>) -> Arc<[Arc<Host>]> {
+/// The hosts of all endpoints in the configuration's order. Those that were there before stay as
+/// they are, with what is known of them.
+fn merge(
+    endpoints: &[Endpoint],
+    before: &[Arc<Host>],
+    mut answers: Vec<(usize, Vec<SocketAddr>)>,
+) -> Arc<[Arc<Host>]> {
     let mut all: Vec<Arc<Host>> = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
         let had = || before.iter().filter(move |host| host.endpoint == index);
@@ -195,7 +219,9 @@ fn merge(endpoints: &[Endpoint], before: &[Arc<Host>], mut answers: Vec<(usize, 
         addresses.dedup();
         addresses.truncate(ADDRESSES_MAX);
         let host = |address: SocketAddr| {
-            had().find(|host| host.address == address).map_or_else(|| Arc::new(Host::new(index, address)), Arc::clone)
+            had()
+                .find(|host| host.address == address)
+                .map_or_else(|| Arc::new(Host::new(index, address)), Arc::clone)
         };
         all.extend(addresses.into_iter().map(host));
     }

@@ -1,5 +1,6 @@
-//! One HTTP/1.1 connection to an upstream: made, used for one request at a time, and given back to its pool when a reply's body has ended. Driven by
-//! whoever waits for the reply or reads its body. Knows nothing of which endpoint is chosen.
+//! One HTTP/1.1 connection to an upstream: made, used for one request at a time, and given back to
+//! its pool when a reply's body has ended. Driven by whoever waits for the reply or reads its body.
+//! Knows nothing of which endpoint is chosen.
 //!
 //! | state | the upstream's bytes | the request's body | ends with |
 //! |---|---|---|---|
@@ -26,11 +27,14 @@ use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
-use crate::wire::{Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source};
+use crate::wire::{
+    Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source,
+};
 
 /// Bytes of a reply's head, at most.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Unused for less than this, a connection is taken to be open without a look: under load that is all of them, and no server's keep-alive is so short.
+/// Unused for less than this, a connection is taken to be open without a look: under load that is
+/// all of them, and no server's keep-alive is so short.
 pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 
 /// A connection. Boxed once when it is made, so that handing it around moves a pointer.
@@ -64,7 +68,8 @@ pub(super) struct Link {
 /// The request's body, while it is sent.
 enum Upload {
     Here(Body),
-    /// By a task of its own, since whoever reads the reply may not be polled while its client takes nothing.
+    /// By a task of its own, since whoever reads the reply may not be polled while its client takes
+    /// nothing.
     Elsewhere {
         task: AbortHandle,
         done: Arc<AtomicBool>,
@@ -95,7 +100,10 @@ pub(super) enum Sent {
 
 impl Link {
     /// Connects, within the upstream's time.
-    pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Box<Self>, Cause> {
+    pub(super) async fn connect(
+        upstream: &Arc<Inner>,
+        host: &Arc<Host>,
+    ) -> Result<Box<Self>, Cause> {
         let stream = connect(upstream, host, Protocol::H1).await?;
         Ok(Box::new(Self {
             stream: UpstreamStream::new(stream),
@@ -116,13 +124,18 @@ impl Link {
         }))
     }
 
-    /// Whether nothing has come on a connection from which nothing may come now. The runtime knows, so that this is no call to the system.
+    /// Whether nothing has come on a connection from which nothing may come now. The runtime knows,
+    /// so that this is no call to the system.
     pub(super) fn is_quiet(&mut self) -> bool {
-        self.reader.input.is_empty() && matches!(self.poll_read(&mut Context::from_waker(Waker::noop()), PLAIN_BYTES), Poll::Pending)
+        self.reader.input.is_empty()
+            && matches!(
+                self.poll_read(&mut Context::from_waker(Waker::noop()), PLAIN_BYTES),
+                Poll::Pending
+            )
     }
 
-    /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel, but the runtime may not have
-    /// looked: yielding makes it look.
+    /// Whether a connection that was not used for some time can still be. A close that came
+    /// meanwhile is in the kernel, but the runtime may not have looked: yielding makes it look.
     pub(super) async fn is_still_open(&mut self, now: Instant) -> bool {
         if now >= self.idle_since + IDLE_TRUSTED {
             tokio::task::yield_now().await;
@@ -144,12 +157,16 @@ impl Link {
 
     /// Whether an idle connection can be kept.
     pub(super) fn is_worth_keeping(&mut self, now: Instant) -> bool {
-        !self.upstream.is_closed() && now.saturating_duration_since(self.idle_since) < self.upstream.idle && self.is_quiet()
+        !self.upstream.is_closed()
+            && now.saturating_duration_since(self.idle_since) < self.upstream.idle
+            && self.is_quiet()
     }
 
-    /// Writes the head of `request`, to be sent by [`poll_exchange`](Self::poll_exchange). `now` is at most a moment ago.
+    /// Writes the head of `request`, to be sent by [`poll_exchange`](Self::poll_exchange). `now` is
+    /// at most a moment ago.
     pub(super) fn begin(&mut self, request: &mut Request, body: Body, now: Instant) {
-        let declares = request.fields.has(Known::ContentLength) || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
+        let declares = request.fields.has(Known::ContentLength)
+            || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
         let encoding = match body.length() {
             Some(0) if !declares => Encoding::Nothing,
             Some(length) => Encoding::Length(length),
@@ -163,7 +180,11 @@ impl Link {
     }
 
     /// Sends the request that was begun, and waits for the reply's head.
-    pub(super) fn poll_exchange(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Sent> {
+    pub(super) fn poll_exchange(
+        &mut self,
+        request: &mut Request,
+        cx: &mut Context<'_>,
+    ) -> Poll<Sent> {
         if let Err(error) = self.poll_upload(cx) {
             return Poll::Ready(Sent::Failed(error));
         }
@@ -186,7 +207,9 @@ impl Link {
                 Err(refused) => return Poll::Ready(self.failed(Cause::Protocol, &refused)),
             }
             match self.poll_read(cx, REPLY_HEAD_BYTES_MAX) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(self.failed(Cause::Cut, &"closed before its reply")),
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(self.failed(Cause::Cut, &"closed before its reply"));
+                }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(self.failed(Cause::Cut, &error)),
                 Poll::Pending => break,
@@ -201,7 +224,8 @@ impl Link {
         match head.reply.status {
             StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
             StatusCode::SWITCHING_PROTOCOLS => Err("another protocol, which nobody has asked for"),
-            // The only one that says anything to a client: a 100 was sent when the body was wanted, if the client waited for it.
+            // The only one that says anything to a client: a 100 was sent when the body was wanted,
+            // if the client waited for it.
             StatusCode::EARLY_HINTS => {
                 if let Some(interim) = &request.interim {
                     interim.send(head.reply.status, &head.reply.fields);
@@ -233,7 +257,11 @@ impl Link {
                 self.upload = Upload::Done;
                 if !matches!(self.turn, Turn::Answering(_)) {
                     // A body that was there at once took no time.
-                    let since = if let Turn::Taking(since) = self.turn { since } else { clock::monotonic() };
+                    let since = if let Turn::Taking(since) = self.turn {
+                        since
+                    } else {
+                        clock::monotonic()
+                    };
                     self.turn = Turn::Answering(since);
                 }
             }
@@ -244,7 +272,9 @@ impl Link {
                 }
             }
             Poll::Ready(Err(SendError::Body(error))) => return Err(UpstreamError::body(error)),
-            Poll::Ready(Err(SendError::Length)) => return Err(UpstreamError::body(BodyError::Malformed)),
+            Poll::Ready(Err(SendError::Length)) => {
+                return Err(UpstreamError::body(BodyError::Malformed));
+            }
             Poll::Ready(Err(SendError::Io(error))) => {
                 tracing::debug!(upstream = self.upstream.name, %error, "a request could not be sent");
                 return Err(UpstreamError::sent(Cause::Cut));
@@ -271,7 +301,8 @@ impl Link {
         self.reader.input.poll_fill(most, |room| read(&mut self.stream, room, cx))
     }
 
-    /// The reply as the proxy gets it, its body with the connection. `lent`: the request's body comes from a connection that is driven with the reply's.
+    /// The reply as the proxy gets it, its body with the connection. `lent`: the request's body
+    /// comes from a connection that is driven with the reply's.
     pub(super) fn reply(mut self: Box<Self>, head: ReplyHead, seat: Seat, lent: bool) -> Response {
         let ReplyHead { mut reply, framing, keep_alive, version } = head;
         self.keep_alive = keep_alive;
@@ -310,13 +341,15 @@ impl Link {
         let (mut outbox, mut stream) = (std::mem::take(&mut self.outbox), self.stream.share());
         let (mut body, told) = (body, Arc::clone(&done));
         let task = tokio::spawn(async move {
-            let sent = std::future::poll_fn(|cx| outbox.poll_send(cx, &mut stream, &mut body)).await;
+            let sent =
+                std::future::poll_fn(|cx| outbox.poll_send(cx, &mut stream, &mut body)).await;
             told.store(sent.is_ok(), Ordering::Release);
         });
         self.upload = Upload::Elsewhere { task: task.abort_handle(), done };
     }
 
-    /// Keeps the connection for the next request, where it can take one: the request is sent, and nothing follows the reply.
+    /// Keeps the connection for the next request, where it can take one: the request is sent, and
+    /// nothing follows the reply.
     fn put(mut self: Box<Self>) {
         let sent = match &self.upload {
             Upload::Done => self.outbox.is_empty() && self.outbox.has_ended(),
@@ -332,7 +365,11 @@ impl Link {
 }
 
 /// Reads into `room`: the number of bytes, 0 at the end.
-fn read<S: AsyncRead + Unpin>(stream: &mut S, room: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+fn read<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    room: &mut [u8],
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
     let mut room = ReadBuf::new(room);
     ready!(Pin::new(stream).poll_read(cx, &mut room))?;
     Poll::Ready(Ok(room.filled().len()))
@@ -366,7 +403,8 @@ impl Source for Link {
 
     fn poll_besides(&mut self, cx: &mut Context<'_>) {
         if matches!(self.upload, Upload::Here(_)) && self.poll_upload(cx).is_err() {
-            // The reply is what counts now; the connection is not used again, since the request was not whole.
+            // The reply is what counts now; the connection is not used again, since the request was
+            // not whole.
             self.upload = Upload::Done;
             self.keep_alive = false;
         }
@@ -396,7 +434,11 @@ impl Drop for Link {
 struct Upgraded(Box<Link>);
 
 impl AsyncRead for Upgraded {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let link = &mut *self.0;
         if link.reader.input.is_empty() {
             link.reader.input.rest();
@@ -411,7 +453,11 @@ impl AsyncRead for Upgraded {
 }
 
 impl AsyncWrite for Upgraded {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0.stream).poll_write(cx, buf)
     }
 

@@ -1,4 +1,5 @@
-//! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits. Knows no limit and no policy.
+//! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits.
+//! Knows no limit and no policy.
 //!
 //! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice
 //! between hosts), `host` and `hosts` (addresses, as all workers see them), `link` (one HTTP/1.1
@@ -40,7 +41,8 @@ pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettin
 
 use hosts::{Hosts, Resolve};
 
-/// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a second or two; replies under way go on.
+/// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a
+/// second or two; replies under way go on.
 #[derive(Debug)]
 pub struct Upstream(Arc<Inner>);
 
@@ -52,7 +54,8 @@ pub struct UpstreamError {
     pub cause: Cause,
     /// Whether the upstream may have got any of the request.
     pub sent: bool,
-    /// The request's body was the fault, not the upstream: too large, stood still, or the client went away.
+    /// The request's body was the fault, not the upstream: too large, stood still, or the client
+    /// went away.
     pub body: Option<BodyError>,
 }
 
@@ -81,8 +84,17 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 9] =
-        [Self::Connect, Self::Tls, Self::Timeout, Self::Cut, Self::Protocol, Self::Overload, Self::Share, Self::Descriptors, Self::Body];
+    const ALL: [Self; 9] = [
+        Self::Connect,
+        Self::Tls,
+        Self::Timeout,
+        Self::Cut,
+        Self::Protocol,
+        Self::Overload,
+        Self::Share,
+        Self::Descriptors,
+        Self::Body,
+    ];
 
     /// The metric's label.
     #[must_use]
@@ -115,7 +127,8 @@ pub struct EndpointStatus {
 /// What the upstream's connections share with it.
 #[derive(Debug)]
 struct Inner {
-    /// Tells this one from all others of the process, past ones included: the workers' pools are keyed by it.
+    /// Tells this one from all others of the process, past ones included: the workers' pools are
+    /// keyed by it.
     id: u64,
     /// As configured, for the log.
     name: String,
@@ -149,7 +162,8 @@ impl Upstream {
     /// Checks the settings; connects to nothing yet.
     ///
     /// # Errors
-    /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that can't be used (`upstreams.NAME.tls.key`).
+    /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that
+    /// can't be used (`upstreams.NAME.tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
         Self::build_within(settings, metrics, &Budget::unlimited())
     }
@@ -158,22 +172,38 @@ impl Upstream {
     ///
     /// # Errors
     /// As above.
-    pub fn build_within(settings: &Settings, metrics: &Metrics, budget: &Budget) -> Result<Self, Vec<Mistake>> {
+    pub fn build_within(
+        settings: &Settings,
+        metrics: &Metrics,
+        budget: &Budget,
+    ) -> Result<Self, Vec<Mistake>> {
         Self::build_of(settings, metrics, budget, Arc::new(hosts::System))
     }
 
     /// The same with another way to look up names.
     #[cfg(test)]
-    fn build_with(settings: &Settings, metrics: &Metrics, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
+    fn build_with(
+        settings: &Settings,
+        metrics: &Metrics,
+        resolver: Arc<dyn Resolve>,
+    ) -> Result<Self, Vec<Mistake>> {
         Self::build_of(settings, metrics, &Budget::unlimited(), resolver)
     }
 
-    fn build_of(settings: &Settings, metrics: &Metrics, budget: &Budget, resolver: Arc<dyn Resolve>) -> Result<Self, Vec<Mistake>> {
+    fn build_of(
+        settings: &Settings,
+        metrics: &Metrics,
+        budget: &Budget,
+        resolver: Arc<dyn Resolve>,
+    ) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = ends(settings)?;
         let name = &settings.name;
-        let count = |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[name, cause.label()]));
-        let ejections = endpoints.iter().map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
+        let count =
+            |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[name, cause.label()]));
+        let ejections = endpoints
+            .iter()
+            .map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             name: name.clone(),
@@ -213,15 +243,17 @@ impl Upstream {
         self.0.hosts.current().iter().map(status).collect()
     }
 
-    /// Sends `request` (its target in origin form, its `Host` set by the caller, hop-by-hop fields already stripped) and returns the reply's head
-    /// with its body streaming. The connection goes back to the pool when that body has ended.
+    /// Sends `request` (its target in origin form, its `Host` set by the caller, hop-by-hop fields
+    /// already stripped) and returns the reply's head with its body streaming. The connection goes
+    /// back to the pool when that body has ended.
     ///
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused
     /// a new one) is tried on another connection or endpoint. One of which anything may have been
     /// sent is tried once more where [`Retry`] says so: on a new connection where the upstream has
     /// closed a pooled one before it answered, else on another endpoint.
     ///
-    /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and its place is held as long as that lives.
+    /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and
+    /// its place is held as long as that lives.
     ///
     /// # Errors
     /// See [`UpstreamError`].
@@ -234,7 +266,11 @@ impl Upstream {
     ///
     /// # Errors
     /// See [`UpstreamError`].
-    pub async fn send_for(&self, request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+    pub async fn send_for(
+        &self,
+        request: Request,
+        client: Option<Network>,
+    ) -> Result<Response, UpstreamError> {
         let reply = send::send(&self.0, request, client).await;
         if let Err(error) = &reply {
             self.0.count(error.cause);
@@ -253,7 +289,11 @@ impl Upstream {
     /// had not sent all of it.
     #[must_use]
     pub fn overdue(&self, uploading: bool) -> UpstreamError {
-        let error = if uploading { UpstreamError::body(BodyError::Overdue) } else { UpstreamError::sent(Cause::Timeout) };
+        let error = if uploading {
+            UpstreamError::body(BodyError::Overdue)
+        } else {
+            UpstreamError::sent(Cause::Timeout)
+        };
         self.0.count(error.cause);
         error
     }
@@ -269,8 +309,14 @@ impl Upstream {
 fn ends(settings: &Settings) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
     let setting = format!("upstreams.{}.tls", settings.name);
     let server_name = settings.tls.server_name.as_deref();
-    if let Some(name) = server_name.filter(|name| rustls::pki_types::ServerName::try_from(*name).is_err()) {
-        return Err(vec![Mistake::new(format!("{setting}.server_name"), format!("{name:?}"), "a host name or an address, without a port")]);
+    if let Some(name) =
+        server_name.filter(|name| rustls::pki_types::ServerName::try_from(*name).is_err())
+    {
+        return Err(vec![Mistake::new(
+            format!("{setting}.server_name"),
+            format!("{name:?}"),
+            "a host name or an address, without a port",
+        )]);
     }
     let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints, server_name)?;
     if endpoints.iter().any(endpoint::Endpoint::is_tls) {
@@ -306,7 +352,9 @@ impl Inner {
                 self.count(Cause::Cut);
                 seat.failed(self, Cause::Cut);
             }
-            Ending::Complete | Ending::Failed(Failure::TooLarge | Failure::Overdue) | Ending::Dropped => {}
+            Ending::Complete
+            | Ending::Failed(Failure::TooLarge | Failure::Overdue)
+            | Ending::Dropped => {}
         }
     }
 
@@ -335,7 +383,8 @@ impl Inner {
         if let Some(endpoint) = self.endpoints.get(host.endpoint)
             && let Some(held_back) = endpoint.warned.due()
         {
-            let (upstream, endpoint, max_percent) = (&self.name, &endpoint.text, self.ejection.max_percent);
+            let (upstream, endpoint, max_percent) =
+                (&self.name, &endpoint.text, self.ejection.max_percent);
             let address = host.address;
             tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails, but no more may be left alone");
         }
@@ -355,7 +404,11 @@ impl Inner {
             && let Some(held_back) = endpoint.warned.due()
         {
             let upstream = &self.name;
-            tracing::warn!(upstream, held_back, "no file descriptor is left for another connection to an upstream");
+            tracing::warn!(
+                upstream,
+                held_back,
+                "no file descriptor is left for another connection to an upstream"
+            );
         }
     }
 
@@ -371,9 +424,11 @@ impl Inner {
     fn places(&self, hosts: usize) -> usize {
         let connections = match self.protocol {
             Protocol::H1 => self.budget.per_worker(),
-            Protocol::H2 => {
-                self.http2.connections_per_worker.saturating_mul(self.http2.streams_per_connection).saturating_mul(hosts.max(1))
-            }
+            Protocol::H2 => self
+                .http2
+                .connections_per_worker
+                .saturating_mul(self.http2.streams_per_connection)
+                .saturating_mul(hosts.max(1)),
         };
         self.requests_per_worker.min(connections)
     }

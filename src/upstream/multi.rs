@@ -1,4 +1,5 @@
-//! One HTTP/2 connection to an upstream, which many requests share. Knows nothing of which endpoint is chosen, and how many connections there are.
+//! One HTTP/2 connection to an upstream, which many requests share. Knows nothing of which endpoint
+//! is chosen, and how many connections there are.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,7 +28,10 @@ use crate::wire::{Alarm, End, OnEnd};
 
 /// What came of a request.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "all but one come once in a while, and the one must not be boxed on every request")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "all but one come once in a while, and the one must not be boxed on every request"
+)]
 pub(super) enum Sent {
     /// The reply's head.
     Reply(http::Response<Incoming>),
@@ -46,10 +50,13 @@ impl Sent {
     /// A reply's head has come: whether it can be passed on.
     fn replied(reply: http::Response<Incoming>, watch: Option<&Watch>) -> Self {
         match watch.and_then(Watch::error) {
-            // The upstream answered before it had all; what it answered to is not what the client sent.
+            // The upstream answered before it had all; what it answered to is not what the client
+            // sent.
             Some(error) => Self::Failed(UpstreamError::body(error.clone())),
             // HTTP/2 has no such thing.
-            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => Self::Failed(UpstreamError::sent(Cause::Protocol)),
+            None if reply.status() == http::StatusCode::SWITCHING_PROTOCOLS => {
+                Self::Failed(UpstreamError::sent(Cause::Protocol))
+            }
             None => Self::Reply(reply),
         }
     }
@@ -57,7 +64,8 @@ impl Sent {
 
 /// Bytes of one reply that wait for a client which takes it slowly, at most.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// Bytes that wait in all of a connection's replies: as much as the streams may hold together, so that slow clients never hold up the others.
+/// Bytes that wait in all of a connection's replies: as much as the streams may hold together, so
+/// that slow clients never hold up the others.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
 /// Bytes of one request's body that wait for the upstream, at most, besides the piece at hand.
 const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
@@ -97,9 +105,13 @@ pub(super) struct Ticket {
 }
 
 impl Multi {
-    /// Connects, within the upstream's time, and lets the connection run in tasks of its own. It is used when the upstream has said how many requests
-    /// it takes, which is the first thing that it says: what speaks something else got none, and none is sent only to be refused.
-    pub(super) async fn connect(upstream: &Arc<Inner>, host: &Arc<Host>) -> Result<Arc<Self>, Cause> {
+    /// Connects, within the upstream's time, and lets the connection run in tasks of its own. It is
+    /// used when the upstream has said how many requests it takes, which is the first thing that it
+    /// says: what speaks something else got none, and none is sent only to be refused.
+    pub(super) async fn connect(
+        upstream: &Arc<Inner>,
+        host: &Arc<Host>,
+    ) -> Result<Arc<Self>, Cause> {
         let deadline = tokio::time::Instant::from_std(clock::monotonic() + upstream.connect);
         let terms = Arc::new(Terms::default());
         let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &terms).await?;
@@ -148,7 +160,9 @@ impl Multi {
 
     /// How long ago the last request ended, or the connection began.
     fn idle_time(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.born + Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed)))
+        now.saturating_duration_since(
+            self.born + Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed)),
+        )
     }
 
     /// Requests that are on it.
@@ -159,10 +173,13 @@ impl Multi {
 }
 
 impl Ticket {
-    /// Whether a connection that was not used for some time can still be. A close that came meanwhile is in the kernel: yielding lets the runtime look,
-    /// then hyper's task for the connection, and then the one that takes requests.
+    /// Whether a connection that was not used for some time can still be. A close that came
+    /// meanwhile is in the kernel: yielding lets the runtime look, then hyper's task for the
+    /// connection, and then the one that takes requests.
     pub(super) async fn is_still_open(&self, now: Instant) -> bool {
-        if self.multi.streams.load(Ordering::Relaxed) == 1 && self.multi.idle_time(now) >= IDLE_TRUSTED {
+        if self.multi.streams.load(Ordering::Relaxed) == 1
+            && self.multi.idle_time(now) >= IDLE_TRUSTED
+        {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
         }
@@ -170,10 +187,16 @@ impl Ticket {
     }
 
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
-    pub(super) async fn exchange(&self, request: &mut Load, watch: Option<&Watch>, now: Instant) -> Sent {
+    pub(super) async fn exchange(
+        &self,
+        request: &mut Load,
+        watch: Option<&Watch>,
+        now: Instant,
+    ) -> Sent {
         let Some(sent) = request.take() else { return Sent::Unsent(Cause::Connect) };
         let mut alarm = Alarm::default();
-        let mut patience = Patience { alarm: &mut alarm, upstream: &self.multi.upstream, watch, checked: now };
+        let mut patience =
+            Patience { alarm: &mut alarm, upstream: &self.multi.upstream, watch, checked: now };
         let mut sender = self.multi.sender.clone();
         let mut answer = pin!(sender.try_send_request(sent));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
@@ -186,7 +209,8 @@ impl Ticket {
                 Sent::replied(reply, watch)
             }
             Some(Err(mut failed)) => {
-                let h2 = std::error::Error::source(failed.error()).and_then(|source| source.downcast_ref::<h2::Error>());
+                let h2 = std::error::Error::source(failed.error())
+                    .and_then(|source| source.downcast_ref::<h2::Error>());
                 // hyper gives up a request that waited for a free stream when its connection ends.
                 let unprocessed = h2.is_some_and(is_unprocessed) || failed.error().is_user();
                 if h2.is_some_and(h2::Error::is_go_away) {
@@ -209,7 +233,8 @@ impl Ticket {
                 }
             }
             None => {
-                // Perhaps only this request is slow, and perhaps the whole connection is dead: what is on it goes on, and others take another.
+                // Perhaps only this request is slow, and perhaps the whole connection is dead: what
+                // is on it goes on, and others take another.
                 self.multi.retired.store(true, Ordering::Relaxed);
                 Sent::Failed(UpstreamError::sent(Cause::Timeout))
             }
@@ -217,8 +242,8 @@ impl Ticket {
     }
 }
 
-/// Whether the upstream says that it has done nothing with the request: it refused its stream, or closes and counts only up to an earlier one
-/// (RFC 9113, 8.7).
+/// Whether the upstream says that it has done nothing with the request: it refused its stream, or
+/// closes and counts only up to an earlier one (RFC 9113, 8.7).
 fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
@@ -230,7 +255,11 @@ fn cause_of(error: &hyper::Error) -> Cause {
         // A ping that got no answer.
         return Cause::Timeout;
     }
-    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io { Cause::Cut } else { Cause::Protocol }
+    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() || io {
+        Cause::Cut
+    } else {
+        Cause::Protocol
+    }
 }
 
 fn cause_of_h2(error: &h2::Error) -> Cause {
@@ -244,7 +273,9 @@ impl Drop for Ticket {
         let multi = &self.multi;
         if multi.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
             let since = clock::monotonic().saturating_duration_since(multi.born);
-            multi.idle_since_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            multi
+                .idle_since_ms
+                .store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
         pool::freed(multi);
     }
@@ -272,7 +303,8 @@ impl OnEnd for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Of a request whose reply is whole or given up nothing more is wanted: without an end, its body would hold its stream for ever.
+        // Of a request whose reply is whole or given up nothing more is wanted: without an end, its
+        // body would hold its stream for ever.
         if let Some(watch) = &self.watch {
             watch.give_up();
         }
@@ -280,7 +312,11 @@ impl Drop for Held {
 }
 
 /// Begins to speak HTTP/2 on `stream`.
-async fn begin<S>(stream: S, upstream: &Inner, terms: &Arc<Terms>) -> Result<SendRequest<Outgoing>, Cause>
+async fn begin<S>(
+    stream: S,
+    upstream: &Inner,
+    terms: &Arc<Terms>,
+) -> Result<SendRequest<Outgoing>, Cause>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -290,14 +326,17 @@ where
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(streams).min(CONNECTION_WINDOW_BYTES_MAX))
+        .initial_connection_window_size(
+            STREAM_WINDOW_BYTES.saturating_mul(streams).min(CONNECTION_WINDOW_BYTES_MAX),
+        )
         .initial_max_send_streams(UNTOLD)
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
         .max_header_list_size(u32::try_from(REPLY_HEAD_BYTES_MAX).unwrap_or(u32::MAX));
     if let Some(interval) = http2.ping_interval {
         builder.keep_alive_interval(interval).keep_alive_timeout(http2.ping_timeout);
     }
-    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(|_| Cause::Protocol)?;
+    let (sender, connection) =
+        builder.handshake(TokioIo::new(stream)).await.map_err(|_| Cause::Protocol)?;
     tokio::spawn(Moving { connection, terms: Arc::clone(terms) });
     Ok(sender)
 }
@@ -331,14 +370,21 @@ where
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { streams_max: AtomicUsize::new(UNTOLD), reader: Mutex::new(None), told: Notify::new(), ended: AtomicBool::new(false) }
+        Self {
+            streams_max: AtomicUsize::new(UNTOLD),
+            reader: Mutex::new(None),
+            told: Notify::new(),
+            ended: AtomicBool::new(false),
+        }
     }
 }
 
 impl Terms {
     /// Waits until they are known, or there will be none.
     async fn wait(&self) {
-        while self.streams_max.load(Ordering::Relaxed) == UNTOLD && !self.ended.load(Ordering::Relaxed) {
+        while self.streams_max.load(Ordering::Relaxed) == UNTOLD
+            && !self.ended.load(Ordering::Relaxed)
+        {
             self.told.notified().await;
         }
     }
@@ -349,7 +395,8 @@ impl Terms {
     }
 
     fn note(&self, streams_max: usize, cx: &Context<'_>) {
-        if self.streams_max.swap(streams_max, Ordering::Relaxed) == UNTOLD && streams_max != UNTOLD {
+        if self.streams_max.swap(streams_max, Ordering::Relaxed) == UNTOLD && streams_max != UNTOLD
+        {
             self.told.notify_one();
         }
         let reader = (streams_max == UNTOLD).then(|| cx.waker().clone());

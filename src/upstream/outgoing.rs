@@ -1,5 +1,6 @@
-//! A request's body on its way out over HTTP/2, and what the waiting side must know of it: a client that uploads slowly is not an upstream that answers
-//! slowly, and a body that failed is not the upstream's fault. Knows nothing of connections.
+//! A request's body on its way out over HTTP/2, and what the waiting side must know of it: a client
+//! that uploads slowly is not an upstream that answers slowly, and a body that failed is not the
+//! upstream's fault. Knows nothing of connections.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -13,7 +14,8 @@ use http_body::{Frame, SizeHint};
 use crate::clock;
 use crate::wire::{Body, BodyError};
 
-/// A request's body as the connection sees it. Boxed where there is one: hyper moves it, with its request, from place to place a dozen times.
+/// A request's body as the connection sees it. Boxed where there is one: hyper moves it, with its
+/// request, from place to place a dozen times.
 #[derive(Debug)]
 pub(super) struct Outgoing(Option<Box<Carried>>);
 
@@ -24,7 +26,8 @@ struct Carried {
     watch: Option<Arc<Watch>>,
 }
 
-/// A request on its way, in a place where a connection takes it from and puts it back if nothing of it was sent: it is large to hand on.
+/// A request on its way, in a place where a connection takes it from and puts it back if nothing of
+/// it was sent: it is large to hand on.
 pub(super) type Load = Option<http::Request<Outgoing>>;
 
 /// How far a streaming request body is.
@@ -40,7 +43,8 @@ pub(super) struct Watch {
     reader: Mutex<Option<Waker>>,
 }
 
-/// A request's body that ends before its end. What ended it stands in the [`Watch`]. hyper finds the code here with which an HTTP/2 stream is reset.
+/// A request's body that ends before its end. What ended it stands in the [`Watch`]. hyper finds
+/// the code here with which an HTTP/2 stream is reset.
 #[derive(Debug, thiserror::Error)]
 #[error("the request's body was given up")]
 pub(super) struct Broken(#[source] h2::Error);
@@ -92,7 +96,8 @@ impl Watch {
 
     fn note(&self, state: u8) {
         let since = clock::monotonic().saturating_duration_since(self.began);
-        self.since_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.since_ms
+            .store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.state.store(state, Ordering::Release);
     }
 
@@ -106,7 +111,8 @@ impl Watch {
         }
     }
 
-    /// Nobody wants the rest: whoever reads the body is told that it is broken, which resets an HTTP/2 stream. After the body's end this does nothing.
+    /// Nobody wants the rest: whoever reads the body is told that it is broken, which resets an
+    /// HTTP/2 stream. After the body's end this does nothing.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -133,7 +139,10 @@ impl http_body::Body for Outgoing {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let Some(carried) = &mut self.0 else { return Poll::Ready(None) };
         let Carried { body, watch } = &mut **carried;
         let Some(watch) = watch else { return Pin::new(body).poll_frame(cx).map_err(broken) };

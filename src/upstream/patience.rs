@@ -1,4 +1,5 @@
-//! How long the upstream may take to answer, which depends on whose turn it is. Knows nothing of connections.
+//! How long the upstream may take to answer, which depends on whose turn it is. Knows nothing of
+//! connections.
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};

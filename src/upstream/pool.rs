@@ -1,5 +1,6 @@
-//! A worker's connections that can be used, by upstream and host, and the number of its requests under way; and which host a request goes to. In a
-//! thread-local: never shared, never held across an await. Knows nothing of HTTP.
+//! A worker's connections that can be used, by upstream and host, and the number of its requests
+//! under way; and which host a request goes to. In a thread-local: never shared, never held across
+//! an await. Knows nothing of HTTP.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,7 +18,8 @@ use super::{Cause, Inner};
 use crate::clock;
 use crate::wire::Network;
 
-/// How often a worker looks for idle connections that have become too old, and for names that should be asked again.
+/// How often a worker looks for idle connections that have become too old, and for names that
+/// should be asked again.
 pub(super) const SWEEP: Duration = Duration::from_millis(1_000);
 
 thread_local! {
@@ -111,7 +113,9 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admitted 
         if new && upstream.hosts.is_due(upstream) {
             return (Admitted::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
         }
-        let Some((slot, turn)) = pool.slots.choose(upstream, &[]) else { return (Admitted::Unresolved, false) };
+        let Some((slot, turn)) = pool.slots.choose(upstream, &[]) else {
+            return (Admitted::Unresolved, false);
+        };
         pool.outstanding += 1;
         if let Some(client) = client {
             *pool.by_client.entry(client).or_insert(0) += 1;
@@ -149,16 +153,25 @@ pub(super) fn spend_retry(upstream: &Arc<Inner>) -> bool {
     })
 }
 
-/// The connection to the seat's host that was used last, if one can still be used; else the host to connect to.
-pub(super) fn take(upstream: &Arc<Inner>, seat: &Seat, now: Instant) -> Result<Box<Link>, Option<Arc<Host>>> {
+/// The connection to the seat's host that was used last, if one can still be used; else the host to
+/// connect to.
+pub(super) fn take(
+    upstream: &Arc<Inner>,
+    seat: &Seat,
+    now: Instant,
+) -> Result<Box<Link>, Option<Arc<Host>>> {
     // Those that can't be used are dropped after the borrow.
     let mut old = Old::default();
-    POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.take(upstream, seat.slot, seat.host(), now, &mut old))
+    POOLS.with_borrow_mut(|pools| {
+        pools.of(upstream).0.slots.take(upstream, seat.slot, seat.host(), now, &mut old)
+    })
 }
 
 /// The host that the seat's request goes to.
 pub(super) fn host_of(upstream: &Arc<Inner>, seat: &Seat) -> Option<Arc<Host>> {
-    seat.host().cloned().or_else(|| POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(seat.slot).cloned()))
+    seat.host().cloned().or_else(|| {
+        POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(seat.slot).cloned())
+    })
 }
 
 /// Keeps `link`, which can take another request, unless enough are kept.
@@ -167,7 +180,8 @@ pub(super) fn put(mut link: Box<Link>) {
         return;
     }
     link.idle_since = clock::monotonic();
-    // Not kept while the thread ends, and its thread-locals with it; the closure then drops the connection.
+    // Not kept while the thread ends, and its thread-locals with it; the closure then drops the
+    // connection.
     let begin_to_sweep = POOLS.try_with(|pools| {
         let mut pools = pools.borrow_mut();
         let upstream = Arc::clone(&link.upstream);
@@ -183,12 +197,26 @@ pub(super) fn put(mut link: Box<Link>) {
 pub(super) fn release_idle() {
     // Dropped after the borrow.
     let mut old = Old::default();
-    let _ = POOLS.try_with(|pools| pools.borrow_mut().by_upstream.values_mut().for_each(|pool| pool.slots.release_idle(&mut old)));
+    let _ = POOLS.try_with(|pools| {
+        pools
+            .borrow_mut()
+            .by_upstream
+            .values_mut()
+            .for_each(|pool| pool.slots.release_idle(&mut old))
+    });
 }
 
-/// Looks at this worker's HTTP/2 connections to `host`. Nothing where it is gone, and while the thread ends.
-pub(super) fn with_streams<T>(upstream: &Arc<Inner>, host: &Arc<Host>, look: impl FnOnce(&mut Streams) -> T) -> Option<T> {
-    POOLS.try_with(|pools| Some(look(pools.borrow_mut().of(upstream).0.slots.streams(host)?))).ok().flatten()
+/// Looks at this worker's HTTP/2 connections to `host`. Nothing where it is gone, and while the
+/// thread ends.
+pub(super) fn with_streams<T>(
+    upstream: &Arc<Inner>,
+    host: &Arc<Host>,
+    look: impl FnOnce(&mut Streams) -> T,
+) -> Option<T> {
+    POOLS
+        .try_with(|pools| Some(look(pools.borrow_mut().of(upstream).0.slots.streams(host)?)))
+        .ok()
+        .flatten()
 }
 
 /// A place on `multi` is free again.
@@ -209,7 +237,8 @@ fn start_sweeping() {
     }
 }
 
-/// Closes what has become too old, also where no request comes that would notice; ends when nothing is left.
+/// Closes what has become too old, also where no request comes that would notice; ends when nothing
+/// is left.
 async fn sweep(_sweeping: Sweeping) {
     loop {
         tokio::time::sleep(SWEEP).await;
@@ -229,7 +258,9 @@ async fn sweep(_sweeping: Sweeping) {
                     used.push(Arc::clone(&pool.upstream));
                 }
             }
-            old.pools.extend(pools.by_upstream.extract_if(|_, pool| pool.is_empty()).map(|(_, pool)| pool));
+            old.pools.extend(
+                pools.by_upstream.extract_if(|_, pool| pool.is_empty()).map(|(_, pool)| pool),
+            );
             !pools.by_upstream.is_empty()
         });
         drop(old);
@@ -251,7 +282,8 @@ pub(super) struct Old {
     pools: Vec<Pool>,
 }
 
-/// The sweeping task lives. Where it ends, with its runtime at the latest, the next connection kept begins another.
+/// The sweeping task lives. Where it ends, with its runtime at the latest, the next connection kept
+/// begins another.
 struct Sweeping;
 
 impl Drop for Sweeping {

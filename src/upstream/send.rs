@@ -1,4 +1,5 @@
-//! A request's way to an upstream: a place, a host, a connection, the reply; and whether it is tried again. Knows nothing of how a connection works.
+//! A request's way to an upstream: a place, a host, a connection, the reply; and whether it is
+//! tried again. Knows nothing of how a connection works.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,13 +20,16 @@ use crate::clock;
 use crate::http1::ReplyHead;
 use crate::wire::{Body, Network, Request, Response};
 
-/// Idle connections that are tried for one request before a new one is made: each may just have been closed by the upstream.
+/// Idle connections that are tried for one request before a new one is made: each may just have
+/// been closed by the upstream.
 const REUSE_TRIES_MAX: usize = 3;
-/// Times that an HTTP/2 upstream may refuse one request without doing anything with it, which connections at their end do to many at once.
+/// Times that an HTTP/2 upstream may refuse one request without doing anything with it, which
+/// connections at their end do to many at once.
 const REFUSALS_MAX: usize = 8;
 /// And what of them costs nothing of `retry_percent`.
 const REFUSALS_FREE: usize = 3;
-/// Hosts that are tried for one request, so that one that refuses costs no reply and many that hang don't add up.
+/// Hosts that are tried for one request, so that one that refuses costs no reply and many that hang
+/// don't add up.
 const HOST_TRIES_MAX: usize = 3;
 
 /// What came of a request at one host.
@@ -59,14 +63,20 @@ struct Exchange<'a> {
     fresh: bool,
 }
 
-pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Option<Network>) -> Result<Response, UpstreamError> {
+pub(super) async fn send(
+    upstream: &Arc<Inner>,
+    mut request: Request,
+    client: Option<Network>,
+) -> Result<Response, UpstreamError> {
     let mut seat = admit(upstream, client).await?;
     // HTTP/2 has no way to become something else.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
     let (bodiless, lent) = (body.is_nothing(), body.is_lent());
-    let repeatable = bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
-    let mut exchange = Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false };
+    let repeatable =
+        bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
+    let mut exchange =
+        Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
     let mut refusals = 0;
     let mut repeated = false;
@@ -90,16 +100,21 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Op
                 seat.failed(upstream, cause);
                 // Another host's connection would need a descriptor, too.
                 let ours = cause == Cause::Descriptors;
-                if ours || upstream.retry == Retry::Off || !elsewhere(upstream, &mut seat, &mut tried) {
+                if ours
+                    || upstream.retry == Retry::Off
+                    || !elsewhere(upstream, &mut seat, &mut tried)
+                {
                     return Err(UpstreamError::unsent(cause));
                 }
                 continue;
             }
             Tried::Refused(cause) => {
                 refusals += 1;
-                // The same host will do: another connection, or another moment. From the third time on it looks like overload, which a share bounds.
-                let again =
-                    upstream.retry != Retry::Off && refusals < REFUSALS_MAX && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
+                // The same host will do: another connection, or another moment. From the third time
+                // on it looks like overload, which a share bounds.
+                let again = upstream.retry != Retry::Off
+                    && refusals < REFUSALS_MAX
+                    && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
                 if !again || !exchange.bodiless {
                     seat.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
@@ -117,8 +132,10 @@ pub(super) async fn send(upstream: &Arc<Inner>, mut request: Request, client: Op
             Tried::Failed(error) => error,
         };
         seat.failed(upstream, error.cause);
-        // It may have been done, and can be done again (RFC 9110, 9.2.2): the connection was lost before it was answered.
-        let again = repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
+        // It may have been done, and can be done again (RFC 9110, 9.2.2): the connection was lost
+        // before it was answered.
+        let again =
+            repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
         if !again || !elsewhere(upstream, &mut seat, &mut tried) {
             return Err(error);
         }
@@ -153,7 +170,11 @@ fn admitted(admitted: Admitted) -> Option<Result<Seat, UpstreamError>> {
 }
 
 /// Moves the request to a host that it was not sent to yet; says whether there is one.
-fn elsewhere(upstream: &Arc<Inner>, seat: &mut Seat, tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>) -> bool {
+fn elsewhere(
+    upstream: &Arc<Inner>,
+    seat: &mut Seat,
+    tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>,
+) -> bool {
     tried.extend(seat.host().cloned());
     (1..HOST_TRIES_MAX).contains(&tried.len()) && pool::another(upstream, seat, tried)
 }
@@ -176,30 +197,37 @@ impl Exchange<'_> {
         seat.begin(now);
         for attempt in 0..=REUSE_TRIES_MAX {
             let reuse = attempt < REUSE_TRIES_MAX && !self.fresh;
-            let (mut link, reused) =
-                match if reuse { pool::take(self.upstream, seat, now) } else { Err(pool::host_of(self.upstream, seat)) } {
-                    Ok(mut link) => {
-                        if !link.takes(self.bodiless) || !link.is_still_open(now).await {
-                            continue;
-                        }
-                        (link, true)
+            let (mut link, reused) = match if reuse {
+                pool::take(self.upstream, seat, now)
+            } else {
+                Err(pool::host_of(self.upstream, seat))
+            } {
+                Ok(mut link) => {
+                    if !link.takes(self.bodiless) || !link.is_still_open(now).await {
+                        continue;
                     }
-                    Err(host) => {
-                        let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
-                        match Box::pin(Link::connect(self.upstream, &host)).await {
-                            Ok(link) => {
-                                now = clock::monotonic();
-                                (link, false)
-                            }
-                            Err(cause) => return Tried::Unsent(cause),
+                    (link, true)
+                }
+                Err(host) => {
+                    let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
+                    match Box::pin(Link::connect(self.upstream, &host)).await {
+                        Ok(link) => {
+                            now = clock::monotonic();
+                            (link, false)
                         }
+                        Err(cause) => return Tried::Unsent(cause),
                     }
-                };
+                }
+            };
             link.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
             let request = &mut self.request;
             return match poll_fn(|cx| link.poll_exchange(request, cx)).await {
                 Sent::Reply(reply) => Tried::Reply(link, reply),
-                Sent::Failed(error) if reused && error.cause == Cause::Cut && link.is_unanswered() => Tried::Lost(error),
+                Sent::Failed(error)
+                    if reused && error.cause == Cause::Cut && link.is_unanswered() =>
+                {
+                    Tried::Lost(error)
+                }
                 Sent::Failed(error) => Tried::Failed(error),
             };
         }
@@ -208,8 +236,12 @@ impl Exchange<'_> {
 
     async fn try_h2(&mut self, seat: &mut Seat) -> Tried {
         seat.begin(clock::monotonic());
-        let Some(host) = pool::host_of(self.upstream, seat) else { return Tried::Unsent(Cause::Connect) };
-        let Some(endpoint) = self.upstream.endpoints.first() else { return Tried::Unsent(Cause::Connect) };
+        let Some(host) = pool::host_of(self.upstream, seat) else {
+            return Tried::Unsent(Cause::Connect);
+        };
+        let Some(endpoint) = self.upstream.endpoints.first() else {
+            return Tried::Unsent(Cause::Connect);
+        };
         let (body, watch) = Outgoing::new(self.body.take().unwrap_or_default());
         let mut load = Some(head::to_h2(&self.request, body, endpoint));
         let mut cause = Cause::Connect;
@@ -222,7 +254,9 @@ impl Exchange<'_> {
                 }
             };
             match ticket.exchange(&mut load, watch.as_deref(), clock::monotonic()).await {
-                multi::Sent::Reply(reply) => return Tried::Shared(Box::new((ticket, reply, watch))),
+                multi::Sent::Reply(reply) => {
+                    return Tried::Shared(Box::new((ticket, reply, watch)));
+                }
                 multi::Sent::Failed(error) => return Tried::Failed(error),
                 multi::Sent::Lost(error) => return Tried::Lost(error),
                 multi::Sent::Refused(cause) => return Tried::Refused(cause),
@@ -235,8 +269,14 @@ impl Exchange<'_> {
 }
 
 /// The same for a reply that shares its connection, which is in use until the body's end.
-fn bring_back_shared(upstream: &Inner, held: Box<Held>, reply: http::Response<Incoming>) -> Response {
-    let reply = Response::from(reply.map(|body| Body::incoming(body).within(multi::STREAM_WINDOW_BYTES as usize)));
+fn bring_back_shared(
+    upstream: &Inner,
+    held: Box<Held>,
+    reply: http::Response<Incoming>,
+) -> Response {
+    let reply = Response::from(
+        reply.map(|body| Body::incoming(body).within(multi::STREAM_WINDOW_BYTES as usize)),
+    );
     if !reply.body.is_streaming() {
         return reply;
     }

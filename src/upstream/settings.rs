@@ -1,4 +1,5 @@
-//! What the configuration says of an upstream, with the defaults of what it leaves out. Knows no file and no connection.
+//! What the configuration says of an upstream, with the defaults of what it leaves out. Knows no
+//! file and no connection.
 
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ pub enum Retry {
     Off,
     /// Those of which nothing was sent.
     Unsent,
-    /// Those too that are idempotent, have no body, and lost their connection before they were answered.
+    /// Those too that are idempotent, have no body, and lost their connection before they were
+    /// answered.
     #[default]
     Idempotent,
 }
@@ -91,7 +93,8 @@ pub struct Http2Settings {
     pub connections_per_worker: usize,
     /// Requests on one connection at once, at most; the upstream may allow fewer.
     pub streams_per_connection: usize,
-    /// How long a connection with requests on it may be silent before it is asked whether it lives; never where it is none.
+    /// How long a connection with requests on it may be silent before it is asked whether it lives;
+    /// never where it is none.
     pub ping_interval: Option<Duration>,
     /// How long it may take to answer that.
     pub ping_timeout: Duration,
@@ -122,13 +125,23 @@ impl Settings {
 
 impl Default for Ejection {
     fn default() -> Self {
-        Self { failures: 3, time: Duration::from_secs(10), time_max: Duration::from_secs(300), max_percent: 50 }
+        Self {
+            failures: 3,
+            time: Duration::from_secs(10),
+            time_max: Duration::from_secs(300),
+            max_percent: 50,
+        }
     }
 }
 
 impl Default for Http2Settings {
     fn default() -> Self {
-        Self { connections_per_worker: 8, streams_per_connection: 100, ping_interval: None, ping_timeout: Duration::from_secs(10) }
+        Self {
+            connections_per_worker: 8,
+            streams_per_connection: 100,
+            ping_interval: None,
+            ping_timeout: Duration::from_secs(10),
+        }
     }
 }
 

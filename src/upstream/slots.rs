@@ -1,5 +1,5 @@
-//! One worker's places at an upstream's hosts, a slot each: idle connections, shared connections, and the choice between hosts. Knows nothing of
-//! requests.
+//! One worker's places at an upstream's hosts, a slot each: idle connections, shared connections,
+//! and the choice between hosts. Knows nothing of requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,10 @@ pub(super) struct Slots {
 struct Slot {
     host: Arc<Host>,
     /// HTTP/1.1, the longest unused first.
-    #[allow(clippy::vec_box, reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request")]
+    #[allow(
+        clippy::vec_box,
+        reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request"
+    )]
     idle: Vec<Box<Link>>,
     /// HTTP/2.
     streams: Streams,
@@ -39,7 +42,10 @@ impl Slots {
         }
         self.generation = generation;
         let mut before = std::mem::take(&mut self.all);
-        let slot = |host: &Arc<Host>| match before.iter().position(|slot| Arc::ptr_eq(&slot.host, host)) {
+        let slot = |host: &Arc<Host>| match before
+            .iter()
+            .position(|slot| Arc::ptr_eq(&slot.host, host))
+        {
             Some(at) => before.swap_remove(at),
             None => Slot { host: Arc::clone(host), idle: Vec::new(), streams: Streams::default() },
         };
@@ -54,18 +60,30 @@ impl Slots {
 
     /// The host for a request, none of `tried`. Where there is but one, it is not counted.
     ///
-    /// Of two taken at random the one with less to do (power of two choices): nearly as even as looking at all of them, and workers that look at the
-    /// same counts don't all run to the same host. Those that are left alone are passed over while there is another.
-    pub(super) fn choose(&self, upstream: &Inner, tried: &[Arc<Host>]) -> Option<(usize, Option<Turn>)> {
+    /// Of two taken at random the one with less to do (power of two choices): nearly as even as
+    /// looking at all of them, and workers that look at the same counts don't all run to the same
+    /// host. Those that are left alone are passed over while there is another.
+    pub(super) fn choose(
+        &self,
+        upstream: &Inner,
+        tried: &[Arc<Host>],
+    ) -> Option<(usize, Option<Turn>)> {
         let count = self.all.len();
         if count <= 1 {
             return (count == 1 && tried.is_empty()).then_some((0, None));
         }
         let first = fastrand::usize(..count);
         let second = (first + fastrand::usize(1..count)) % count;
-        let untried = |index: &usize| self.host(*index).is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)));
-        let ready = |index: &usize| untried(index) && self.host(*index).is_some_and(|host| !host.is_ejected());
-        let may_probe = |index: &usize| untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream));
+        let untried = |index: &usize| {
+            self.host(*index)
+                .is_some_and(|host| !tried.iter().any(|tried| Arc::ptr_eq(tried, host)))
+        };
+        let ready = |index: &usize| {
+            untried(index) && self.host(*index).is_some_and(|host| !host.is_ejected())
+        };
+        let may_probe = |index: &usize| {
+            untried(index) && self.host(*index).is_some_and(|host| host.may_probe(upstream))
+        };
         let load = |index: &usize| self.host(*index).map_or(usize::MAX, |host| host.outstanding());
         let pair = [first, second];
         let around = || (0..count).map(|step| (first + step) % count);
@@ -94,7 +112,8 @@ impl Slots {
         self.all.iter().position(|slot| Arc::ptr_eq(&slot.host, host))
     }
 
-    /// The connection to a host that was used last; else the host. `host` is known where there are several.
+    /// The connection to a host that was used last; else the host. `host` is known where there are
+    /// several.
     pub(super) fn take(
         &mut self,
         upstream: &Inner,

@@ -1,7 +1,9 @@
-//! An upstream's byte stream: TCP, or TLS on TCP. What can't be written any more is no reason not to read. Knows nothing of HTTP.
+//! An upstream's byte stream: TCP, or TLS on TCP. What can't be written any more is no reason not
+//! to read. Knows nothing of HTTP.
 //!
-//! An upstream that refuses an upload answers and closes with most of it unread, and the kernel then resets the connection. The failed write says
-//! nothing that the answer does not say better, and it lies there to be read: the client is to be told 413 or 401, and not 502.
+//! An upstream that refuses an upload answers and closes with most of it unread, and the kernel
+//! then resets the connection. The failed write says nothing that the answer does not say better,
+//! and it lies there to be read: the client is to be told 413 or 401, and not 502.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -53,9 +55,18 @@ impl UpstreamStream {
     }
 
     /// `offered` bytes count as written where the other side has closed.
-    fn note_close(&mut self, wrote: Poll<io::Result<usize>>, offered: usize) -> Poll<io::Result<usize>> {
+    fn note_close(
+        &mut self,
+        wrote: Poll<io::Result<usize>>,
+        offered: usize,
+    ) -> Poll<io::Result<usize>> {
         match wrote {
-            Poll::Ready(Err(error)) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Poll::Ready(Err(error))
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
                 self.write_closed = true;
                 Poll::Ready(Ok(offered))
             }
@@ -65,13 +76,21 @@ impl UpstreamStream {
 }
 
 impl AsyncRead for UpstreamStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for UpstreamStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if self.write_closed {
             return Poll::Ready(Ok(buf.len()));
         }
@@ -79,7 +98,11 @@ impl AsyncWrite for UpstreamStream {
         self.note_close(wrote, buf.len())
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let offered = bufs.iter().map(|buf| buf.len()).sum();
         if self.write_closed {
             return Poll::Ready(Ok(offered));
@@ -131,17 +154,29 @@ fn gone<T>() -> Poll<io::Result<T>> {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         each!(self, gone(), stream => stream.poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         each!(self, gone(), stream => stream.poll_write(cx, buf))
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         each!(self, gone(), stream => stream.poll_write_vectored(cx, bufs))
     }
 

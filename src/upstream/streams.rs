@@ -1,5 +1,5 @@
-//! A place for a request on one of a worker's HTTP/2 connections to a host: on one that has room, on a new one, or as soon as a place is free.
-//! Knows nothing of what is sent.
+//! A place for a request on one of a worker's HTTP/2 connections to a host: on one that has room,
+//! on a new one, or as soon as a place is free. Knows nothing of what is sent.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -37,18 +37,25 @@ enum Place {
     Full(Arc<Notify>),
 }
 
-/// The duty to open a connection. Dropped, also with the request that had it, it lets the others go on.
+/// The duty to open a connection. Dropped, also with the request that had it, it lets the others go
+/// on.
 struct Opener {
     opening: Arc<Opening>,
     upstream: Arc<Inner>,
     host: Arc<Host>,
 }
 
-/// A place on a connection to `host`. Waits for one no longer than a connection may take to come about.
-pub(super) async fn acquire(upstream: &Arc<Inner>, host: &Arc<Host>, now: Instant) -> Result<Ticket, Cause> {
+/// A place on a connection to `host`. Waits for one no longer than a connection may take to come
+/// about.
+pub(super) async fn acquire(
+    upstream: &Arc<Inner>,
+    host: &Arc<Host>,
+    now: Instant,
+) -> Result<Ticket, Cause> {
     let deadline = tokio::time::Instant::from_std(now + upstream.connect);
     loop {
-        let place = pool::with_streams(upstream, host, |streams| streams.place(upstream, host)).ok_or(Cause::Connect)?;
+        let place = pool::with_streams(upstream, host, |streams| streams.place(upstream, host))
+            .ok_or(Cause::Connect)?;
         match place {
             Place::Here(ticket) if ticket.is_still_open(now).await => return Ok(ticket),
             // Closed by the other side while nobody used it.
@@ -61,7 +68,9 @@ pub(super) async fn acquire(upstream: &Arc<Inner>, host: &Arc<Host>, now: Instan
             Place::Opening(opening) => {
                 timeout_at(deadline, opening.over()).await.map_err(|_| Cause::Timeout)??;
             }
-            Place::Full(freed) => timeout_at(deadline, freed.notified()).await.map_err(|_| Cause::Overload)?,
+            Place::Full(freed) => {
+                timeout_at(deadline, freed.notified()).await.map_err(|_| Cause::Overload)?
+            }
         }
     }
 }
@@ -94,7 +103,9 @@ impl Streams {
 
     /// Takes out what was unused for too long, for the caller to drop.
     pub(super) fn sweep(&mut self, now: Instant, old: &mut Vec<Arc<Multi>>) {
-        old.extend(self.connections.extract_if(.., |multi| multi.upstream.is_closed() || !multi.is_usable() || multi.is_old(now)));
+        old.extend(self.connections.extract_if(.., |multi| {
+            multi.upstream.is_closed() || !multi.is_usable() || multi.is_old(now)
+        }));
     }
 
     /// The host is gone: its connections end with what is on them.
@@ -142,7 +153,9 @@ impl Drop for Opener {
 
 impl std::fmt::Debug for Streams {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Streams").field("connections", &self.connections.len()).finish_non_exhaustive()
+        out.debug_struct("Streams")
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
     }
 }
 

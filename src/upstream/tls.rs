@@ -1,4 +1,5 @@
-//! TLS towards an upstream: whom we believe, who we are, one handshake. Knows nothing of HTTP but the two names that it has in ALPN.
+//! TLS towards an upstream: whom we believe, who we are, one handshake. Knows nothing of HTTP but
+//! the two names that it has in ALPN.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -30,9 +31,15 @@ impl Tls {
     pub(super) fn build(setting: &str, settings: &TlsSettings) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let roots = match &settings.ca {
-            Some(ca) => read_roots(ca).map_err(|found| Mistake::new(format!("{setting}.ca"), found, "a PEM file of certificates")),
+            Some(ca) => read_roots(ca).map_err(|found| {
+                Mistake::new(format!("{setting}.ca"), found, "a PEM file of certificates")
+            }),
             None => system_roots().map_err(|found| {
-                Mistake::new(format!("{setting}.ca"), found, "the system's certificate authorities, or a PEM file of your own")
+                Mistake::new(
+                    format!("{setting}.ca"),
+                    found,
+                    "the system's certificate authorities, or a PEM file of your own",
+                )
             }),
         };
         let roots = roots.map_err(|mistake| mistakes.push(mistake)).ok();
@@ -45,7 +52,11 @@ impl Tls {
                 ));
             });
             let key = identity.key.key().map_err(|found| {
-                mistakes.push(Mistake::new(format!("{setting}.key"), found, "a PEM file of a private key"));
+                mistakes.push(Mistake::new(
+                    format!("{setting}.key"),
+                    found,
+                    "a PEM file of a private key",
+                ));
             });
             (certificate.unwrap_or_default(), key.ok())
         });
@@ -58,9 +69,11 @@ impl Tls {
             .map_err(|error| unusable("", error, "a provider of TLS 1.2 and 1.3"))?
             .with_root_certificates(roots);
         let mut config = match identity {
-            Some((certificate, Some(key))) => config
-                .with_client_auth_cert(certificate, key)
-                .map_err(|error| unusable(".key", error, "the key that belongs to the certificate"))?,
+            Some((certificate, Some(key))) => {
+                config.with_client_auth_cert(certificate, key).map_err(|error| {
+                    unusable(".key", error, "the key that belongs to the certificate")
+                })?
+            }
             _ => config.with_no_client_auth(),
         };
         config.alpn_protocols = vec![H1.to_vec()];
@@ -86,7 +99,9 @@ impl Tls {
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
         // A server without ALPN speaks HTTP/1.1, and can't be known to speak HTTP/2.
         match stream.get_ref().1.alpn_protocol() {
-            None if protocol == Protocol::H2 => Err(io::Error::other("the endpoint did not agree to HTTP/2 (ALPN h2)")),
+            None if protocol == Protocol::H2 => {
+                Err(io::Error::other("the endpoint did not agree to HTTP/2 (ALPN h2)"))
+            }
             _ => Ok(stream),
         }
     }
@@ -95,7 +110,9 @@ impl Tls {
 fn read_roots(ca: &Pem) -> Result<Arc<RootCertStore>, String> {
     let mut roots = RootCertStore::empty();
     for certificate in ca.certificates()? {
-        roots.add(certificate).map_err(|error| format!("a certificate in {} that can't be read ({error})", ca.path.display()))?;
+        roots.add(certificate).map_err(|error| {
+            format!("a certificate in {} that can't be read ({error})", ca.path.display())
+        })?;
     }
     Ok(Arc::new(roots))
 }

@@ -1,8 +1,9 @@
 //! A deadline that is moved far more often than it is reached. Knows nothing of what it guards.
 //!
-//! Registering a timer with the runtime and taking it back costs more than 100 ns, on every request, for a timeout that nearly never comes. An
-//! [`Alarm`] leaves its timer where it is: moving the deadline later is a store, and when the old timer fires early it is set again. Nor is the timer
-//! polled while it would wake whoever asks.
+//! Registering a timer with the runtime and taking it back costs more than 100 ns, on every
+//! request, for a timeout that nearly never comes. An [`Alarm`] leaves its timer where it is:
+//! moving the deadline later is a store, and when the old timer fires early it is set again. Nor is
+//! the timer polled while it would wake whoever asks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,7 +41,9 @@ impl Timer {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let timer = self.project();
-        if timer.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) && !timer.sleep.is_elapsed() {
+        if timer.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()))
+            && !timer.sleep.is_elapsed()
+        {
             return Poll::Pending;
         }
         // Without a budget the timer is not even looked at: its task is only told to come again.
@@ -69,8 +72,12 @@ impl Alarm {
 
     /// Ready, once, when the deadline has come; pending without one.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.deadline.map(time::Instant::from_std) else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(Timer { sleep: sleep_until(deadline), waker: None }));
+        let Some(deadline) = self.deadline.map(time::Instant::from_std) else {
+            return Poll::Pending;
+        };
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(Timer { sleep: sleep_until(deadline), waker: None }));
         if deadline < timer.sleep.deadline() {
             timer.as_mut().reset(deadline);
         }

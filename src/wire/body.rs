@@ -1,9 +1,10 @@
-//! The body that passes through the proxy: nothing, a whole one, or a stream from a peer under a size limit and an idle timeout. Knows neither
-//! which side it came from nor where it goes.
+//! The body that passes through the proxy: nothing, a whole one, or a stream from a peer under a
+//! size limit and an idle timeout. Knows neither which side it came from nor where it goes.
 //!
-//! HTTP/1.1 lends its bytes where they were read ([`Source`], [`Body::poll_fill`]); HTTP/2 hands over frames ([`http_body::Body`]). Either end may be
-//! either version, so a body can be read both ways. Most requests have none, and it moves with its message from hand to hand: so nothing is a null
-//! pointer, and anything else is boxed once.
+//! HTTP/1.1 lends its bytes where they were read ([`Source`], [`Body::poll_fill`]); HTTP/2 hands
+//! over frames ([`http_body::Body`]). Either end may be either version, so a body can be read both
+//! ways. Most requests have none, and it moves with its message from hand to hand: so nothing is a
+//! null pointer, and anything else is boxed once.
 
 use std::fmt;
 use std::pin::Pin;
@@ -25,7 +26,8 @@ pub struct Body(Option<Box<Content>>);
 
 /// A body that lies in the buffer of the connection that brings it.
 pub trait Source: Send {
-    /// Ready when there is something to read, or nothing is left: then [`data`](Self::data) is empty.
+    /// Ready when there is something to read, or nothing is left: then [`data`](Self::data) is
+    /// empty.
     ///
     /// # Errors
     /// It ended early, or its framing is broken.
@@ -61,7 +63,8 @@ pub enum BodyError {
     /// The other side's connection failed.
     #[error("the peer's body ended early: {0}")]
     Cut(#[source] Arc<dyn std::error::Error + Send + Sync>),
-    /// The other side is still there, but what it sends is no body: chunks without a size, trailers that are none.
+    /// The other side is still there, but what it sends is no body: chunks without a size, trailers
+    /// that are none.
     #[error("the body's framing is broken")]
     Malformed,
     /// The other side took it back in the middle.
@@ -111,10 +114,15 @@ impl Body {
         if bytes.is_empty() { Self(None) } else { Self::of(Content::full(bytes)) }
     }
 
-    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and [`idle_timeout`](Self::idle_timeout) set them.
+    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and
+    /// [`idle_timeout`](Self::idle_timeout) set them.
     #[must_use]
     pub fn incoming(incoming: Incoming) -> Self {
-        if http_body::Body::is_end_stream(&incoming) { Self(None) } else { Self::of(Content::incoming(incoming)) }
+        if http_body::Body::is_end_stream(&incoming) {
+            Self(None)
+        } else {
+            Self::of(Content::incoming(incoming))
+        }
     }
 
     /// What a connection lends, without limits as above.
@@ -127,14 +135,16 @@ impl Body {
         Self(Some(Box::new(content)))
     }
 
-    /// Fails with [`BodyError::TooLarge`] when more than `bytes_max` bytes of a stream come; at once when its declared length is larger.
+    /// Fails with [`BodyError::TooLarge`] when more than `bytes_max` bytes of a stream come; at
+    /// once when its declared length is larger.
     #[must_use]
     pub fn limit(self, bytes_max: u64) -> Self {
         self.with(|content| content.limit(bytes_max))
     }
 
-    /// Fails with [`BodyError::Idle`] when whoever reads a stream waits longer than `idle` for its next piece. Time during which nobody reads
-    /// does not count: that is the reader's slowness, not the peer's.
+    /// Fails with [`BodyError::Idle`] when whoever reads a stream waits longer than `idle` for its
+    /// next piece. Time during which nobody reads does not count: that is the reader's slowness,
+    /// not the peer's.
     #[must_use]
     pub fn idle_timeout(self, idle: Duration) -> Self {
         self.with(|content| content.idle_timeout(idle))
@@ -162,9 +172,10 @@ impl Body {
         self.0.as_ref().and_then(|content| content.deadline())
     }
 
-    /// When nobody reads a stream any more, a little more of it is taken and thrown away. For HTTP/2: a stream that is dropped before its end is
-    /// reset behind the reply, and clients that are still sending - or have sent all but the empty frame that says so - take that for a failure
-    /// and lose the reply.
+    /// When nobody reads a stream any more, a little more of it is taken and thrown away. For
+    /// HTTP/2: a stream that is dropped before its end is reset behind the reply, and clients that
+    /// are still sending - or have sent all but the empty frame that says so - take that for a
+    /// failure and lose the reply.
     #[must_use]
     pub fn lingering(self) -> Self {
         self.with(Content::lingering)
@@ -190,8 +201,8 @@ impl Body {
         self
     }
 
-    /// Tells `hook` how the body ended, once: when its last byte was read, when it failed, or when it is dropped. Several hooks are told in the
-    /// order in which they were added.
+    /// Tells `hook` how the body ended, once: when its last byte was read, when it failed, or when
+    /// it is dropped. Several hooks are told in the order in which they were added.
     #[must_use]
     pub fn on_end(self, hook: impl OnEnd + 'static) -> Self {
         self.on_end_boxed(Box::new(hook))
@@ -210,7 +221,8 @@ impl Body {
         self.0.as_ref().is_some_and(|content| content.is_streaming())
     }
 
-    /// Whether it lies in the buffer of a connection that is driven by the task which sends the reply.
+    /// Whether it lies in the buffer of a connection that is driven by the task which sends the
+    /// reply.
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.0.as_ref().is_some_and(|content| content.is_lent())
@@ -222,7 +234,8 @@ impl Body {
         self.0.as_ref().is_none_or(|content| content.is_nothing())
     }
 
-    /// Whether the peer declared a length above the limit: it can be refused before anything of it is read.
+    /// Whether the peer declared a length above the limit: it can be refused before anything of it
+    /// is read.
     #[must_use]
     pub fn is_declared_too_large(&self) -> bool {
         self.0.as_ref().is_some_and(|content| content.is_declared_too_large())
@@ -234,12 +247,14 @@ impl Body {
         self.0.as_ref().map_or(Some(0), |content| content.length())
     }
 
-    /// Ready when there is [data](Self::data), or with `None` at the end; trailers are then to be [taken](Self::take_trailers).
+    /// Ready when there is [data](Self::data), or with `None` at the end; trailers are then to be
+    /// [taken](Self::take_trailers).
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), BodyError>>> {
         self.0.as_mut().map_or(Poll::Ready(None), |content| content.poll_fill(cx))
     }
 
-    /// What was read and not consumed; empty unless [`poll_fill`](Self::poll_fill) has said that there is something.
+    /// What was read and not consumed; empty unless [`poll_fill`](Self::poll_fill) has said that
+    /// there is something.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |content| content.data())
@@ -252,7 +267,8 @@ impl Body {
         }
     }
 
-    /// Tells the body's end where all of it was consumed: sooner than the next [`poll_fill`](Self::poll_fill) would.
+    /// Tells the body's end where all of it was consumed: sooner than the next
+    /// [`poll_fill`](Self::poll_fill) would.
     pub fn end_if_read(&mut self) {
         if let Some(content) = &mut self.0 {
             content.end_if_read();
@@ -264,7 +280,8 @@ impl Body {
         self.0.as_mut()?.take_trailers()
     }
 
-    /// Goes on with what its connection has to do besides, while whoever reads the body waits for something else.
+    /// Goes on with what its connection has to do besides, while whoever reads the body waits for
+    /// something else.
     pub fn poll_besides(&mut self, cx: &mut Context<'_>) {
         if let Some(content) = &mut self.0 {
             content.poll_besides(cx);
@@ -276,7 +293,10 @@ impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.0.as_mut().map_or(Poll::Ready(None), |content| Pin::new(&mut **content).poll_frame(cx))
     }
 
@@ -291,6 +311,9 @@ impl http_body::Body for Body {
 
 impl fmt::Debug for Body {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Body").field("length", &self.length()).field("streams", &self.is_streaming()).finish()
+        out.debug_struct("Body")
+            .field("length", &self.length())
+            .field("streams", &self.is_streaming())
+            .finish()
     }
 }

@@ -1,7 +1,10 @@
-//! The bytes that a connection has read and not used, or written and not sent. Knows nothing of what they mean.
+//! The bytes that a connection has read and not used, or written and not sent. Knows nothing of
+//! what they mean.
 //!
-//! A connection without any holds no memory: a buffer's space comes from the worker when it is needed and goes back when the buffer is empty, so that
-//! idle connections cost none. While a body streams the space may be much larger, since the size of the pieces decides what large bodies cost.
+//! A connection without any holds no memory: a buffer's space comes from the worker when it is
+//! needed and goes back when the buffer is empty, so that idle connections cost none. While a body
+//! streams the space may be much larger, since the size of the pieces decides what large bodies
+//! cost.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +16,8 @@ use super::budget;
 pub(crate) const PLAIN_BYTES: usize = 16 << 10;
 /// What a read asks for while a body streams.
 const LARGE_BYTES: usize = 512 << 10;
-/// Plain and large spaces that a worker keeps for later, at most. No more than that many large ones are in use at once: they bound what slow readers hold.
+/// Plain and large spaces that a worker keeps for later, at most. No more than that many large ones
+/// are in use at once: they bound what slow readers hold.
 const SPARE_PLAIN_MAX: usize = 64;
 const LARGE_MAX: usize = 8;
 
@@ -64,7 +68,11 @@ impl Buffer {
     /// Has `read` put bytes behind what is in it, so that it takes up to `most`: their number, 0 at
     /// the end. Pending where it takes that already. While nothing comes it holds no space: the
     /// worker's next spare one is offered, and taken when something is in it.
-    pub(crate) fn poll_fill(&mut self, most: usize, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_fill(
+        &mut self,
+        most: usize,
+        read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if self.space.is_empty() {
             return self.poll_fill_spare(most, read);
         }
@@ -78,7 +86,10 @@ impl Buffer {
     }
 
     /// The same while a body streams, see [`body_room`](Self::body_room).
-    pub(crate) fn poll_fill_body(&mut self, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_fill_body(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if self.space.is_empty() && !self.filled_up {
             return self.poll_fill_spare(PLAIN_BYTES, read);
         }
@@ -87,7 +98,11 @@ impl Buffer {
         read
     }
 
-    fn poll_fill_spare(&mut self, most: usize, read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn poll_fill_spare(
+        &mut self,
+        most: usize,
+        read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if most == 0 {
             return Poll::Pending;
         }
@@ -125,7 +140,8 @@ impl Buffer {
         }
     }
 
-    /// Where the next bytes may be put: at least one, so that what is in it may take up to `most` bytes; none where it takes that already.
+    /// Where the next bytes may be put: at least one, so that what is in it may take up to `most`
+    /// bytes; none where it takes that already.
     fn room(&mut self, most: usize) -> &mut [u8] {
         if self.space.is_empty() {
             self.put(take_plain());
@@ -193,7 +209,8 @@ impl Buffer {
     fn grow(&mut self, bytes: usize) {
         let mut space = vec![0; bytes].into_boxed_slice();
         let len = self.len();
-        if let (Some(to), Some(from)) = (space.get_mut(..len), self.space.get(self.start..self.end)) {
+        if let (Some(to), Some(from)) = (space.get_mut(..len), self.space.get(self.start..self.end))
+        {
             to.copy_from_slice(from);
         }
         self.release();
@@ -254,7 +271,8 @@ fn take_large() -> Option<Box<[u8]>> {
     SPACES.try_with(spaces).ok().flatten()
 }
 
-/// Frees the large spaces that nobody uses: called once in a while, so that a burst of large bodies does not stay in memory.
+/// Frees the large spaces that nobody uses: called once in a while, so that a burst of large bodies
+/// does not stay in memory.
 pub(crate) fn trim() {
     let _ = SPACES.try_with(|spaces| spaces.borrow_mut().large.clear());
 }
@@ -320,26 +338,44 @@ mod tests {
         assert!(buffer.space.is_empty());
         assert!(buffer.poll_fill(9, |_| Poll::Pending).is_pending() && buffer.space.is_empty());
         assert!(buffer.poll_fill_body(|_| Poll::Pending).is_pending() && buffer.space.is_empty());
-        assert!(matches!(buffer.poll_fill(9, |_| Poll::Ready(Ok(0))), Poll::Ready(Ok(0))) && buffer.space.is_empty());
+        assert!(
+            matches!(buffer.poll_fill(9, |_| Poll::Ready(Ok(0))), Poll::Ready(Ok(0)))
+                && buffer.space.is_empty()
+        );
         let inside = buffer.poll_fill(9, |room| {
             let mut other = Buffer::default();
             other.push(b"y");
             room[0] = other.bytes()[0];
             Poll::Ready(Ok(1))
         });
-        assert!(matches!(inside, Poll::Ready(Ok(1))) && buffer.bytes() == b"y", "a read inside a read");
+        assert!(
+            matches!(inside, Poll::Ready(Ok(1))) && buffer.bytes() == b"y",
+            "a read inside a read"
+        );
         let mut many: Vec<Buffer> = (0..LARGE_MAX + 2).map(|_| Buffer::default()).collect();
         let fill = |buffer: &mut Buffer| {
-            let Poll::Ready(Ok(room)) = buffer.poll_fill_body(|room| Poll::Ready(Ok(room.len()))) else { return 0 };
+            let Poll::Ready(Ok(room)) = buffer.poll_fill_body(|room| Poll::Ready(Ok(room.len())))
+            else {
+                return 0;
+            };
             buffer.consume(room);
             room
         };
-        assert!(many.iter_mut().all(|buffer| fill(buffer) == PLAIN_BYTES), "nobody has been too fast yet");
-        let large = many.iter_mut().filter_map(|buffer| (fill(buffer) == LARGE_BYTES).then_some(())).count();
+        assert!(
+            many.iter_mut().all(|buffer| fill(buffer) == PLAIN_BYTES),
+            "nobody has been too fast yet"
+        );
+        let large = many
+            .iter_mut()
+            .filter_map(|buffer| (fill(buffer) == LARGE_BYTES).then_some(()))
+            .count();
         assert_eq!(large, LARGE_MAX);
         assert!(many.iter_mut().all(|buffer| !buffer.body_room().is_empty()));
         many.clear();
-        assert_eq!(SPACES.with_borrow(|spaces| (spaces.large_used, spaces.large.len())), (0, LARGE_MAX));
+        assert_eq!(
+            SPACES.with_borrow(|spaces| (spaces.large_used, spaces.large.len())),
+            (0, LARGE_MAX)
+        );
         trim();
         assert_eq!(SPACES.with_borrow(|spaces| spaces.large.len()), 0);
     }

@@ -1,6 +1,8 @@
-//! What a [`Body`](super::Body) that is not nothing consists of. Knows neither which side it came from nor where it goes.
+//! What a [`Body`](super::Body) that is not nothing consists of. Knows neither which side it came
+//! from nor where it goes.
 //!
-//! A stream's timer is made when the peer first lets us wait, which a body that came with its head never does.
+//! A stream's timer is made when the peer first lets us wait, which a body that came with its head
+//! never does.
 
 use std::io;
 use std::mem;
@@ -18,7 +20,8 @@ use smallvec::SmallVec;
 use super::wait::Wait;
 use super::{BodyError, Charge, End, Ending, OnEnd, Rate, Source, counted, linger};
 
-/// Bytes of one frame of a source's, at most: it is a copy, and waits for its reader beside what is still to come.
+/// Bytes of one frame of a source's, at most: it is a copy, and waits for its reader beside what is
+/// still to come.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// See the file's head.
@@ -65,7 +68,8 @@ impl Content {
         Self::of(Kind::Full(bytes))
     }
 
-    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and [`idle_timeout`](Self::idle_timeout) set them.
+    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and
+    /// [`idle_timeout`](Self::idle_timeout) set them.
     pub(super) fn incoming(incoming: Incoming) -> Self {
         Self::of(Kind::Stream(incoming))
     }
@@ -128,7 +132,11 @@ impl Content {
 
     fn charge_window(&mut self) {
         if let Kind::Stream(incoming) = &self.kind {
-            let left = incoming.size_hint().upper().and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+            let left = incoming
+                .size_hint()
+                .upper()
+                .and_then(|left| usize::try_from(left).ok())
+                .unwrap_or(usize::MAX);
             self.charge.set(self.window_bytes.min(left));
         }
     }
@@ -148,7 +156,8 @@ impl Content {
         matches!(self.kind, Kind::Stream(_) | Kind::Source(_))
     }
 
-    /// Whether it lies in the buffer of a connection that is driven by the task which sends the reply.
+    /// Whether it lies in the buffer of a connection that is driven by the task which sends the
+    /// reply.
     pub(super) fn is_lent(&self) -> bool {
         matches!(self.kind, Kind::Source(_))
     }
@@ -158,7 +167,8 @@ impl Content {
         matches!(self.kind, Kind::Empty) && self.on_end.is_empty()
     }
 
-    /// Whether the peer declared a length above the limit: it can be refused before anything of it is read.
+    /// Whether the peer declared a length above the limit: it can be refused before anything of it
+    /// is read.
     pub(super) fn is_declared_too_large(&self) -> bool {
         self.declared().saturating_add(self.bytes) > self.bytes_max
     }
@@ -180,8 +190,12 @@ impl Content {
         }
     }
 
-    /// Ready when there is [data](Self::data), or with `None` at the end; trailers are then to be [taken](Self::take_trailers).
-    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), BodyError>>> {
+    /// Ready when there is [data](Self::data), or with `None` at the end; trailers are then to be
+    /// [taken](Self::take_trailers).
+    pub(super) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<(), BodyError>>> {
         loop {
             if !self.data().is_empty() {
                 return Poll::Ready(Some(Ok(())));
@@ -227,7 +241,9 @@ impl Content {
                 self.end_source();
                 return Poll::Ready(None);
             }
-            Ok(()) if self.bytes.saturating_add(source.data().len() as u64) <= self.bytes_max => return Poll::Ready(Some(Ok(()))),
+            Ok(()) if self.bytes.saturating_add(source.data().len() as u64) <= self.bytes_max => {
+                return Poll::Ready(Some(Ok(())));
+            }
             Ok(()) => self.too_large(),
             Err(error) => error,
         };
@@ -235,7 +251,8 @@ impl Content {
         Poll::Ready(Some(Err(error)))
     }
 
-    /// What was read and not consumed; empty unless [`poll_fill`](Self::poll_fill) has said that there is something.
+    /// What was read and not consumed; empty unless [`poll_fill`](Self::poll_fill) has said that
+    /// there is something.
     pub(super) fn data(&self) -> &[u8] {
         match &self.kind {
             Kind::Source(source) => source.data(),
@@ -258,7 +275,8 @@ impl Content {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 
-    /// Tells the body's end where all of it was consumed: sooner than the next [`poll_fill`](Self::poll_fill) would.
+    /// Tells the body's end where all of it was consumed: sooner than the next
+    /// [`poll_fill`](Self::poll_fill) would.
     pub(super) fn end_if_read(&mut self) {
         match &self.kind {
             Kind::Source(source) if source.is_end() => self.end_source(),
@@ -272,7 +290,8 @@ impl Content {
         self.rest.as_mut()?.trailers.take()
     }
 
-    /// Goes on with what its connection has to do besides, while whoever reads the body waits for something else.
+    /// Goes on with what its connection has to do besides, while whoever reads the body waits for
+    /// something else.
     pub(super) fn poll_besides(&mut self, cx: &mut Context<'_>) {
         if let Kind::Source(source) = &mut self.kind {
             source.poll_besides(cx);
@@ -334,17 +353,22 @@ impl Content {
         self.charge.set(0);
         let incoming = match mem::replace(&mut self.kind, next) {
             Kind::Stream(incoming) => incoming,
-            Kind::Source(source) => return source.finish(&End { ending, bytes: self.bytes, trailers: false }),
+            Kind::Source(source) => {
+                return source.finish(&End { ending, bytes: self.bytes, trailers: false });
+            }
             Kind::Empty | Kind::Full(_) | Kind::Failed => return,
         };
-        if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
-            // At most one for each stream that is open: until it has ended the stream counts as such.
+        if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok()
+        {
+            // At most one for each stream that is open: until it has ended the stream counts as
+            // such.
             linger::throw_away(incoming);
         }
     }
 
-    /// Whether an end that hyper shows is none: it takes an HTTP/2 stream that was reset without an error for one that has ended. A server may do that after
-    /// a whole reply, of which no more is wanted (RFC 9113, 8.1), a client may not; nor does a declared length end early.
+    /// Whether an end that hyper shows is none: it takes an HTTP/2 stream that was reset without an
+    /// error for one that has ended. A server may do that after a whole reply, of which no more is
+    /// wanted (RFC 9113, 8.1), a client may not; nor does a declared length end early.
     fn is_reset(&self) -> bool {
         let Kind::Stream(incoming) = &self.kind else { return false };
         !incoming.is_end_stream() && (self.linger || incoming.size_hint().lower() > 0)
@@ -357,7 +381,10 @@ impl Content {
         Poll::Ready(error)
     }
 
-    fn pass(&mut self, item: Option<Result<Frame<Bytes>, hyper::Error>>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn pass(
+        &mut self,
+        item: Option<Result<Frame<Bytes>, hyper::Error>>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.wait.end();
         let mut frame = match item {
             None if self.is_reset() => return self.fail(BodyError::Reset),
@@ -374,7 +401,8 @@ impl Content {
                 return self.fail(BodyError::TooLarge { limit_bytes: self.bytes_max });
             }
             self.bytes = bytes;
-            // A length that was declared is known to have been reached: the reader will not ask again.
+            // A length that was declared is known to have been reached: the reader will not ask
+            // again.
             if self.is_end_stream() {
                 self.complete(false);
             }
@@ -391,7 +419,9 @@ impl Content {
 
 /// hyper tells the two apart only by the kind of the input error underneath.
 fn failed(error: hyper::Error) -> BodyError {
-    let kind = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+    let kind = std::error::Error::source(&error)
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .map(io::Error::kind);
     match kind {
         Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => BodyError::Malformed,
         _ => BodyError::Cut(Arc::new(error)),
@@ -402,7 +432,10 @@ impl http_body::Body for Content {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(rest) = &mut self.rest
             && !rest.piece.is_empty()
         {
@@ -427,11 +460,15 @@ impl http_body::Body for Content {
                 }
             },
             Kind::Source(_) => match ready!(self.poll_source(cx)) {
-                None => Poll::Ready(self.take_trailers().map(|trailers| Ok(Frame::trailers(trailers)))),
+                None => {
+                    Poll::Ready(self.take_trailers().map(|trailers| Ok(Frame::trailers(trailers))))
+                }
                 Some(Err(error)) => Poll::Ready(Some(Err(error))),
                 Some(Ok(())) => {
                     let data = self.data();
-                    let data = Bytes::copy_from_slice(data.get(..data.len().min(FRAME_BYTES_MAX)).unwrap_or_default());
+                    let data = Bytes::copy_from_slice(
+                        data.get(..data.len().min(FRAME_BYTES_MAX)).unwrap_or_default(),
+                    );
                     self.consume(data.len());
                     self.end_if_read();
                     Poll::Ready(Some(Ok(Frame::data(counted(data)))))
@@ -456,7 +493,10 @@ impl http_body::Body for Content {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Empty => self.rest.as_ref().is_none_or(|rest| rest.piece.is_empty() && rest.trailers.is_none()),
+            Kind::Empty => self
+                .rest
+                .as_ref()
+                .is_none_or(|rest| rest.piece.is_empty() && rest.trailers.is_none()),
             Kind::Full(_) | Kind::Failed => false,
             Kind::Stream(incoming) => incoming.is_end_stream(),
             Kind::Source(source) => source.is_end(),
@@ -468,7 +508,9 @@ impl http_body::Body for Content {
             Kind::Empty | Kind::Failed => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Stream(incoming) => incoming.size_hint(),
-            Kind::Source(source) => source.remaining().map_or_else(SizeHint::default, SizeHint::with_exact),
+            Kind::Source(source) => {
+                source.remaining().map_or_else(SizeHint::default, SizeHint::with_exact)
+            }
         }
     }
 }
@@ -478,9 +520,13 @@ impl Drop for Content {
         if self.is_nothing() {
             return;
         }
-        // hyper drops an empty body unread, and one whose declared length it has seen: both are whole, also where HTTP/2 has not said so yet.
+        // hyper drops an empty body unread, and one whose declared length it has seen: both are
+        // whole, also where HTTP/2 has not said so yet.
         let whole = match &self.kind {
-            Kind::Stream(incoming) => incoming.is_end_stream() || (self.bytes > 0 && incoming.size_hint().exact() == Some(0)),
+            Kind::Stream(incoming) => {
+                incoming.is_end_stream()
+                    || (self.bytes > 0 && incoming.size_hint().exact() == Some(0))
+            }
             Kind::Empty => true,
             Kind::Full(_) | Kind::Failed => false,
             Kind::Source(source) => source.is_end(),

@@ -19,7 +19,12 @@ mod tests {
 
     #[test]
     fn only_a_lack_of_descriptors_is_one() {
-        for (errno, is) in [(Errno::MFILE, true), (Errno::NFILE, true), (Errno::CONNREFUSED, false), (Errno::NOMEM, false)] {
+        for (errno, is) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::CONNREFUSED, false),
+            (Errno::NOMEM, false),
+        ] {
             assert_eq!(is_out_of_descriptors(&errno.into()), is, "{errno}");
         }
         assert!(!is_out_of_descriptors(&io::ErrorKind::TimedOut.into()));

@@ -37,9 +37,11 @@ pub enum Failure {
     TooLarge,
 }
 
-/// Wants to know how a body ended. Called exactly once, from wherever the body was polled or dropped: it must not block.
+/// Wants to know how a body ended. Called exactly once, from wherever the body was polled or
+/// dropped: it must not block.
 ///
-/// A trait and not only a closure, so that something that is boxed already (a connection going back to its pool) costs no further allocation.
+/// A trait and not only a closure, so that something that is boxed already (a connection going back
+/// to its pool) costs no further allocation.
 pub trait OnEnd: Send {
     /// Trailers came; the end follows.
     fn on_trailers(&mut self, _trailers: &HeaderMap) {}

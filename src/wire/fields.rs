@@ -1,7 +1,9 @@
-//! Header fields as one block of bytes: those of a head as they came, and those that were added on the way. Knows no request and no reply.
+//! Header fields as one block of bytes: those of a head as they came, and those that were added on
+//! the way. Knows no request and no reply.
 //!
-//! A field that came is a range of the block and is never copied alone. Taking it off marks it, adding one appends a line; writing the fields copies
-//! the unmarked ranges, neighbours at once. The memory comes from the worker and goes back to it.
+//! A field that came is a range of the block and is never copied alone. Taking it off marks it,
+//! adding one appends a line; writing the fields copies the unmarked ranges, neighbours at once.
+//! The memory comes from the worker and goes back to it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -33,7 +35,12 @@ struct Block {
     came: Charge,
 }
 
-static EMPTY: Block = Block { text: Vec::new(), lines: Vec::new(), present: KnownSet::of(&[]), came: Charge::nothing() };
+static EMPTY: Block = Block {
+    text: Vec::new(),
+    lines: Vec::new(),
+    present: KnownSet::of(&[]),
+    came: Charge::nothing(),
+};
 
 /// A list of header fields, in order. One pointer, as requests and replies are moved often; none
 /// while there is no field.
@@ -133,7 +140,10 @@ impl Fields {
     }
 
     /// The values of all fields of this name.
-    pub fn get_all<'f, 'n, N: Into<Name<'n>>>(&'f self, name: N) -> impl DoubleEndedIterator<Item = &'f [u8]> + use<'f, 'n, N> {
+    pub fn get_all<'f, 'n, N: Into<Name<'n>>>(
+        &'f self,
+        name: N,
+    ) -> impl DoubleEndedIterator<Item = &'f [u8]> + use<'f, 'n, N> {
         let name = name.into();
         let Block { text, lines, present, .. } = self.block();
         let lines = if present.has(name.known) { lines.as_slice() } else { &[] };
@@ -145,7 +155,8 @@ impl Fields {
     pub fn has<'n>(&self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
         let Block { text, present, .. } = self.block();
-        present.has(name.known) && (name.known != Known::Other || self.lines().any(|line| line.is(name, text)))
+        present.has(name.known)
+            && (name.known != Known::Other || self.lines().any(|line| line.is(name, text)))
     }
 
     /// Whether there is none at all.
@@ -181,10 +192,19 @@ impl Fields {
         let value = text.len();
         write(text);
         let end = text.len();
-        debug_assert!(text.get(value..).is_some_and(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))));
+        debug_assert!(
+            text.get(value..)
+                .is_some_and(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)))
+        );
         text.extend_from_slice(b"\r\n");
         let (whole, name_bytes) = (Span::new(start..text.len()), Span::new(0..name.text.len()).end);
-        lines.push(Line { whole, value: Span::new(value..end), name_bytes, known: name.known, dropped: false });
+        lines.push(Line {
+            whole,
+            value: Span::new(value..end),
+            name_bytes,
+            known: name.known,
+            dropped: false,
+        });
         present.insert(name.known);
     }
 
@@ -198,7 +218,9 @@ impl Fields {
     /// Takes all fields of this name off, and says whether there were any.
     pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
-        let Some(Block { text, lines, present, .. }) = self.0.as_deref_mut().filter(|block| block.present.has(name.known)) else {
+        let Some(Block { text, lines, present, .. }) =
+            self.0.as_deref_mut().filter(|block| block.present.has(name.known))
+        else {
             return false;
         };
         let mut found = false;
@@ -214,16 +236,25 @@ impl Fields {
 
     /// Takes off all fields of these names.
     pub fn remove_all(&mut self, names: KnownSet) {
-        let Some(Block { lines, present, .. }) = self.0.as_deref_mut().filter(|block| block.present.meets(names)) else { return };
-        for line in lines.iter_mut().filter(|line| line.known != Known::Other && names.has(line.known)) {
+        let Some(Block { lines, present, .. }) =
+            self.0.as_deref_mut().filter(|block| block.present.meets(names))
+        else {
+            return;
+        };
+        for line in
+            lines.iter_mut().filter(|line| line.known != Known::Other && names.has(line.known))
+        {
             line.dropped = true;
             present.remove(line.known);
         }
     }
 
-    /// Keeps the fields for which `keep` says so, given the known name, the name as it came, and the value.
+    /// Keeps the fields for which `keep` says so, given the known name, the name as it came, and
+    /// the value.
     pub fn retain(&mut self, mut keep: impl FnMut(Known, &[u8], &[u8]) -> bool) {
-        let Some(Block { text, lines, present: before, .. }) = self.0.as_deref_mut() else { return };
+        let Some(Block { text, lines, present: before, .. }) = self.0.as_deref_mut() else {
+            return;
+        };
         let mut present = KnownSet::default();
         for line in lines.iter_mut().filter(|line| !line.dropped) {
             line.dropped = !keep(line.known, line.name(text), line.value.of(text));
@@ -253,7 +284,9 @@ impl Fields {
     pub fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.block().lines.len());
         for (name, value) in self.iter() {
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            {
                 map.append(name, value);
             }
         }
@@ -276,7 +309,13 @@ impl Notes<'_> {
         let known = Known::of(name.of(text));
         present.insert(known);
         let whole = Span { start: name.start, ..Span::new(0..next) };
-        lines.push(Line { whole, value: Span::new(value), name_bytes: name.end - name.start, known, dropped: false });
+        lines.push(Line {
+            whole,
+            value: Span::new(value),
+            name_bytes: name.end - name.start,
+            known,
+            dropped: false,
+        });
     }
 }
 
@@ -297,7 +336,9 @@ impl Line {
     }
 
     fn is(&self, name: Name<'_>, text: &[u8]) -> bool {
-        !self.dropped && self.known == name.known && (name.known != Known::Other || self.name(text).eq_ignore_ascii_case(name.text))
+        !self.dropped
+            && self.known == name.known
+            && (name.known != Known::Other || self.name(text).eq_ignore_ascii_case(name.text))
     }
 }
 
@@ -330,7 +371,11 @@ impl Clone for Fields {
 
 impl Drop for Fields {
     fn drop(&mut self) {
-        let Some(mut block) = self.0.take().filter(|block| block.text.capacity() <= SPARE_BYTES_MAX) else { return };
+        let Some(mut block) =
+            self.0.take().filter(|block| block.text.capacity() <= SPARE_BYTES_MAX)
+        else {
+            return;
+        };
         block.text.clear();
         block.lines.clear();
         block.present = KnownSet::default();
@@ -348,7 +393,9 @@ impl Drop for Fields {
 impl fmt::Debug for Fields {
     /// Names only: values may be secrets.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_list().entries(self.iter().map(|(name, _)| String::from_utf8_lossy(name))).finish()
+        out.debug_list()
+            .entries(self.iter().map(|(name, _)| String::from_utf8_lossy(name)))
+            .finish()
     }
 }
 
@@ -364,7 +411,8 @@ mod tests {
 
     /// Fields as a head brings them: `Host: a`, `X-Key:  one`, `x-KEY: two`, `Te: trailers`.
     fn came() -> Fields {
-        let head = b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
+        let head =
+            b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
         let mut fields = Fields::of_head(head);
         let mut notes = fields.notes(4);
         notes.note(16..20, 22..23, 25);
@@ -387,13 +435,20 @@ mod tests {
         assert_eq!(fields.get_all("X-Key").collect::<Vec<_>>(), [b"one", b"two"]);
         assert_eq!(fields.get_all("x-key").next_back(), Some(b"two".as_slice()));
         assert_eq!(fields.get(Known::Host), Some(b"a".as_slice()));
-        assert!(fields.has(Known::Te) && fields.has("te") && !fields.has("x-other") && !fields.has(Known::Upgrade));
+        assert!(
+            fields.has(Known::Te)
+                && fields.has("te")
+                && !fields.has("x-other")
+                && !fields.has(Known::Upgrade)
+        );
     }
 
     #[test]
     fn what_is_taken_off_is_not_written_and_what_is_added_comes_last() {
         let mut fields = came();
-        assert!(fields.remove("x-key") && !fields.remove("x-key") && !fields.remove(Known::Upgrade));
+        assert!(
+            fields.remove("x-key") && !fields.remove("x-key") && !fields.remove(Known::Upgrade)
+        );
         fields.append("x-b", "1");
         fields.append("x-b", "2");
         fields.set(Known::Host, "b");
@@ -403,7 +458,8 @@ mod tests {
         fields.remove_all(KnownSet::of(&[Known::Te, Known::Upgrade]));
         assert_eq!(written(&fields), "host: b\r\nx-b: 3\r\n");
         assert!(!fields.has(Known::Te));
-        fields.retain(|known, name, value| known == Known::Host || (name == b"x-b" && value == b"4"));
+        fields
+            .retain(|known, name, value| known == Known::Host || (name == b"x-b" && value == b"4"));
         assert_eq!(written(&fields), "host: b\r\n");
         assert!(!fields.is_empty());
         fields.remove(Known::Host);
@@ -431,8 +487,12 @@ mod tests {
     #[test]
     fn memory_goes_back_to_the_worker_within_bounds() {
         drop((0..2 * SPARE_BLOCKS_MAX).map(|_| came()).collect::<Vec<_>>());
-        let kept =
-            SPARE.with_borrow(|spare| spare.iter().all(|block| block.text.is_empty() && block.lines.is_empty()).then_some(spare.len()));
+        let kept = SPARE.with_borrow(|spare| {
+            spare
+                .iter()
+                .all(|block| block.text.is_empty() && block.lines.is_empty())
+                .then_some(spare.len())
+        });
         assert_eq!(kept, Some(SPARE_BLOCKS_MAX));
         let before = SPARE.with_borrow(Vec::len);
         let mut large = Fields::new();

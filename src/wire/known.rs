@@ -1,9 +1,10 @@
-//! The field names that Weir itself looks at, as numbers: a name is looked up once when a head is read, and compared as a number from then on.
-//! Knows no value.
+//! The field names that Weir itself looks at, as numbers: a name is looked up once when a head is
+//! read, and compared as a number from then on. Knows no value.
 
 use http::HeaderName;
 
-/// Names with the number of slots that their table has: sparse, so that a multiplier without collisions is soon found.
+/// Names with the number of slots that their table has: sparse, so that a multiplier without
+/// collisions is soon found.
 const SLOTS: usize = 512;
 
 macro_rules! known {
@@ -156,25 +157,39 @@ impl<'a> From<&'a HeaderName> for Name<'a> {
     }
 }
 
-/// Where a name stands in the table: its length and three of its letters, mixed. Letters differ from their capitals in one bit, which is set for all.
-#[allow(clippy::indexing_slicing, reason = "evaluated at compile time too, where `get` can't be; all three places are within the name")]
+/// Where a name stands in the table: its length and three of its letters, mixed. Letters differ
+/// from their capitals in one bit, which is set for all.
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time too, where `get` can't be; all three places are within the name"
+)]
 const fn slot(name: &[u8], multiplier: u64) -> usize {
     let len = name.len();
     if len == 0 {
         return 0;
     }
-    let letters = ((name[0] | 0x20) as u64) << 16 | ((name[len / 2] | 0x20) as u64) << 8 | (name[len - 1] | 0x20) as u64;
+    let letters = ((name[0] | 0x20) as u64) << 16
+        | ((name[len / 2] | 0x20) as u64) << 8
+        | (name[len - 1] | 0x20) as u64;
     ((len as u64) << 24 | letters).wrapping_mul(multiplier) as usize >> 40 & (SLOTS - 1)
 }
 
-/// Whether `token` is `known`, which consists of small letters, digits and `-`: setting a letter's bit makes capitals small and leaves those as they are,
-/// and no other character of a token becomes one of them. Eight bytes at a time, as this is asked of every field of every head.
+/// Whether `token` is `known`, which consists of small letters, digits and `-`: setting a letter's
+/// bit makes capitals small and leaves those as they are, and no other character of a token becomes
+/// one of them. Eight bytes at a time, as this is asked of every field of every head.
 fn is_same(token: &[u8], known: &[u8]) -> bool {
     let (mut tokens, mut knowns) = (token.chunks_exact(8), known.chunks_exact(8));
     let word = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map_or(0, u64::from_ne_bytes);
     token.len() == known.len()
-        && tokens.by_ref().zip(knowns.by_ref()).all(|(token, known)| word(token) | 0x2020_2020_2020_2020 == word(known))
-        && tokens.remainder().iter().zip(knowns.remainder()).all(|(token, known)| token | 0x20 == *known)
+        && tokens
+            .by_ref()
+            .zip(knowns.by_ref())
+            .all(|(token, known)| word(token) | 0x2020_2020_2020_2020 == word(known))
+        && tokens
+            .remainder()
+            .iter()
+            .zip(knowns.remainder())
+            .all(|(token, known)| token | 0x20 == *known)
 }
 
 /// Gives each known name a slot of its own.
@@ -186,7 +201,10 @@ const MULTIPLIER: u64 = {
     multiplier
 };
 
-#[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, where an index out of bounds is an error of the build"
+)]
 const fn is_free_of_collisions(multiplier: u64) -> bool {
     let mut taken = [false; SLOTS];
     let mut index = 0;
@@ -203,7 +221,10 @@ const fn is_free_of_collisions(multiplier: u64) -> bool {
 
 static TABLE: [Known; SLOTS] = table();
 
-#[allow(clippy::indexing_slicing, reason = "evaluated at compile time, where an index out of bounds is an error of the build")]
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, where an index out of bounds is an error of the build"
+)]
 const fn table() -> [Known; SLOTS] {
     let mut table = [Known::Other; SLOTS];
     let mut index = 0;
@@ -226,7 +247,17 @@ mod tests {
             assert_eq!(Known::of(format!("{text}x").as_bytes()), Known::Other, "{text}");
             assert_eq!(known.text(), *text);
         }
-        for other in ["", "x", "hosts", "h!st", "x-forwarded-port", "_ost", "x_real-ip", "x-forwarded_for", "t~"] {
+        for other in [
+            "",
+            "x",
+            "hosts",
+            "h!st",
+            "x-forwarded-port",
+            "_ost",
+            "x_real-ip",
+            "x-forwarded_for",
+            "t~",
+        ] {
             assert_eq!(Known::of(other.as_bytes()), Known::Other, "{other}");
         }
         assert!(ALL.len() < 63, "a set has 64 bits, one of them for the others");
@@ -236,7 +267,10 @@ mod tests {
     fn a_set_has_what_was_put_into_it() {
         let mut set = KnownSet::of(&[Known::Host, Known::Etag]);
         assert!(set.has(Known::Host) && set.has(Known::Etag) && !set.has(Known::Te));
-        assert!(set.meets(KnownSet::of(&[Known::Te, Known::Host])) && !set.meets(KnownSet::of(&[Known::Te])));
+        assert!(
+            set.meets(KnownSet::of(&[Known::Te, Known::Host]))
+                && !set.meets(KnownSet::of(&[Known::Te]))
+        );
         set.remove(Known::Host);
         assert!(!set.has(Known::Host));
     }

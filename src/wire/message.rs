@@ -1,4 +1,5 @@
-//! A request and a reply on their way through, whichever version of HTTP brings them and takes them on. Knows no connection.
+//! A request and a reply on their way through, whichever version of HTTP brings them and takes them
+//! on. Knows no connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -62,8 +63,23 @@ pub trait Interim: Send + Sync {
 
 impl Request {
     /// A request whose target, and its authority where the target has one, stand in `fields`.
-    pub(crate) fn new(method: Method, version: Version, fields: Fields, target: Span, authority: Option<Span>) -> Self {
-        Self { method, version, fields, body: Body::empty(), upgrade: false, interim: None, target, authority }
+    pub(crate) fn new(
+        method: Method,
+        version: Version,
+        fields: Fields,
+        target: Span,
+        authority: Option<Span>,
+    ) -> Self {
+        Self {
+            method,
+            version,
+            fields,
+            body: Body::empty(),
+            upgrade: false,
+            interim: None,
+            target,
+            authority,
+        }
     }
 
     /// What is asked for: path and query, or `*`. Empty where the target is only an authority.
@@ -81,7 +97,8 @@ impl Request {
     /// Whom it is asked of, where the target itself says so.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
-        self.authority.map(|authority| std::str::from_utf8(self.fields.kept(authority)).unwrap_or_default())
+        self.authority
+            .map(|authority| std::str::from_utf8(self.fields.kept(authority)).unwrap_or_default())
     }
 
     /// Asks for `target` instead: path and query.
@@ -93,8 +110,10 @@ impl Request {
     #[must_use]
     pub fn of_parts(head: &http::request::Parts, body: Body) -> Self {
         let mut fields = Fields::from(&head.headers);
-        let target = fields.keep(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
-        let authority = head.uri.authority().map(|authority| fields.keep(authority.as_str().as_bytes()));
+        let target = fields
+            .keep(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
+        let authority =
+            head.uri.authority().map(|authority| fields.keep(authority.as_str().as_bytes()));
         Self { body, ..Self::new(head.method.clone(), head.version, fields, target, authority) }
     }
 }
@@ -133,13 +152,21 @@ impl From<http::Response<Body>> for Response {
 impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { method, version, fields, .. } = self;
-        out.debug_struct("Request").field("method", method).field("version", version).field("fields", fields).finish_non_exhaustive()
+        out.debug_struct("Request")
+            .field("method", method)
+            .field("version", version)
+            .field("fields", fields)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Response {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { status, fields, body, .. } = self;
-        out.debug_struct("Response").field("status", status).field("fields", fields).field("body", body).finish_non_exhaustive()
+        out.debug_struct("Response")
+            .field("status", status)
+            .field("fields", fields)
+            .field("body", body)
+            .finish_non_exhaustive()
     }
 }

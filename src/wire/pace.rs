@@ -50,7 +50,13 @@ impl Pace {
     /// The credit is never more than `idle`, or the grace where that is longer. `bytes` have been
     /// moved before.
     pub(crate) fn new(rate: Rate, idle: Duration, bytes: u64) -> Self {
-        Self { rate, credit: rate.grace(), credit_max: idle.max(rate.grace()), bytes, waits_since: None }
+        Self {
+            rate,
+            credit: rate.grace(),
+            credit_max: idle.max(rate.grace()),
+            bytes,
+            waits_since: None,
+        }
     }
 
     /// The peer is waited for from `now` on, and has moved `bytes` so far. Until when at most.
@@ -83,7 +89,10 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(30);
 
     fn pace() -> (Pace, Instant) {
-        (Pace::new(Rate::new(240, Duration::from_secs(5)).unwrap(), IDLE, 0), crate::clock::monotonic())
+        (
+            Pace::new(Rate::new(240, Duration::from_secs(5)).unwrap(), IDLE, 0),
+            crate::clock::monotonic(),
+        )
     }
 
     /// How many seconds a peer is waited for that moves `bytes` each `every` seconds, an hour at

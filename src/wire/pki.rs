@@ -1,6 +1,10 @@
-//! A certificate authority for tests, made anew each time; the integration tests include this file too. Knows nothing of the proxy.
+//! A certificate authority for tests, made anew each time; the integration tests include this file
+//! too. Knows nothing of the proxy.
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 
 /// An authority: trust [`ca`](Self::ca), and whatever it issued is believed.
 pub(crate) struct Pki {
@@ -28,11 +32,18 @@ impl Pki {
 
     /// For a server with these names or addresses.
     pub(crate) fn server(&self, names: &[&str]) -> Issued {
-        self.issue(names, names.first().copied().unwrap_or("server"), ExtendedKeyUsagePurpose::ServerAuth)
+        self.issue(
+            names,
+            names.first().copied().unwrap_or("server"),
+            ExtendedKeyUsagePurpose::ServerAuth,
+        )
     }
 
     /// For a client with this common name.
-    #[allow(dead_code, reason = "not every test that includes this file has clients with certificates")]
+    #[allow(
+        dead_code,
+        reason = "not every test that includes this file has clients with certificates"
+    )]
     pub(crate) fn client(&self, name: &str) -> Issued {
         self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
     }
@@ -48,8 +59,14 @@ impl Pki {
     #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
     pub(crate) fn expired(&self, names: &[&str]) -> Issued {
         let mut params = Self::params(names);
-        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2001, 1, 2));
-        self.sign(params, "expired", ExtendedKeyUsagePurpose::ServerAuth, &KeyPair::generate().unwrap())
+        (params.not_before, params.not_after) =
+            (rcgen::date_time_ymd(2001, 1, 1), rcgen::date_time_ymd(2001, 1, 2));
+        self.sign(
+            params,
+            "expired",
+            ExtendedKeyUsagePurpose::ServerAuth,
+            &KeyPair::generate().unwrap(),
+        )
     }
 
     fn issue(&self, names: &[&str], common: &str, usage: ExtendedKeyUsagePurpose) -> Issued {
@@ -61,7 +78,13 @@ impl Pki {
         CertificateParams::new(names).unwrap()
     }
 
-    fn sign(&self, mut params: CertificateParams, common: &str, usage: ExtendedKeyUsagePurpose, key: &KeyPair) -> Issued {
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        common: &str,
+        usage: ExtendedKeyUsagePurpose,
+        key: &KeyPair,
+    ) -> Issued {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common);
         params.extended_key_usages = vec![usage];

@@ -27,7 +27,11 @@ pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
             std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
         }
     });
-    tokio::spawn(hyper::server::conn::http1::Builder::new().half_close(true).serve_connection(TokioIo::new(server), service));
+    tokio::spawn(
+        hyper::server::conn::http1::Builder::new()
+            .half_close(true)
+            .serve_connection(TokioIo::new(server), service),
+    );
     client.write_all(text.as_bytes()).await.unwrap();
     let body = body.recv().await.unwrap();
     (client, body)
@@ -67,14 +71,16 @@ async fn a_whole_body_declares_its_length_and_an_empty_one_its_end() {
 
 #[tokio::test]
 async fn a_body_without_content_does_not_stream() {
-    let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
+    let (_client, incoming) =
+        incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await;
     let body = Body::incoming(incoming);
     assert!(body.is_end_stream() && !body.is_streaming());
 }
 
 #[tokio::test]
 async fn a_declared_length_is_known_and_its_last_byte_ends_the_body() {
-    let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello").await;
+    let (_client, incoming) =
+        incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello").await;
     let ends = Ends::default();
     let mut body = Body::incoming(incoming).on_end(ends.hook());
     assert_eq!(body.size_hint().exact(), Some(5));
@@ -118,14 +124,17 @@ async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
     client.write_all(b"0\r\nx-sum: 6\r\nx-bad: 1\r\n\r\n").await.unwrap();
     let shown = Arc::new(Mutex::new(Vec::new()));
     let sift = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
-    let body = Body::incoming(incoming).sift_trailers(sift).on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
+    let body = Body::incoming(incoming)
+        .sift_trailers(sift)
+        .on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
     assert_eq!(body.collect().await.unwrap().trailers().unwrap().len(), 1);
     assert_eq!(*shown.lock().unwrap(), ["x-sum", "end"]);
 }
 
 #[tokio::test]
 async fn a_declared_length_above_the_limit_fails_before_anything_is_read() {
-    let (_client, incoming) = incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n").await;
+    let (_client, incoming) =
+        incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n").await;
     let ends = Ends::default();
     let mut body = Body::incoming(incoming).limit(5).on_end(ends.hook());
     assert!(body.is_declared_too_large());
@@ -143,7 +152,10 @@ async fn an_undeclared_length_fails_at_the_byte_above_the_limit_and_not_before()
     client.write_all(b"5\r\nhello\r\n").await.unwrap();
     assert!(body.frame().await.unwrap().is_ok());
     client.write_all(b"1\r\n!\r\n").await.unwrap();
-    assert!(matches!(body.frame().await.unwrap().unwrap_err(), BodyError::TooLarge { limit_bytes: 5 }));
+    assert!(matches!(
+        body.frame().await.unwrap().unwrap_err(),
+        BodyError::TooLarge { limit_bytes: 5 }
+    ));
     assert_eq!(ends.told(), end(Ending::Failed(Failure::TooLarge), 5, false));
 }
 
@@ -204,7 +216,10 @@ async fn every_hook_is_told_once_and_in_order() {
     };
     drop(Body::full(Bytes::from_static(b"x")).on_end(hook(1)).on_end(hook(2)));
     drop(Body::empty().on_end(hook(3)));
-    assert_eq!(*order.lock().unwrap(), [(1, Ending::Dropped), (2, Ending::Dropped), (3, Ending::Complete)]);
+    assert_eq!(
+        *order.lock().unwrap(),
+        [(1, Ending::Dropped), (2, Ending::Dropped), (3, Ending::Complete)]
+    );
 }
 
 #[test]
@@ -247,8 +262,13 @@ async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
         let tell = tell.clone();
         async move {
             let body = Body::incoming(request.into_body()).lingering();
-            // hyper drops the service's future at the reset; what reads the body may be another task.
-            tokio::spawn(async move { tell.send(http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes())) });
+            // hyper drops the service's future at the reset; what reads the body may be another
+            // task.
+            tokio::spawn(async move {
+                tell.send(
+                    http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes()),
+                )
+            });
             std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
         }
     });

@@ -1,5 +1,6 @@
-//! TLS material that both ends need: certificates and keys out of PEM, and the one provider of cryptography. Knows no file and no connection: the
-//! bytes are handed in, with the path under which a mistake is told.
+//! TLS material that both ends need: certificates and keys out of PEM, and the one provider of
+//! cryptography. Knows no file and no connection: the bytes are handed in, with the path under
+//! which a mistake is told.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// Bytes of a PEM file, at most: a bundle of all public roots has a quarter of a megabyte.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
 
-/// A PEM file as it was read. Two are equal when they were read from the same path with the same bytes.
+/// A PEM file as it was read. Two are equal when they were read from the same path with the same
+/// bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
     /// Where it was read, for messages.
@@ -34,11 +36,14 @@ impl Pem {
     /// All certificates of the file, in its order.
     ///
     /// # Errors
-    /// What was found, for a [`Mistake`](crate::telemetry::Mistake): no certificate, or one that is none.
+    /// What was found, for a [`Mistake`](crate::telemetry::Mistake): no certificate, or one that is
+    /// none.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match read {
-            Ok(found) if found.is_empty() => Err(format!("no certificate in {}", self.path.display())),
+            Ok(found) if found.is_empty() => {
+                Err(format!("no certificate in {}", self.path.display()))
+            }
             Ok(found) => Ok(found),
             Err(error) => Err(format!("broken PEM in {} ({error})", self.path.display())),
         }
@@ -50,7 +55,9 @@ impl Pem {
     /// What was found: no key, or one that can't be read.
     pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
-            rustls::pki_types::pem::Error::NoItemsFound => format!("no private key in {}", self.path.display()),
+            rustls::pki_types::pem::Error::NoItemsFound => {
+                format!("no private key in {}", self.path.display())
+            }
             error => format!("broken PEM in {} ({error})", self.path.display()),
         })
     }
@@ -62,8 +69,8 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// The provider of cryptography that every TLS configuration of the process is built with: handed over each time, never installed for the
-/// process, which belongs to whoever embeds us.
+/// The provider of cryptography that every TLS configuration of the process is built with: handed
+/// over each time, never installed for the process, which belongs to whoever embeds us.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();

@@ -1,4 +1,5 @@
-//! HTTP clients: one that keeps its connection, a storm of them, and one that sends raw bytes to say what no library would.
+//! HTTP clients: one that keeps its connection, a storm of them, and one that sends raw bytes to
+//! say what no library would.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -33,9 +34,11 @@ pub struct Told {
 }
 
 impl Reply {
-    /// A field's value; an empty text where there is none. Repeated fields are joined as RFC 9110 says.
+    /// A field's value; an empty text where there is none. Repeated fields are joined as RFC 9110
+    /// says.
     pub fn header(&self, name: &str) -> String {
-        let values: Vec<&str> = self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        let values: Vec<&str> =
+            self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         values.join(", ")
     }
 
@@ -44,13 +47,21 @@ impl Reply {
     }
 
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
-    /// What `RateLimit` says, by limit. Fails when it is not a Structured Field List of Strings with an `r`.
+    /// What `RateLimit` says, by limit. Fails when it is not a Structured Field List of Strings
+    /// with an `r`.
     pub fn limits(&self) -> BTreeMap<String, Told> {
-        let told = |parameters: &BTreeMap<String, i64>| Told { remaining: parameters["r"], reset_s: parameters.get("t").copied() };
-        parse_list(&self.header("ratelimit")).iter().map(|(name, parameters)| (name.clone(), told(parameters))).collect()
+        let told = |parameters: &BTreeMap<String, i64>| Told {
+            remaining: parameters["r"],
+            reset_s: parameters.get("t").copied(),
+        };
+        parse_list(&self.header("ratelimit"))
+            .iter()
+            .map(|(name, parameters)| (name.clone(), told(parameters)))
+            .collect()
     }
 
     /// What `RateLimit-Policy` says, by limit: its integer parameters.
@@ -60,17 +71,29 @@ impl Reply {
 
     /// What remains of a limit, which must be told.
     pub fn remaining(&self, limit: &str) -> i64 {
-        self.limits().get(limit).unwrap_or_else(|| panic!("RateLimit tells nothing of {limit}: {self:?}")).remaining
+        self.limits()
+            .get(limit)
+            .unwrap_or_else(|| panic!("RateLimit tells nothing of {limit}: {self:?}"))
+            .remaining
     }
 }
 
 fn parse_list(field: &str) -> BTreeMap<String, BTreeMap<String, i64>> {
-    let list: sfv::List = sfv::Parser::new(field).parse().unwrap_or_else(|error| panic!("not a Structured Field List: {field:?}: {error}"));
+    let list: sfv::List = sfv::Parser::new(field)
+        .parse()
+        .unwrap_or_else(|error| panic!("not a Structured Field List: {field:?}: {error}"));
     let mut all = BTreeMap::new();
     for entry in list {
         let sfv::ListEntry::Item(item) = entry else { panic!("an inner list in {field:?}") };
-        let name = item.bare_item.as_string().unwrap_or_else(|| panic!("a member that is no String in {field:?}")).as_str().to_owned();
-        let integers = item.params.iter().filter_map(|(key, value)| Some((key.as_str().to_owned(), i64::from(value.as_integer()?))));
+        let name = item
+            .bare_item
+            .as_string()
+            .unwrap_or_else(|| panic!("a member that is no String in {field:?}"))
+            .as_str()
+            .to_owned();
+        let integers = item.params.iter().filter_map(|(key, value)| {
+            Some((key.as_str().to_owned(), i64::from(value.as_integer()?)))
+        });
         all.insert(name, integers.collect());
     }
     all
@@ -97,14 +120,21 @@ impl Client {
     }
 
     /// Sends a request, and takes its whole reply, within [`PATIENCE`].
-    pub async fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Reply, Failure> {
+    pub async fn send(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Reply, Failure> {
         let mut request = http::Request::builder().method(method).uri(target);
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             request = request.header("host", self.address.to_string());
         }
         for (name, value) in headers {
             // Bytes above 0x7F are allowed, and are sent as Latin-1 would be.
-            let bytes: Vec<u8> = value.chars().map(|letter| u8::try_from(letter).unwrap_or(b'?')).collect();
+            let bytes: Vec<u8> =
+                value.chars().map(|letter| u8::try_from(letter).unwrap_or(b'?')).collect();
             request = request.header(*name, http::HeaderValue::from_bytes(&bytes)?);
         }
         let request = request.body(Full::new(body))?;
@@ -140,7 +170,8 @@ pub fn get_blocking(address: SocketAddr, target: &str) -> Result<Reply, Failure>
         client.get(target, &[]).await
     };
     // A thread of its own, so that it works inside another runtime as well.
-    let work = move || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask);
+    let work =
+        move || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask);
     std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
 }
 
@@ -170,13 +201,23 @@ impl Tally {
 
     /// Fails unless every request was answered, and only by these.
     pub fn only(&self, statuses: &[u16]) {
-        assert!(self.failed.is_empty(), "{} requests without a reply, the first: {:?}", self.failed.len(), self.failed.first());
-        assert!(self.by_status.keys().all(|status| statuses.contains(status)), "expected only {statuses:?}: {:?}", self.by_status);
+        assert!(
+            self.failed.is_empty(),
+            "{} requests without a reply, the first: {:?}",
+            self.failed.len(),
+            self.failed.first()
+        );
+        assert!(
+            self.by_status.keys().all(|status| statuses.contains(status)),
+            "expected only {statuses:?}: {:?}",
+            self.by_status
+        );
     }
 }
 
-/// `clients` clients at once, spread over `addresses`, each on a connection of its own, each sending `each` requests; all begin together, when all
-/// are connected. `headers` gives a request its fields by client and turn.
+/// `clients` clients at once, spread over `addresses`, each on a connection of its own, each
+/// sending `each` requests; all begin together, when all are connected. `headers` gives a request
+/// its fields by client and turn.
 pub async fn storm(
     addresses: &[SocketAddr],
     clients: usize,
@@ -186,14 +227,16 @@ pub async fn storm(
     let (barrier, headers) = (Arc::new(Barrier::new(clients)), Arc::new(headers));
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..clients {
-        let (address, barrier, headers) = (addresses[number % addresses.len()], Arc::clone(&barrier), Arc::clone(&headers));
+        let (address, barrier, headers) =
+            (addresses[number % addresses.len()], Arc::clone(&barrier), Arc::clone(&headers));
         tasks.spawn(async move {
             let mut client = Client::connect(address).await.expect("a connection");
             let mut tally = Tally::default();
             barrier.wait().await;
             for turn in 0..each {
                 let headers = headers(number, turn);
-                let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                let headers: Vec<(&str, &str)> =
+                    headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
                 tally.add(&client.get("/", &headers).await);
             }
             tally
@@ -202,13 +245,17 @@ pub async fn storm(
     let mut all = Tally::default();
     while let Some(tally) = tasks.join_next().await {
         let tally = tally.expect("no panic in a client");
-        tally.by_status.iter().for_each(|(status, count)| *all.by_status.entry(*status).or_default() += count);
+        tally
+            .by_status
+            .iter()
+            .for_each(|(status, count)| *all.by_status.entry(*status).or_default() += count);
         all.failed.extend(tally.failed);
     }
     all
 }
 
-/// Sends `bytes` as they are, and returns all that comes back until the other side closes or stays silent for `silence`.
+/// Sends `bytes` as they are, and returns all that comes back until the other side closes or stays
+/// silent for `silence`.
 pub fn raw(address: SocketAddr, bytes: &[u8], silence: Duration) -> String {
     let mut stream = std::net::TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(silence)).expect("a timeout");

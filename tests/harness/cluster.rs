@@ -25,20 +25,26 @@ impl Cluster {
     }
 
     /// The same, with variables in the servers' environment.
-    pub fn within(masters: usize, options: &[&str], environment: &[(&'static str, String)]) -> Self {
+    pub fn within(
+        masters: usize,
+        options: &[&str],
+        environment: &[(&'static str, String)],
+    ) -> Self {
         let mut all = vec![
             "--cluster-enabled",
             "yes",
             "--cluster-config-file",
             "nodes.conf",
-            // A loaded machine may stop for a while; no test here wants that to look like a failure.
+            // A loaded machine may stop for a while; no test here wants that to look like a
+            // failure.
             "--cluster-node-timeout",
             "15000",
             "--cluster-require-full-coverage",
             "no",
         ];
         all.extend(options);
-        let cluster = Self { nodes: (0..masters).map(|_| Redis::within(&all, environment)).collect() };
+        let cluster =
+            Self { nodes: (0..masters).map(|_| Redis::within(&all, environment)).collect() };
         cluster.form();
         cluster
     }
@@ -68,7 +74,12 @@ impl Cluster {
             connection.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
             // Each meets each: gossip alone would take some seconds more.
             for other in &self.nodes[..index] {
-                connection.ask(&["CLUSTER", "MEET", "127.0.0.1", &other.address.port().to_string()]);
+                connection.ask(&[
+                    "CLUSTER",
+                    "MEET",
+                    "127.0.0.1",
+                    &other.address.port().to_string(),
+                ]);
             }
         }
         for node in &self.nodes {
@@ -90,7 +101,9 @@ impl Cluster {
 fn a_cluster_is_three_masters_that_share_the_slots() {
     let cluster = Cluster::start();
     for node in &cluster.nodes {
-        let super::redis::Value::List(ranges) = node.connect().ask(&["CLUSTER", "SLOTS"]) else { panic!("no list") };
+        let super::redis::Value::List(ranges) = node.connect().ask(&["CLUSTER", "SLOTS"]) else {
+            panic!("no list")
+        };
         assert_eq!(ranges.len(), 3);
     }
     assert_eq!(cluster.keys(), 0);

@@ -1,5 +1,6 @@
-//! An upstream that counts for itself: what arrived, what it failed, how much it had in hand at once, by path and by tenant. A request says with
-//! `x-do` what shall become of it: `fail` is answered 500, `hold` waits until it is let go, `slow` takes some milliseconds.
+//! An upstream that counts for itself: what arrived, what it failed, how much it had in hand at
+//! once, by path and by tenant. A request says with `x-do` what shall become of it: `fail` is
+//! answered 500, `hold` waits until it is let go, `slow` takes some milliseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -71,7 +72,10 @@ impl Counting {
         let book = Shared::default();
         let serving = Arc::clone(&book);
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 tokio::select! {
@@ -125,8 +129,10 @@ async fn serve(listener: tokio::net::TcpListener, book: Shared, held: watch::Rec
         let _ = stream.set_nodelay(true);
         let (book, held) = (Arc::clone(&book), held.clone());
         tokio::spawn(async move {
-            let service = service_fn(move |request| reply(request, Arc::clone(&book), held.clone()));
-            // A proxy whose client goes away closes in mid-request, and the reply's future is dropped.
+            let service =
+                service_fn(move |request| reply(request, Arc::clone(&book), held.clone()));
+            // A proxy whose client goes away closes in mid-request, and the reply's future is
+            // dropped.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -166,7 +172,9 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut book = lock(&self.book);
-        self.names.iter().for_each(|name| book.counts.entry(name.clone()).or_default().in_flight -= 1);
+        self.names
+            .iter()
+            .for_each(|name| book.counts.entry(name.clone()).or_default().in_flight -= 1);
     }
 }
 
@@ -175,9 +183,12 @@ async fn reply(
     book: Shared,
     mut held: watch::Receiver<bool>,
 ) -> Result<http::Response<Full<Bytes>>, http::Error> {
-    let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let field = |name: &str| {
+        request.headers().get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned)
+    };
     let path = request.uri().path().trim_start_matches('/').to_owned();
-    let mut names: Vec<String> = field("x-tenant").map(|tenant| format!("{path} {tenant}")).into_iter().collect();
+    let mut names: Vec<String> =
+        field("x-tenant").map(|tenant| format!("{path} {tenant}")).into_iter().collect();
     names.push(path);
     let in_flight = InFlight::begin(book, names, field("x-id"));
     let mut status = 200;
@@ -199,13 +210,25 @@ async fn reply(
 /// Writes a request, and reads nothing.
 pub async fn write(address: SocketAddr, target: &str, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
-    stream.write_all(format!("GET {target} HTTP/1.1\r\nhost: weir\r\n{fields}\r\n").as_bytes()).await.expect("a connection");
+    stream
+        .write_all(format!("GET {target} HTTP/1.1\r\nhost: weir\r\n{fields}\r\n").as_bytes())
+        .await
+        .expect("a connection");
     stream
 }
 
-/// Sends a request that the upstream holds: waits until it is there, or gives the status of what was answered instead.
-pub async fn held(address: SocketAddr, target: &str, tenant: &str, id: &str, upstream: &Counting) -> Result<TcpStream, u16> {
-    let mut stream = write(address, target, &format!("x-tenant: {tenant}\r\nx-do: hold\r\nx-id: {id}\r\n")).await;
+/// Sends a request that the upstream holds: waits until it is there, or gives the status of what
+/// was answered instead.
+pub async fn held(
+    address: SocketAddr,
+    target: &str,
+    tenant: &str,
+    id: &str,
+    upstream: &Counting,
+) -> Result<TcpStream, u16> {
+    let mut stream =
+        write(address, target, &format!("x-tenant: {tenant}\r\nx-do: hold\r\nx-id: {id}\r\n"))
+            .await;
     tokio::select! {
         () = upstream.arrival(id) => Ok(stream),
         status = status(&mut stream) => Err(status),
@@ -215,7 +238,12 @@ pub async fn held(address: SocketAddr, target: &str, tenant: &str, id: &str, ups
 /// The status of what is answered next.
 pub async fn status(stream: &mut TcpStream) -> u16 {
     let mut answer = [0; 4096];
-    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("an answer in time").expect("an answer");
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer))
+        .await
+        .expect("an answer in time")
+        .expect("an answer");
     let text = String::from_utf8_lossy(&answer[..read]).into_owned();
-    text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{text:?}"))
+    text.strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3)?.parse().ok())
+        .unwrap_or_else(|| panic!("{text:?}"))
 }

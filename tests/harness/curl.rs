@@ -16,7 +16,8 @@ pub struct Curl {
     pub errors: String,
 }
 
-/// `curl ARGUMENTS URL`, with `api.example` at `address`. The scheme is the caller's: `https://api.example/path`.
+/// `curl ARGUMENTS URL`, with `api.example` at `address`. The scheme is the caller's:
+/// `https://api.example/path`.
 pub async fn curl(address: SocketAddr, url: &str, arguments: &[&str]) -> Curl {
     let port = address.port();
     let url = url.replacen("api.example", &format!("api.example:{port}"), 1);
@@ -26,7 +27,9 @@ pub async fn curl(address: SocketAddr, url: &str, arguments: &[&str]) -> Curl {
     command.args(["--write-out", "\n%{http_code} %{http_version}"]).args(arguments).arg(url);
     command.stdin(Stdio::null());
     // A thread of its own: the test's upstream may live on this one.
-    let output = tokio::task::spawn_blocking(move || command.output().expect("curl is installed")).await.expect("no panic");
+    let output = tokio::task::spawn_blocking(move || command.output().expect("curl is installed"))
+        .await
+        .expect("no panic");
     let all = String::from_utf8_lossy(&output.stdout).into_owned();
     let (text, last) = all.rsplit_once('\n').unwrap_or(("", &all));
     let (status, version) = last.split_once(' ').unwrap_or(("0", ""));

@@ -1,4 +1,5 @@
-//! A TCP proxy between Weir and Redis that can cut a connection at the worst moment: when Redis has run the script and before Weir hears of it.
+//! A TCP proxy between Weir and Redis that can cut a connection at the worst moment: when Redis has
+//! run the script and before Weir hears of it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -32,7 +33,8 @@ impl Cutter {
                 if shared.closed.load(Ordering::SeqCst) {
                     return;
                 }
-                let target = SocketAddr::from((Ipv4Addr::LOCALHOST, shared.target.load(Ordering::SeqCst)));
+                let target =
+                    SocketAddr::from((Ipv4Addr::LOCALHOST, shared.target.load(Ordering::SeqCst)));
                 // Without a server the client sees its connection closed, as it would without us.
                 if let Ok(server) = TcpStream::connect(target) {
                     join(client, server, &shared);
@@ -114,5 +116,9 @@ fn the_cutter_cuts_a_script_when_redis_has_run_it() {
     cutter.cut_next_script();
     assert_eq!(connection.ask(&["GET", "k"]).text(), "1", "only a script is cut");
     assert!(connection.command(&script).is_err());
-    assert_eq!((cutter.cuts(), open().ask(&["GET", "k"]).text().as_str()), (1, "2"), "it ran, and nobody heard of it");
+    assert_eq!(
+        (cutter.cuts(), open().ask(&["GET", "k"]).text().as_str()),
+        (1, "2"),
+        "it ran, and nobody heard of it"
+    );
 }

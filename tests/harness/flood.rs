@@ -1,4 +1,5 @@
-//! An upstream for large bodies: it sends as many zeros as it is asked for, and counts what it is sent. It keeps neither.
+//! An upstream for large bodies: it sends as many zeros as it is asked for, and counts what it is
+//! sent. It keeps neither.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,7 +26,8 @@ use super::pki::Issued;
 
 const PIECE: &[u8] = &[0; 64 << 10];
 
-/// A running upstream: `GET /BYTES` sends so many, anything else is answered with the number of bytes that came.
+/// A running upstream: `GET /BYTES` sends so many, anything else is answered with the number of
+/// bytes that came.
 pub struct Flood {
     pub address: SocketAddr,
     scheme: &'static str,
@@ -57,7 +59,10 @@ impl Flood {
         let sent = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&sent);
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 tokio::select! {
@@ -90,15 +95,28 @@ impl Drop for Flood {
 
 pub(crate) fn acceptor(speaks: Speaks, identity: &Issued) -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
-    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).map(|der| der.expect("a certificate")).collect();
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions");
+    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes())
+        .map(|der| der.expect("a certificate"))
+        .collect();
     let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("a key");
-    let mut config = builder.with_no_client_auth().with_single_cert(chain, key).expect("a certificate and its key");
-    config.alpn_protocols = vec![if speaks == Speaks::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    let mut config = builder
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a certificate and its key");
+    config.alpn_protocols =
+        vec![if speaks == Speaks::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     TlsAcceptor::from(Arc::new(config))
 }
 
-async fn serve(listener: tokio::net::TcpListener, speaks: Speaks, tls: Option<TlsAcceptor>, sent: Arc<AtomicU64>) {
+async fn serve(
+    listener: tokio::net::TcpListener,
+    speaks: Speaks,
+    tls: Option<TlsAcceptor>,
+    sent: Arc<AtomicU64>,
+) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
         let _ = stream.set_nodelay(true);
@@ -116,19 +134,28 @@ async fn serve(listener: tokio::net::TcpListener, speaks: Speaks, tls: Option<Tl
     }
 }
 
-async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, speaks: Speaks, sent: Arc<AtomicU64>) {
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    speaks: Speaks,
+    sent: Arc<AtomicU64>,
+) {
     let service = service_fn(move |request| reply(request, Arc::clone(&sent)));
     let stream = TokioIo::new(stream);
     // A proxy that goes away in the middle is no fault of this end's.
     match speaks {
         Speaks::Http1 => drop(http1::Builder::new().serve_connection(stream, service).await),
-        Speaks::Http2 => drop(http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await),
+        Speaks::Http2 => {
+            drop(http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await)
+        }
     }
 }
 
 type Reply = http::Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>;
 
-async fn reply(request: http::Request<Incoming>, sent: Arc<AtomicU64>) -> Result<Reply, hyper::Error> {
+async fn reply(
+    request: http::Request<Incoming>,
+    sent: Arc<AtomicU64>,
+) -> Result<Reply, hyper::Error> {
     if request.method() == http::Method::GET {
         let left = request.uri().path().trim_start_matches('/').parse().unwrap_or(0);
         return Ok(http::Response::new(Zeros { left, sent }.boxed()));
@@ -149,11 +176,16 @@ impl Body for Zeros {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = self.left.min(PIECE.len() as u64);
         self.left -= piece;
         self.sent.fetch_add(piece, Ordering::Relaxed);
-        Poll::Ready((piece > 0).then(|| Ok(Frame::data(Bytes::from_static(&PIECE[..piece as usize])))))
+        Poll::Ready(
+            (piece > 0).then(|| Ok(Frame::data(Bytes::from_static(&PIECE[..piece as usize])))),
+        )
     }
 
     fn is_end_stream(&self) -> bool {

@@ -19,11 +19,13 @@ impl Front {
         Self::with(toml, &Pki::new())
     }
 
-    /// With certificates of this authority, so that the same one may have signed its upstreams'. It lies beside the configuration as `ca.pem`.
+    /// With certificates of this authority, so that the same one may have signed its upstreams'. It
+    /// lies beside the configuration as `ca.pem`.
     pub(crate) fn with(toml: &Toml, pki: &Pki) -> Self {
         let secure = "[[listeners]]\naddress = \"127.0.0.1:0\"\ncertificates = [{ certificate = \"front.pem\", key = \"front.key\" }]";
         let builder = Weir::build(&toml.clone().more(secure).text());
-        let weir = builder.identity("front", &identity(pki)).file("ca.pem", pki.ca.as_bytes()).start();
+        let weir =
+            builder.identity("front", &identity(pki)).file("ca.pem", pki.ca.as_bytes()).start();
         let secure = *weir.listeners().get(1).expect("two listeners");
         Self { weir, secure }
     }
@@ -72,7 +74,8 @@ pub struct IdentityFiles {
 impl IdentityFiles {
     pub(crate) fn of(pki: &Pki) -> Self {
         let (folder, issued) = (tempfile::tempdir().expect("a temporary folder"), identity(pki));
-        let (certificate, key) = (folder.path().join("server.pem"), folder.path().join("server.key"));
+        let (certificate, key) =
+            (folder.path().join("server.pem"), folder.path().join("server.key"));
         std::fs::write(&certificate, issued.certificate).expect("a file");
         std::fs::write(&key, issued.key).expect("a file");
         Self { _folder: folder, certificate, key }
@@ -96,19 +99,28 @@ pub struct Way {
 impl Way {
     /// A transfer that must succeed, and in this version of HTTP.
     pub fn curl(&self, target: &str, options: &[&str]) -> Transfer {
-        self.checked(curl(&self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>()))
+        self.checked(curl(
+            &self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>(),
+        ))
     }
 
     /// The same for a body that is too large to keep.
     pub fn curl_to_nowhere(&self, target: &str, options: &[&str]) -> Transfer {
-        let done = try_curl_to_nowhere(&self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>());
+        let done = try_curl_to_nowhere(
+            &self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>(),
+        );
         assert_eq!(done.exit, 0, "{}: {done:?}", self.name);
         self.checked(done)
     }
 
     fn arguments(&self, target: &str, options: &[&str]) -> Vec<String> {
         let options = options.iter().map(|option| (*option).to_owned());
-        self.options.iter().cloned().chain(options).chain([format!("{}{target}", self.url)]).collect()
+        self.options
+            .iter()
+            .cloned()
+            .chain(options)
+            .chain([format!("{}{target}", self.url)])
+            .collect()
     }
 
     fn checked(&self, done: Transfer) -> Transfer {

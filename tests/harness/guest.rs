@@ -23,7 +23,8 @@ pub(crate) fn sign_in() -> PathBuf {
 fn module(package: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target_dir = Path::new(env!("OUT_DIR")).join("guests");
-    let modules = build::build(root, &[package], &target_dir).unwrap_or_else(|error| panic!("{error}"));
+    let modules =
+        build::build(root, &[package], &target_dir).unwrap_or_else(|error| panic!("{error}"));
     modules.into_iter().next().expect("one module for one package")
 }
 

@@ -16,7 +16,10 @@ const CALLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/harness/held_cal
 /// Builds a library that is loaded before all others, in a folder of its own.
 fn build(source: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(folder.path().join("held.so")).arg(source));
+    let built = run(Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(folder.path().join("held.so"))
+        .arg(source));
     assert_eq!(built.code, 0, "{source}: {}", built.err);
     folder
 }
@@ -44,7 +47,8 @@ impl HeldTime {
 
     /// What a process needs to be held.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let path = |name| PathBuf::from(self.folder.path()).join(name).to_string_lossy().into_owned();
+        let path =
+            |name| PathBuf::from(self.folder.path()).join(name).to_string_lossy().into_owned();
         vec![("LD_PRELOAD", path("held.so")), ("HELD_TIME", path("now"))]
     }
 }

@@ -1,5 +1,6 @@
-//! What the integration tests stand on: real processes, real sockets, stopped by `Drop`. Nothing here sleeps for a result: `eventually` looks again
-//! and again until a condition holds, and fails with what it saw at a deadline that is generous enough for a loaded machine.
+//! What the integration tests stand on: real processes, real sockets, stopped by `Drop`. Nothing
+//! here sleeps for a result: `eventually` looks again and again until a condition holds, and fails
+//! with what it saw at a deadline that is generous enough for a loaded machine.
 
 pub mod client;
 pub mod cluster;
@@ -38,25 +39,35 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
     loop {
         match look() {
             Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("not within {PATIENCE:?}: {what}: {why}"),
+            Err(why) if Instant::now() > deadline => {
+                panic!("not within {PATIENCE:?}: {what}: {why}")
+            }
             Err(_) => std::thread::sleep(LOOK_AGAIN),
         }
     }
 }
 
 /// The same inside a runtime.
-pub async fn eventually_async<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+pub async fn eventually_async<T>(
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match look().await {
             Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("not within {PATIENCE:?}: {what}: {why}"),
+            Err(why) if Instant::now() > deadline => {
+                panic!("not within {PATIENCE:?}: {what}: {why}")
+            }
             Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
 }
 
-/// A loopback address that was free a moment ago. For what can't take port 0; whoever uses it must be ready for it to be taken meanwhile.
+/// A loopback address that was free a moment ago. For what can't take port 0; whoever uses it must
+/// be ready for it to be taken meanwhile.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("a free port on loopback")
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port on loopback")
 }

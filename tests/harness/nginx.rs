@@ -34,7 +34,13 @@ impl Nginx {
         for _ in 0..TRIES {
             let address = free_address();
             if let Some(service) = spawn(folder.path(), address, listen, server) {
-                return Self { address, folder, service, server: server.into(), listen: listen.into() };
+                return Self {
+                    address,
+                    folder,
+                    service,
+                    server: server.into(),
+                    listen: listen.into(),
+                };
             }
         }
         panic!("nginx did not start on any of {TRIES} ports; its log:\n{}", log(folder.path()));
@@ -73,8 +79,9 @@ fn log(folder: &Path) -> String {
 /// Starts it and waits until it listens; nothing where its port was taken meanwhile.
 fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Option<Service> {
     let here = folder.display();
-    let temp: Vec<String> =
-        ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path {here}/{name};")).into();
+    let temp: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {here}/{name};"))
+        .into();
     let config = format!(
         "daemon off; master_process off; pid {here}/pid; error_log {here}/error warn;\n\
          events {{ worker_connections 4096; }}\n\
@@ -90,7 +97,8 @@ fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Opti
     // It writes its id when it has its port, which it tries for some seconds to get.
     let pid = folder.join("pid");
     let listens = eventually("nginx listens, or ends", || {
-        let listens = std::fs::read_to_string(&pid).unwrap_or_default().trim() == service.id().to_string();
+        let listens =
+            std::fs::read_to_string(&pid).unwrap_or_default().trim() == service.id().to_string();
         if listens || !service.running() { Ok(listens) } else { Err(log(folder)) }
     });
     listens.then_some(service)

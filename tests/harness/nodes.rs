@@ -1,4 +1,5 @@
-//! The limiter as a library, for tests of counting alone: nodes that share a Redis as proxies do, without a request around each decision.
+//! The limiter as a library, for tests of counting alone: nodes that share a Redis as proxies do,
+//! without a request around each decision.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,14 @@ impl Node {
 
     fn on(addresses: &[SocketAddr], mode: RedisMode) -> Self {
         let nodes = addresses.iter().map(ToString::to_string).collect();
-        let settings = RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline: DEADLINE };
+        let settings = RedisSettings {
+            nodes,
+            mode,
+            username: None,
+            password: None,
+            key_prefix: "weir".into(),
+            deadline: DEADLINE,
+        };
         Self::with(&weir::engine::Settings::Redis(settings))
     }
 
@@ -45,7 +53,11 @@ impl Node {
     fn with(settings: &weir::engine::Settings) -> Self {
         let metrics = Metrics::new(1);
         let engine = Engine::build(settings, Clock::system(), &metrics).expect("an engine");
-        let limiter = Limiter::new(Settings { deadline: DEADLINE, ..Settings::default() }, Arc::new(engine), metrics);
+        let limiter = Limiter::new(
+            Settings { deadline: DEADLINE, ..Settings::default() },
+            Arc::new(engine),
+            metrics,
+        );
         let scope = Scope::new("nodes".into(), "nodes".into(), Fallback::Deny, false);
         Self { limiter: Arc::new(limiter), scope: Arc::new(scope) }
     }
@@ -102,7 +114,8 @@ pub fn fixed_window(amount: u64, per_ms: u64) -> Algorithm {
     Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::FirstRequest }
 }
 
-/// Each algorithm that is exact, with room for `amount` and periods of `per_ms`; `quota` counts for ever.
+/// Each algorithm that is exact, with room for `amount` and periods of `per_ms`; `quota` counts for
+/// ever.
 pub fn exact(amount: u64, per_ms: u64) -> Vec<Algorithm> {
     let rate = Rate { amount, per_ms };
     vec![
@@ -120,7 +133,8 @@ pub async fn together(nodes: &[Node], count: usize, plan: &Arc<Plan>) -> u64 {
     let barrier = Arc::new(Barrier::new(count));
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..count {
-        let (node, plan, barrier) = (nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(&barrier));
+        let (node, plan, barrier) =
+            (nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(&barrier));
         tasks.spawn(async move {
             barrier.wait().await;
             node.ask(&plan).await.admitted

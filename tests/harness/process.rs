@@ -1,4 +1,5 @@
-//! Programs that are not ours, as clients and as upstreams: run to their end, or kept while a test needs them and killed when it is done.
+//! Programs that are not ours, as clients and as upstreams: run to their end, or kept while a test
+//! needs them and killed when it is done.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::eventually;
 
-/// How long a client may take for all that it does: several times `PATIENCE`, since one run makes many requests.
+/// How long a client may take for all that it does: several times `PATIENCE`, since one run makes
+/// many requests.
 const RUN: Duration = Duration::from_secs(120);
 /// Lines of a service's output that are kept for a failure, at most.
 const LINES_MAX: usize = 2_000;
@@ -27,7 +29,8 @@ pub struct Finished {
 pub fn run(command: &mut Command) -> Finished {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (out, err) = (drain(child.stdout.take().expect("a pipe")), drain(child.stderr.take().expect("a pipe")));
+    let (out, err) =
+        (drain(child.stdout.take().expect("a pipe")), drain(child.stderr.take().expect("a pipe")));
     let deadline = Instant::now() + RUN;
     let ended = loop {
         match child.try_wait().expect("a child's status") {
@@ -41,7 +44,9 @@ pub fn run(command: &mut Command) -> Finished {
         let _ = child.wait();
     }
     let (out, err) = (out.join().expect("its output"), err.join().expect("its output"));
-    let status = ended.unwrap_or_else(|| panic!("{command:?} did not end within {RUN:?}; it wrote:\n{out}\n{err}"));
+    let status = ended.unwrap_or_else(|| {
+        panic!("{command:?} did not end within {RUN:?}; it wrote:\n{out}\n{err}")
+    });
     Finished { code: status.code().unwrap_or(-1), out, err }
 }
 
@@ -83,7 +88,8 @@ impl Service {
     pub fn address(&mut self) -> SocketAddr {
         eventually(&format!("{} listens", self.what), || {
             let lines = self.lines();
-            let address = lines.iter().find_map(|line| line.strip_prefix("listening ")?.parse().ok());
+            let address =
+                lines.iter().find_map(|line| line.strip_prefix("listening ")?.parse().ok());
             address.ok_or_else(|| lines.join("\n"))
         })
     }
@@ -92,7 +98,11 @@ impl Service {
     pub fn await_line(&self, prefix: &str) -> String {
         eventually(&format!("{} writes {prefix:?}", self.what), || {
             let lines = self.lines();
-            lines.iter().find(|line| line.starts_with(prefix)).cloned().ok_or_else(|| lines.join("\n"))
+            lines
+                .iter()
+                .find(|line| line.starts_with(prefix))
+                .cloned()
+                .ok_or_else(|| lines.join("\n"))
         })
     }
 
@@ -112,7 +122,11 @@ impl Drop for Service {
         self.kill();
         if std::thread::panicking() {
             let lines = self.lines();
-            eprintln!("---- {}, its last lines ----\n{}", self.what, lines[lines.len().saturating_sub(40)..].join("\n"));
+            eprintln!(
+                "---- {}, its last lines ----\n{}",
+                self.what,
+                lines[lines.len().saturating_sub(40)..].join("\n")
+            );
         }
     }
 }

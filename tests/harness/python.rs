@@ -1,5 +1,5 @@
-//! The Python programs in `tests/clients`: clients and upstreams that people really use. They run in an environment that `make setup` makes under
-//! target/, from tests/clients/requirements.txt.
+//! The Python programs in `tests/clients`: clients and upstreams that people really use. They run
+//! in an environment that `make setup` makes under target/, from tests/clients/requirements.txt.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,31 @@ pub fn python(script: &str, arguments: &[&str]) -> Command {
     let environment = Path::new(ENVIRONMENT);
     let wanted = std::fs::read(WANTED).expect("the list of packages");
     let there = std::fs::read(environment.join("requirements.txt")).unwrap_or_default();
-    assert!(wanted == there, "the tests' Python packages in {ENVIRONMENT} are missing or old: `make setup` installs them");
+    assert!(
+        wanted == there,
+        "the tests' Python packages in {ENVIRONMENT} are missing or old: `make setup` installs them"
+    );
     let mut command = Command::new(environment.join("bin/python"));
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     // Unbuffered: what it says is read while it runs. No byte code beside the sources.
     command.args(["-u", "-B"]).arg(script).args(arguments);
     // A proxy of the machine's own would get between the client and Weir.
-    for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "grpc_proxy"] {
+    for name in [
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "grpc_proxy",
+    ] {
         command.env_remove(name);
     }
     command
 }
 
-/// Runs a client to its end. It asserts for itself, so that it must end well; returns what it printed.
+/// Runs a client to its end. It asserts for itself, so that it must end well; returns what it
+/// printed.
 pub fn client(script: &str, arguments: &[&str]) -> String {
     let finished = run(&mut python(script, arguments));
     assert_eq!(finished.code, 0, "{script} {arguments:?}\n{}\n{}", finished.out, finished.err);

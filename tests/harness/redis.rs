@@ -1,4 +1,5 @@
-//! Real Redis servers, each in a folder of its own and killed when dropped, and the few words of RESP that tests need to look into them.
+//! Real Redis servers, each in a folder of its own and killed when dropped, and the few words of
+//! RESP that tests need to look into them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -67,7 +68,11 @@ impl Redis {
     pub fn keys_without_lifetime(&self) -> Vec<String> {
         let mut connection = self.connect();
         let keys = connection.ask(&["KEYS", "*"]);
-        keys.list().iter().map(Value::text).filter(|key| connection.ask(&["PTTL", key]) == Value::Integer(-1)).collect()
+        keys.list()
+            .iter()
+            .map(Value::text)
+            .filter(|key| connection.ask(&["PTTL", key]) == Value::Integer(-1))
+            .collect()
     }
 
     pub fn log(&self) -> String {
@@ -82,11 +87,27 @@ impl Drop for Redis {
 }
 
 /// Starts a server and waits until it answers; nothing where its port was taken meanwhile.
-fn spawn(folder: &TempDir, address: SocketAddr, options: &[String], environment: &[(&'static str, String)]) -> Option<Child> {
+fn spawn(
+    folder: &TempDir,
+    address: SocketAddr,
+    options: &[String],
+    environment: &[(&'static str, String)],
+) -> Option<Child> {
     let port = address.port().to_string();
     let log = folder.path().join("log");
     let mut command = Command::new("redis-server");
-    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
+    command.args([
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--daemonize",
+        "no",
+    ]);
     command.arg("--dir").arg(folder.path()).arg("--logfile").arg(&log).args(options);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -97,7 +118,8 @@ fn spawn(folder: &TempDir, address: SocketAddr, options: &[String], environment:
             return None;
         }
         // Ours, and not whoever else took the port: the process id says.
-        let info = Connection::open(address).and_then(|mut connection| connection.command(&["INFO", "server"]));
+        let info = Connection::open(address)
+            .and_then(|mut connection| connection.command(&["INFO", "server"]));
         if info.is_ok_and(|info| info.text().contains(&format!("process_id:{}\r", child.id()))) {
             return Some(child);
         }
@@ -115,7 +137,9 @@ fn log(folder: &TempDir) -> String {
 /// A port that was free a moment ago, together with the one that its cluster bus would take.
 fn free_pair() -> SocketAddr {
     loop {
-        let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("a free port");
+        let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|listener| listener.local_addr())
+            .expect("a free port");
         let bus = probe.port().checked_add(BUS_OFFSET);
         if bus.is_some_and(|bus| TcpListener::bind((Ipv4Addr::LOCALHOST, bus)).is_ok()) {
             return probe;
@@ -146,7 +170,10 @@ impl Value {
     pub fn number(&self) -> i64 {
         match self {
             Self::Nil => 0,
-            other => other.text().parse().unwrap_or_else(|_| panic!("Redis answered {other:?}, no number")),
+            other => other
+                .text()
+                .parse()
+                .unwrap_or_else(|_| panic!("Redis answered {other:?}, no number")),
         }
     }
 
@@ -191,7 +218,9 @@ impl Connection {
         let stats = self.ask(&["INFO", "commandstats"]).text();
         let prefix = format!("cmdstat_{command}:calls=");
         let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.map_or(0, |rest| rest.split(',').next().and_then(|count| count.parse().ok()).expect("a count"))
+        line.map_or(0, |rest| {
+            rest.split(',').next().and_then(|count| count.parse().ok()).expect("a count")
+        })
     }
 
     fn value(&mut self) -> std::io::Result<Value> {
@@ -199,7 +228,8 @@ impl Connection {
         if self.0.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or(std::io::ErrorKind::InvalidData)?;
+        let (kind, rest) =
+            line.trim_end().split_at_checked(1).ok_or(std::io::ErrorKind::InvalidData)?;
         let number = || rest.parse::<i64>().map_err(std::io::Error::other);
         Ok(match kind {
             "+" => Value::Text(rest.into()),
@@ -215,7 +245,9 @@ impl Connection {
             },
             "*" => match usize::try_from(number()?) {
                 Err(_) => Value::Nil,
-                Ok(length) => Value::List((0..length).map(|_| self.value()).collect::<Result<_, _>>()?),
+                Ok(length) => {
+                    Value::List((0..length).map(|_| self.value()).collect::<Result<_, _>>()?)
+                }
             },
             _ => return Err(std::io::ErrorKind::InvalidData.into()),
         })

@@ -31,24 +31,36 @@ pub fn config(ca: &str, alpn: &[&[u8]]) -> Arc<ClientConfig> {
         roots.add(certificate.expect("a certificate")).expect("an authority");
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions");
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Arc::new(config)
 }
 
 /// Shakes hands, asking for [`HOST`].
-pub async fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Failure> {
+pub async fn connect(
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, Failure> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from(HOST).expect("a name");
-    Ok(tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::clone(config)).connect(name, stream)).await??)
+    Ok(tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::clone(config)).connect(name, stream))
+        .await??)
 }
 
 /// The certificate that a server shows now.
 pub async fn shown(address: SocketAddr, ca: &str) -> Result<Vec<u8>, Failure> {
     let stream = connect(address, &config(ca, &[])).await?;
-    Ok(stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|leaf| leaf.to_vec()).unwrap_or_default())
+    Ok(stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|chain| chain.first())
+        .map(|leaf| leaf.to_vec())
+        .unwrap_or_default())
 }
 
 #[derive(Clone)]
@@ -69,8 +81,13 @@ impl http_body::Body for Stalled {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
-        self.0.take().map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(http_body::Frame::data(piece)))))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        self.0
+            .take()
+            .map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(http_body::Frame::data(piece)))))
     }
 }
 
@@ -106,7 +123,13 @@ impl Http2 {
         self.send("GET", target, headers, Bytes::new()).await
     }
 
-    pub async fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Reply, Failure> {
+    pub async fn send(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Reply, Failure> {
         self.exchange(method, target, headers, Full::new(body).boxed_unsync()).await
     }
 
@@ -115,8 +138,16 @@ impl Http2 {
         self.exchange("POST", target, &[], Stalled(Some("begun".into())).boxed_unsync()).await
     }
 
-    async fn exchange(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: Outgoing) -> Result<Reply, Failure> {
-        let mut request = http::Request::builder().method(method).uri(format!("{}://{HOST}{target}", self.scheme));
+    async fn exchange(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Outgoing,
+    ) -> Result<Reply, Failure> {
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(format!("{}://{HOST}{target}", self.scheme));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

@@ -1,4 +1,5 @@
-//! Writes the configurations of tests. Only what a test is about stands in the test; the rest is here: free ports, JSON logs, no access log.
+//! Writes the configurations of tests. Only what a test is about stands in the test; the rest is
+//! here: free ports, JSON logs, no access log.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -33,9 +34,13 @@ impl Toml {
         self
     }
 
-    /// Speaks TLS with `NAME.pem` and `NAME.key`, which [`Builder::identity`](super::weir::Builder::identity) writes.
+    /// Speaks TLS with `NAME.pem` and `NAME.key`, which
+    /// [`Builder::identity`](super::weir::Builder::identity) writes.
     pub fn secured(self, names: &[&str]) -> Self {
-        let all: Vec<String> = names.iter().map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}")).collect();
+        let all: Vec<String> = names
+            .iter()
+            .map(|name| format!("{{ certificate = \"{name}.pem\", key = \"{name}.key\" }}"))
+            .collect();
         self.listener(&format!("certificates = [{}]", all.join(", ")))
     }
 
@@ -57,12 +62,19 @@ impl Toml {
         self
     }
 
-    /// Counts on Redis, with a deadline that a loaded machine never meets: these tests are about counts, not about time.
+    /// Counts on Redis, with a deadline that a loaded machine never meets: these tests are about
+    /// counts, not about time.
     pub fn redis(self, mode: &str, nodes: &[SocketAddr]) -> Self {
         self.redis_within(mode, nodes, "deny", "10s")
     }
 
-    pub fn redis_within(mut self, mode: &str, nodes: &[SocketAddr], on_store_error: &str, deadline: &str) -> Self {
+    pub fn redis_within(
+        mut self,
+        mode: &str,
+        nodes: &[SocketAddr],
+        on_store_error: &str,
+        deadline: &str,
+    ) -> Self {
         let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\"")).collect();
         self.store = format!(
             "[store]\nengine = \"redis\"\non_store_error = \"{on_store_error}\"\ndeadline = \"{deadline}\"\n\n[store.redis]\nmode = \"{mode}\"\nnodes = [{}]\n",
@@ -77,10 +89,16 @@ impl Toml {
         self
     }
 
-    /// A `client-ip` policy; each limit is the inside of an inline table: `name = "a", algorithm = "gcra", quota = 1, period = "1s"`.
+    /// A `client-ip` policy; each limit is the inside of an inline table: `name = "a", algorithm =
+    /// "gcra", quota = 1, period = "1s"`.
     pub fn policy(mut self, name: &str, limits: &[&str]) -> Self {
-        let limits: Vec<String> = limits.iter().map(|limit| format!("    {{ {limit} }},\n")).collect();
-        let _ = writeln!(self.rest, "\n[policies.{name}]\nuse = \"client-ip\"\n[policies.{name}.config]\nlimits = [\n{}]", limits.concat());
+        let limits: Vec<String> =
+            limits.iter().map(|limit| format!("    {{ {limit} }},\n")).collect();
+        let _ = writeln!(
+            self.rest,
+            "\n[policies.{name}]\nuse = \"client-ip\"\n[policies.{name}.config]\nlimits = [\n{}]",
+            limits.concat()
+        );
         self
     }
 
@@ -97,7 +115,9 @@ impl Toml {
     }
 
     pub fn text(&self) -> String {
-        let table = |name: &str, lines: &str| if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{lines}") };
+        let table = |name: &str, lines: &str| {
+            if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{lines}") }
+        };
         format!(
             "[[listeners]]\naddress = \"127.0.0.1:0\"\n{}\n[admin]\naddress = \"127.0.0.1:0\"\n\n[log]\nlevel = \"info\"\nformat = \"json\"\naccess = \"off\"\n{}{}{}\n{}{}",
             self.listener,

@@ -32,7 +32,10 @@ impl Transfer {
     /// A field's value in the final head or in the trailers.
     pub fn field(&self, name: &str) -> Option<&str> {
         let lines = self.heads.lines().rev();
-        lines.filter_map(|line| line.split_once(':')).find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+        lines
+            .filter_map(|line| line.split_once(':'))
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim())
     }
 
     /// The status of each head that came: `[100, 200]` where the server asked for the body first.
@@ -58,14 +61,22 @@ fn transfer(arguments: &[&str], keep: bool) -> Transfer {
     let mut command = Command::new("curl");
     // Nobody's ~/.curlrc, no proxy of the machine's own; the deadline is a test's patience.
     command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--max-time", "60"]);
-    command.arg("--dump-header").arg(&heads).arg("--output").arg(if keep { body.as_os_str() } else { "/dev/null".as_ref() });
+    command.arg("--dump-header").arg(&heads).arg("--output").arg(if keep {
+        body.as_os_str()
+    } else {
+        "/dev/null".as_ref()
+    });
     command.args(["--write-out", "%{json}"]).args(arguments);
     let finished = run(&mut command);
     // One object for each URL; the last tells.
-    let told = serde_json::Deserializer::from_str(&finished.out).into_iter::<serde_json::Value>().map_while(Result::ok);
+    let told = serde_json::Deserializer::from_str(&finished.out)
+        .into_iter::<serde_json::Value>()
+        .map_while(Result::ok);
     let told: Vec<serde_json::Value> = told.collect();
     let connects = told.iter().filter_map(|told| told["num_connects"].as_u64()).sum();
-    let told = told.last().unwrap_or_else(|| panic!("curl {arguments:?}: {finished:?} (`make setup` installs a curl that is new enough)"));
+    let told = told.last().unwrap_or_else(|| {
+        panic!("curl {arguments:?}: {finished:?} (`make setup` installs a curl that is new enough)")
+    });
     let number = |name: &str| told[name].as_u64().unwrap_or(0);
     Transfer {
         exit: finished.code,

@@ -34,7 +34,8 @@ pub struct Seen {
 
 impl Seen {
     pub fn header(&self, name: &str) -> Option<String> {
-        let values: Vec<&str> = self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        let values: Vec<&str> =
+            self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         (!values.is_empty()).then(|| values.join(", "))
     }
 }
@@ -69,11 +70,18 @@ impl Upstream {
         let address = listener.local_addr().expect("an address");
         let (hold, held) = watch::channel(false);
         let (stop, mut stopped) = watch::channel(false);
-        let answer = Answer { status: 200, headers: Vec::new(), body: Bytes::from_static(b"from upstream\n") };
+        let answer = Answer {
+            status: 200,
+            headers: Vec::new(),
+            body: Bytes::from_static(b"from upstream\n"),
+        };
         let state = Arc::new(State { answer: Mutex::new(answer), book: Mutex::default(), held });
         let serving = Arc::clone(&state);
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 tokio::select! {
@@ -91,7 +99,8 @@ impl Upstream {
 
     pub fn answer(&self, status: u16, headers: &[(&'static str, &str)], body: impl Into<Bytes>) {
         let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        *self.state.answer.lock().expect("no panic while it is held") = Answer { status, headers, body: body.into() };
+        *self.state.answer.lock().expect("no panic while it is held") =
+            Answer { status, headers, body: body.into() };
     }
 
     /// From now on, requests wait for [`Upstream::release`] before they are answered.
@@ -130,9 +139,11 @@ impl Upstream {
     }
 }
 
-/// Its queue holds a whole storm: the standard library's holds 128, and whoever doesn't fit waits a second for his next try.
+/// Its queue holds a whole storm: the standard library's holds 128, and whoever doesn't fit waits a
+/// second for his next try.
 pub fn listener() -> std::net::TcpListener {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    let socket =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
     socket.listen(4096).expect("a queue");
     socket.into()
@@ -156,18 +167,29 @@ async fn serve(listener: tokio::net::TcpListener, state: Arc<State>) {
         tokio::spawn(async move {
             let service = service_fn(move |request| reply(request, Arc::clone(&state)));
             // A proxy that goes away in mid-request is some tests' very point.
-            let _ = http1::Builder::new().max_buf_size(1 << 20).serve_connection(TokioIo::new(stream), service).await;
+            let _ = http1::Builder::new()
+                .max_buf_size(1 << 20)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
 
-async fn reply(request: http::Request<Incoming>, state: Arc<State>) -> Result<http::Response<Full<Bytes>>, http::Error> {
+async fn reply(
+    request: http::Request<Incoming>,
+    state: Arc<State>,
+) -> Result<http::Response<Full<Bytes>>, http::Error> {
     state.book.lock().expect("no panic while it is held").count += 1;
     let (head, body) = request.into_parts();
     if let Ok(body) = body.collect().await {
         let mut book = state.book.lock().expect("no panic while it is held");
         if book.seen.len() < SEEN_MAX {
-            let seen = Seen { method: head.method.to_string(), target: head.uri.to_string(), headers: head.headers, body: body.to_bytes() };
+            let seen = Seen {
+                method: head.method.to_string(),
+                target: head.uri.to_string(),
+                headers: head.headers,
+                body: body.to_bytes(),
+            };
             book.seen.push(seen);
         }
     }

@@ -1,4 +1,5 @@
-//! A `weir` process: its configuration in a folder of its own, its log read by a thread, its addresses learnt from that log.
+//! A `weir` process: its configuration in a folder of its own, its log read by a thread, its
+//! addresses learnt from that log.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write as _};
@@ -55,16 +56,27 @@ impl Weir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("proxy.toml");
         std::fs::write(&path, config).expect("a configuration file");
-        Builder { folder, arguments: vec!["run".into(), "--config".into(), path.into()], environment: Vec::new(), files: None }
+        Builder {
+            folder,
+            arguments: vec!["run".into(), "--config".into(), path.into()],
+            environment: Vec::new(),
+            files: None,
+        }
     }
 
     /// `weir ARGUMENTS`, without a file.
     pub fn with_arguments(arguments: &[&str]) -> Builder {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Builder { folder, arguments: arguments.iter().map(OsString::from).collect(), environment: Vec::new(), files: None }
+        Builder {
+            folder,
+            arguments: arguments.iter().map(OsString::from).collect(),
+            environment: Vec::new(),
+            files: None,
+        }
     }
 
-    /// `weir check` of a configuration that was made for [`Builder::start`]: exit code, standard output, standard error.
+    /// `weir check` of a configuration that was made for [`Builder::start`]: exit code, standard
+    /// output, standard error.
     pub fn check(mut builder: Builder) -> (i32, String, String) {
         builder.arguments[0] = "check".into();
         builder.run()
@@ -91,7 +103,8 @@ impl Weir {
         replace(&self.folder().join(format!("{name}.key")), issued.key.as_bytes());
     }
 
-    /// Rewrites the configuration, and waits until the reload has come out as `result`: `applied` or `refused`.
+    /// Rewrites the configuration, and waits until the reload has come out as `result`: `applied`
+    /// or `refused`.
     pub fn reload(&self, config: &str, result: &str) {
         let before = self.reloads(result);
         self.rewrite(config);
@@ -106,7 +119,11 @@ impl Weir {
     pub fn await_reloads(&self, result: &str, count: u64) {
         eventually(&format!("reload {count} {result}"), || {
             let now = self.reloads(result);
-            if now >= count { Ok(()) } else { Err(format!("{now} so far\n{}", self.output.tail(30))) }
+            if now >= count {
+                Ok(())
+            } else {
+                Err(format!("{now} so far\n{}", self.output.tail(30)))
+            }
         });
     }
 
@@ -125,13 +142,17 @@ impl Weir {
     /// Waits until the process has ended by itself.
     pub fn exit(&mut self) -> ExitStatus {
         let (child, output) = (&mut self.child, &self.output);
-        eventually("the process ends", || child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| output.tail(30)))
+        eventually("the process ends", || {
+            child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| output.tail(30))
+        })
     }
 
     /// Where it listens for clients, in the configuration's order.
     pub fn listeners(&self) -> Vec<SocketAddr> {
         let events = self.output.events();
-        let listening = events.iter().filter(|event| event["message"] == "listening" && event["listener"] == "http");
+        let listening = events
+            .iter()
+            .filter(|event| event["message"] == "listening" && event["listener"] == "http");
         listening.filter_map(|event| event["address"].as_str()?.parse().ok()).collect()
     }
 
@@ -147,7 +168,8 @@ impl Weir {
     }
 
     fn status_kib(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a running process");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .expect("a running process");
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("its memory");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
@@ -159,7 +181,9 @@ impl Weir {
     /// The text of an admin page, whatever its status.
     pub fn admin_page(&self, path: &str) -> client::Reply {
         let address = self.admin.expect("an admin listener");
-        eventually("the admin answers", || client::get_blocking(address, path).map_err(|error| error.to_string()))
+        eventually("the admin answers", || {
+            client::get_blocking(address, path).map_err(|error| error.to_string())
+        })
     }
 
     /// A metric's value, 0 where its series is not there yet.
@@ -184,14 +208,16 @@ impl Builder {
     /// A file beside the configuration, or in a folder there.
     pub fn file(self, name: &str, bytes: &[u8]) -> Self {
         let path = self.folder.path().join(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder beside the configuration");
+        std::fs::create_dir_all(path.parent().expect("a folder"))
+            .expect("a folder beside the configuration");
         std::fs::write(path, bytes).expect("a file beside the configuration");
         self
     }
 
     /// A certificate and its key beside the configuration: `NAME.pem`, `NAME.key`.
     pub(crate) fn identity(self, name: &str, issued: &Issued) -> Self {
-        self.file(&format!("{name}.pem"), issued.certificate.as_bytes()).file(&format!("{name}.key"), issued.key.as_bytes())
+        self.file(&format!("{name}.pem"), issued.certificate.as_bytes())
+            .file(&format!("{name}.key"), issued.key.as_bytes())
     }
 
     pub fn environment(mut self, name: &str, value: &str) -> Self {
@@ -226,7 +252,11 @@ impl Builder {
         let deadline = Instant::now() + PATIENCE;
         while !weir.output.says("ready") {
             assert!(weir.running(), "weir ended before it was ready:\n{}", weir.output.tail(60));
-            assert!(Instant::now() < deadline, "weir was not ready within {PATIENCE:?}:\n{}", weir.output.tail(60));
+            assert!(
+                Instant::now() < deadline,
+                "weir was not ready within {PATIENCE:?}:\n{}",
+                weir.output.tail(60)
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         weir.http = weir.output.listening("http").expect("a line about the http listener");
@@ -234,13 +264,25 @@ impl Builder {
         weir
     }
 
-    /// Runs it to its end, for commands that don't serve: exit code, standard output, standard error.
+    /// Runs it to its end, for commands that don't serve: exit code, standard output, standard
+    /// error.
     pub fn run(self) -> (i32, String, String) {
         let mut child = self.command().spawn().expect("the weir binary");
-        let (out, err) = (drain(child.stdout.take().expect("a pipe")), drain(child.stderr.take().expect("a pipe")));
-        let status =
-            eventually("the command ends", || child.try_wait().map_err(|error| error.to_string())?.ok_or_else(|| "still running".into()));
-        (status.code().unwrap_or(-1), out.join().expect("its output"), err.join().expect("its output"))
+        let (out, err) = (
+            drain(child.stdout.take().expect("a pipe")),
+            drain(child.stderr.take().expect("a pipe")),
+        );
+        let status = eventually("the command ends", || {
+            child
+                .try_wait()
+                .map_err(|error| error.to_string())?
+                .ok_or_else(|| "still running".into())
+        });
+        (
+            status.code().unwrap_or(-1),
+            out.join().expect("its output"),
+            err.join().expect("its output"),
+        )
     }
 
     fn command(&self) -> Command {
@@ -253,7 +295,10 @@ impl Builder {
                 shell
             }
         };
-        command.args(&self.arguments).envs(self.environment.iter().cloned()).current_dir(self.folder.path());
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
+            .current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -293,12 +338,15 @@ impl Output {
 
     fn listening(&self, listener: &str) -> Option<SocketAddr> {
         let events = self.events();
-        let event = events.iter().find(|event| event["message"] == "listening" && event["listener"] == listener)?;
+        let event = events
+            .iter()
+            .find(|event| event["message"] == "listening" && event["listener"] == listener)?;
         event["address"].as_str()?.parse().ok()
     }
 }
 
-/// Puts `bytes` in the place of `path` at once: a reader sees the old file or the new one, never half of it.
+/// Puts `bytes` in the place of `path` at once: a reader sees the old file or the new one, never
+/// half of it.
 pub fn replace(path: &Path, bytes: &[u8]) {
     let folder = path.parent().expect("a file in a folder");
     let mut file = tempfile::NamedTempFile::new_in(folder).expect("a new file");

@@ -34,9 +34,16 @@ async fn metrics_count_what_happened() {
     }
     let page = weir.admin_page("/metrics");
     assert_eq!(page.status, 200);
-    assert!(page.header("content-type").starts_with("application/openmetrics-text"), "{:?}", page.headers);
+    assert!(
+        page.header("content-type").starts_with("application/openmetrics-text"),
+        "{:?}",
+        page.headers
+    );
     assert!(page.text().ends_with("# EOF\n"));
-    assert!(!page.text().contains("secret") && !page.text().contains("some/path"), "a caller's text in a label");
+    assert!(
+        !page.text().contains("secret") && !page.text().contains("some/path"),
+        "a caller's text in a label"
+    );
 }
 
 #[tokio::test]
@@ -62,14 +69,16 @@ async fn the_operators_pages_are_not_on_the_public_listener() {
 #[tokio::test]
 async fn the_access_log_is_one_json_object_a_request() {
     let upstream = Upstream::start();
-    let text = simple(&upstream.url(), &[LIMIT]).text().replace("access = \"off\"", "access = \"all\"");
+    let text =
+        simple(&upstream.url(), &[LIMIT]).text().replace("access = \"off\"", "access = \"all\"");
     let weir = Weir::start(&text);
     let id = get(weir.http, "/one?two=three", &[]).await.header("x-request-id");
     let line = eventually("the line of that request", || {
         let lines = weir.output().lines();
         lines.into_iter().find(|line| line.contains(&id)).ok_or_else(|| "not yet".to_owned())
     });
-    let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let event: serde_json::Value =
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
     let text = event.to_string();
     assert!(text.contains("/one") && text.contains("200") && text.contains("127.0.0.1"), "{text}");
 }
@@ -86,21 +95,46 @@ const COUNTERS: &str = "/counters?policy=public&limit=day&key=127.0.0.1";
 #[tokio::test]
 async fn a_website_whose_name_is_pointed_here_reads_and_changes_nothing() {
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &[LIMIT]).text().replace("[admin]", "[admin]\nhosts = [\"weir.internal\"]");
+    let config = simple(&upstream.url(), &[LIMIT])
+        .text()
+        .replace("[admin]", "[admin]\nhosts = [\"weir.internal\"]");
     let weir = Weir::start(&config);
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2);
     let port = weir.admin.unwrap().port();
-    for (method, path) in
-        [("GET", "/status"), ("GET", "/metrics"), ("GET", COUNTERS), ("DELETE", COUNTERS), ("GET", "/live"), ("GET", "/x")]
-    {
-        let (status, reply) = page(&weir, method, path, &format!("Host: evil.example:{port}\r\nOrigin: http://evil.example:{port}\r\n"));
-        assert!(status == 421 && reply.contains("admin.hosts") && !reply.contains("weir_"), "{method} {path}: {reply}");
-        let (status, reply) = page(&weir, method, path, &format!("Host: localhost:{port}\r\nOrigin: http://evil.example\r\n"));
+    for (method, path) in [
+        ("GET", "/status"),
+        ("GET", "/metrics"),
+        ("GET", COUNTERS),
+        ("DELETE", COUNTERS),
+        ("GET", "/live"),
+        ("GET", "/x"),
+    ] {
+        let (status, reply) = page(
+            &weir,
+            method,
+            path,
+            &format!("Host: evil.example:{port}\r\nOrigin: http://evil.example:{port}\r\n"),
+        );
+        assert!(
+            status == 421 && reply.contains("admin.hosts") && !reply.contains("weir_"),
+            "{method} {path}: {reply}"
+        );
+        let (status, reply) = page(
+            &weir,
+            method,
+            path,
+            &format!("Host: localhost:{port}\r\nOrigin: http://evil.example\r\n"),
+        );
         assert!(status == 403, "{method} {path}: {reply}");
     }
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 1, "nothing was forgotten");
-    for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}"), "10.0.0.9".into(), "[::1]:9901".into(), "Weir.internal:1".into()]
-    {
+    for host in [
+        format!("localhost:{port}"),
+        format!("127.0.0.1:{port}"),
+        "10.0.0.9".into(),
+        "[::1]:9901".into(),
+        "Weir.internal:1".into(),
+    ] {
         let (status, reply) = page(&weir, "GET", "/status", &format!("Host: {host}\r\n"));
         assert_eq!(status, 200, "{host}: {reply}");
     }
@@ -111,7 +145,9 @@ async fn a_website_whose_name_is_pointed_here_reads_and_changes_nothing() {
 #[tokio::test]
 async fn an_admin_on_the_network_forgets_nothing_without_a_token() {
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &[LIMIT]).text().replace("[admin]\naddress = \"127.0.0.1:0\"", "[admin]\naddress = \"0.0.0.0:0\"");
+    let config = simple(&upstream.url(), &[LIMIT])
+        .text()
+        .replace("[admin]\naddress = \"127.0.0.1:0\"", "[admin]\naddress = \"0.0.0.0:0\"");
     let mut weir = Weir::start(&config);
     weir.admin = weir.admin.map(|address| ([127, 0, 0, 1], address.port()).into());
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2);
@@ -124,16 +160,30 @@ async fn an_admin_on_the_network_forgets_nothing_without_a_token() {
 #[tokio::test]
 async fn with_a_token_it_is_needed_and_may_be_renewed_and_weir_key_sends_it() {
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &[LIMIT]).text().replace("[admin]", "[admin]\ntoken_file = \"admin.token\"");
+    let config = simple(&upstream.url(), &[LIMIT])
+        .text()
+        .replace("[admin]", "[admin]\ntoken_file = \"admin.token\"");
     let weir = Weir::build(&config).file("admin.token", b"first-token\n").start();
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2);
-    let with = |path: &str, token: &str| page(&weir, "GET", path, &format!("Host: any.example\r\nAuthorization: Bearer {token}\r\n")).0;
+    let with = |path: &str, token: &str| {
+        page(&weir, "GET", path, &format!("Host: any.example\r\nAuthorization: Bearer {token}\r\n"))
+            .0
+    };
     for path in ["/status", "/metrics", COUNTERS] {
         let (status, reply) = page(&weir, "GET", path, "Host: localhost\r\n");
-        assert!(status == 401 && reply.to_lowercase().contains("www-authenticate: bearer"), "{path}: {reply}");
+        assert!(
+            status == 401 && reply.to_lowercase().contains("www-authenticate: bearer"),
+            "{path}: {reply}"
+        );
         assert_eq!((with(path, "first-token"), with(path, "first-toke")), (200, 401), "{path}");
     }
-    assert_eq!((page(&weir, "GET", "/live", "Host: localhost\r\n").0, page(&weir, "GET", "/ready", "Host: 10.0.0.1\r\n").0), (200, 200));
+    assert_eq!(
+        (
+            page(&weir, "GET", "/live", "Host: localhost\r\n").0,
+            page(&weir, "GET", "/ready", "Host: 10.0.0.1\r\n").0
+        ),
+        (200, 200)
+    );
     replace(&weir.folder().join("admin.token"), b"second-token\n");
     eventually("the token is renewed", || match with("/status", "second-token") {
         200 => Ok(()),
@@ -141,16 +191,31 @@ async fn with_a_token_it_is_needed_and_may_be_renewed_and_weir_key_sends_it() {
     });
     assert_eq!(with("/status", "first-token"), 401);
     let (config, admin) = (weir.folder().join("proxy.toml"), weir.admin.unwrap().to_string());
-    let mut arguments =
-        vec!["key", "reset", "--policy", "public", "--limit", "day", "--key", "127.0.0.1", "--config", config.to_str().unwrap()];
+    let mut arguments = vec![
+        "key",
+        "reset",
+        "--policy",
+        "public",
+        "--limit",
+        "day",
+        "--key",
+        "127.0.0.1",
+        "--config",
+        config.to_str().unwrap(),
+    ];
     arguments.extend(["--admin", &admin]);
     let (code, out, err) = Weir::with_arguments(&arguments).run();
     assert!(code == 0 && out.contains("deleted: fixed_window: 1 of 3 used"), "{out}{err}");
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2);
     // Without it the command says what is missing.
     let bare = weir.folder().join("bare.toml");
-    std::fs::write(&bare, std::fs::read_to_string(&config).unwrap().replace("token_file = \"admin.token\"", "")).unwrap();
-    let place = arguments.iter().position(|argument| *argument == config.to_str().unwrap()).unwrap();
+    std::fs::write(
+        &bare,
+        std::fs::read_to_string(&config).unwrap().replace("token_file = \"admin.token\"", ""),
+    )
+    .unwrap();
+    let place =
+        arguments.iter().position(|argument| *argument == config.to_str().unwrap()).unwrap();
     arguments[place] = bare.to_str().unwrap();
     let (code, _, err) = Weir::with_arguments(&arguments).run();
     assert!(code == 1 && err.contains("Authorization: Bearer"), "{err}");

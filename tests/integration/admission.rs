@@ -1,7 +1,9 @@
 //! A limit of N admits N, never N+1, whatever the number of clients, workers and proxies.
 //!
-//! Every exact algorithm at once, each on a route of its own: 256 clients ask in turns, upstreams fail and units come back, clients go away in the
-//! middle. The upstream counts for itself; afterwards each counter must say what it saw. Periods are long, so that nothing flows back meanwhile.
+//! Every exact algorithm at once, each on a route of its own: 256 clients ask in turns, upstreams
+//! fail and units come back, clients go away in the middle. The upstream counts for itself;
+//! afterwards each counter must say what it saw. Periods are long, so that nothing flows back
+//! meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +37,8 @@ const TENANT_IN_FLIGHT: u64 = 3;
 enum Kind {
     /// They come back whole.
     Whole,
-    /// They come back but for what has flowed back by itself meanwhile: a counter may lack the fraction of a unit.
+    /// They come back but for what has flowed back by itself meanwhile: a counter may lack the
+    /// fraction of a unit.
     Flows,
     /// They stay taken.
     Stands,
@@ -51,18 +54,47 @@ struct Case {
 }
 
 const CASES: [Case; 10] = [
-    Case { name: "first", algorithm: "algorithm = \"fixed_window\", period = \"400d\"", kind: Kind::Whole },
-    Case { name: "clock", algorithm: "algorithm = \"fixed_window\", period = \"400d\", alignment = \"clock\"", kind: Kind::Whole },
-    Case { name: "log", algorithm: "algorithm = \"sliding_window_log\", period = \"400d\"", kind: Kind::Whole },
-    Case { name: "ring", algorithm: "algorithm = \"sliding_window_buckets\", period = \"400d\", buckets = 100", kind: Kind::Whole },
-    Case { name: "tokens", algorithm: "algorithm = \"token_bucket\", period = \"400d\"", kind: Kind::Flows },
+    Case {
+        name: "first",
+        algorithm: "algorithm = \"fixed_window\", period = \"400d\"",
+        kind: Kind::Whole,
+    },
+    Case {
+        name: "clock",
+        algorithm: "algorithm = \"fixed_window\", period = \"400d\", alignment = \"clock\"",
+        kind: Kind::Whole,
+    },
+    Case {
+        name: "log",
+        algorithm: "algorithm = \"sliding_window_log\", period = \"400d\"",
+        kind: Kind::Whole,
+    },
+    Case {
+        name: "ring",
+        algorithm: "algorithm = \"sliding_window_buckets\", period = \"400d\", buckets = 100",
+        kind: Kind::Whole,
+    },
+    Case {
+        name: "tokens",
+        algorithm: "algorithm = \"token_bucket\", period = \"400d\"",
+        kind: Kind::Flows,
+    },
     Case { name: "gcra", algorithm: "algorithm = \"gcra\", period = \"400d\"", kind: Kind::Flows },
     Case { name: "leaky", algorithm: LEAKY, kind: Kind::Stands },
-    Case { name: "month", algorithm: "algorithm = \"quota\", calendar = \"month\", time_zone = \"Europe/Berlin\"", kind: Kind::Whole },
-    Case { name: "ever", algorithm: "algorithm = \"quota\", calendar = \"forever\"", kind: Kind::Whole },
+    Case {
+        name: "month",
+        algorithm: "algorithm = \"quota\", calendar = \"month\", time_zone = \"Europe/Berlin\"",
+        kind: Kind::Whole,
+    },
+    Case {
+        name: "ever",
+        algorithm: "algorithm = \"quota\", calendar = \"forever\"",
+        kind: Kind::Whole,
+    },
     Case { name: "flight", algorithm: "algorithm = \"concurrency\"", kind: Kind::InFlight },
 ];
-const LEAKY: &str = "algorithm = \"leaky_bucket\", period = \"400d\", burst = 100, max_delay = \"0s\"";
+const LEAKY: &str =
+    "algorithm = \"leaky_bucket\", period = \"400d\", burst = 100, max_delay = \"0s\"";
 
 /// The limits of each plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,14 +143,16 @@ fn config(upstream: &Counting, tags: Tags) -> Toml {
         let [own, second] = case.quotas(tags);
         let key = if tags == Tags::One { "{client_ip}" } else { "{header.x-tenant}" };
         let line = |name: &str, algorithm: &str, quota: u64, key: &str| {
-            format!("name = \"{name}\", {algorithm}, quota = {quota}, key = \"{key}\", refund = \"upstream_error\"")
+            format!(
+                "name = \"{name}\", {algorithm}, quota = {quota}, key = \"{key}\", refund = \"upstream_error\""
+            )
         };
         let own = line("own", case.algorithm, own, "{client_ip}");
         let second = line("second", case.second().algorithm, second, key);
         let name = case.name;
-        toml = toml
-            .policy(name, &[&own, &second])
-            .route(&format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""));
+        toml = toml.policy(name, &[&own, &second]).route(&format!(
+            "name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""
+        ));
     }
     toml
 }
@@ -127,12 +161,14 @@ fn tenant(number: usize) -> String {
     format!("t{}", number % TENANTS)
 }
 
-/// 256 clients; each asks each route once, one route after another, each client beginning elsewhere.
+/// 256 clients; each asks each route once, one route after another, each client beginning
+/// elsewhere.
 async fn storm(addresses: &[SocketAddr], upstream: &Arc<Counting>) {
     let barrier = Arc::new(Barrier::new(CLIENTS));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..CLIENTS {
-        let (address, barrier, upstream) = (addresses[number % addresses.len()], Arc::clone(&barrier), Arc::clone(upstream));
+        let (address, barrier, upstream) =
+            (addresses[number % addresses.len()], Arc::clone(&barrier), Arc::clone(upstream));
         clients.spawn(async move {
             let mut client = Client::connect(address).await.expect("a connection");
             let mut tally = Tally::default();
@@ -145,7 +181,9 @@ async fn storm(addresses: &[SocketAddr], upstream: &Arc<Counting>) {
                     0..3 => "fail",
                     3 if case.kind != Kind::InFlight => {
                         // And goes away when the upstream has it.
-                        let held = held(address, &target, &tenant, &format!("{number} {turn}"), &upstream).await;
+                        let held =
+                            held(address, &target, &tenant, &format!("{number} {turn}"), &upstream)
+                                .await;
                         assert!(matches!(held, Ok(_) | Err(429)), "{held:?}");
                         continue;
                     }
@@ -167,14 +205,31 @@ async fn read_back(case: &Case, tags: Tags, address: SocketAddr, upstream: &Coun
     let quotas = case.quotas(tags);
     for number in 0..TENANTS {
         let tenant = tenant(number);
-        let names = [case.name.to_owned(), if tags == Tags::One { case.name.to_owned() } else { format!("{} {tenant}", case.name) }];
+        let names = [
+            case.name.to_owned(),
+            if tags == Tags::One {
+                case.name.to_owned()
+            } else {
+                format!("{} {tenant}", case.name)
+            },
+        ];
         // What was under way when the last client left comes back in its own time.
         eventually_async(&format!("the counters of {names:?} say what was admitted"), async || {
             let told = ask(case, address, &tenant).await;
             let told = [told.remaining("own"), told.remaining("second")];
-            let left = [case.left(quotas[0], upstream, &names[0]), case.second().left(quotas[1], upstream, &names[1])];
+            let left = [
+                case.left(quotas[0], upstream, &names[0]),
+                case.second().left(quotas[1], upstream, &names[1]),
+            ];
             let agree = told.iter().zip(&left).all(|(told, left)| left.contains(told));
-            if agree { Ok(()) } else { Err(format!("{told:?} are left, by the upstream's count {left:?}: {:?}", upstream.of(&names[0]))) }
+            if agree {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{told:?} are left, by the upstream's count {left:?}: {:?}",
+                    upstream.of(&names[0])
+                ))
+            }
         })
         .await;
     }
@@ -197,14 +252,28 @@ async fn use_up(case: &Case, tags: Tags, address: SocketAddr, upstream: &Countin
         }
         let used = own as i64 - case.left(own, upstream, case.name)[1];
         // The second one's allowance is larger in all, so that the first one's decides.
-        if refused == TENANTS && used >= own as i64 { Ok(()) } else { Err(format!("{used} of {own}: {:?}", upstream.of(case.name))) }
+        if refused == TENANTS && used >= own as i64 {
+            Ok(())
+        } else {
+            Err(format!("{used} of {own}: {:?}", upstream.of(case.name)))
+        }
     })
     .await;
-    let most = |name: &str| if case.kind == Kind::Stands { upstream.of(name).arrived } else { upstream.of(name).kept_most };
+    let most = |name: &str| {
+        if case.kind == Kind::Stands {
+            upstream.of(name).arrived
+        } else {
+            upstream.of(name).kept_most
+        }
+    };
     assert!(most(case.name) <= own, "{:?}", upstream.of(case.name));
     for number in 0..TENANTS {
         let name = format!("{} {}", case.name, tenant(number));
-        assert!(tags == Tags::One || upstream.of(&name).kept_most <= second, "{name}: {:?}", upstream.of(&name));
+        assert!(
+            tags == Tags::One || upstream.of(&name).kept_most <= second,
+            "{name}: {:?}",
+            upstream.of(&name)
+        );
     }
 }
 
@@ -213,9 +282,11 @@ async fn exact(proxies: &[Weir], upstream: &Arc<Counting>, tags: Tags) {
     storm(&addresses, upstream).await;
     for case in &CASES {
         // Of those that went away the upstream is told.
-        eventually_async(&format!("nothing is in flight of {case:?}"), async || match upstream.of(case.name).in_flight {
-            0 => Ok(()),
-            count => Err(format!("{count} are")),
+        eventually_async(&format!("nothing is in flight of {case:?}"), async || {
+            match upstream.of(case.name).in_flight {
+                0 => Ok(()),
+                count => Err(format!("{count} are")),
+            }
         })
         .await;
         read_back(case, tags, addresses[0], upstream).await;
@@ -223,33 +294,54 @@ async fn exact(proxies: &[Weir], upstream: &Arc<Counting>, tags: Tags) {
             let [own, second] = case.quotas(tags);
             assert!(upstream.of(case.name).in_flight_most <= own, "{:?}", upstream.of(case.name));
             for number in 0..TENANTS {
-                assert!(upstream.of(&format!("{} {}", case.name, tenant(number))).in_flight_most <= second);
+                assert!(
+                    upstream.of(&format!("{} {}", case.name, tenant(number))).in_flight_most
+                        <= second
+                );
             }
         } else {
-            assert!(upstream.of(case.name).failed > 0, "nothing was ever given back: {:?}", upstream.of(case.name));
+            assert!(
+                upstream.of(case.name).failed > 0,
+                "nothing was ever given back: {:?}",
+                upstream.of(case.name)
+            );
             use_up(case, tags, addresses[addresses.len() - 1], upstream).await;
         }
-        let series = format!("weir_decisions_total{{policy=\"{}\",decision=\"admitted\"}}", case.name);
+        let series =
+            format!("weir_decisions_total{{policy=\"{}\",decision=\"admitted\"}}", case.name);
         let admitted: u64 = proxies.iter().map(|weir| weir.metric(&series)).sum();
-        assert_eq!(admitted, upstream.of(case.name).arrived, "every admitted request, and no refused one, reached the upstream: {case:?}");
+        assert_eq!(
+            admitted,
+            upstream.of(case.name).arrived,
+            "every admitted request, and no refused one, reached the upstream: {case:?}"
+        );
     }
 }
 
-/// As many requests in flight as there may be, none of them ever ending by itself: what the upstream has in hand is what is held.
+/// As many requests in flight as there may be, none of them ever ending by itself: what the
+/// upstream has in hand is what is held.
 async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
     let case = CASES.iter().find(|case| case.kind == Kind::InFlight).unwrap();
     let target = format!("/{}", case.name);
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..CLIENTS {
-        let (address, target, upstream) = (proxies[number % proxies.len()].http, target.clone(), Arc::clone(upstream));
-        clients.spawn(async move { held(address, &target, "t", &format!("first {number}"), &upstream).await });
+        let (address, target, upstream) =
+            (proxies[number % proxies.len()].http, target.clone(), Arc::clone(upstream));
+        clients.spawn(async move {
+            held(address, &target, "t", &format!("first {number}"), &upstream).await
+        });
     }
-    let (held_now, refused): (Vec<_>, Vec<_>) = clients.join_all().await.into_iter().partition(Result::is_ok);
-    assert_eq!((held_now.len() as u64, upstream.of(case.name).in_flight), (OWN_IN_FLIGHT, OWN_IN_FLIGHT));
+    let (held_now, refused): (Vec<_>, Vec<_>) =
+        clients.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!(
+        (held_now.len() as u64, upstream.of(case.name).in_flight),
+        (OWN_IN_FLIGHT, OWN_IN_FLIGHT)
+    );
     assert!(refused.iter().all(|held| matches!(held, Err(429))), "{refused:?}");
 
     // Half of their clients go away: as many places come back, whichever proxy had them.
-    let mut kept: Vec<TcpStream> = held_now.into_iter().flatten().skip(OWN_IN_FLIGHT as usize / 2).collect();
+    let mut kept: Vec<TcpStream> =
+        held_now.into_iter().flatten().skip(OWN_IN_FLIGHT as usize / 2).collect();
     for address in proxies.iter().map(|weir| weir.http).cycle().take(OWN_IN_FLIGHT as usize / 2) {
         let next = eventually_async("a place is free again", async || {
             let id = format!("again {}", upstream.of(case.name).arrived);
@@ -258,9 +350,11 @@ async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
         kept.push(next.await);
     }
     assert_eq!(held(proxies[0].http, &target, "t", "one more", upstream).await.err(), Some(429));
-    eventually_async("the upstream knows who is gone", async || match upstream.of(case.name).in_flight {
-        OWN_IN_FLIGHT => Ok(()),
-        count => Err(format!("{count} in flight")),
+    eventually_async("the upstream knows who is gone", async || {
+        match upstream.of(case.name).in_flight {
+            OWN_IN_FLIGHT => Ok(()),
+            count => Err(format!("{count} in flight")),
+        }
     })
     .await;
     upstream.release();
@@ -270,17 +364,29 @@ async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
     read_back(case, Tags::One, proxies[0].http, upstream).await;
 }
 
-/// Clients that are gone before their request is decided, sent or answered: each is charged once where the upstream may have got it, or not at all.
+/// Clients that are gone before their request is decided, sent or answered: each is charged once
+/// where the upstream may have got it, or not at all.
 async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
     const GONE: usize = 20 * CASES.len();
     for number in 0..GONE {
         let case = &CASES[number % CASES.len()];
-        drop(write(proxies[number % proxies.len()].http, &format!("/{}", case.name), "x-tenant: t0\r\nx-do: slow\r\n").await);
+        drop(
+            write(
+                proxies[number % proxies.len()].http,
+                &format!("/{}", case.name),
+                "x-tenant: t0\r\nx-do: slow\r\n",
+            )
+            .await,
+        );
     }
     let all_gone = async || {
         let open: u64 = proxies.iter().map(|weir| weir.metric("weir_connections_open")).sum();
         // Each answers on one that it counts as well.
-        if open <= proxies.len() as u64 { Ok(()) } else { Err(format!("{open} connections are open")) }
+        if open <= proxies.len() as u64 {
+            Ok(())
+        } else {
+            Err(format!("{open} connections are open"))
+        }
     };
     eventually_async("all are gone", all_gone).await;
     for case in &CASES {
@@ -288,7 +394,8 @@ async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
             read_back(case, Tags::One, proxies[0].http, upstream).await;
             continue;
         }
-        // Twenty are gone; what they took and the upstream never saw is missing here, and nothing else.
+        // Twenty are gone; what they took and the upstream never saw is missing here, and nothing
+        // else.
         let gone = (GONE / CASES.len()) as u64;
         let arrived_gone = upstream.of(case.name).arrived;
         assert!(arrived_gone <= gone, "{:?}", upstream.of(case.name));
@@ -305,7 +412,8 @@ async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
     }
 }
 
-/// A leaky bucket that lets some wait: those who passed, each when its wait was over, are no more than the burst, those who may wait and what flowed in.
+/// A leaky bucket that lets some wait: those who passed, each when its wait was over, are no more
+/// than the burst, those who may wait and what flowed in.
 async fn turns(proxies: &[Weir], upstream: &Counting) {
     const EACH: usize = 2;
     let addresses: Vec<SocketAddr> = proxies.iter().map(|weir| weir.http).collect();
@@ -315,7 +423,10 @@ async fn turns(proxies: &[Weir], upstream: &Counting) {
     tally.only(&[200, 429]);
     let most = TURNS_AT_ONCE + TURNS_WAITING + flowed;
     // The first ones found it full, and the last of those who waited was answered as well.
-    assert!((TURNS_AT_ONCE + TURNS_WAITING..=most).contains(&tally.count(200)), "at most {most}: {tally:?}");
+    assert!(
+        (TURNS_AT_ONCE + TURNS_WAITING..=most).contains(&tally.count(200)),
+        "at most {most}: {tally:?}"
+    );
     assert_eq!(upstream.of("").arrived, tally.count(200));
     assert!(begun.elapsed() >= TURNS_DELAY, "nobody waited");
 }
@@ -326,8 +437,13 @@ const TURNS_DELAY: Duration = Duration::from_millis(400);
 const TURNS_WAITING: u64 = 20;
 
 fn of_turns(upstream: &Counting) -> Toml {
-    let leaky = format!("algorithm = \"leaky_bucket\", quota = {TURNS_A_SECOND}, period = \"1s\", burst = {TURNS_AT_ONCE}");
-    simple(&upstream.url(), &[&format!("name = \"turns\", {leaky}, max_delay = \"{}ms\"", TURNS_DELAY.as_millis())])
+    let leaky = format!(
+        "algorithm = \"leaky_bucket\", quota = {TURNS_A_SECOND}, period = \"1s\", burst = {TURNS_AT_ONCE}"
+    );
+    simple(
+        &upstream.url(),
+        &[&format!("name = \"turns\", {leaky}, max_delay = \"{}ms\"", TURNS_DELAY.as_millis())],
+    )
 }
 
 #[tokio::test]
@@ -337,7 +453,8 @@ async fn in_memory_256_clients_take_turns_in_a_leaky_bucket_and_no_more_pass_tha
 }
 
 #[tokio::test]
-async fn over_three_proxies_and_a_redis_256_clients_take_turns_in_a_leaky_bucket_and_no_more_pass_than_may() {
+async fn over_three_proxies_and_a_redis_256_clients_take_turns_in_a_leaky_bucket_and_no_more_pass_than_may()
+ {
     let (upstream, redis) = (Counting::start(), Redis::start());
     let config = of_turns(&upstream).redis("single", &[redis.address]);
     turns(&[(); 3].map(|()| Weir::start(&config.text())), &upstream).await;
@@ -350,7 +467,8 @@ async fn in_memory(tags: Tags) {
 }
 
 #[tokio::test]
-async fn in_memory_no_more_are_in_flight_than_may_be_and_places_of_clients_that_went_away_come_back() {
+async fn in_memory_no_more_are_in_flight_than_may_be_and_places_of_clients_that_went_away_come_back()
+ {
     let upstream = Arc::new(Counting::start());
     let proxy = Weir::start(&config(&upstream, Tags::One).text());
     in_flight(&[proxy], &upstream).await;
@@ -364,7 +482,8 @@ async fn in_memory_a_client_that_is_gone_at_any_moment_is_charged_once_or_not_at
 }
 
 #[tokio::test]
-async fn over_three_proxies_and_a_cluster_no_more_are_in_flight_than_may_be_and_clients_may_go_at_any_moment() {
+async fn over_three_proxies_and_a_cluster_no_more_are_in_flight_than_may_be_and_clients_may_go_at_any_moment()
+ {
     let (upstream, cluster) = (Arc::new(Counting::start()), Cluster::start());
     let config = config(&upstream, Tags::One).redis("cluster", &cluster.addresses());
     let proxies = [(); 3].map(|()| Weir::start(&config.text()));
@@ -378,7 +497,10 @@ async fn over_three_proxies_and_a_cluster(tags: Tags) {
     let proxies = [(); 3].map(|()| Weir::start(&config.text()));
     exact(&proxies, &upstream, tags).await;
     let for_ever = cluster.keys_without_lifetime();
-    assert!(for_ever.iter().all(|key| key.contains("ever/") && key.contains("/q1-ever:")), "{for_ever:?}");
+    assert!(
+        for_ever.iter().all(|key| key.contains("ever/") && key.contains("/q1-ever:")),
+        "{for_ever:?}"
+    );
     assert_eq!(for_ever.len(), if tags == Tags::One { 2 } else { 1 + TENANTS }, "{for_ever:?}");
 }
 
@@ -388,16 +510,19 @@ async fn in_memory_each_exact_algorithm_admits_its_limit_to_256_clients_with_ref
 }
 
 #[tokio::test]
-async fn in_memory_two_tags_of_each_exact_algorithm_are_never_over_and_end_equal_to_what_was_admitted() {
+async fn in_memory_two_tags_of_each_exact_algorithm_are_never_over_and_end_equal_to_what_was_admitted()
+ {
     in_memory(Tags::Two).await;
 }
 
 #[tokio::test]
-async fn over_three_proxies_and_a_cluster_each_exact_algorithm_admits_its_limit_to_256_clients_with_refunds_and_aborts() {
+async fn over_three_proxies_and_a_cluster_each_exact_algorithm_admits_its_limit_to_256_clients_with_refunds_and_aborts()
+ {
     over_three_proxies_and_a_cluster(Tags::One).await;
 }
 
 #[tokio::test]
-async fn over_three_proxies_and_a_cluster_two_tags_of_each_exact_algorithm_are_never_over_and_end_equal_to_what_was_admitted() {
+async fn over_three_proxies_and_a_cluster_two_tags_of_each_exact_algorithm_are_never_over_and_end_equal_to_what_was_admitted()
+ {
     over_three_proxies_and_a_cluster(Tags::Two).await;
 }

@@ -1,4 +1,5 @@
-//! The benchmark, as far as it can be tested without measuring: its list of cases, what it reads from the load generators, what it reckons and writes.
+//! The benchmark, as far as it can be tested without measuring: its list of cases, what it reads
+//! from the load generators, what it reckons and writes.
 
 #[path = "../../benches/compare/cases.rs"]
 mod cases;
@@ -38,7 +39,10 @@ fn every_case_has_a_name_of_its_own_and_words_choose_by_its_parts() {
 #[test]
 fn targets_and_calibration_name_cases_that_there_are() {
     let all = names(&[]);
-    let named = TARGETS.iter().flat_map(|target| [target.ours, target.theirs]).chain([CALIBRATION.0, CALIBRATION.1]);
+    let named = TARGETS
+        .iter()
+        .flat_map(|target| [target.ours, target.theirs])
+        .chain([CALIBRATION.0, CALIBRATION.1]);
     for name in named {
         assert!(all.iter().any(|known| known == name), "{name}");
     }
@@ -71,27 +75,33 @@ requests: 60425 total, 60489 started, 60425 done, 60420 succeeded, 5 failed, 0 e
 status codes: 60420 2xx, 0 3xx, 4 4xx, 1 5xx
 traffic: 2.10MB (2205024) total, 236.04KB (241700) headers (space savings 97.53%), 1.38MB (1450200) data
 ";
-const H2LOAD_LOG: &str =
-    "1700000000000001\t200\t400\n1700000000000002\t200\t300\n1700000000000003\t429\t200\n1700000000000004\t200\t9000\n";
+const H2LOAD_LOG: &str = "1700000000000001\t200\t400\n1700000000000002\t200\t300\n1700000000000003\t429\t200\n1700000000000004\t200\t9000\n";
 
 #[test]
 fn the_generators_reports_are_read() {
-    let expected = Load { requests: 119_732, refused: 119_731, seconds: 2.0, p50_us: 987.0, p99_us: 1620.0 };
+    let expected =
+        Load { requests: 119_732, refused: 119_731, seconds: 2.0, p50_us: 987.0, p99_us: 1620.0 };
     assert_eq!(wrk(WRK), Ok(expected));
     let all_good = WRK.replace("  Non-2xx or 3xx responses: 119731\n", "");
     assert_eq!(wrk(&all_good), Ok(Load { refused: 0, ..expected }));
-    let expected = Load { requests: 60_425, refused: 5, seconds: 2.0, p50_us: 400.0, p99_us: 9000.0 };
+    let expected =
+        Load { requests: 60_425, refused: 5, seconds: 2.0, p50_us: 400.0, p99_us: 9000.0 };
     assert_eq!(h2load(H2LOAD, H2LOAD_LOG), Ok(expected));
 }
 
 #[test]
 fn connections_that_failed_and_reports_that_lack_something_are_errors() {
-    let failed = WRK.replace("  Non-2xx", "  Socket errors: connect 0, read 3, write 0, timeout 0\n  Non-2xx");
+    let failed = WRK
+        .replace("  Non-2xx", "  Socket errors: connect 0, read 3, write 0, timeout 0\n  Non-2xx");
     assert!(wrk(&failed).unwrap_err().contains("read 3"));
     assert!(wrk("unable to connect").unwrap_err().contains("number of requests"));
     assert!(wrk(&WRK.replace("99%  ", "98%  ")).unwrap_err().contains("99%"));
     assert!(h2load(H2LOAD, "").unwrap_err().contains("no request"));
-    assert!(h2load(&H2LOAD.replace("0 errored", "2 errored"), H2LOAD_LOG).unwrap_err().contains("2 errored"));
+    assert!(
+        h2load(&H2LOAD.replace("0 errored", "2 errored"), H2LOAD_LOG)
+            .unwrap_err()
+            .contains("2 errored")
+    );
 }
 
 /// A row of `name` whose rounds cost so much.
@@ -148,7 +158,10 @@ fn the_report_holds_ratios_targets_and_noise() {
     assert!(!report.contains("download"), "what was not measured is not told");
     assert_eq!(table::raw(&rows).lines().count(), 1 + 3 + 3 + 1 + 1);
     let picture = picture::draw(&rows, "a machine");
-    assert_eq!((picture.matches("<path").count(), picture.matches("16.5 + 6.6").count()), (rows.len(), 1));
+    assert_eq!(
+        (picture.matches("<path").count(), picture.matches("16.5 + 6.6").count()),
+        (rows.len(), 1)
+    );
 }
 
 #[test]
@@ -157,8 +170,16 @@ fn the_readme_has_places_for_the_figures_and_keeps_the_rest() {
     for name in ["figures", "profile"] {
         let new = table::put_into(readme, name, "| 1 |\n").unwrap();
         let end = format!("<!-- end of {name} -->");
-        let (head, tail) = (readme.split_once(&format!("<!-- {name}:")).unwrap().0, readme.split_once(&end).unwrap().1);
-        assert!(new.starts_with(head) && new.ends_with(tail) && new.contains(&format!("-->\n\n| 1 |\n\n{end}")), "{new}");
+        let (head, tail) = (
+            readme.split_once(&format!("<!-- {name}:")).unwrap().0,
+            readme.split_once(&end).unwrap().1,
+        );
+        assert!(
+            new.starts_with(head)
+                && new.ends_with(tail)
+                && new.contains(&format!("-->\n\n| 1 |\n\n{end}")),
+            "{new}"
+        );
         assert_eq!(table::put_into(&new, name, "| 1 |\n").unwrap(), new);
     }
     assert!(table::put_into("nothing", "figures", "| 1 |").is_err());

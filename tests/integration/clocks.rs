@@ -20,7 +20,8 @@ const CLIENTS: usize = 4;
 const EACH: usize = 8;
 const HOUR_S: i64 = 3_600;
 
-/// Each on a route of its own; the periods are the hours of the store's clock where one is to end, and otherwise so long that nothing comes back.
+/// Each on a route of its own; the periods are the hours of the store's clock where one is to end,
+/// and otherwise so long that nothing comes back.
 const LIMITS: [(&str, &str); 11] = [
     ("first", "algorithm = \"fixed_window\", period = \"400d\""),
     ("clock", "algorithm = \"fixed_window\", period = \"1h\", alignment = \"clock\""),
@@ -38,14 +39,18 @@ const LIMITS: [(&str, &str); 11] = [
 /// Those whose period ends with the store's hour.
 const HOURLY: [&str; 2] = ["clock", "hour"];
 
-/// libfaketime: a process under it believes another wall clock. Debian's package `faketime` holds it.
+/// libfaketime: a process under it believes another wall clock. Debian's package `faketime` holds
+/// it.
 fn faketime() -> PathBuf {
     let mut folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let library = folders.find_map(|folder| Some(folder.path().join("faketime/libfaketime.so.1")).filter(|path| path.is_file()));
+    let library = folders.find_map(|folder| {
+        Some(folder.path().join("faketime/libfaketime.so.1")).filter(|path| path.is_file())
+    });
     library.expect("libfaketime.so.1 under /usr/lib: `make setup` installs it")
 }
 
-/// Moves only the wall clock: deadlines and timers go on the monotonic one, as they would on a machine that is simply wrong about the hour.
+/// Moves only the wall clock: deadlines and timers go on the monotonic one, as they would on a
+/// machine that is simply wrong about the hour.
 fn skewed(by: &str) -> [(&'static str, String); 4] {
     [
         ("LD_PRELOAD", faketime().to_string_lossy().into_owned()),
@@ -70,10 +75,16 @@ fn skew_s(weir: &Weir) -> i64 {
 }
 
 fn config(upstream: &Counting, redis: &Redis) -> String {
-    let house = LIMITS.iter().fold(Toml::new().upstream("api", &upstream.url(), ""), |toml, (name, algorithm)| {
-        toml.policy(name, &[&format!("name = \"limit\", {algorithm}, quota = {QUOTA}")])
-            .route(&format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""))
-    });
+    let house = LIMITS.iter().fold(
+        Toml::new().upstream("api", &upstream.url(), ""),
+        |toml, (name, algorithm)| {
+            toml.policy(name, &[&format!("name = \"limit\", {algorithm}, quota = {QUOTA}")]).route(
+                &format!(
+                    "name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""
+                ),
+            )
+        },
+    );
     house.redis("single", &[redis.address]).text()
 }
 
@@ -82,7 +93,8 @@ async fn ask(proxies: &[SocketAddr], each: usize) {
     let mut clients = tokio::task::JoinSet::new();
     for address in proxies.iter().copied().cycle().take(proxies.len() * CLIENTS) {
         clients.spawn(async move {
-            let (mut client, mut tally) = (Client::connect(address).await.unwrap(), Tally::default());
+            let (mut client, mut tally) =
+                (Client::connect(address).await.unwrap(), Tally::default());
             for _ in 0..each {
                 for (name, _) in LIMITS {
                     tally.add(&client.get(&format!("/{name}"), &[]).await);
@@ -94,8 +106,8 @@ async fn ask(proxies: &[SocketAddr], each: usize) {
     clients.join_all().await;
 }
 
-/// Each proxy in turn, and each is given what it asks for, whatever the others had; so either would have every chance to begin a window of its own.
-/// Then all together, for more than there is.
+/// Each proxy in turn, and each is given what it asks for, whatever the others had; so either would
+/// have every chance to begin a window of its own. Then all together, for more than there is.
 async fn ask_for_more_than_there_is(proxies: &[SocketAddr], upstream: &Counting, limits: &[&str]) {
     let arrived = || limits.iter().map(|name| upstream.of(name).arrived).collect::<Vec<_>>();
     for address in proxies {
@@ -110,15 +122,25 @@ async fn ask_for_more_than_there_is(proxies: &[SocketAddr], upstream: &Counting,
 async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorithm() {
     let (upstream, time) = (Counting::start(), HeldTime::running());
     let redis = Redis::within(&[], &time.environment());
-    // In the middle of an hour that is not over for the one, and long over for the other: the store's clock stands meanwhile.
+    // In the middle of an hour that is not over for the one, and long over for the other: the
+    // store's clock stands meanwhile.
     let noon_s = (now_s() as i64).div_euclid(HOUR_S) * HOUR_S + HOUR_S / 2;
     time.set(noon_s);
     let config = config(&upstream, &redis);
-    // An hour ahead is in the next period. Three hours behind, none of the periods that it names around its own now is the store's.
-    let proxies = [start(&config, "+0"), start(&config, "+0.2"), start(&config, "+3600"), start(&config, "-10800")];
+    // An hour ahead is in the next period. Three hours behind, none of the periods that it names
+    // around its own now is the store's.
+    let proxies = [
+        start(&config, "+0"),
+        start(&config, "+0.2"),
+        start(&config, "+3600"),
+        start(&config, "-10800"),
+    ];
     for (weir, expected) in proxies.iter().zip([0, 0, HOUR_S, -3 * HOUR_S]) {
         let skew = skew_s(weir);
-        assert!((expected - 120..=expected + 5).contains(&skew), "it believes to be {skew} s ahead, not {expected}");
+        assert!(
+            (expected - 120..=expected + 5).contains(&skew),
+            "it believes to be {skew} s ahead, not {expected}"
+        );
     }
     let addresses = proxies.each_ref().map(|weir| weir.http);
     ask_for_more_than_there_is(&addresses, &upstream, &LIMITS.map(|(name, _)| name)).await;
@@ -145,9 +167,12 @@ async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorit
 async fn proxies_hours_apart_hold_no_more_in_flight_than_may_be() {
     const IN_FLIGHT: usize = 6;
     let (upstream, redis) = (Counting::start(), Redis::start());
-    let config = simple(&upstream.url(), &[&format!("name = \"places\", algorithm = \"concurrency\", quota = {IN_FLIGHT}")])
-        .redis("single", &[redis.address])
-        .text();
+    let config = simple(
+        &upstream.url(),
+        &[&format!("name = \"places\", algorithm = \"concurrency\", quota = {IN_FLIGHT}")],
+    )
+    .redis("single", &[redis.address])
+    .text();
     let proxies = [start(&config, "+3600"), start(&config, "+0"), start(&config, "-10800")];
     let mut clients = Vec::new();
     for (number, weir) in proxies.iter().cycle().take(2 * IN_FLIGHT).enumerate() {
@@ -160,9 +185,11 @@ async fn proxies_hours_apart_hold_no_more_in_flight_than_may_be() {
     for client in &mut clients {
         assert_eq!(status(client).await, 200);
     }
-    eventually_async("all places are free", async || match redis.connect().ask(&["DBSIZE"]).number() {
-        0 => Ok(()),
-        keys => Err(format!("{keys} keys")),
+    eventually_async("all places are free", async || {
+        match redis.connect().ask(&["DBSIZE"]).number() {
+            0 => Ok(()),
+            keys => Err(format!("{keys} keys")),
+        }
     })
     .await;
 }

@@ -14,7 +14,8 @@ const EXIT_CONFIG: i32 = 78;
 #[test]
 fn check_accepts_the_example_that_ships() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml");
-    let (code, out, err) = Weir::with_arguments(&["check", "--config", example.to_str().unwrap()]).run();
+    let (code, out, err) =
+        Weir::with_arguments(&["check", "--config", example.to_str().unwrap()]).run();
     assert_eq!(code, 0, "{out}{err}");
 }
 
@@ -57,7 +58,11 @@ policy = "public"
 #[test]
 fn check_tells_what_a_policy_says_of_its_own_configuration() {
     let upstream = Upstream::start();
-    let good = simple(&upstream.url(), &["name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\""]).text();
+    let good = simple(
+        &upstream.url(),
+        &["name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\""],
+    )
+    .text();
     let bad = good.replace("algorithm = \"gcra\"", "algorithm = \"gcar\"");
     let line = 1 + bad.lines().position(|line| line.contains("gcar")).unwrap();
     let (code, out, err) = Weir::check(Weir::build(&bad));
@@ -82,8 +87,18 @@ fn run_refuses_a_wrong_file_as_check_does() {
 #[tokio::test]
 async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
     let upstream = Upstream::start();
-    let weir =
-        Weir::with_arguments(&["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0", "--admin", "off"]).start();
+    let weir = Weir::with_arguments(&[
+        "run",
+        "--to",
+        &upstream.url(),
+        "--limit",
+        "3/1m",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+    ])
+    .start();
     for expected in [200, 200, 200, 429] {
         assert_eq!(get(weir.http, "/", &[]).await.status, expected);
     }
@@ -93,16 +108,29 @@ async fn run_without_a_file_needs_only_an_upstream_and_a_limit() {
 #[test]
 fn run_without_a_file_explains_a_limit_that_is_none() {
     for limit in ["3", "3/", "/1m", "x/1m", "3/1parsec", "-3/1m"] {
-        let (code, out, err) = Weir::with_arguments(&["run", "--to", "http://127.0.0.1:9", &format!("--limit={limit}")]).run();
+        let (code, out, err) = Weir::with_arguments(&[
+            "run",
+            "--to",
+            "http://127.0.0.1:9",
+            &format!("--limit={limit}"),
+        ])
+        .run();
         assert_ne!(code, 0, "{limit}");
-        assert!(format!("{out}{err}").contains("100/1m"), "{limit}: no example of a right one:\n{out}{err}");
+        assert!(
+            format!("{out}{err}").contains("100/1m"),
+            "{limit}: no example of a right one:\n{out}{err}"
+        );
     }
 }
 
 #[tokio::test]
 async fn demo_brings_its_own_upstream() {
     let upstream = free_address();
-    let config = simple(&format!("http://{upstream}"), &["name = \"a\", algorithm = \"fixed_window\", quota = 2, period = \"1d\""]).text();
+    let config = simple(
+        &format!("http://{upstream}"),
+        &["name = \"a\", algorithm = \"fixed_window\", quota = 2, period = \"1d\""],
+    )
+    .text();
     let weir = Weir::demo(Weir::build(&config)).start();
     let first = get(weir.http, "/hello", &[]).await;
     assert_eq!((first.status, first.remaining("a")), (200, 1), "{first:?}");
@@ -112,7 +140,10 @@ async fn demo_brings_its_own_upstream() {
     assert_eq!(refused.status, 429);
     assert_ne!(refused.header("retry-after"), "");
     assert!(
-        weir.output().lines().iter().any(|line| line.contains("curl") && line.contains(&weir.http.to_string())),
+        weir.output()
+            .lines()
+            .iter()
+            .any(|line| line.contains("curl") && line.contains(&weir.http.to_string())),
         "{:?}",
         weir.output().lines()
     );
@@ -140,7 +171,11 @@ fn check_refuses_a_refund_that_the_policy_never_gives() {
              key = \"{{client_ip}}\", refund = \"by_settle\" }}]\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
         );
         let (code, told) = checked(&text);
-        assert_eq!((code, told.matches("this policy never settles").count()), (EXIT_CONFIG, found), "{told}");
+        assert_eq!(
+            (code, told.matches("this policy never settles").count()),
+            (EXIT_CONFIG, found),
+            "{told}"
+        );
         assert!(told.contains("limits[0].refund: found \"by_settle\""), "{told}");
     }
 }
@@ -162,14 +197,28 @@ fn check_marks_keys_and_names_the_range_of_each_setting() {
         )
     };
     for (fields, parts) in [
-        ("algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nbrust = 3", &["11 | brust = 3\n   | ^^^^^ expected one of"][..]),
+        (
+            "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nbrust = 3",
+            &["11 | brust = 3\n   | ^^^^^ expected one of"][..],
+        ),
         (
             "algorithm = \"fixed_window\"\nquota = 1\nperiod = \"1s\"\nburst = 3",
-            &["11 | burst = 3\n   | ^^^^^ expected nothing: `burst` does not belong to fixed_window"],
+            &[
+                "11 | burst = 3\n   | ^^^^^ expected nothing: `burst` does not belong to fixed_window",
+            ],
         ),
-        ("algorithm = \"gcra\"\nquota = 1\nperiod = 60", &["period: found 60\n", "from \"1ms\" to \"400d\"", "\"60s\""]),
-        ("algorithm = \"gcra\"\nquota = 1\nperiod = \"500d\"", &["period: found \"500d\"\n", "from \"1ms\" to \"400d\""]),
-        ("algorithm = \"gcra\"\nquota = 9007199254740993\nperiod = \"1s\"", &["found 9007199254740993\n", "expected 0 to 2147483648"]),
+        (
+            "algorithm = \"gcra\"\nquota = 1\nperiod = 60",
+            &["period: found 60\n", "from \"1ms\" to \"400d\"", "\"60s\""],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 1\nperiod = \"500d\"",
+            &["period: found \"500d\"\n", "from \"1ms\" to \"400d\""],
+        ),
+        (
+            "algorithm = \"gcra\"\nquota = 9007199254740993\nperiod = \"1s\"",
+            &["found 9007199254740993\n", "expected 0 to 2147483648"],
+        ),
     ] {
         let (code, told) = checked(&limit(fields));
         assert_eq!(code, EXIT_CONFIG, "{told}");
@@ -178,7 +227,10 @@ fn check_marks_keys_and_names_the_range_of_each_setting() {
     }
     let method = "algorithm = \"gcra\"\nquota = 1\nperiod = \"1s\"\nwhen = { method = \"get\" }";
     let (code, told) = checked(&limit(method));
-    assert!(code == 0 && told.contains("proxy.toml:11:10: the method \"get\", expected \"GET\""), "{told}");
+    assert!(
+        code == 0 && told.contains("proxy.toml:11:10: the method \"get\", expected \"GET\""),
+        "{told}"
+    );
 }
 
 #[test]
@@ -186,25 +238,40 @@ fn check_shows_both_routes_that_are_for_the_same_requests() {
     let route = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\n\n\n\n";
     let (code, told) = checked(&format!("{HEAD}{route}{route}"));
     assert_eq!(code, EXIT_CONFIG, "{told}");
-    for part in ["5 | path = \"/*\"", "---- routes[0] is here", "11 | path = \"/*\"", "^^^^ expected a host, path or methods", "1 mistake"]
-    {
+    for part in [
+        "5 | path = \"/*\"",
+        "---- routes[0] is here",
+        "11 | path = \"/*\"",
+        "^^^^ expected a host, path or methods",
+        "1 mistake",
+    ] {
         assert!(told.contains(part), "{part}\n{told}");
     }
 }
 
 #[test]
 fn check_names_what_a_guest_lacks() {
-    let text = format!("{HEAD}[policies.p]\nwasm = \"empty.wasm\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n");
+    let text = format!(
+        "{HEAD}[policies.p]\nwasm = \"empty.wasm\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
+    );
     // The smallest component: it exports nothing.
     let (code, out, err) = Weir::check(Weir::build(&text).file("empty.wasm", b"\0asm\x0d\0\x01\0"));
-    assert!(code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@0.1.0`"), "{out}{err}");
+    assert!(
+        code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@0.1.0`"),
+        "{out}{err}"
+    );
 }
 
 #[test]
 fn run_without_a_file_says_how_to_do_without_or_name_another() {
     let (code, out, err) = Weir::with_arguments(&["run"]).run();
     assert_eq!(code, EXIT_CONFIG, "{out}{err}");
-    assert!(err.contains("weir run --to http://") && err.contains("--limit") && err.contains("weir run --config "), "{err}");
+    assert!(
+        err.contains("weir run --to http://")
+            && err.contains("--limit")
+            && err.contains("weir run --config "),
+        "{err}"
+    );
 }
 
 #[test]
@@ -214,7 +281,8 @@ fn check_warns_of_a_field_that_is_dropped_for_its_name() {
                   [[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n";
     let (code, _, err) = Weir::check(Weir::build(config));
     assert!(code == 0 && err.contains("`header.api_key`, which is dropped from requests without server.underscores_in_headers"), "{err}");
-    let (code, _, err) = Weir::check(Weir::build(&format!("server.underscores_in_headers = true\n{config}")));
+    let (code, _, err) =
+        Weir::check(Weir::build(&format!("server.underscores_in_headers = true\n{config}")));
     assert!(code == 0 && err.is_empty(), "{err}");
 }
 
@@ -222,7 +290,8 @@ fn toml_blocks(readme: &str) -> Vec<&str> {
     readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// What a newcomer copies must work: each of the README's TOML blocks, with what it leaves out put beside it.
+/// What a newcomer copies must work: each of the README's TOML blocks, with what it leaves out put
+/// beside it.
 #[test]
 fn the_readmes_configurations_have_no_mistakes() {
     let blocks = toml_blocks(include_str!("../../README.md"));
@@ -245,7 +314,8 @@ fn the_readmes_configurations_have_no_mistakes() {
             text += if block.contains("policies.public") { "policy = \"public\"\n" } else { "" };
         }
         let guest = std::fs::read(crate::harness::guest::api_key()).unwrap();
-        let mut weir = Weir::build(&text).file("api_key.wasm", &guest).file("tls/ca.pem", pki.ca.as_bytes());
+        let mut weir =
+            Weir::build(&text).file("api_key.wasm", &guest).file("tls/ca.pem", pki.ca.as_bytes());
         for name in ["api", "wild", "weir"] {
             let issued = pki.server(&[&format!("{name}.example.com")]);
             weir = weir

@@ -20,7 +20,18 @@ const DAY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 5, peri
 fn key(weir: &Weir, verb: &str, limit: &str, key: &str, more: &[&str]) -> (i32, String, String) {
     let config = weir.folder().join("proxy.toml");
     let admin = weir.admin.expect("an admin listener").to_string();
-    let mut arguments = vec!["key", verb, "--policy", "public", "--limit", limit, "--key", key, "--config", config.to_str().unwrap()];
+    let mut arguments = vec![
+        "key",
+        verb,
+        "--policy",
+        "public",
+        "--limit",
+        limit,
+        "--key",
+        key,
+        "--config",
+        config.to_str().unwrap(),
+    ];
     // The one in the configuration is port 0.
     arguments.extend(["--admin", &admin]);
     arguments.extend(more);
@@ -36,7 +47,11 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
     let (redis, cluster) = (Redis::start(), Cluster::start());
     let plain = simple("http://127.0.0.1:9", &[DAY]);
     let addresses = cluster.addresses();
-    for config in [plain.clone(), plain.clone().redis("single", &[redis.address]), plain.redis("cluster", &addresses)] {
+    for config in [
+        plain.clone(),
+        plain.clone().redis("single", &[redis.address]),
+        plain.redis("cluster", &addresses),
+    ] {
         let upstream = Upstream::start();
         let weir = Weir::start(&config.text().replace("http://127.0.0.1:9", &upstream.url()));
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
@@ -45,28 +60,45 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
         assert_eq!(code, 0, "{out}{err}");
         // The command that was asked with comes first, so that it can be pasted.
-        assert!(out.starts_with("weir key show --policy public --limit day --key 127.0.0.1 --config "), "{out}");
         assert!(
-            out.contains("\n  fixed_window: 2 of 5 used, all back in ") && out.contains("\n    shape fw1-86400000f, forgotten in "),
+            out.starts_with("weir key show --policy public --limit day --key 127.0.0.1 --config "),
+            "{out}"
+        );
+        assert!(
+            out.contains("\n  fixed_window: 2 of 5 used, all back in ")
+                && out.contains("\n    shape fw1-86400000f, forgotten in "),
             "{out}"
         );
         assert_eq!(remaining(&weir).await, 2, "to look takes nothing");
 
         let (code, out, err) = key(&weir, "reset", "day", "127.0.0.1", &[]);
-        assert!(code == 0 && out.contains("\n  deleted: fixed_window: 3 of 5 used, all back in "), "{out}{err}");
+        assert!(
+            code == 0 && out.contains("\n  deleted: fixed_window: 3 of 5 used, all back in "),
+            "{out}{err}"
+        );
         if let Some(name) = out.lines().find_map(|line| line.strip_prefix("    weir:1:")) {
             let gone = |address| {
                 let mut connection = crate::harness::redis::Connection::open(address).unwrap();
-                connection.command(&["EXISTS", &format!("weir:1:{name}")]).unwrap() != Value::Integer(1)
+                connection.command(&["EXISTS", &format!("weir:1:{name}")]).unwrap()
+                    != Value::Integer(1)
             };
-            let servers = if config.store.contains("single") { vec![redis.address] } else { addresses.clone() };
+            let servers = if config.store.contains("single") {
+                vec![redis.address]
+            } else {
+                addresses.clone()
+            };
             assert!(servers.into_iter().all(gone), "{name}");
         } else {
             assert_eq!(config.store, "", "on Redis its name is told: {out}");
         }
         assert_eq!(remaining(&weir).await, 4);
         let (code, out, _) = key(&weir, "reset", "day", "somebody else", &[]);
-        assert!(code == 0 && out.contains(" --key 'somebody else' ") && out.ends_with("\n  nothing is counted\n"), "{out}");
+        assert!(
+            code == 0
+                && out.contains(" --key 'somebody else' ")
+                && out.ends_with("\n  nothing is counted\n"),
+            "{out}"
+        );
         assert_eq!(remaining(&weir).await, 3);
     }
 }
@@ -74,7 +106,10 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
 #[tokio::test]
 async fn after_an_edit_each_shape_is_told() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
-    for config in [simple(&upstream.url(), &[DAY]), simple(&upstream.url(), &[DAY]).redis("single", &[redis.address])] {
+    for config in [
+        simple(&upstream.url(), &[DAY]),
+        simple(&upstream.url(), &[DAY]).redis("single", &[redis.address]),
+    ] {
         let weir = Weir::start(&config.text());
         remaining(&weir).await;
         weir.reload(&config.text().replace("fixed_window", "sliding_window_log"), "applied");
@@ -82,15 +117,24 @@ async fn after_an_edit_each_shape_is_told() {
         let both = |weir: &Weir| {
             let (_, out, _) = key(weir, "show", "day", "127.0.0.1", &[]);
             // What the limit was before the edit is told without its quota.
-            let found =
-                ["  fixed_window: 1 used", "    shape fw1-86400000f", "  sliding_window_log: 1 of 5 used", "    shape sl2-86400000"];
-            let places = found.map(|text| out.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{out}")));
+            let found = [
+                "  fixed_window: 1 used",
+                "    shape fw1-86400000f",
+                "  sliding_window_log: 1 of 5 used",
+                "    shape sl2-86400000",
+            ];
+            let places =
+                found.map(|text| out.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{out}")));
             assert!(places.is_sorted(), "{out}");
         };
         both(&weir);
         // Another deadline: a new limiter on the same store, and nobody has asked it yet.
         let mut later = config.clone();
-        later.store = if later.store.is_empty() { "[store]\n".into() } else { later.store.replace("deadline = \"10s\"\n", "") };
+        later.store = if later.store.is_empty() {
+            "[store]\n".into()
+        } else {
+            later.store.replace("deadline = \"10s\"\n", "")
+        };
         later.store = later.store.replacen("[store]\n", "[store]\ndeadline = \"9s\"\n", 1);
         weir.reload(&later.text().replace("fixed_window", "sliding_window_log"), "applied");
         both(&weir);
@@ -100,15 +144,26 @@ async fn after_an_edit_each_shape_is_told() {
 #[tokio::test]
 async fn counters_of_a_route_are_asked_by_its_name() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
-    let route =
-        |name: &str| format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"public\"\nlimit_scope = \"route\"");
-    let config = Toml::new().upstream("api", &upstream.url(), "").policy("public", &[DAY]).route(&route("a")).route(&route("b"));
+    let route = |name: &str| {
+        format!(
+            "name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"public\"\nlimit_scope = \"route\""
+        )
+    };
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .policy("public", &[DAY])
+        .route(&route("a"))
+        .route(&route("b"));
     for config in [config.clone(), config.redis("single", &[redis.address])] {
         let weir = Weir::start(&config.text());
         assert_eq!(get(weir.http, "/a", &[]).await.status, 200);
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &["--route", "a"]);
         assert!(code == 0 && out.contains("1 of 5 used"), "{out}{err}");
-        assert!(key(&weir, "show", "day", "127.0.0.1", &["--route", "b"]).1.contains("nothing is counted"));
+        assert!(
+            key(&weir, "show", "day", "127.0.0.1", &["--route", "b"])
+                .1
+                .contains("nothing is counted")
+        );
         let (code, _, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
         assert!(code == EXIT_USAGE && err.contains("each has counters of its own: a, b"), "{err}");
     }
@@ -122,14 +177,17 @@ async fn what_can_not_be_asked_says_why() {
     let ask = |config: &str, more: &[&str]| {
         let builder = Weir::build(config);
         let path = builder.folder().join("proxy.toml");
-        let mut arguments = vec!["key", "show", "--limit", "day", "--key", "k", "--config", path.to_str().unwrap()];
+        let mut arguments =
+            vec!["key", "show", "--limit", "day", "--key", "k", "--config", path.to_str().unwrap()];
         arguments.extend(more);
         let (code, out, err) = Weir::with_arguments(&arguments).run();
         assert_eq!(out, "");
         (code, err)
     };
     let public = ["--policy", "public"];
-    let without_admin = config.text().replace("[admin]\naddress = \"127.0.0.1:0\"\n", "[admin]\naddress = \"off\"\n");
+    let without_admin = config
+        .text()
+        .replace("[admin]\naddress = \"127.0.0.1:0\"\n", "[admin]\naddress = \"off\"\n");
     let (code, err) = ask(&without_admin, &public);
     assert!(code == 1 && err.contains("an [admin] address"), "{err}");
     let (code, err) = ask(&config.text(), &[&public[..], &["--admin", &dead.to_string()]].concat());
@@ -137,7 +195,11 @@ async fn what_can_not_be_asked_says_why() {
     let (code, err) = ask(&config.clone().redis("single", &[dead]).text(), &public);
     assert!(code == 1 && err.contains("the store failed: Connection"), "{err}");
     let (code, err) = ask(&config.clone().redis("single", &[dead]).text(), &["--policy", "pulbic"]);
-    assert!(code == EXIT_USAGE && err.contains("found \"pulbic\", expected one that a route names: public"), "{err}");
+    assert!(
+        code == EXIT_USAGE
+            && err.contains("found \"pulbic\", expected one that a route names: public"),
+        "{err}"
+    );
     assert_eq!(ask(&config.text(), &[]).0, EXIT_USAGE, "a policy must be named");
     let (code, err) = ask("wrokers = 2", &public);
     assert!(code == EXIT_CONFIG && err.contains("wrokers"), "{err}");
@@ -146,11 +208,18 @@ async fn what_can_not_be_asked_says_why() {
 /// The table in `docs/counters.md`: which `--key` finds what a request was counted under.
 #[tokio::test]
 async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md")).unwrap();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md"))
+            .unwrap();
     let rows: Vec<Vec<String>> = page
         .lines()
         .filter(|line| line.starts_with("| `"))
-        .map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`').to_owned()).collect())
+        .map(|line| {
+            line.trim_matches('|')
+                .split(" | ")
+                .map(|cell| cell.trim().trim_matches('`').to_owned())
+                .collect()
+        })
         .collect();
     assert!(rows.len() >= 6, "{rows:?}");
     let upstream = Upstream::start();
@@ -158,7 +227,8 @@ async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
         let [written, request, answered] = row.as_slice() else { panic!("{row:?}") };
         let (using, limit) = written.split_once("; ").unwrap_or((written, ""));
         let limit = if limit.is_empty() { DAY.to_owned() } else { format!("{DAY}, {limit}") };
-        let config = simple(&upstream.url(), &[&limit]).text().replace("use = \"client-ip\"", using);
+        let config =
+            simple(&upstream.url(), &[&limit]).text().replace("use = \"client-ip\"", using);
         let weir = Weir::start(&config);
         let mut words = request.split_whitespace();
         let path = words.next().unwrap();
@@ -172,14 +242,23 @@ async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
 /// The guide's lines for `plans`: the key is a digest behind the plan's name.
 #[tokio::test]
 async fn a_customers_counter_is_found_as_the_guide_says() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md")).unwrap();
-    assert!(page.contains("--key gold/$(printf %s \"$API_KEY\" | sha256sum | cut -c -64)"), "the guide's command");
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md"))
+            .unwrap();
+    assert!(
+        page.contains("--key gold/$(printf %s \"$API_KEY\" | sha256sum | cut -c -64)"),
+        "the guide's command"
+    );
     let digest = |key: &str| {
-        let out =
-            std::process::Command::new("sh").args(["-c", "printf %s \"$0\" | sha256sum | cut -c -64", key]).output().expect("sha256sum");
+        let out = std::process::Command::new("sh")
+            .args(["-c", "printf %s \"$0\" | sha256sum | cut -c -64", key])
+            .output()
+            .expect("sha256sum");
         String::from_utf8(out.stdout).unwrap().trim_end().to_owned()
     };
-    let plan = |quota: u8| format!("[{{ name = \"plan\", algorithm = \"gcra\", quota = {quota}, period = \"1d\" }}]");
+    let plan = |quota: u8| {
+        format!("[{{ name = \"plan\", algorithm = \"gcra\", quota = {quota}, period = \"1d\" }}]")
+    };
     let policy = format!(
         "[policies.public]\nuse = \"plans\"\n[policies.public.config]\nkey = \"{{header.x-api-key}}\"\ndefault_plan = \"free\"\n\
          assign = {{ \"sha256:{}\" = \"gold\" }}\n[policies.public.config.plans]\nfree = {}\ngold = {}\n",
@@ -189,14 +268,21 @@ async fn a_customers_counter_is_found_as_the_guide_says() {
     );
     let upstream = Upstream::start();
     let route = "path = \"/*\"\nupstream = \"api\"\npolicy = \"public\"";
-    let weir = Weir::start(&Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text());
+    let weir = Weir::start(
+        &Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text(),
+    );
     for api_key in ["rich", "rich", "unknown"] {
         assert_eq!(get(weir.http, "/", &[("x-api-key", api_key)]).await.status, 200);
     }
     let (code, out, err) = key(&weir, "show", "plan", &format!("gold/{}", digest("rich")), &[]);
     assert!(code == 0 && out.contains("  gcra: 2 of 9 used, 1 back in "), "{out}{err}");
     let (code, out, err) = key(&weir, "show", "plan", "free/\\@127.0.0.1", &[]);
-    assert!(code == 0 && out.contains("  gcra: 1 of 3 used, back in ") && out.contains(" --key 'free/\\@127.0.0.1' "), "{out}{err}");
+    assert!(
+        code == 0
+            && out.contains("  gcra: 1 of 3 used, back in ")
+            && out.contains(" --key 'free/\\@127.0.0.1' "),
+        "{out}{err}"
+    );
 }
 
 #[tokio::test]
@@ -218,12 +304,34 @@ async fn a_limit_that_is_not_there_is_named_with_those_that_are() {
 #[tokio::test]
 async fn without_a_configuration_the_running_proxy_is_asked() {
     let (upstream, admin) = (Upstream::start(), free_address().to_string());
-    let run = ["run", "--to", &upstream.url(), "--limit", "3/1m", "--listen", "127.0.0.1:0", "--admin", &admin];
+    let run = [
+        "run",
+        "--to",
+        &upstream.url(),
+        "--limit",
+        "3/1m",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        &admin,
+    ];
     let weir = Weir::with_arguments(&run).start();
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     // In an empty folder: no proxy.toml is read.
     let ask = |verb: &str| {
-        Weir::with_arguments(&["key", verb, "--policy", "limit", "--limit", "limit", "--key", "127.0.0.1", "--admin", &admin]).run()
+        Weir::with_arguments(&[
+            "key",
+            verb,
+            "--policy",
+            "limit",
+            "--limit",
+            "limit",
+            "--key",
+            "127.0.0.1",
+            "--admin",
+            &admin,
+        ])
+        .run()
     };
     let (code, out, err) = ask("show");
     assert!(code == 0 && out.contains("  fixed_window: 1 of 3 used, all back in "), "{out}{err}");

@@ -1,4 +1,5 @@
-//! A proxy is killed: what it had charged stands, what it held ends with its leases, and what the others hold is held on.
+//! A proxy is killed: what it had charged stands, what it held ends with its leases, and what the
+//! others hold is held on.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -24,12 +25,17 @@ async fn place(address: SocketAddr, upstream: &Counting) -> Result<TcpStream, u1
 }
 
 #[tokio::test]
-async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_when_their_leases_end() {
+async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_when_their_leases_end()
+ {
     let (upstream, redis) = (Counting::start(), Redis::start());
     let places = format!("name = \"places\", algorithm = \"concurrency\", quota = {PLACES}");
-    let window = format!("name = \"window\", algorithm = \"fixed_window\", quota = {QUOTA}, period = \"400d\"");
-    let config = simple(&upstream.url(), &[&places, &window]).redis("single", &[redis.address]).text();
-    let config = config.replacen("[store]", &format!("[store]\nlease = \"{}ms\"", LEASE.as_millis()), 1);
+    let window = format!(
+        "name = \"window\", algorithm = \"fixed_window\", quota = {QUOTA}, period = \"400d\""
+    );
+    let config =
+        simple(&upstream.url(), &[&places, &window]).redis("single", &[redis.address]).text();
+    let config =
+        config.replacen("[store]", &format!("[store]\nlease = \"{}ms\"", LEASE.as_millis()), 1);
     let [mut killed, one, other] = [(); 3].map(|()| Weir::start(&config));
     let mut clients = Vec::new();
     for address in [killed.http, one.http, other.http].into_iter().cycle().take(PLACES as usize) {
@@ -40,9 +46,15 @@ async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_wh
     killed.signal(Signal::KILL);
     killed.exit();
     let killed_at = Instant::now();
-    assert_eq!(place(one.http, &upstream).await.err(), Some(429), "nobody knows yet that they are free");
+    assert_eq!(
+        place(one.http, &upstream).await.err(),
+        Some(429),
+        "nobody knows yet that they are free"
+    );
     for address in [one.http, other.http, one.http] {
-        let next = eventually_async("a lease ends", async || place(address, &upstream).await.map_err(|status| status.to_string()));
+        let next = eventually_async("a lease ends", async || {
+            place(address, &upstream).await.map_err(|status| status.to_string())
+        });
         clients.push(next.await);
     }
     // Until every lease, also of those that came last, would have ended, were they not renewed.
@@ -55,12 +67,19 @@ async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_wh
     }
     assert!(asked > 0 && killed_at.elapsed() > 2 * LEASE);
     let count = upstream.of("places");
-    assert_eq!((count.in_flight, count.in_flight_most, count.arrived), (PLACES, PLACES, PLACES + 3), "{count:?}");
+    assert_eq!(
+        (count.in_flight, count.in_flight_most, count.arrived),
+        (PLACES, PLACES, PLACES + 3),
+        "{count:?}"
+    );
 
     assert_eq!(redis.keys_without_lifetime(), [] as [&str; 0]);
     upstream.release();
-    for client in
-        clients.iter_mut().enumerate().filter(|(number, _)| *number >= PLACES as usize || number % 3 != 0).map(|(_, client)| client)
+    for client in clients
+        .iter_mut()
+        .enumerate()
+        .filter(|(number, _)| *number >= PLACES as usize || number % 3 != 0)
+        .map(|(_, client)| client)
     {
         assert_eq!(status(client).await, 200);
     }

@@ -15,7 +15,8 @@ const FILES: u64 = 64;
 const CLIENTS: u8 = 192;
 
 fn house(upstreams: &[&Upstream]) -> Toml {
-    let endpoints: Vec<String> = upstreams.iter().map(|upstream| format!("\"{}\"", upstream.url())).collect();
+    let endpoints: Vec<String> =
+        upstreams.iter().map(|upstream| format!("\"{}\"", upstream.url())).collect();
     Toml::new()
         .server("workers = 1")
         .more(&format!("[upstreams.api]\nendpoints = [{}]", endpoints.join(", ")))
@@ -24,7 +25,9 @@ fn house(upstreams: &[&Upstream]) -> Toml {
 
 /// Files that the process has open.
 fn open_files(weir: &Weir) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", weir.pid().as_raw_nonzero())).expect("a running process").count()
+    std::fs::read_dir(format!("/proc/{}/fd", weir.pid().as_raw_nonzero()))
+        .expect("a running process")
+        .count()
 }
 
 #[tokio::test]
@@ -32,22 +35,39 @@ async fn started_with_few_descriptors_it_says_how_many_it_has_and_wants() {
     let upstream = Upstream::start();
     let weir = Weir::build(&house(&[&upstream]).text()).files(FILES).start();
     let events = weir.output().events();
-    let said = events.iter().find(|event| event["wanted"].is_u64()).unwrap_or_else(|| panic!("{}", weir.output().tail(20)));
-    assert_eq!((said["level"].as_str(), said["have"].as_u64()), (Some("WARN"), Some(FILES)), "{said}");
+    let said = events
+        .iter()
+        .find(|event| event["wanted"].is_u64())
+        .unwrap_or_else(|| panic!("{}", weir.output().tail(20)));
+    assert_eq!(
+        (said["level"].as_str(), said["have"].as_u64()),
+        (Some("WARN"), Some(FILES)),
+        "{said}"
+    );
     assert!(said["wanted"].as_u64() > Some(40_000), "{said}");
     let message = said["message"].as_str().unwrap();
-    assert!(message.contains("server.limits.connections = 20000") && message.contains("ulimit -n"), "{message}");
+    assert!(
+        message.contains("server.limits.connections = 20000") && message.contains("ulimit -n"),
+        "{message}"
+    );
     println!("{} files are open at rest", open_files(&weir));
 }
 
 #[tokio::test]
 async fn with_enough_descriptors_nothing_is_said_and_the_soft_limit_does_not_count() {
     let upstream = Upstream::start();
-    let weir = Weir::build(&house(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
-    assert!(weir.output().events().iter().all(|event| !event["wanted"].is_u64()), "{}", weir.output().tail(20));
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.pid().as_raw_nonzero())).unwrap();
+    let weir =
+        Weir::build(&house(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
+    assert!(
+        weir.output().events().iter().all(|event| !event["wanted"].is_u64()),
+        "{}",
+        weir.output().tail(20)
+    );
+    let limits =
+        std::fs::read_to_string(format!("/proc/{}/limits", weir.pid().as_raw_nonzero())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let numbers: Vec<&str> = line.split_whitespace().filter(|word| word.parse::<u64>().is_ok()).collect();
+    let numbers: Vec<&str> =
+        line.split_whitespace().filter(|word| word.parse::<u64>().is_ok()).collect();
     assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{line}");
 }
 
@@ -117,10 +137,17 @@ async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered()
 fn unharmed(weir: &Weir) {
     let page = weir.admin_page("/metrics").text();
     let total = |name: &str| -> f64 {
-        let values = page.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+        let values = page
+            .lines()
+            .filter(|line| line.starts_with(name))
+            .filter_map(|line| line.rsplit(' ').next());
         values.filter_map(|value| value.parse::<f64>().ok()).sum()
     };
     assert_eq!(total("weir_upstream_ejections_total"), 0.0, "{page}");
-    assert_eq!(total("weir_upstream_errors_total{upstream=\"api\",cause=\"connect\"}"), 0.0, "{page}");
+    assert_eq!(
+        total("weir_upstream_errors_total{upstream=\"api\",cause=\"connect\"}"),
+        0.0,
+        "{page}"
+    );
     assert_eq!(total("weir_connections_refused_total{cause=\"accept\"}"), 0.0, "{page}");
 }

@@ -83,7 +83,9 @@ fn refusing_over_http2() -> SocketAddr {
 
 /// Sends all of an upload, and only then looks what was answered.
 async fn upload(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> (usize, String) {
-    let head = format!("POST /upload HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {UPLOAD_BYTES}\r\nConnection: close\r\n\r\n");
+    let head = format!(
+        "POST /upload HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {UPLOAD_BYTES}\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut sent = 0;
     while sent < UPLOAD_BYTES && stream.write_all(PIECE).await.is_ok() {
@@ -98,14 +100,26 @@ async fn upload(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> (usize, Stri
 /// The status that each kind of client sees.
 async fn seen_by_all(plain: &Weir, secured: &Weir, ca: &str, status: u16, how: &str) {
     let check = |who: &str, (sent, answer): (usize, String)| {
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{how}, {who}: {sent} bytes sent, then {answer:?}");
-        assert_eq!(sent, UPLOAD_BYTES, "{how}, {who}: what is sent is taken, or its sender may never look at the answer");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{how}, {who}: {sent} bytes sent, then {answer:?}"
+        );
+        assert_eq!(
+            sent, UPLOAD_BYTES,
+            "{how}, {who}: what is sent is taken, or its sender may never look at the answer"
+        );
     };
     let stream = TcpStream::connect(plain.http).await.unwrap();
     check("HTTP/1.1", tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"));
     let stream = connect(secured.http, &config(ca, &[b"http/1.1"])).await.unwrap();
-    check("HTTP/1.1 over TLS", tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"));
-    for (who, client) in [("HTTP/2", Http2::plain(plain.http).await), ("HTTP/2 over TLS", Http2::secured(secured.http, ca).await)] {
+    check(
+        "HTTP/1.1 over TLS",
+        tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"),
+    );
+    for (who, client) in [
+        ("HTTP/2", Http2::plain(plain.http).await),
+        ("HTTP/2 over TLS", Http2::secured(secured.http, ca).await),
+    ] {
         let body = Bytes::from(vec![b'x'; UPLOAD_BYTES]);
         let reply = client.unwrap().send("POST", "/upload", &[], body).await;
         let reply = reply.unwrap_or_else(|error| panic!("{how}, {who}: {error}"));
@@ -116,7 +130,10 @@ async fn seen_by_all(plain: &Weir, secured: &Weir, ca: &str, status: u16, how: &
 async fn served(config: Toml, pki: &Pki, status: u16, how: &str) {
     let ca = pki.ca.as_bytes();
     let plain = Weir::build(&config.text()).file("ca.pem", ca).start();
-    let secured = Weir::build(&config.secured(&["api"]).text()).file("ca.pem", ca).identity("api", &pki.server(&[HOST])).start();
+    let secured = Weir::build(&config.secured(&["api"]).text())
+        .file("ca.pem", ca)
+        .identity("api", &pki.server(&[HOST]))
+        .start();
     seen_by_all(&plain, &secured, &pki.ca, status, how).await;
 }
 
@@ -124,22 +141,39 @@ async fn served(config: Toml, pki: &Pki, status: u16, how: &str) {
 async fn an_upstreams_answer_to_half_an_upload_reaches_every_client() {
     let pki = Pki::new();
     for (status, reply) in [
-        (413, "HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig"),
+        (
+            413,
+            "HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig",
+        ),
         (401, "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"),
     ] {
         let upstream = refusing(None, reply);
         let route = "[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
-        served(Toml::new().upstream("api", &format!("http://{upstream}"), "").more(route), &pki, status, "a plain upstream").await;
+        served(
+            Toml::new().upstream("api", &format!("http://{upstream}"), "").more(route),
+            &pki,
+            status,
+            "a plain upstream",
+        )
+        .await;
         let upstream = refusing(Some(flood::acceptor(Speaks::Http1, &pki.server(&[HOST]))), reply);
         let tls = format!("[upstreams.api.tls]\nca = \"ca.pem\"\nserver_name = \"{HOST}\"");
-        served(Toml::new().upstream("api", &format!("https://{upstream}"), &tls).more(route), &pki, status, "TLS to the upstream").await;
+        served(
+            Toml::new().upstream("api", &format!("https://{upstream}"), &tls).more(route),
+            &pki,
+            status,
+            "TLS to the upstream",
+        )
+        .await;
     }
 }
 
 #[tokio::test]
 async fn an_answer_over_http2_to_half_an_upload_reaches_every_client() {
     let url = format!("http://{}", refusing_over_http2());
-    let config = Toml::new().upstream("api", &url, "protocol = \"h2\"").more("[[routes]]\npath = \"/*\"\nupstream = \"api\"\n");
+    let config = Toml::new()
+        .upstream("api", &url, "protocol = \"h2\"")
+        .more("[[routes]]\npath = \"/*\"\nupstream = \"api\"\n");
     served(config, &Pki::new(), 413, "HTTP/2 to the upstream").await;
 }
 

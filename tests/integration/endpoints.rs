@@ -1,4 +1,5 @@
-//! Upstreams with several endpoints, and over TLS and HTTP/2: real processes that are killed, certificates that are changed.
+//! Upstreams with several endpoints, and over TLS and HTTP/2: real processes that are killed,
+//! certificates that are changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,12 +28,25 @@ fn answers(text: &str) -> Toml {
 
 /// A proxy in front of these processes.
 fn front(endpoints: &[&Weir], more: &str) -> Weir {
-    let endpoints: Vec<String> = endpoints.iter().map(|weir| format!("\"http://{}\"", weir.http)).collect();
-    Weir::start(&Toml::new().more(&format!("[upstreams.api]\nendpoints = [{}]\n{more}\n{SPREAD}", endpoints.join(", "))).text())
+    let endpoints: Vec<String> =
+        endpoints.iter().map(|weir| format!("\"http://{}\"", weir.http)).collect();
+    Weir::start(
+        &Toml::new()
+            .more(&format!(
+                "[upstreams.api]\nendpoints = [{}]\n{more}\n{SPREAD}",
+                endpoints.join(", ")
+            ))
+            .text(),
+    )
 }
 
 /// Clients that send one `GET` after the other until told to stop.
-async fn load(weir: &Weir, clients: usize, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU64>) -> tokio::task::JoinSet<Tally> {
+async fn load(
+    weir: &Weir,
+    clients: usize,
+    stop: &Arc<AtomicBool>,
+    answered: &Arc<AtomicU64>,
+) -> tokio::task::JoinSet<Tally> {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..clients {
         let mut client = Client::connect(weir.http).await.unwrap();
@@ -74,7 +88,8 @@ async fn not_one_get_fails(protocol: &str) {
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut clients = load(&weir, 32, &stop, &answered).await;
     until_more(&answered, 1_000).await;
-    let shares = [&stays, &killed].map(|one| one.metric("weir_requests_total{route=\"all\",code=\"200\"}"));
+    let shares =
+        [&stays, &killed].map(|one| one.metric("weir_requests_total{route=\"all\",code=\"200\"}"));
     assert!(shares.iter().all(|share| *share > 200), "{shares:?}");
     killed.signal(Signal::KILL);
     killed.exit();
@@ -83,7 +98,10 @@ async fn not_one_get_fails(protocol: &str) {
     while let Some(tally) = clients.join_next().await {
         tally.unwrap().only(&[200]);
     }
-    let endpoint = format!("weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{}\"}}", killed.http);
+    let endpoint = format!(
+        "weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{}\"}}",
+        killed.http
+    );
     assert!(weir.metric(&endpoint) >= 1);
     assert!(weir.output().says("an endpoint fails: it is left alone for a while"));
     let status = weir.admin_page("/status").json();
@@ -91,9 +109,17 @@ async fn not_one_get_fails(protocol: &str) {
         .as_array()
         .unwrap()
         .iter()
-        .map(|endpoint| (endpoint["endpoint"].as_str().unwrap(), endpoint["ejected"].as_bool().unwrap()))
+        .map(|endpoint| {
+            (endpoint["endpoint"].as_str().unwrap(), endpoint["ejected"].as_bool().unwrap())
+        })
         .collect();
-    assert_eq!(left_alone, [(format!("http://{}", stays.http).as_str(), false), (format!("http://{}", killed.http).as_str(), true)]);
+    assert_eq!(
+        left_alone,
+        [
+            (format!("http://{}", stays.http).as_str(), false),
+            (format!("http://{}", killed.http).as_str(), true)
+        ]
+    );
 }
 
 #[tokio::test]
@@ -155,7 +181,9 @@ fn moody() -> std::net::SocketAddr {
                     }
                     let reply: &[u8] = match () {
                         () if head.starts_with(b"GET /slow/") => continue,
-                        () if head.starts_with(b"GET /events") => b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+                        () if head.starts_with(b"GET /events") => {
+                            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+                        }
                         () => b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nmoody",
                     };
                     stream.write_all(reply).unwrap();
@@ -170,9 +198,13 @@ fn moody() -> std::net::SocketAddr {
 #[tokio::test]
 async fn slow_urls_and_quiet_streams_of_one_client_take_no_endpoint_from_others() {
     let (moody, frozen) = (moody(), answering("frozen"));
-    let timeouts = "timeouts = { connect = \"500ms\", response_header = \"500ms\", idle = \"500ms\" }";
+    let timeouts =
+        "timeouts = { connect = \"500ms\", response_header = \"500ms\", idle = \"500ms\" }";
     let ejection = "ejection = { failures = 2, time = \"10m\", time_max = \"10m\" }";
-    let more = format!("[upstreams.api]\nendpoints = [\"http://{moody}\", \"http://{}\"]\n{timeouts}\n{ejection}\n{SPREAD}", frozen.http);
+    let more = format!(
+        "[upstreams.api]\nendpoints = [\"http://{moody}\", \"http://{}\"]\n{timeouts}\n{ejection}\n{SPREAD}",
+        frozen.http
+    );
     let weir = Weir::start(&Toml::new().more(&more).text());
     frozen.signal(Signal::STOP);
     let ejected = || {
@@ -190,9 +222,17 @@ async fn slow_urls_and_quiet_streams_of_one_client_take_no_endpoint_from_others(
     for _ in 0..3 {
         let mut slow = tokio::task::JoinSet::new();
         for number in 0..30 {
-            let target = if number % 3 == 0 { "/events".to_owned() } else { format!("/slow/{number}") };
+            let target =
+                if number % 3 == 0 { "/events".to_owned() } else { format!("/slow/{number}") };
             let address = weir.http;
-            slow.spawn(async move { Client::connect(address).await.unwrap().get(&target, &[]).await.map(|reply| reply.status) });
+            slow.spawn(async move {
+                Client::connect(address)
+                    .await
+                    .unwrap()
+                    .get(&target, &[])
+                    .await
+                    .map(|reply| reply.status)
+            });
         }
         while let Some(status) = slow.join_next().await {
             // A stream is cut where it stood still; a slow URL is a 504.
@@ -219,7 +259,9 @@ fn secured(pki: &Pki, clients: Option<&Pki>) -> Weir {
 
 fn secured_front(upstream: &Weir, protocol: &str, tls: &str) -> Toml {
     let lines = format!("endpoints = [\"https://{}\"]\nprotocol = \"{protocol}\"", upstream.http);
-    Toml::new().more(&format!("[upstreams.api]\n{lines}\n[upstreams.api.tls]\nserver_name = \"{HOST}\"\n{tls}\n{SPREAD}"))
+    Toml::new().more(&format!(
+        "[upstreams.api]\n{lines}\n[upstreams.api.tls]\nserver_name = \"{HOST}\"\n{tls}\n{SPREAD}"
+    ))
 }
 
 #[tokio::test]
@@ -227,7 +269,9 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
     let (pki, clients) = (Pki::new(), Pki::new());
     let upstream = secured(&pki, None);
     for protocol in ["h1", "h2"] {
-        let weir = Weir::build(&secured_front(&upstream, protocol, "ca = \"ca.pem\"").text()).file("ca.pem", pki.ca.as_bytes()).start();
+        let weir = Weir::build(&secured_front(&upstream, protocol, "ca = \"ca.pem\"").text())
+            .file("ca.pem", pki.ca.as_bytes())
+            .start();
         for _ in 0..5 {
             let reply = get(weir.http, "/", &[]).await;
             assert_eq!((reply.status, reply.text().as_str()), (200, "secret"), "{reply:?}");
@@ -238,17 +282,32 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
         let file = stranger.folder().join("ca.pem").display().to_string();
         let stranger = stranger.environment("SSL_CERT_FILE", &file).start();
         assert_eq!(get(stranger.http, "/", &[]).await.status, 502);
-        assert_eq!(stranger.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"tls\"}"), 1);
+        assert_eq!(
+            stranger.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"tls\"}"),
+            1
+        );
         // ... until it is.
         let friend = Weir::build(&system).file("ca.pem", pki.ca.as_bytes());
         let file = friend.folder().join("ca.pem").display().to_string();
-        assert_eq!(get(friend.environment("SSL_CERT_FILE", &file).start().http, "/", &[]).await.status, 200);
+        assert_eq!(
+            get(friend.environment("SSL_CERT_FILE", &file).start().http, "/", &[]).await.status,
+            200
+        );
     }
     let careful = secured(&pki, Some(&clients));
-    let known = secured_front(&careful, "h2", "ca = \"ca.pem\"\ncertificate = \"weir.pem\"\nkey = \"weir.key\"");
-    let known = Weir::build(&known.text()).file("ca.pem", pki.ca.as_bytes()).identity("weir", &clients.client("weir")).start();
+    let known = secured_front(
+        &careful,
+        "h2",
+        "ca = \"ca.pem\"\ncertificate = \"weir.pem\"\nkey = \"weir.key\"",
+    );
+    let known = Weir::build(&known.text())
+        .file("ca.pem", pki.ca.as_bytes())
+        .identity("weir", &clients.client("weir"))
+        .start();
     assert_eq!(get(known.http, "/", &[]).await.status, 200);
-    let unknown = Weir::build(&secured_front(&careful, "h2", "ca = \"ca.pem\"").text()).file("ca.pem", pki.ca.as_bytes()).start();
+    let unknown = Weir::build(&secured_front(&careful, "h2", "ca = \"ca.pem\"").text())
+        .file("ca.pem", pki.ca.as_bytes())
+        .start();
     assert_eq!(get(unknown.http, "/", &[]).await.status, 502);
 }
 
@@ -256,7 +315,9 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
 async fn an_authority_that_is_changed_on_the_disk_is_taken_over() {
     let pki = Pki::new();
     let upstream = secured(&pki, None);
-    let weir = Weir::build(&secured_front(&upstream, "h1", "ca = \"ca.pem\"").text()).file("ca.pem", Pki::new().ca.as_bytes()).start();
+    let weir = Weir::build(&secured_front(&upstream, "h1", "ca = \"ca.pem\"").text())
+        .file("ca.pem", Pki::new().ca.as_bytes())
+        .start();
     assert_eq!(get(weir.http, "/", &[]).await.status, 502);
     replace(&weir.folder().join("ca.pem"), pki.ca.as_bytes());
     weir.await_reloads("applied", 1);
@@ -264,14 +325,19 @@ async fn an_authority_that_is_changed_on_the_disk_is_taken_over() {
     replace(&weir.folder().join("ca.pem"), b"no certificate at all");
     weir.await_reloads("refused", 1);
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
-    let mistakes = weir.admin_page("/status").json()["last_reload"]["mistakes"].as_str().unwrap().to_owned();
+    let mistakes =
+        weir.admin_page("/status").json()["last_reload"]["mistakes"].as_str().unwrap().to_owned();
     assert!(mistakes.contains("upstreams.api.tls.ca: found no certificate in"), "{mistakes}");
 }
 
 #[tokio::test]
 async fn a_body_larger_than_all_windows_passes_over_http2_both_ways() {
     let echo = crate::harness::upstream::Upstream::start();
-    let middle = Weir::start(&Toml::new().more(&format!("[upstreams.api]\nendpoints = [\"{}\"]\n{SPREAD}", echo.url())).text());
+    let middle = Weir::start(
+        &Toml::new()
+            .more(&format!("[upstreams.api]\nendpoints = [\"{}\"]\n{SPREAD}", echo.url()))
+            .text(),
+    );
     let weir = front(&[&middle], "protocol = \"h2\"");
     let large = Bytes::from(vec![b'x'; 8 << 20]);
     echo.answer(200, &[], large.clone());

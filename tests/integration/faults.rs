@@ -1,4 +1,5 @@
-//! When the store fails: refusals and pass-throughs as written in the configuration, counted and visible, and never a charge twice.
+//! When the store fails: refusals and pass-throughs as written in the configuration, counted and
+//! visible, and never a charge twice.
 
 use std::net::SocketAddr;
 
@@ -18,7 +19,8 @@ const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
 async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis) {
     let weir = Weir::start(&config.text());
     let mut client = Client::connect(weir.http).await.unwrap();
-    // Every worker connects and every script is known to Redis before the cut, so that what is cut is a take and nothing else.
+    // Every worker connects and every script is known to Redis before the cut, so that what is cut
+    // is a take and nothing else.
     let mut admitted = 0;
     for _ in 0..20 {
         let mut client = Client::connect(weir.http).await.unwrap();
@@ -35,7 +37,11 @@ async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis) {
     let before = scripts(redis);
     cutter.cut_next_script();
     let cut = client.get("/", &[]).await.unwrap();
-    assert_eq!((cut.status, cutter.cuts()), (503, 1), "its outcome is unknown, and the configuration denies then: {cut:?}");
+    assert_eq!(
+        (cut.status, cutter.cuts()),
+        (503, 1),
+        "its outcome is unknown, and the configuration denies then: {cut:?}"
+    );
     assert_eq!(scripts(redis), before + 1, "Redis ran it, and ran it once");
     assert_eq!(weir.metric("weir_takes_unknown_total"), 1);
 
@@ -44,7 +50,11 @@ async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis) {
         if reply.status == 200 { Ok(reply) } else { Err(format!("{reply:?}")) }
     })
     .await;
-    assert_eq!(next.remaining("day"), 1000 - admitted - 1 - 1, "one for the cut take, one for this one");
+    assert_eq!(
+        next.remaining("day"),
+        1000 - admitted - 1 - 1,
+        "one for the cut take, one for this one"
+    );
     assert_eq!(scripts(redis), before + 2, "nothing was sent again");
 }
 
@@ -83,8 +93,16 @@ async fn without_a_store_deny_answers_503_and_the_upstream_sees_nothing() {
         }
         assert_eq!(upstream.count(), 0);
         assert_eq!(weir.metric(DEGRADED), 0);
-        assert!(weir.admin_page("/metrics").text().contains("weir_store_errors_total{cause="), "{}", weir.admin_page("/metrics").text());
-        assert_eq!(weir.admin_page("/ready").status, 503, "a proxy that can only refuse takes no traffic");
+        assert!(
+            weir.admin_page("/metrics").text().contains("weir_store_errors_total{cause="),
+            "{}",
+            weir.admin_page("/metrics").text()
+        );
+        assert_eq!(
+            weir.admin_page("/ready").status,
+            503,
+            "a proxy that can only refuse takes no traffic"
+        );
         assert_eq!(weir.admin_page("/live").status, 200);
     }
 }
@@ -98,11 +116,18 @@ async fn without_a_store_allow_lets_through_and_says_so() {
             let reply = get(weir.http, "/", &[]).await;
             assert_eq!(reply.status, 200, "{mode}: {reply:?}");
             assert_eq!(reply.header("weir-degraded"), "store");
-            assert_eq!(reply.header("ratelimit"), "", "nothing was counted, so nothing can be told");
+            assert_eq!(
+                reply.header("ratelimit"),
+                "",
+                "nothing was counted, so nothing can be told"
+            );
             assert_eq!(weir.metric(DEGRADED), turn);
         }
         let ready = weir.admin_page("/ready");
-        assert_eq!(ready.status, 200, "a balancer must not take away what was told to go on: {ready:?}");
+        assert_eq!(
+            ready.status, 200,
+            "a balancer must not take away what was told to go on: {ready:?}"
+        );
         assert_eq!(upstream.count(), 5);
     }
 }
@@ -135,7 +160,12 @@ async fn a_store_that_comes_back_counts_again() {
 async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() {
     let (upstream, mut cluster) = (Upstream::start(), Cluster::start());
     let by_tenant = format!("{LIMIT}, key = \"{{header.x-tenant}}\"");
-    let config = simple(&upstream.url(), &[&by_tenant]).redis_within("cluster", &cluster.addresses(), "deny", "2s");
+    let config = simple(&upstream.url(), &[&by_tenant]).redis_within(
+        "cluster",
+        &cluster.addresses(),
+        "deny",
+        "2s",
+    );
     let weir = Weir::start(&config.text());
     let names: Vec<String> = (0..30).map(|number| format!("t{number}")).collect();
     // Which callers are counted where: the master whose number of keys grew.
@@ -148,7 +178,10 @@ async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() 
             on_first.push(name.clone());
         }
     }
-    assert!(!on_first.is_empty() && on_first.len() < names.len(), "30 callers on one shard: {on_first:?}");
+    assert!(
+        !on_first.is_empty() && on_first.len() < names.len(),
+        "30 callers on one shard: {on_first:?}"
+    );
     cluster.nodes[0].kill();
     let lost = &on_first[0];
     eventually_async("callers of the lost shard are refused", async || {

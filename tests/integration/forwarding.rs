@@ -1,4 +1,5 @@
-//! What passes through: bodies both ways, whose address is believed, which fields stay on their hop.
+//! What passes through: bodies both ways, whose address is believed, which fields stay on their
+//! hop.
 
 use bytes::Bytes;
 
@@ -19,8 +20,15 @@ async fn requests_and_replies_pass_whole() {
     let mut client = Client::connect(weir.http).await.unwrap();
     for size in [0, 1, 10_000, 3_000_000] {
         let body: Bytes = (0..size).map(|index| (index % 251) as u8).collect();
-        upstream.answer(201, &[("x-reply", "yes"), ("set-cookie", "a=1"), ("set-cookie", "b=2")], body.clone());
-        let reply = client.send("POST", "/a/b?c=d&e=%20f", &[("x-ask", "yes")], body.clone()).await.unwrap();
+        upstream.answer(
+            201,
+            &[("x-reply", "yes"), ("set-cookie", "a=1"), ("set-cookie", "b=2")],
+            body.clone(),
+        );
+        let reply = client
+            .send("POST", "/a/b?c=d&e=%20f", &[("x-ask", "yes")], body.clone())
+            .await
+            .unwrap();
         let seen = upstream.last();
         assert_eq!((seen.method.as_str(), seen.target.as_str()), ("POST", "/a/b?c=d&e=%20f"));
         assert_eq!(seen.header("x-ask").as_deref(), Some("yes"));
@@ -39,7 +47,11 @@ async fn head_and_statuses_without_a_body_keep_the_connection_in_step() {
     let mut client = Client::connect(weir.http).await.unwrap();
     for _ in 0..3 {
         let head = client.send("HEAD", "/", &[], Bytes::new()).await.unwrap();
-        assert_eq!((head.status, head.body.len(), head.header("content-length").as_str()), (200, 0, "14"), "{head:?}");
+        assert_eq!(
+            (head.status, head.body.len(), head.header("content-length").as_str()),
+            (200, 0, "14"),
+            "{head:?}"
+        );
         for status in [204, 304] {
             upstream.answer(status, &[], "");
             assert_eq!(client.get("/", &[]).await.unwrap().status, status);
@@ -54,7 +66,13 @@ async fn fields_of_one_hop_stay_there() {
     let upstream = Upstream::start();
     upstream.answer(
         200,
-        &[("connection", "x-theirs"), ("x-theirs", "1"), ("keep-alive", "timeout=1"), ("proxy-authenticate", "Basic"), ("x-kept", "1")],
+        &[
+            ("connection", "x-theirs"),
+            ("x-theirs", "1"),
+            ("keep-alive", "timeout=1"),
+            ("proxy-authenticate", "Basic"),
+            ("x-kept", "1"),
+        ],
         "x",
     );
     let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
@@ -84,7 +102,10 @@ async fn fields_of_one_hop_stay_there() {
 async fn connection_cannot_strip_what_the_proxy_itself_says() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
-    let spoof = [("connection", "close, x-forwarded-for, forwarded, x-request-id, host"), ("x-forwarded-for", "203.0.113.9")];
+    let spoof = [
+        ("connection", "close, x-forwarded-for, forwarded, x-request-id, host"),
+        ("x-forwarded-for", "203.0.113.9"),
+    ];
     assert_eq!(get(weir.http, "/", &spoof).await.status, 200);
     let seen = upstream.only();
     assert_eq!(seen.header("x-forwarded-for").as_deref(), Some("127.0.0.1"), "{seen:?}");
@@ -104,20 +125,30 @@ async fn a_name_with_an_underscore_does_not_pass_for_the_one_with_a_hyphen() {
             let reply = curl(weir.http, "http://api.example/", &arguments).await;
             assert_eq!(reply.status, 200, "{reply:?}");
             let seen = upstream.last();
-            assert!(names.iter().all(|name| seen.header(name).is_none()), "{trusted} {version}: {seen:?}");
+            assert!(
+                names.iter().all(|name| seen.header(name).is_none()),
+                "{trusted} {version}: {seen:?}"
+            );
             arguments.pop();
         }
         let request = "POST / HTTP/1.1\r\nHost: a\r\nX_Plan: gold\r\nx-plan: free\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
                        Trailer: x_plan\r\n\r\n2\r\nhi\r\n0\r\nx_plan: gold\r\n\r\n";
         assert_eq!(statuses(&raw(weir.http, request.as_bytes(), PATIENCE)), [200]);
-        assert_eq!((upstream.last().header("x_plan"), upstream.last().header("x-plan").as_deref()), (None, Some("free")));
+        assert_eq!(
+            (upstream.last().header("x_plan"), upstream.last().header("x-plan").as_deref()),
+            (None, Some("free"))
+        );
     }
     let kept = simple(&upstream.url(), &[MANY]).server("underscores_in_headers = true");
     let weir = Weir::start(&kept.text());
     let reply = curl(weir.http, "http://api.example/", &arguments).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     let seen = upstream.last();
-    assert_eq!((seen.header("x_plan").as_deref(), seen.header("x_forwarded_for")), (Some("forged"), None), "{seen:?}");
+    assert_eq!(
+        (seen.header("x_plan").as_deref(), seen.header("x_forwarded_for")),
+        (Some("forged"), None),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test]
@@ -128,7 +159,17 @@ async fn an_untrusted_client_cannot_choose_its_address() {
     for turn in 0..5 {
         let spoof = format!("203.0.113.{turn}");
         told.push(
-            get(weir.http, "/", &[("x-forwarded-for", &spoof), ("forwarded", "for=203.0.113.1"), ("x-real-ip", &spoof)]).await.status,
+            get(
+                weir.http,
+                "/",
+                &[
+                    ("x-forwarded-for", &spoof),
+                    ("forwarded", "for=203.0.113.1"),
+                    ("x-real-ip", &spoof),
+                ],
+            )
+            .await
+            .status,
         );
     }
     assert_eq!(told, [200, 200, 200, 429, 429]);
@@ -143,28 +184,51 @@ async fn an_untrusted_client_cannot_choose_its_address() {
 #[tokio::test]
 async fn a_trusted_proxy_is_believed_from_the_right() {
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &[THREE]).server("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
+    let config = simple(&upstream.url(), &[THREE])
+        .server("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
     let weir = Weir::start(&config.text());
-    // The same client however much is invented on its left, and whichever of our proxies it came through.
-    let chains = ["198.51.100.7", "1.2.3.4, 198.51.100.7", "1.2.3.4, 5.6.7.8, 198.51.100.7, 10.1.1.1", "9.9.9.9, 198.51.100.7, 10.2.2.2"];
+    // The same client however much is invented on its left, and whichever of our proxies it came
+    // through.
+    let chains = [
+        "198.51.100.7",
+        "1.2.3.4, 198.51.100.7",
+        "1.2.3.4, 5.6.7.8, 198.51.100.7, 10.1.1.1",
+        "9.9.9.9, 198.51.100.7, 10.2.2.2",
+    ];
     for (turn, chain) in chains.iter().enumerate() {
         let reply = get(weir.http, "/", &[("x-forwarded-for", chain)]).await;
         assert_eq!(reply.status, if turn < 3 { 200 } else { 429 }, "{chain}");
     }
-    assert_eq!(upstream.last().header("x-forwarded-for").as_deref(), Some("1.2.3.4, 5.6.7.8, 198.51.100.7, 10.1.1.1, 127.0.0.1"));
+    assert_eq!(
+        upstream.last().header("x-forwarded-for").as_deref(),
+        Some("1.2.3.4, 5.6.7.8, 198.51.100.7, 10.1.1.1, 127.0.0.1")
+    );
     // Another client, and two addresses of one IPv6 network.
-    assert_eq!(get(weir.http, "/", &[("x-forwarded-for", "198.51.100.8")]).await.remaining("day"), 2);
-    assert_eq!(get(weir.http, "/", &[("x-forwarded-for", "2001:db8:1:2::1")]).await.remaining("day"), 2);
-    assert_eq!(get(weir.http, "/", &[("x-forwarded-for", "2001:db8:1:2:ffff::9")]).await.remaining("day"), 1);
+    assert_eq!(
+        get(weir.http, "/", &[("x-forwarded-for", "198.51.100.8")]).await.remaining("day"),
+        2
+    );
+    assert_eq!(
+        get(weir.http, "/", &[("x-forwarded-for", "2001:db8:1:2::1")]).await.remaining("day"),
+        2
+    );
+    assert_eq!(
+        get(weir.http, "/", &[("x-forwarded-for", "2001:db8:1:2:ffff::9")]).await.remaining("day"),
+        1
+    );
 }
 
 #[tokio::test]
 async fn the_path_that_is_matched_is_the_path_that_is_forwarded() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
-    for (asked, forwarded) in
-        [("/a/../b", "/b"), ("/a/./b", "/a/b"), ("//a//b", "/a/b"), ("/%61%c3%a9?x=%2f%61", "/a%C3%A9?x=%2f%61"), ("/a/%2e%2e/b", "/b")]
-    {
+    for (asked, forwarded) in [
+        ("/a/../b", "/b"),
+        ("/a/./b", "/a/b"),
+        ("//a//b", "/a/b"),
+        ("/%61%c3%a9?x=%2f%61", "/a%C3%A9?x=%2f%61"),
+        ("/a/%2e%2e/b", "/b"),
+    ] {
         assert_eq!(get(weir.http, asked, &[]).await.status, 200, "{asked}");
         assert_eq!(upstream.last().target, forwarded, "{asked}");
     }
@@ -198,5 +262,9 @@ async fn upstream_connections_are_kept_and_clients_share_them() {
     for _ in 0..50 {
         assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     }
-    assert!(upstream.connections() <= 3, "{} upstream connections for 50 requests one after another", upstream.connections());
+    assert!(
+        upstream.connections() <= 3,
+        "{} upstream connections for 50 requests one after another",
+        upstream.connections()
+    );
 }

@@ -1,4 +1,5 @@
-//! Guests that misbehave: each costs one request or one reload, never the process, and never anybody else's request.
+//! Guests that misbehave: each costs one request or one reload, never the process, and never
+//! anybody else's request.
 
 use std::time::Instant;
 
@@ -8,14 +9,17 @@ use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-const WHOLE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
+const WHOLE: &str =
+    "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
 /// A house whose policy does as the query says.
 fn house(url: &str, more: &str) -> Toml {
     Toml::new()
         .upstream("api", url, "")
         .more("[policies.guest]\nwasm = \"guest.wasm\"\ncpu_time = \"100ms\"\nmemory = \"64MiB\"")
-        .route(&format!("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"\n{more}"))
+        .route(&format!(
+            "name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"\n{more}"
+        ))
 }
 
 fn start(upstream: &Upstream, more: &str) -> Weir {
@@ -23,8 +27,9 @@ fn start(upstream: &Upstream, more: &str) -> Weir {
     Weir::build(&house(&upstream.url(), more).text()).file("guest.wasm", &module).start()
 }
 
-/// Each way to misbehave at a decision, and what it is counted as. The guest has memory enough to write its largest answers: they meet the bound on
-/// what may be handed over, and not the one on memory.
+/// Each way to misbehave at a decision, and what it is counted as. The guest has memory enough to
+/// write its largest answers: they meet the bound on what may be handed over, and not the one on
+/// memory.
 const WAYS: &[(&str, &str)] = &[
     ("loop", "time"),
     ("memory", "memory"),
@@ -48,10 +53,16 @@ async fn each_way_to_misbehave_costs_its_own_request_and_no_other() {
     let mut weir = start(&upstream, "");
     let mut client = Client::connect(weir.http).await.unwrap();
     let errors = |weir: &Weir| {
-        ["time", "memory", "stack", "trap", "guest", "answer", "overload"].map(|cause| errors_of(weir, cause)).iter().sum::<u64>()
+        ["time", "memory", "stack", "trap", "guest", "answer", "overload"]
+            .map(|cause| errors_of(weir, cause))
+            .iter()
+            .sum::<u64>()
     };
     for (turn, (way, _)) in WAYS.iter().enumerate() {
-        let reply = client.get(&format!("/?{way}"), &[]).await.unwrap_or_else(|error| panic!("{way}: {error}"));
+        let reply = client
+            .get(&format!("/?{way}"), &[])
+            .await
+            .unwrap_or_else(|error| panic!("{way}: {error}"));
         assert_eq!(reply.status, 503, "{way}: {reply:?}");
         assert_eq!(reply.header("content-type"), "application/problem+json");
         assert_eq!(errors(&weir), turn as u64 + 1, "{way}");
@@ -60,7 +71,12 @@ async fn each_way_to_misbehave_costs_its_own_request_and_no_other() {
     }
     for (_, cause) in WAYS {
         let expected = WAYS.iter().filter(|(_, counted)| *counted == *cause).count() as u64;
-        assert_eq!(errors_of(&weir, cause), expected, "{cause}\n{}", weir.admin_page("/metrics").text());
+        assert_eq!(
+            errors_of(&weir, cause),
+            expected,
+            "{cause}\n{}",
+            weir.admin_page("/metrics").text()
+        );
     }
     assert!(weir.running());
     assert_eq!(upstream.count(), WAYS.len() as u64, "only the good ones reached the upstream");
@@ -82,16 +98,24 @@ async fn while_some_requests_meet_a_failing_guest_the_others_are_served() {
             assert_eq!(client.get(&format!("/?{way}"), &[]).await.unwrap().status, 503, "{way}");
         }
     });
-    // `storm` asks for `/`, which the guest answers with a limit of ten a second: refused or not, but never failed.
+    // `storm` asks for `/`, which the guest answers with a limit of ten a second: refused or not,
+    // but never failed.
     let tally = storm(&[weir.http], 16, 100, |_, _| Vec::new()).await;
     bad.await.unwrap();
     tally.only(&[200, 429]);
     // Each is counted; the log is left to others, too.
     let seconds = began.elapsed().as_secs() + 1;
     let events = weir.output().events();
-    let said: Vec<u64> =
-        events.iter().filter(|event| event["message"] == "policy failed").filter_map(|event| event["held_back"].as_u64()).collect();
-    assert!((1..=4 * (seconds + 1)).contains(&(said.len() as u64)), "{} lines in {seconds} s", said.len());
+    let said: Vec<u64> = events
+        .iter()
+        .filter(|event| event["message"] == "policy failed")
+        .filter_map(|event| event["held_back"].as_u64())
+        .collect();
+    assert!(
+        (1..=4 * (seconds + 1)).contains(&(said.len() as u64)),
+        "{} lines in {seconds} s",
+        said.len()
+    );
     assert!(said.len() as u64 + said.iter().sum::<u64>() <= 60, "{said:?}");
     assert_eq!(weir.metric("weir_decisions_total{policy=\"guest\",decision=\"failed\"}"), 60);
 }
@@ -101,7 +125,11 @@ async fn a_route_may_let_requests_through_when_its_policy_fails_and_says_so() {
     let upstream = Upstream::start();
     let weir = start(&upstream, "on_policy_error = \"allow\"");
     let reply = get(weir.http, "/?panic", &[]).await;
-    assert_eq!((reply.status, reply.header("weir-degraded").as_str()), (200, "policy"), "{reply:?}");
+    assert_eq!(
+        (reply.status, reply.header("weir-degraded").as_str()),
+        (200, "policy"),
+        "{reply:?}"
+    );
     assert_eq!(upstream.count(), 1);
 }
 
@@ -118,7 +146,11 @@ async fn a_policy_can_deny_and_decorate() {
     assert_eq!(denied.header("content-type"), "application/problem+json");
     assert_eq!(upstream.count(), 0);
     let decorated = get(weir.http, "/?decorated", &[]).await;
-    assert_eq!((decorated.status, decorated.header("x-plan").as_str()), (200, "gold"), "{decorated:?}");
+    assert_eq!(
+        (decorated.status, decorated.header("x-plan").as_str()),
+        (200, "gold"),
+        "{decorated:?}"
+    );
     assert_eq!(upstream.only().header("x-plan").as_deref(), Some("gold"));
 }
 
@@ -162,7 +194,8 @@ fn damaged() -> Vec<u8> {
 #[test]
 fn a_module_that_cannot_be_a_policy_ends_the_start_with_its_place() {
     for (name, module) in no_policies() {
-        let builder = Weir::build(&house("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
+        let builder =
+            Weir::build(&house("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
         let (code, out, err) = Weir::check(builder);
         assert_eq!(code, 78, "{name}: {out}{err}");
         let told = format!("{out}{err}");
@@ -180,19 +213,29 @@ async fn a_module_that_cannot_be_a_policy_costs_a_reload_and_nothing_else() {
     let mut check = async |after: &str| {
         let reply = get(weir.http, "/", &[]).await;
         admitted += 1;
-        assert_eq!((reply.status, reply.remaining("day")), (200, 1_000_000 - admitted), "after {after}");
+        assert_eq!(
+            (reply.status, reply.remaining("day")),
+            (200, 1_000_000 - admitted),
+            "after {after}"
+        );
     };
     for (name, module) in no_policies() {
         std::fs::write(weir.folder().join(format!("{name}.wasm")), module).unwrap();
-        weir.reload(&good.replace("use = \"client-ip\"", &format!("wasm = \"{name}.wasm\"")), "refused");
+        weir.reload(
+            &good.replace("use = \"client-ip\"", &format!("wasm = \"{name}.wasm\"")),
+            "refused",
+        );
         check(name).await;
     }
     // One that is a policy, and never comes back from `configure`.
-    let looping = house(&upstream.url(), "").more("[policies.guest.config]\nloops_in_configure = true").text();
+    let looping = house(&upstream.url(), "")
+        .more("[policies.guest.config]\nloops_in_configure = true")
+        .text();
     weir.reload(&looping, "refused");
     check("a loop in configure").await;
     // One that wants to see what nobody knows.
-    let curious = house(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
+    let curious =
+        house(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
     weir.reload(&curious, "refused");
     assert!(weir.admin_page("/status").text().contains("shoe-size"));
     check("an unknown fact").await;

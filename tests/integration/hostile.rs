@@ -1,4 +1,5 @@
-//! Peers that do not play by the rules, on both sides: what each costs is one request or one connection, and everybody is told the truth.
+//! Peers that do not play by the rules, on both sides: what each costs is one request or one
+//! connection, and everybody is told the truth.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -19,8 +20,19 @@ const SILENCE: Duration = Duration::from_secs(2);
 fn a_client_whose_chunks_are_broken_is_told_400() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
-    for body in ["zz\r\n", "-5\r\nhello\r\n0\r\n\r\n", "0x5\r\nhello\r\n0\r\n\r\n", "5\nhello\n0\n\n", "3\r\nhello\r\n"] {
-        let answer = raw(weir.http, format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}").as_bytes(), SILENCE);
+    for body in [
+        "zz\r\n",
+        "-5\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "5\nhello\n0\n\n",
+        "3\r\nhello\r\n",
+    ] {
+        let answer = raw(
+            weir.http,
+            format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
+                .as_bytes(),
+            SILENCE,
+        );
         assert_eq!(statuses(&answer), [400], "{body:?}: {answer}");
         assert!(answer.contains("application/problem+json"), "{answer}");
     }
@@ -31,8 +43,14 @@ fn a_client_whose_chunks_are_broken_is_told_400() {
 fn every_form_of_an_empty_path_is_forwarded_as_the_root() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
-    for (target, expected) in [("http://a", "/"), ("http://a#x", "/"), ("http://a?q#x", "/?q"), ("/#x", "/")] {
-        let answer = raw(weir.http, format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(), SILENCE);
+    for (target, expected) in
+        [("http://a", "/"), ("http://a#x", "/"), ("http://a?q#x", "/?q"), ("/#x", "/")]
+    {
+        let answer = raw(
+            weir.http,
+            format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
+            SILENCE,
+        );
         assert_eq!(statuses(&answer), [200], "{target}: {answer}");
         assert_eq!(upstream.last().target, expected, "{target}");
     }
@@ -43,8 +61,9 @@ fn a_body_goes_with_every_method() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
     for method in ["GET", "HEAD", "DELETE", "OPTIONS", "SEARCH", "POST"] {
-        let request =
-            format!("{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        let request = format!(
+            "{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        );
         assert_eq!(statuses(&raw(weir.http, request.as_bytes(), SILENCE)), [200], "{method}");
         assert_eq!(upstream.last().body, "hello", "{method}");
     }
@@ -54,7 +73,12 @@ fn a_body_goes_with_every_method() {
 async fn what_a_proxy_would_say_is_not_believed_of_a_client() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
-    let forged = [("x-forwarded-port", "1"), ("x-forwarded-prefix", "/admin"), ("x-forwarded-server", "x"), ("x-real-ip", "10.0.0.1")];
+    let forged = [
+        ("x-forwarded-port", "1"),
+        ("x-forwarded-prefix", "/admin"),
+        ("x-forwarded-server", "x"),
+        ("x-real-ip", "10.0.0.1"),
+    ];
     assert_eq!(get(weir.http, "/", &forged).await.status, 200);
     for (name, _) in forged {
         assert_eq!(upstream.last().header(name), None, "{name}");
@@ -111,12 +135,15 @@ fn a_request_that_is_cut_at_the_end_of_the_grace_period_has_its_log_line() {
     upstream.hold();
     let mut client = TcpStream::connect(weir.http).unwrap();
     client.write_all(b"GET /held HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    eventually("the request waits at the upstream", || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) });
+    eventually("the request waits at the upstream", || {
+        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
+    });
     weir.signal(Signal::TERM);
     assert_eq!(weir.exit().code(), Some(1));
     eventually("its line is written", || {
         let lines = weir.output().events();
-        let found = lines.iter().find(|line| line["path"] == "/held").map(|line| line["status"] == 503);
+        let found =
+            lines.iter().find(|line| line["path"] == "/held").map(|line| line["status"] == 503);
         if found == Some(true) { Ok(()) } else { Err(weir.output().tail(10)) }
     });
 }
@@ -135,9 +162,12 @@ fn an_answer_that_its_upstream_gave_before_it_cut_the_upload_arrives() {
         }
     });
     let weir = Weir::start(&simple(&url, &[LIMIT]).text());
-    let mut request = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3000000\r\n\r\n".to_vec();
+    let mut request =
+        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3000000\r\n\r\n"
+            .to_vec();
     request.resize(request.len() + 3_000_000, b'x');
-    let told: Vec<Vec<u16>> = (0..TURNS).map(|_| statuses(&raw(weir.http, &request, PATIENCE))).collect();
+    let told: Vec<Vec<u16>> =
+        (0..TURNS).map(|_| statuses(&raw(weir.http, &request, PATIENCE))).collect();
     assert!(told.iter().all(|statuses| *statuses == [413]), "{told:?}");
     refusing.join().unwrap();
 }

@@ -23,7 +23,12 @@ async fn an_upload_that_waits_for_100_gets_it_when_admitted_and_only_then() {
     let path = weir.folder().join("body");
     std::fs::write(&path, body).unwrap();
     let data = format!("@{}", path.display());
-    let admitted = curl(weir.http, "http://api.example/up", &["-H", "Expect: 100-continue", "--data-binary", &data]).await;
+    let admitted = curl(
+        weir.http,
+        "http://api.example/up",
+        &["-H", "Expect: 100-continue", "--data-binary", &data],
+    )
+    .await;
     assert_eq!((admitted.exit, admitted.status), (0, 200), "{admitted:?}");
     assert!(admitted.text.starts_with("HTTP/1.1 100 Continue"), "{admitted:?}");
     assert_eq!(upstream.last().body.len(), 2 << 20);
@@ -38,14 +43,20 @@ async fn a_client_of_http_1_0_is_answered_in_its_way() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
     let once = raw(weir.http, b"GET / HTTP/1.0\r\nhost: a\r\n\r\n", SILENCE);
-    assert!(once.starts_with("HTTP/1.0 200 OK\r\n") && once.ends_with("from upstream\n") && !once.contains("chunked"), "{once}");
+    assert!(
+        once.starts_with("HTTP/1.0 200 OK\r\n")
+            && once.ends_with("from upstream\n")
+            && !once.contains("chunked"),
+        "{once}"
+    );
     let kept = b"GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n".repeat(2);
     let twice = raw(weir.http, &kept, SILENCE);
     assert_eq!(twice.matches("HTTP/1.0 200 OK").count(), 2, "{twice}");
     assert_eq!(twice.matches("connection: keep-alive").count(), 2, "{twice}");
     // Without a length it ends with the connection: chunks are nothing that it knows.
     upstream.answer(200, &[("transfer-encoding", "chunked")], "piece");
-    let unknown = raw(weir.http, b"GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n", SILENCE);
+    let unknown =
+        raw(weir.http, b"GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n", SILENCE);
     assert!(unknown.ends_with("\r\n\r\npiece") && !unknown.contains("chunked"), "{unknown}");
 }
 
@@ -54,8 +65,14 @@ async fn replies_without_a_body_do_not_put_the_next_one_out_of_step() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
     for (method, status) in [("HEAD", 200), ("GET", 204), ("GET", 304), ("HEAD", 404)] {
-        upstream.answer(status, &[("etag", "\"x\"")], if method == "HEAD" { "not to be seen" } else { "" });
-        let text = format!("{method} / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        upstream.answer(
+            status,
+            &[("etag", "\"x\"")],
+            if method == "HEAD" { "not to be seen" } else { "" },
+        );
+        let text = format!(
+            "{method} / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+        );
         let both = raw(weir.http, text.as_bytes(), SILENCE);
         assert_eq!(statuses(&both), [status, status], "{method} {status}: {both}");
         assert!(!both.contains("transfer-encoding"), "{both}");
@@ -69,16 +86,25 @@ async fn replies_without_a_body_do_not_put_the_next_one_out_of_step() {
 async fn what_cannot_be_read_is_told_so_and_can_be_found_again() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[&day(100)]).text());
-    for (text, status) in
-        [("what is this\r\n\r\n".to_owned(), 400), (format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(40_000)), 431)]
-    {
+    for (text, status) in [
+        ("what is this\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(40_000)), 431),
+    ] {
         let reply = raw(weir.http, text.as_bytes(), SILENCE);
         assert_eq!(statuses(&reply), [status], "{reply}");
-        assert!(reply.contains("x-request-id: ") && reply.contains("content-type: application/problem+json"), "{reply}");
-        assert!(reply.contains(&format!("\"status\":{status}")) && reply.contains("The request's head"), "{reply}");
+        assert!(
+            reply.contains("x-request-id: ")
+                && reply.contains("content-type: application/problem+json"),
+            "{reply}"
+        );
+        assert!(
+            reply.contains(&format!("\"status\":{status}")) && reply.contains("The request's head"),
+            "{reply}"
+        );
         let page = weir.admin_page("/metrics").text();
         assert!(
-            page.lines().any(|line| line.starts_with("weir_requests_total") && line.contains(&format!("code=\"{status}\"}} 1"))),
+            page.lines().any(|line| line.starts_with("weir_requests_total")
+                && line.contains(&format!("code=\"{status}\"}} 1"))),
             "{page}"
         );
     }

@@ -21,14 +21,27 @@ async fn curl_is_served_by_prior_knowledge_and_told_of_its_limits() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[&day(2)]).text());
     for expected in [200, 200, 429] {
-        let reply = curl(weir.http, "http://api.example/x", &["--http2-prior-knowledge", "-H", "X-Tea: earl grey"]).await;
-        assert_eq!((reply.exit, reply.status, reply.version.as_str()), (0, expected, "2"), "{reply:?}");
-        assert!(reply.text.contains("ratelimit: \"day\";r=") && reply.text.contains("x-request-id: "), "{reply:?}");
+        let reply = curl(
+            weir.http,
+            "http://api.example/x",
+            &["--http2-prior-knowledge", "-H", "X-Tea: earl grey"],
+        )
+        .await;
+        assert_eq!(
+            (reply.exit, reply.status, reply.version.as_str()),
+            (0, expected, "2"),
+            "{reply:?}"
+        );
+        assert!(
+            reply.text.contains("ratelimit: \"day\";r=") && reply.text.contains("x-request-id: "),
+            "{reply:?}"
+        );
     }
     let seen = upstream.last();
     assert_eq!(seen.header("x-tea").as_deref(), Some("earl grey"));
     assert!(seen.header("host").is_some_and(|host| host.starts_with(HOST)), "{seen:?}");
-    // By the h1 upgrade it is not spoken (RFC 9113 has withdrawn it): the request is served as it is.
+    // By the h1 upgrade it is not spoken (RFC 9113 has withdrawn it): the request is served as it
+    // is.
     let upgrade = curl(weir.http, "http://api.example/x", &["--http2"]).await;
     assert_eq!((upgrade.status, upgrade.version.as_str()), (429, "1.1"), "{upgrade:?}");
 }
@@ -55,7 +68,9 @@ async fn requests_on_one_connection_are_counted_one_by_one() {
 #[tokio::test]
 async fn bodies_pass_and_a_refused_upload_does_not_end_the_connection() {
     let upstream = Upstream::start();
-    let weir = Weir::start(&simple(&upstream.url(), &[&day(2)]).route("path = \"/free\"\nupstream = \"api\"").text());
+    let weir = Weir::start(
+        &simple(&upstream.url(), &[&day(2)]).route("path = \"/free\"\nupstream = \"api\"").text(),
+    );
     let mut client = Http2::plain(weir.http).await.unwrap();
     let large = Bytes::from(vec![b'z'; 3 << 20]);
     for expected in [200, 200, 429] {
@@ -69,7 +84,9 @@ async fn bodies_pass_and_a_refused_upload_does_not_end_the_connection() {
 #[tokio::test]
 async fn an_upload_that_stands_still_ends_alone() {
     let upstream = Upstream::start();
-    let weir = Weir::start(&simple(&upstream.url(), &[&day(1_000_000)]).timeout("body_idle = \"600ms\"").text());
+    let weir = Weir::start(
+        &simple(&upstream.url(), &[&day(1_000_000)]).timeout("body_idle = \"600ms\"").text(),
+    );
     let mut client = Http2::plain(weir.http).await.unwrap();
     let mut other = client.clone();
     let stalled = tokio::spawn(async move { client.send_stalled("/up").await });
@@ -84,7 +101,8 @@ async fn an_upload_that_stands_still_ends_alone() {
 }
 
 #[tokio::test]
-async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_while_the_client_sends_on() {
+async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_while_the_client_sends_on()
+ {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[&day(1)]).text());
     let stream = tokio::net::TcpStream::connect(weir.http).await.unwrap();
@@ -93,7 +111,10 @@ async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_whil
     let mut client = client.ready().await.unwrap();
     // The first has its reply when its declared length has come, the second is refused at its head.
     for (length, expected) in [(10, 200), (60_000, 429)] {
-        let request = http::Request::post("http://api.example/up").header("content-length", length).body(()).unwrap();
+        let request = http::Request::post("http://api.example/up")
+            .header("content-length", length)
+            .body(())
+            .unwrap();
         let (reply, mut body) = client.send_request(request, false).unwrap();
         if expected == 200 {
             body.send_data(Bytes::from(vec![b'x'; length]), false).unwrap();
@@ -103,9 +124,12 @@ async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_whil
         while let Some(piece) = reply.body_mut().data().await {
             piece.unwrap();
         }
-        // A stream's frames come in order, and a later stream's come after them: had the stream been reset, we would know.
+        // A stream's frames come in order, and a later stream's come after them: had the stream
+        // been reset, we would know.
         let mut client = client.clone().ready().await.unwrap();
-        let (later, _) = client.send_request(http::Request::get("http://api.example/later").body(()).unwrap(), true).unwrap();
+        let (later, _) = client
+            .send_request(http::Request::get("http://api.example/later").body(()).unwrap(), true)
+            .unwrap();
         assert_eq!(later.await.unwrap().status(), 429);
         let reset = reset_of(&mut body).await;
         assert!(reset.is_none(), "{expected}: {reset:?}");
@@ -152,7 +176,8 @@ async fn a_drain_finishes_the_streams_that_are_open_and_the_process_ends() {
     assert!(weir.running(), "streams are open");
     upstream.release();
     while let Some(reply) = under_way.join_next().await {
-        let reply = reply.unwrap().unwrap_or_else(|error| panic!("a stream under way was cut: {error}"));
+        let reply =
+            reply.unwrap().unwrap_or_else(|error| panic!("a stream under way was cut: {error}"));
         assert_eq!((reply.status, reply.body.len()), (200, 300_000));
     }
     drop(client);

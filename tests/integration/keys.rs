@@ -1,4 +1,5 @@
-//! Whose allowance is counted: no caller can steer, collide with or hide from a counter, whatever bytes it sends.
+//! Whose allowance is counted: no caller can steer, collide with or hide from a counter, whatever
+//! bytes it sends.
 
 use crate::harness::client::{Client, get};
 use crate::harness::cluster::Cluster;
@@ -8,7 +9,8 @@ use crate::harness::weir::Weir;
 
 const BY_TENANT: &str = "name = \"tenant\", algorithm = \"fixed_window\", quota = 3, period = \"1d\", key = \"{header.x-tenant}\"";
 
-/// Names that would meet, or steer their slot, or end early, if a key were built by putting strings together. Bytes above 0x7F stand for themselves.
+/// Names that would meet, or steer their slot, or end early, if a key were built by putting strings
+/// together. Bytes above 0x7F stand for themselves.
 const TRICKY: &[&str] = &[
     "a",
     "A",
@@ -42,7 +44,11 @@ async fn each_name_has_its_own_three(config: &Toml) -> usize {
         for name in TRICKY {
             let reply = client.get("/", &[("x-tenant", name)]).await.unwrap();
             let expected = if turn < 3 { (200, 2 - turn) } else { (429, 0) };
-            assert_eq!((reply.status, reply.remaining("tenant")), expected, "{name:?} in turn {turn}: {reply:?}");
+            assert_eq!(
+                (reply.status, reply.remaining("tenant")),
+                expected,
+                "{name:?} in turn {turn}: {reply:?}"
+            );
         }
     }
     TRICKY.len()
@@ -73,7 +79,11 @@ async fn no_key_in_redis_shows_a_callers_text() {
     let weir = Weir::start(&config.text());
     let long = "secret-".repeat(500);
     assert_eq!(get(weir.http, "/", &[("x-tenant", &long)]).await.status, 200);
-    let keys: Vec<_> = cluster.nodes.iter().map(|node| format!("{:?}", node.connect().ask(&["KEYS", "*"]))).collect();
+    let keys: Vec<_> = cluster
+        .nodes
+        .iter()
+        .map(|node| format!("{:?}", node.connect().ask(&["KEYS", "*"])))
+        .collect();
     let all = keys.concat();
     assert!(!all.contains("secret"), "{all}");
     assert!(all.contains("weir:1:{"), "{all}");
@@ -95,8 +105,14 @@ async fn an_escaped_nul_in_a_path_neither_ends_a_key_nor_passes_uncounted() {
     }
     assert_eq!(upstream.count(), 0);
     // The same resource, however it is written, is one counter.
-    for (turn, target) in ["/items/a", "/items/%61", "/items/./a", "/x/../items/a"].iter().enumerate() {
-        assert_eq!(get(weir.http, target, &[]).await.status, if turn < 3 { 200 } else { 429 }, "{target}");
+    for (turn, target) in
+        ["/items/a", "/items/%61", "/items/./a", "/x/../items/a"].iter().enumerate()
+    {
+        assert_eq!(
+            get(weir.http, target, &[]).await.status,
+            if turn < 3 { 200 } else { 429 },
+            "{target}"
+        );
     }
     assert_eq!(get(weir.http, "/items/b", &[]).await.status, 200);
 }
@@ -104,7 +120,11 @@ async fn an_escaped_nul_in_a_path_neither_ends_a_key_nor_passes_uncounted() {
 #[test]
 fn a_limit_named_with_braces_is_refused_with_its_place() {
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &["name = \"{x}\", algorithm = \"gcra\", quota = 1, period = \"1s\""]).text();
+    let config = simple(
+        &upstream.url(),
+        &["name = \"{x}\", algorithm = \"gcra\", quota = 1, period = \"1s\""],
+    )
+    .text();
     let line = 1 + config.lines().position(|line| line.contains("{x}")).unwrap();
     let weir = Weir::build(&config);
     let path = weir.folder().join("proxy.toml");
@@ -112,6 +132,10 @@ fn a_limit_named_with_braces_is_refused_with_its_place() {
     assert_ne!(code, 0);
     let all = format!("{out}{err}");
     assert!(all.contains("{x}") && all.contains("name"), "{all}");
-    assert!(all.contains(&format!("{line}")), "line {line} of {} is not named:\n{all}", path.display());
+    assert!(
+        all.contains(&format!("{line}")),
+        "line {line} of {} is not named:\n{all}",
+        path.display()
+    );
     assert!(all.contains("a-z 0-9 . _ -"), "it does not say what a name may hold:\n{all}");
 }

@@ -39,7 +39,11 @@ async fn a_signal_lets_requests_finish(signal: Signal) {
     .await;
     weir.signal(signal);
     let address = weir.http;
-    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(address).await {
+    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(
+        address,
+    )
+    .await
+    {
         Ok(_) => Err("connected".into()),
         Err(_) => Ok(()),
     })
@@ -47,7 +51,8 @@ async fn a_signal_lets_requests_finish(signal: Signal) {
     assert!(weir.running(), "requests are under way");
     upstream.release();
     while let Some(reply) = under_way.join_next().await {
-        let reply = reply.unwrap().unwrap_or_else(|error| panic!("a request under way was cut: {error}"));
+        let reply =
+            reply.unwrap().unwrap_or_else(|error| panic!("a request under way was cut: {error}"));
         assert_eq!((reply.status, reply.body.len()), (200, 300_000));
     }
     let status = weir.exit();
@@ -69,42 +74,61 @@ async fn sigint_finishes_what_is_under_way_and_exits_0() {
 async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process() {
     let upstream = Upstream::start();
     let mut weir = Weir::start(
-        &simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"200ms\"").text().replace("access = \"off\"", "access = \"all\""),
+        &simple(&upstream.url(), &[LIMIT])
+            .server("shutdown_grace = \"200ms\"")
+            .text()
+            .replace("access = \"off\"", "access = \"all\""),
     );
     upstream.hold();
     let mut client = Client::connect(weir.http).await.unwrap();
     let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) })
-        .await;
+    eventually_async("the request waits at the upstream", async || {
+        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
+    })
+    .await;
     weir.signal(Signal::TERM);
     let status = weir.exit();
     assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
     assert!(held.await.unwrap().is_err());
     // The client waited to the end: it is not said to have gone.
     let lines = weir.output().events();
-    let line = lines.iter().find(|line| line["message"] == "request").unwrap_or_else(|| panic!("{}", weir.output().tail(10)));
+    let line = lines
+        .iter()
+        .find(|line| line["message"] == "request")
+        .unwrap_or_else(|| panic!("{}", weir.output().tail(10)));
     assert_eq!((&line["status"], &line["failure"]), (&503.into(), &"shutdown".into()), "{line}");
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     let upstream = Upstream::start();
-    let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").text());
+    let mut weir =
+        Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").text());
     upstream.hold();
     let mut client = Client::connect(weir.http).await.unwrap();
     let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) })
-        .await;
+    eventually_async("the request waits at the upstream", async || {
+        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
+    })
+    .await;
     weir.signal(Signal::TERM);
     let said = |weir: &Weir, what: &str| {
-        weir.output().events().iter().any(|event| event["message"].as_str().is_some_and(|text| text.starts_with(what)))
+        weir.output()
+            .events()
+            .iter()
+            .any(|event| event["message"].as_str().is_some_and(|text| text.starts_with(what)))
     };
-    eventually_async("the shutdown has begun", async || if said(&weir, "shutting down") { Ok(()) } else { Err(weir.output().tail(5)) })
-        .await;
+    eventually_async("the shutdown has begun", async || {
+        if said(&weir, "shutting down") { Ok(()) } else { Err(weir.output().tail(5)) }
+    })
+    .await;
     weir.signal(Signal::INT);
     assert_eq!(weir.exit().code(), Some(1));
     assert!(held.await.unwrap().is_err());
-    eventually_async("its last line", async || if said(&weir, "a second signal") { Ok(()) } else { Err(weir.output().tail(5)) }).await;
+    eventually_async("its last line", async || {
+        if said(&weir, "a second signal") { Ok(()) } else { Err(weir.output().tail(5)) }
+    })
+    .await;
 }
 
 /// With calls that never return. The preloaded library works elsewhere, but only here is it built.
@@ -113,9 +137,16 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
 async fn a_resolver_that_never_answers_does_not_hold_the_exit() {
     let held = HeldCalls::new();
     let config = simple("http://hung.example:80", &[LIMIT]).server("shutdown_grace = \"5s\"");
-    let build = held.environment().iter().fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
+    let build = held
+        .environment()
+        .iter()
+        .fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
     let mut weir = build.start();
-    assert_eq!(get(weir.http, "/", &[]).await.status, 504, "the lookup takes longer than connecting may");
+    assert_eq!(
+        get(weir.http, "/", &[]).await.status,
+        504,
+        "the lookup takes longer than connecting may"
+    );
     assert!(held.reached());
     weir.signal(Signal::TERM);
     let status = weir.exit();
@@ -126,21 +157,35 @@ async fn a_resolver_that_never_answers_does_not_hold_the_exit() {
 #[tokio::test]
 async fn a_reload_under_way_does_not_delay_a_shutdown() {
     let (held, upstream) = (HeldCalls::new(), Upstream::start());
-    let config =
-        simple(&upstream.url(), &[LIMIT]).more("[[refusals]]\nstatus = [503]\ncontent_type = \"text/html\"\nbody_file = \"held.html\"\n");
-    let build = held.environment().iter().fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
+    let config = simple(&upstream.url(), &[LIMIT]).more(
+        "[[refusals]]\nstatus = [503]\ncontent_type = \"text/html\"\nbody_file = \"held.html\"\n",
+    );
+    let build = held
+        .environment()
+        .iter()
+        .fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
     let mut weir = build.file("held.html", b"busy").start();
     upstream.hold();
     let mut client = Client::connect(weir.http).await.unwrap();
-    let under_way = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) })
-        .await;
+    let under_way =
+        tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+    eventually_async("the request waits at the upstream", async || {
+        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
+    })
+    .await;
     held.hold_files();
     weir.signal(Signal::HUP);
-    eventually_async("the reload reads the file", async || if held.reached() { Ok(()) } else { Err("not yet".into()) }).await;
+    eventually_async("the reload reads the file", async || {
+        if held.reached() { Ok(()) } else { Err("not yet".into()) }
+    })
+    .await;
     weir.signal(Signal::TERM);
     let address = weir.http;
-    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(address).await {
+    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(
+        address,
+    )
+    .await
+    {
         Ok(_) => Err("connected".into()),
         Err(_) => Ok(()),
     })
@@ -156,7 +201,8 @@ async fn an_address_that_is_taken_ends_the_start_with_its_name() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &[LIMIT]).text().replacen("127.0.0.1:0", &address.to_string(), 1);
+    let config =
+        simple(&upstream.url(), &[LIMIT]).text().replacen("127.0.0.1:0", &address.to_string(), 1);
     let (code, out, err) = Weir::build(&config).run();
     assert_eq!(code, 1, "{out}{err}");
     assert!(format!("{out}{err}").contains(&address.to_string()), "{out}{err}");
@@ -164,7 +210,11 @@ async fn an_address_that_is_taken_ends_the_start_with_its_name() {
 
 #[tokio::test]
 async fn a_proxy_starts_before_its_store_and_its_upstream_do() {
-    let weir = Weir::start(&simple(&format!("http://{}", free_address()), &[LIMIT]).redis("single", &[free_address()]).text());
+    let weir = Weir::start(
+        &simple(&format!("http://{}", free_address()), &[LIMIT])
+            .redis("single", &[free_address()])
+            .text(),
+    );
     assert_eq!(weir.admin_page("/live").status, 200);
     assert_eq!(weir.admin_page("/ready").status, 503);
 }
@@ -182,18 +232,25 @@ async fn counters_in_redis_outlive_the_proxies() {
 #[tokio::test]
 async fn every_counter_expires_some_time_after_it_means_nothing() {
     let (upstream, cluster) = (Upstream::start(), Cluster::start());
-    let limits = ["fixed_window", "gcra", "token_bucket"]
-        .map(|algorithm| format!("name = \"{algorithm}\", algorithm = \"{algorithm}\", quota = 10, period = \"10s\""));
-    let config = simple(&upstream.url(), &limits.each_ref().map(String::as_str)).redis("cluster", &cluster.addresses());
+    let limits = ["fixed_window", "gcra", "token_bucket"].map(|algorithm| {
+        format!("name = \"{algorithm}\", algorithm = \"{algorithm}\", quota = 10, period = \"10s\"")
+    });
+    let config = simple(&upstream.url(), &limits.each_ref().map(String::as_str))
+        .redis("cluster", &cluster.addresses());
     let weir = Weir::start(&config.text());
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     assert_eq!(cluster.keys(), 3);
     for node in &cluster.nodes {
         let mut connection = node.connect();
-        let crate::harness::redis::Value::List(keys) = connection.ask(&["KEYS", "*"]) else { panic!("no list") };
+        let crate::harness::redis::Value::List(keys) = connection.ask(&["KEYS", "*"]) else {
+            panic!("no list")
+        };
         for key in keys {
             let ttl_ms: i64 = connection.ask(&["PTTL", &key.text()]).text().parse().unwrap();
-            assert!((1..=21_000).contains(&ttl_ms), "{key:?} lives for {ttl_ms} ms: at most its meaning, a period and a second");
+            assert!(
+                (1..=21_000).contains(&ttl_ms),
+                "{key:?} lives for {ttl_ms} ms: at most its meaning, a period and a second"
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
-//! What Weir promises, shown with real processes, real sockets, real Redis Clusters and real Wasm guests. One binary, so that it is linked once.
+//! What Weir promises, shown with real processes, real sockets, real Redis Clusters and real Wasm
+//! guests. One binary, so that it is linked once.
 //!
-//! Each test is named after what it shows. They know nothing of the proxy's inside, except `windows` and `classics`, which use the limiter as a
-//! library: to see more of a decision than a response tells, and because their subject is counting alone. What they stand on is in `harness`.
+//! Each test is named after what it shows. They know nothing of the proxy's inside, except
+//! `windows` and `classics`, which use the limiter as a library: to see more of a decision than a
+//! response tells, and because their subject is counting alone. What they stand on is in `harness`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

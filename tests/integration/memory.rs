@@ -42,7 +42,11 @@ fn config(upstream: &Upstream, flood: &Flood, protocol: &str) -> Toml {
 async fn newcomer(weir: &Weir) -> u16 {
     let reply: Reply = get(weir.http, "/", &[]).await;
     if reply.status != 200 {
-        assert_eq!((reply.status, reply.header("content-type").as_str()), (503, "application/problem+json"), "{reply:?}");
+        assert_eq!(
+            (reply.status, reply.header("content-type").as_str()),
+            (503, "application/problem+json"),
+            "{reply:?}"
+        );
         assert_eq!(reply.json()["status"], 503);
         assert_ne!(reply.header("x-request-id"), "");
     }
@@ -73,7 +77,12 @@ async fn served_again(weir: &Weir) {
 /// Asks for a large reply and takes nothing of it.
 async fn stalled(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET /{LARGE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(
+            format!("GET /{LARGE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
+        )
+        .await
+        .unwrap();
     // Its head has come, so it was admitted, or refused.
     stream.readable().await.unwrap();
     stream
@@ -94,8 +103,15 @@ async fn readers_that_stand_still_on_http1_have_newcomers_refused_and_finish() {
     // The first were admitted, and get all of their replies.
     for mut reader in readers.drain(..2) {
         let mut reply = Vec::new();
-        tokio::time::timeout(PATIENCE, reader.read_to_end(&mut reply)).await.expect("in time").unwrap();
-        assert!(reply.starts_with(b"HTTP/1.1 200 ") && reply.len() as u64 > LARGE, "{} bytes", reply.len());
+        tokio::time::timeout(PATIENCE, reader.read_to_end(&mut reply))
+            .await
+            .expect("in time")
+            .unwrap();
+        assert!(
+            reply.starts_with(b"HTTP/1.1 200 ") && reply.len() as u64 > LARGE,
+            "{} bytes",
+            reply.len()
+        );
     }
     drop(readers);
     served_again(&weir).await;
@@ -112,11 +128,15 @@ async fn streams_that_stand_still_on_http2_have_newcomers_refused_and_finish() {
             assert!(bodies.len() < READERS_MAX, "the cap is never reached");
             let mut builder = h2::client::Builder::new();
             builder.initial_window_size(16 << 10).initial_connection_window_size(64 << 20);
-            let (client, connection) = builder.handshake::<_, Bytes>(TcpStream::connect(weir.http).await.unwrap()).await.unwrap();
+            let (client, connection) = builder
+                .handshake::<_, Bytes>(TcpStream::connect(weir.http).await.unwrap())
+                .await
+                .unwrap();
             tokio::spawn(connection);
             let mut client = client.ready().await.unwrap();
             for _ in 0..STREAMS {
-                let request = http::Request::get(format!("http://api.example/{LARGE}")).body(()).unwrap();
+                let request =
+                    http::Request::get(format!("http://api.example/{LARGE}")).body(()).unwrap();
                 let reply = client.send_request(request, true).unwrap().0.await.unwrap();
                 if reply.status() == 200 {
                     bodies.push(reply.into_body());
@@ -128,7 +148,8 @@ async fn streams_that_stand_still_on_http2_have_newcomers_refused_and_finish() {
         the_operator_is_answered(&weir).await;
         let mut body = bodies.remove(0);
         let mut bytes = 0;
-        while let Some(piece) = tokio::time::timeout(PATIENCE, body.data()).await.expect("in time") {
+        while let Some(piece) = tokio::time::timeout(PATIENCE, body.data()).await.expect("in time")
+        {
             let piece = piece.unwrap();
             bytes += piece.len() as u64;
             body.flow_control().release_capacity(piece.len()).unwrap();
@@ -189,7 +210,9 @@ async fn uploads_that_an_upstream_does_not_take_have_newcomers_refused_and_finis
     let body = Bytes::from(vec![b'x'; UPLOAD_BYTES]);
     for _ in 0..UPLOADS {
         let (mut client, body) = (client.clone(), body.clone());
-        uploads.spawn(async move { client.send("POST", "/upload", &[], body).await.map(|reply| reply.status) });
+        uploads.spawn(async move {
+            client.send("POST", "/upload", &[], body).await.map(|reply| reply.status)
+        });
     }
     eventually_async("newcomers are refused", async || match newcomer(&weir).await {
         503 => Ok(()),

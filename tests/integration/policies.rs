@@ -31,7 +31,8 @@ fn each_example_has_no_mistake() {
     let blocks: Vec<&str> = readmes.iter().flat_map(|readme| examples(readme)).collect();
     assert!(blocks.len() >= 7, "{blocks:?}");
     for block in blocks {
-        let weir = Weir::build(&whole(block, "http://127.0.0.1:9").text()).file("customers.toml", customers(&[("a", "gold")]).as_bytes());
+        let weir = Weir::build(&whole(block, "http://127.0.0.1:9").text())
+            .file("customers.toml", customers(&[("a", "gold")]).as_bytes());
         let (code, out, err) = Weir::check(weir);
         assert_eq!(code, 0, "{block}\n{out}{err}");
     }
@@ -39,10 +40,17 @@ fn each_example_has_no_mistake() {
 
 #[test]
 fn what_the_complete_configuration_says_of_plans_has_no_mistake() {
-    let block = include_str!("../../proxy.toml").split("# [policies.plans]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let block = include_str!("../../proxy.toml")
+        .split("# [policies.plans]\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
     let block: Vec<&str> = block.lines().map(|line| line.trim_start_matches("# ")).collect();
     let block = format!("[policies.plans]\n{}\n", block.join("\n"));
-    let weir = Weir::build(&whole(&block, "http://127.0.0.1:9").text()).file("customers.toml", customers(&[("a", "gold")]).as_bytes());
+    let weir = Weir::build(&whole(&block, "http://127.0.0.1:9").text())
+        .file("customers.toml", customers(&[("a", "gold")]).as_bytes());
     let (code, out, err) = Weir::check(weir);
     assert_eq!(code, 0, "{block}\n{out}{err}");
 }
@@ -72,7 +80,8 @@ async fn keyed_counts_keys_apart_and_nobody_gains_by_having_none_or_two_or_many(
     };
     assert_eq!(statuses(&[("x-api-key", "a")], 4).await, [200, 200, 200, 429]);
     assert_eq!(statuses(&[], 2).await, [200, 200]);
-    // An empty key is none, and two keys are none: all of them are the address, of which one is left.
+    // An empty key is none, and two keys are none: all of them are the address, of which one is
+    // left.
     assert_eq!(statuses(&[("x-api-key", "")], 1).await, [200]);
     assert_eq!(statuses(&[("x-api-key", "b"), ("x-api-key", "c")], 1).await, [429]);
     // What looks like an address's key is a key.
@@ -91,7 +100,11 @@ async fn keyed_charges_a_limit_only_for_the_requests_that_it_is_about_and_lets_o
     let key = [("x-api-key", "a")];
     assert_eq!(client.send("POST", "/", &key, Bytes::new()).await.unwrap().status, 200);
     let refused = client.send("POST", "/", &key, Bytes::new()).await.unwrap();
-    assert_eq!((refused.status, refused.remaining("writes"), refused.remaining("per-minute")), (429, 0, 2), "{refused:?}");
+    assert_eq!(
+        (refused.status, refused.remaining("writes"), refused.remaining("per-minute")),
+        (429, 0, 2),
+        "{refused:?}"
+    );
     let read = client.get("/", &key).await.unwrap();
     assert_eq!((read.status, read.limits().contains_key("writes")), (200, false), "{read:?}");
     for _ in 0..20 {
@@ -104,25 +117,42 @@ async fn keyed_charges_a_limit_only_for_the_requests_that_it_is_about_and_lets_o
 async fn keyed_counts_a_part_of_the_path() {
     let upstream = Upstream::start();
     let readme = include_str!("../../policies/keyed/README.md");
-    let example = examples(readme).into_iter().find(|block| block.contains("{path.id}")).unwrap().replace("quota = 100", "quota = 1");
+    let example = examples(readme)
+        .into_iter()
+        .find(|block| block.contains("{path.id}"))
+        .unwrap()
+        .replace("quota = 100", "quota = 1");
     let weir = Weir::start(&whole(&example.replace("1s", "1d"), &upstream.url()).text());
-    for (target, expected) in [("/customers/1/a", 200), ("/customers/2/a", 200), ("/customers/%31/b", 429), ("/customers/3", 200)] {
+    for (target, expected) in [
+        ("/customers/1/a", 200),
+        ("/customers/2/a", 200),
+        ("/customers/%31/b", 429),
+        ("/customers/3", 200),
+    ] {
         assert_eq!(get(weir.http, target, &[]).await.status, expected, "{target}");
     }
     // A route that has no such part charges the address.
-    assert_eq!([get(weir.http, "/a", &[]).await.status, get(weir.http, "/b", &[]).await.status], [200, 429]);
+    assert_eq!(
+        [get(weir.http, "/a", &[]).await.status, get(weir.http, "/b", &[]).await.status],
+        [200, 429]
+    );
 }
 
 #[tokio::test]
 async fn keyed_may_deny_who_has_no_key() {
     let upstream = Upstream::start();
     let readme = include_str!("../../policies/keyed/README.md");
-    let example = examples(readme).into_iter().find(|block| block.contains("policies.login")).unwrap();
+    let example =
+        examples(readme).into_iter().find(|block| block.contains("policies.login")).unwrap();
     let weir = Weir::start(&whole(example, &upstream.url()).text());
     assert_eq!(get(weir.http, "/?user=me", &[]).await.status, 200);
     for target in ["/", "/?user=", "/?user=me&user=you"] {
         let denied = get(weir.http, target, &[]).await;
-        assert_eq!((denied.status, denied.header("content-type").as_str()), (400, "application/problem+json"), "{target} {denied:?}");
+        assert_eq!(
+            (denied.status, denied.header("content-type").as_str()),
+            (400, "application/problem+json"),
+            "{target} {denied:?}"
+        );
     }
     assert_eq!(upstream.count(), 1);
 }
@@ -133,8 +163,13 @@ const GOLD_KEY: &str = "key-of-gold";
 /// An example of `plans`, with small quotas.
 fn plans(upstream: &Upstream, number: usize) -> Toml {
     let example = examples(include_str!("../../policies/plans/README.md"))[number];
-    let small = example.replace("quota = 6000, period = \"1m\"", "quota = 4, period = \"1d\"").replace(", burst = 500", "");
-    whole(&small.replace("quota = 60, period = \"1m\"", "quota = 2, period = \"1d\""), &upstream.url())
+    let small = example
+        .replace("quota = 6000, period = \"1m\"", "quota = 4, period = \"1d\"")
+        .replace(", burst = 500", "");
+    whole(
+        &small.replace("quota = 60, period = \"1m\"", "quota = 2, period = \"1d\""),
+        &upstream.url(),
+    )
 }
 
 #[tokio::test]
@@ -143,7 +178,8 @@ async fn plans_charge_known_keys_on_their_plan_and_all_others_by_address() {
     let config = plans(&upstream, 0).text().replace("access = \"off\"", "access = \"all\"");
     let weir = Weir::start(&config);
     let mut client = Client::connect(weir.http).await.unwrap();
-    let mut status = async |headers: &[(&str, &str)]| client.get("/", headers).await.unwrap().status;
+    let mut status =
+        async |headers: &[(&str, &str)]| client.get("/", headers).await.unwrap().status;
     for expected in [200, 200, 200, 200, 429] {
         assert_eq!(status(&[("x-api-key", GOLD_KEY), ("x-plan", "platinum")]).await, expected);
     }
@@ -157,7 +193,11 @@ async fn plans_charge_known_keys_on_their_plan_and_all_others_by_address() {
     assert_eq!(status(&[("x-api-key", GOLD_KEY), ("x-api-key", "another")]).await, 429);
     eventually("the access log names the plan", || {
         let events = weir.output().events();
-        if events.iter().any(|event| event.to_string().contains("\"plan\":\"gold\"")) { Ok(()) } else { Err(format!("{events:?}")) }
+        if events.iter().any(|event| event.to_string().contains("\"plan\":\"gold\"")) {
+            Ok(())
+        } else {
+            Err(format!("{events:?}"))
+        }
     });
 }
 
@@ -167,7 +207,10 @@ fn customers(keys: &[(&str, &str)]) -> String {
 
 /// `printf %s KEY | sha256sum`.
 fn digest(key: &str) -> String {
-    let out = std::process::Command::new("sh").args(["-c", "printf %s \"$0\" | sha256sum", key]).output().expect("sha256sum");
+    let out = std::process::Command::new("sh")
+        .args(["-c", "printf %s \"$0\" | sha256sum", key])
+        .output()
+        .expect("sha256sum");
     format!("sha256:{}", String::from_utf8_lossy(&out.stdout).split(' ').next().unwrap())
 }
 
@@ -175,7 +218,9 @@ fn digest(key: &str) -> String {
 async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
     let upstream = Upstream::start();
     let config = plans(&upstream, 1).text();
-    let weir = Weir::build(&config).file("customers.toml", customers(&[("a", "trial"), ("b", "trial")]).as_bytes()).start();
+    let weir = Weir::build(&config)
+        .file("customers.toml", customers(&[("a", "trial"), ("b", "trial")]).as_bytes())
+        .start();
     let mut client = Client::connect(weir.http).await.unwrap();
     let mut status = async |key: &str| client.get("/", &[("x-api-key", key)]).await.unwrap().status;
     assert_eq!([status("a").await, status("a").await, status("a").await], [200, 200, 429]);
@@ -189,15 +234,30 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
     };
     change(&customers(&[("a", "gold"), ("b", "trial"), ("c", "trial")]), "applied");
     // `a` was moved and starts afresh; `b` goes on where it was; `c` is new.
-    assert_eq!([status("a").await, status("b").await, status("b").await, status("c").await], [200, 200, 429, 200]);
+    assert_eq!(
+        [status("a").await, status("b").await, status("b").await, status("c").await],
+        [200, 200, 429, 200]
+    );
     change(&customers(&[("a", "trial"), ("b", "trial")]), "applied");
-    assert_eq!([status("a").await, status("b").await, status("c").await], [429, 429, 401], "moved back, and gone");
+    assert_eq!(
+        [status("a").await, status("b").await, status("c").await],
+        [429, 429, 401],
+        "moved back, and gone"
+    );
 
     // A mistake is told with its own file and line, and changes nothing.
-    change(&format!("{}\n\"sha256:12\" = \"trial\"\n", customers(&[("a", "gold"), ("x", "silver")])), "refused");
+    change(
+        &format!("{}\n\"sha256:12\" = \"trial\"\n", customers(&[("a", "gold"), ("x", "silver")])),
+        "refused",
+    );
     assert_eq!([status("a").await, status("b").await, status("c").await], [429, 429, 401]);
     let page = weir.admin_page("/status").text();
-    for part in ["customers.toml:2:77", "found \\\"silver\\\"", "customers.toml:4:1", "the key of 9 characters, which is no digest"] {
+    for part in [
+        "customers.toml:2:77",
+        "found \\\"silver\\\"",
+        "customers.toml:4:1",
+        "the key of 9 characters, which is no digest",
+    ] {
         assert!(page.contains(part), "{part}\n{page}");
     }
     change("\"sha256:", "refused");
@@ -208,7 +268,10 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
 #[test]
 fn a_field_that_no_policy_may_set_is_a_mistake_of_the_configuration() {
     let limits = "name = \"a\", algorithm = \"gcra\", quota = 1, period = \"1s\"";
-    for name in include_str!("../../wasm-sdk/reserved-fields.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for name in include_str!("../../wasm-sdk/reserved-fields.txt")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let policy = format!(
             "[policies.p]\nuse = \"plans\"\nconfig = {{ key = \"{{header.x-api-key}}\", default_plan = \"free\", plan_header = \"{name}\", \
              plans = {{ free = [{{ {limits} }}] }} }}"
@@ -216,10 +279,15 @@ fn a_field_that_no_policy_may_set_is_a_mistake_of_the_configuration() {
         let route = format!(
             "path = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\nrequest_headers.set = {{ {name} = \"x\" }}\nresponse_headers.remove = [\"{name}\"]"
         );
-        let config = Toml::new().upstream("api", "http://127.0.0.1:9", "").more(&policy).route(&route);
+        let config =
+            Toml::new().upstream("api", "http://127.0.0.1:9", "").more(&policy).route(&route);
         let (code, _, err) = Weir::check(Weir::build(&config.text()));
         assert_eq!(code, 78, "{name}: {err}");
-        for setting in ["policies.p.config.plan_header", &format!("request_headers.set.{name}"), "response_headers.remove[0]"] {
+        for setting in [
+            "policies.p.config.plan_header",
+            &format!("request_headers.set.{name}"),
+            "response_headers.remove[0]",
+        ] {
             assert!(err.contains(setting), "{name}: {setting}: {err}");
         }
     }
@@ -235,11 +303,20 @@ async fn a_preflight_that_is_let_through_carries_no_plan_of_the_clients() {
              plans = {{ free = [{{ {limits} }}] }}, assign = {{}} }}"
         );
         let route = "path = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\ncors.origins = [\"https://app.example\"]";
-        let weir = Weir::start(&Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text());
+        let weir = Weir::start(
+            &Toml::new().upstream("api", &upstream.url(), "").more(&policy).route(route).text(),
+        );
         let mut client = Client::connect(weir.http).await.unwrap();
-        let fields = [("origin", "https://app.example"), ("access-control-request-method", "PUT"), ("x-plan", "gold")];
+        let fields = [
+            ("origin", "https://app.example"),
+            ("access-control-request-method", "PUT"),
+            ("x-plan", "gold"),
+        ];
         for _ in 0..3 {
-            assert_eq!(client.send("OPTIONS", "/", &fields, Bytes::new()).await.unwrap().status, 200);
+            assert_eq!(
+                client.send("OPTIONS", "/", &fields, Bytes::new()).await.unwrap().status,
+                200
+            );
             assert_eq!(upstream.last().header("x-plan").as_deref(), Some(told));
         }
     }

@@ -1,4 +1,5 @@
-//! What is refused without a policy being asked: no route, wrong method, too large, upstream away or too slow. Each a short problem document.
+//! What is refused without a policy being asked: no route, wrong method, too large, upstream away
+//! or too slow. Each a short problem document.
 
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ async fn no_route_is_404_and_a_wrong_method_405_with_allow() {
     }
     let wrong = client.send("DELETE", "/items/1", &[], "".into()).await.unwrap();
     is_problem(&wrong, 405);
-    let mut allowed: Vec<String> = wrong.header("allow").split(',').map(|method| method.trim().to_owned()).collect();
+    let mut allowed: Vec<String> =
+        wrong.header("allow").split(',').map(|method| method.trim().to_owned()).collect();
     allowed.retain(|method| method != "HEAD" && method != "OPTIONS");
     allowed.sort();
     assert_eq!(allowed, ["GET", "PUT"]);
@@ -55,7 +57,8 @@ async fn the_most_specific_route_wins_whatever_the_order() {
     let mut config = Toml::new();
     // From the least to the most specific, and back: the order in the file decides nothing.
     let paths = ["/*", "/v1/*", "/v1/{kind}", "/v1/items", "/v1/{kind}/*", "/v1/items/{id}"];
-    let (forwards, backwards): (Vec<_>, Vec<_>) = (paths.to_vec(), paths.iter().rev().copied().collect());
+    let (forwards, backwards): (Vec<_>, Vec<_>) =
+        (paths.to_vec(), paths.iter().rev().copied().collect());
     for order in [forwards, backwards] {
         config.rest.clear();
         config = config.upstream("api", &upstream.url(), "");
@@ -110,7 +113,10 @@ async fn a_body_above_the_routes_limit_is_413() {
     let head = "PUT /items/1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     let answer = raw(weir.http, format!("{head}{piece}{piece}0\r\n\r\n").as_bytes(), SILENCE);
     assert_eq!(statuses(&answer), [413], "{answer}");
-    assert!(upstream.seen().iter().all(|seen| seen.body.len() <= 1024), "the upstream took a body above the limit as whole");
+    assert!(
+        upstream.seen().iter().all(|seen| seen.body.len() <= 1024),
+        "the upstream took a body above the limit as whole"
+    );
 }
 
 #[test]
@@ -121,7 +127,8 @@ fn a_target_that_is_too_long_is_414_and_a_head_431() {
     let send = |target: &str, value: &str| {
         statuses(&raw(
             weir.http,
-            format!("GET {target} HTTP/1.1\r\nhost: a\r\nx: {value}\r\nconnection: close\r\n\r\n").as_bytes(),
+            format!("GET {target} HTTP/1.1\r\nhost: a\r\nx: {value}\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
             SILENCE,
         ))
     };
@@ -138,8 +145,9 @@ async fn an_upstream_that_is_not_there_is_502() {
     is_problem(&get(weir.http, "/", &[]).await, 502);
     assert_eq!(weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"connect\"}"), 1);
     crate::harness::eventually_async("the log names the endpoint and the reason", async || {
-        let told =
-            weir.output().lines().iter().any(|line| line.contains("can't connect") && line.contains("refused") && line.contains("http://"));
+        let told = weir.output().lines().iter().any(|line| {
+            line.contains("can't connect") && line.contains("refused") && line.contains("http://")
+        });
         told.then_some(()).ok_or_else(|| weir.output().lines().join("\n"))
     })
     .await;
@@ -149,7 +157,10 @@ async fn an_upstream_that_is_not_there_is_502() {
 
 #[tokio::test]
 async fn a_unit_declared_to_be_refunded_comes_back_when_the_upstream_got_nothing() {
-    let weir = Weir::start(&simple(&format!("http://{}", free_address()), &[&format!("{LIMIT}, refund = \"unsent\"")]).text());
+    let weir = Weir::start(
+        &simple(&format!("http://{}", free_address()), &[&format!("{LIMIT}, refund = \"unsent\"")])
+            .text(),
+    );
     for _ in 0..3 {
         let mut client = Client::connect(weir.http).await.unwrap();
         crate::harness::eventually_async("each finds the allowance as it was", async || {
@@ -193,9 +204,11 @@ fn an_upstream_that_speaks_no_http_is_502() {
 #[test]
 fn a_head_that_never_ends_and_a_connection_that_stands_idle_are_closed() {
     let upstream = Upstream::start();
-    let config = routed(&upstream).timeout("request_header = \"200ms\"").timeout("keep_alive = \"200ms\"");
+    let config =
+        routed(&upstream).timeout("request_header = \"200ms\"").timeout("keep_alive = \"200ms\"");
     let weir = Weir::start(&config.text());
-    // `raw` returns when the other side closes, or after its silence: then it would take the whole of it.
+    // `raw` returns when the other side closes, or after its silence: then it would take the whole
+    // of it.
     let begun = std::time::Instant::now();
     let answer = raw(weir.http, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ", SILENCE);
     assert!(!statuses(&answer).contains(&200), "{answer}");
@@ -209,7 +222,11 @@ fn a_body_that_stands_still_is_given_up() {
     let upstream = Upstream::start();
     let weir = Weir::start(&routed(&upstream).timeout("body_idle = \"200ms\"").text());
     let begun = std::time::Instant::now();
-    let answer = raw(weir.http, b"PUT /items/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc", SILENCE);
+    let answer = raw(
+        weir.http,
+        b"PUT /items/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc",
+        SILENCE,
+    );
     assert!(statuses(&answer).iter().all(|status| *status == 408), "{answer}");
     assert!(begun.elapsed() < SILENCE, "the proxy waited on");
     assert!(upstream.seen().is_empty(), "half a body arrived as a whole one");

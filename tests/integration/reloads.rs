@@ -1,4 +1,5 @@
-//! Configuration and policies change under load: no request fails, no count is lost, and a bad file changes nothing.
+//! Configuration and policies change under load: no request fails, no count is lost, and a bad file
+//! changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,12 @@ use crate::harness::weir::{Weir, replace};
 use crate::harness::{eventually, eventually_async};
 
 fn quota(url: &str, quota: u64, period: &str) -> Toml {
-    simple(url, &[&format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"{period}\"")])
+    simple(
+        url,
+        &[&format!(
+            "name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"{period}\""
+        )],
+    )
 }
 
 /// Clients that send one request after another until told to stop, each on one connection.
@@ -46,7 +52,10 @@ impl Load {
         let mut all = Tally::default();
         while let Some(tally) = self.tasks.join_next().await {
             let tally = tally.expect("no panic in a client");
-            tally.by_status.iter().for_each(|(status, count)| *all.by_status.entry(*status).or_default() += count);
+            tally
+                .by_status
+                .iter()
+                .for_each(|(status, count)| *all.by_status.entry(*status).or_default() += count);
             all.failed.extend(tally.failed);
         }
         all
@@ -72,18 +81,22 @@ fn bad(good: &str, turn: usize) -> String {
     }
 }
 
-// Two threads: the load runs in one, while the other rewrites the file and waits for what comes of it.
+// Two threads: the load runs in one, while the other rewrites the file and waits for what comes of
+// it.
 #[test]
 fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every_count() {
     const START: u64 = 10_000_000;
     let upstream = Upstream::start();
-    let weir = Weir::build(&quota(&upstream.url(), START, "1d").text()).file("broken.wasm", b"\0asm\x01\0\0\0\xff").start();
+    let weir = Weir::build(&quota(&upstream.url(), START, "1d").text())
+        .file("broken.wasm", b"\0asm\x01\0\0\0\xff")
+        .start();
     let (started, load_started) = std::sync::mpsc::channel();
     let (finish, finished) = tokio::sync::oneshot::channel::<()>();
     let tally = std::thread::scope(|scope| {
         let weir_ref = &weir;
         let runner = scope.spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let load = Load::start(weir_ref, 16);
                 started.send((Arc::clone(&load.stop), Arc::clone(&load.answered))).unwrap();
@@ -111,7 +124,8 @@ fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every
     assert_eq!(upstream.count(), tally.total());
     assert!(weir.reloads("applied") >= 15 && weir.reloads("refused") >= 5);
     let last = crate::harness::client::get_blocking(weir.http, "/").unwrap();
-    // The twentieth was bad, so the nineteenth's quota stands, less all that was ever admitted and this one.
+    // The twentieth was bad, so the nineteenth's quota stands, less all that was ever admitted and
+    // this one.
     assert_eq!(last.remaining("day"), (START + 19 - tally.total() - 1) as i64, "{last:?}");
 }
 
@@ -119,7 +133,9 @@ fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every
 async fn a_hundred_an_hour_edited_to_a_hundred_a_second_works_at_once() {
     for algorithm in ["fixed_window", "gcra", "token_bucket"] {
         let upstream = Upstream::start();
-        let limit = |period: &str| format!("name = \"l\", algorithm = \"{algorithm}\", quota = 100, period = \"{period}\"");
+        let limit = |period: &str| {
+            format!("name = \"l\", algorithm = \"{algorithm}\", quota = 100, period = \"{period}\"")
+        };
         let weir = Weir::start(&simple(&upstream.url(), &[&limit("1h")]).text());
         let mut client = Client::connect(weir.http).await.unwrap();
         let mut admitted = 0;
@@ -145,7 +161,11 @@ async fn a_quota_that_is_edited_applies_to_the_counters_as_they_are() {
     }
     assert_eq!(client.get("/", &[]).await.unwrap().status, 429);
     weir.reload(&quota(&upstream.url(), 15, "1d").text(), "applied");
-    assert_eq!(client.get("/", &[]).await.unwrap().remaining("day"), 4, "ten of fifteen are used, and this is the eleventh");
+    assert_eq!(
+        client.get("/", &[]).await.unwrap().remaining("day"),
+        4,
+        "ten of fifteen are used, and this is the eleventh"
+    );
     weir.reload(&quota(&upstream.url(), 5, "1d").text(), "applied");
     let reply = client.get("/", &[]).await.unwrap();
     assert_eq!((reply.status, reply.remaining("day")), (429, 0), "eleven of five are used");
@@ -155,8 +175,10 @@ async fn a_quota_that_is_edited_applies_to_the_counters_as_they_are() {
 async fn sighup_reloads_a_file_that_was_written_in_place() {
     let upstream = Upstream::start();
     let weir = Weir::start(&quota(&upstream.url(), 10, "1d").text());
-    // Touched, so that there is something to apply; the watcher may be faster than the signal, and then the signal finds nothing new.
-    std::fs::write(weir.folder().join("proxy.toml"), quota(&upstream.url(), 77, "1d").text()).unwrap();
+    // Touched, so that there is something to apply; the watcher may be faster than the signal, and
+    // then the signal finds nothing new.
+    std::fs::write(weir.folder().join("proxy.toml"), quota(&upstream.url(), 77, "1d").text())
+        .unwrap();
     weir.signal(Signal::HUP);
     weir.await_reloads("applied", 1);
     assert_eq!(get(weir.http, "/", &[]).await.limit_policies()["day"]["q"], 77);
@@ -195,7 +217,8 @@ async fn a_policy_rebuilt_in_its_file_is_reloaded() {
     assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 4);
     assert_eq!(get(weir.http, "/", &[("x-api-key", "b")]).await.remaining("key"), 4);
 
-    // Half of it, as a compiler that is still writing would leave it: refused, and the old one serves on.
+    // Half of it, as a compiler that is still writing would leave it: refused, and the old one
+    // serves on.
     let refused = weir.reloads("refused");
     replace(&weir.folder().join("policy.wasm"), &module[..module.len() / 2]);
     weir.await_reloads("refused", refused + 1);
@@ -211,7 +234,11 @@ async fn a_policy_rebuilt_in_its_file_is_reloaded() {
         if now > applied { Ok(()) } else { Err(format!("{now} reloads")) }
     })
     .await;
-    assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 2, "its counters go on");
+    assert_eq!(
+        get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"),
+        2,
+        "its counters go on"
+    );
 }
 
 #[test]
@@ -225,13 +252,22 @@ fn the_logs_level_and_format_change_with_a_reload() {
     weir.reload(&quiet, "applied");
     weir.reload(&quiet.replace("quota = 1000", "quota = 1001"), "applied");
     weir.reload(&config, "applied");
-    eventually("the line of the third reload", || if said() > 0 { Ok(()) } else { Err(weir.output().tail(5)) });
+    eventually("the line of the third reload", || {
+        if said() > 0 { Ok(()) } else { Err(weir.output().tail(5)) }
+    });
     assert_eq!(said(), 1, "{}", weir.output().tail(10));
-    assert!(weir.output().events().iter().any(|event| event["message"] == "reload" && event["result"] == "applied"));
+    assert!(
+        weir.output()
+            .events()
+            .iter()
+            .any(|event| event["message"] == "reload" && event["result"] == "applied")
+    );
     weir.reload(&config.replace("format = \"json\"", "format = \"text\""), "applied");
     eventually("a line of text", || {
         let lines = weir.output().lines();
-        let text = lines.iter().any(|line| line.contains("INFO reload result=\"applied\"") && !line.starts_with('{'));
+        let text = lines
+            .iter()
+            .any(|line| line.contains("INFO reload result=\"applied\"") && !line.starts_with('{'));
         if text { Ok(()) } else { Err(weir.output().tail(5)) }
     });
 }

@@ -1,4 +1,5 @@
-//! What a client is told: RateLimit fields that a parser of Structured Fields reads, problem documents, when to come back.
+//! What a client is told: RateLimit fields that a parser of Structured Fields reads, problem
+//! documents, when to come back.
 
 use crate::harness::client::{Client, get};
 use crate::harness::toml::{Toml, simple};
@@ -22,7 +23,10 @@ async fn an_admitted_request_is_told_what_is_left() {
     let told = reply.limits();
     assert_eq!((told["minute"].remaining, told["hour"].remaining), (2, 99), "{reply:?}");
     assert!((50..=60).contains(&told["minute"].reset_s.unwrap()), "{reply:?}");
-    assert!((1..=36).contains(&told["hour"].reset_s.unwrap()), "one of a hundred an hour is back within 36 s: {reply:?}");
+    assert!(
+        (1..=36).contains(&told["hour"].reset_s.unwrap()),
+        "one of a hundred an hour is back within 36 s: {reply:?}"
+    );
     assert_eq!(reply.header("retry-after"), "");
     assert_ne!(reply.header("x-request-id"), "");
 }
@@ -39,7 +43,10 @@ async fn a_refused_request_is_told_why_and_when_to_come_back() {
     assert_eq!(reply.status, 429);
     let wait: i64 = reply.header("retry-after").parse().expect("whole seconds");
     assert!((1..=60).contains(&wait), "{reply:?}");
-    assert!(wait >= reply.limits()["minute"].reset_s.unwrap(), "earlier than the field's own t: {reply:?}");
+    assert!(
+        wait >= reply.limits()["minute"].reset_s.unwrap(),
+        "earlier than the field's own t: {reply:?}"
+    );
     assert_eq!(reply.remaining("minute"), 0);
     assert_eq!(reply.remaining("hour"), 97, "the limit that had room is not charged: {reply:?}");
     assert_eq!(reply.header("cache-control"), "no-store");
@@ -62,7 +69,11 @@ async fn what_waiting_cannot_help_has_no_retry_after() {
     ] {
         let weir = Weir::start(&simple(&upstream.url(), &[never]).text());
         let reply = get(weir.http, "/", &[]).await;
-        assert_eq!((reply.status, reply.header("retry-after").as_str()), (429, ""), "{never}: {reply:?}");
+        assert_eq!(
+            (reply.status, reply.header("retry-after").as_str()),
+            (429, ""),
+            "{never}: {reply:?}"
+        );
     }
     assert_eq!(upstream.count(), 0);
 }
@@ -80,7 +91,8 @@ async fn retry_after_is_the_longest_of_the_limits_that_refuse() {
     assert_eq!(reply.status, 429);
     let wait: i64 = reply.header("retry-after").parse().unwrap();
     assert!((86_000..=86_400).contains(&wait), "{reply:?}");
-    let mut violated: Vec<String> = serde_json::from_value(reply.json()["violated-policies"].clone()).unwrap();
+    let mut violated: Vec<String> =
+        serde_json::from_value(reply.json()["violated-policies"].clone()).unwrap();
     violated.sort();
     assert_eq!(violated, ["day", "minute"]);
 }
@@ -90,7 +102,13 @@ async fn a_client_that_waits_as_told_is_admitted() {
     let upstream = Upstream::start();
     for algorithm in ["fixed_window", "gcra", "token_bucket"] {
         let weir = Weir::start(
-            &simple(&upstream.url(), &[&format!("name = \"s\", algorithm = \"{algorithm}\", quota = 1, period = \"2s\"")]).text(),
+            &simple(
+                &upstream.url(),
+                &[&format!(
+                    "name = \"s\", algorithm = \"{algorithm}\", quota = 1, period = \"2s\""
+                )],
+            )
+            .text(),
         );
         assert_eq!(get(weir.http, "/", &[]).await.status, 200);
         let refused = get(weir.http, "/", &[]).await;
@@ -98,9 +116,14 @@ async fn a_client_that_waits_as_told_is_admitted() {
         if refused.status == 429 {
             let wait: u64 = refused.header("retry-after").parse().unwrap();
             assert!((1..=2).contains(&wait), "{algorithm}: {wait}");
-            // Not a guess at how long something takes: exactly the wait that was promised to be enough.
+            // Not a guess at how long something takes: exactly the wait that was promised to be
+            // enough.
             tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
-            assert_eq!(get(weir.http, "/", &[]).await.status, 200, "{algorithm}: told {wait} s, waited {wait} s");
+            assert_eq!(
+                get(weir.http, "/", &[]).await.status,
+                200,
+                "{algorithm}: told {wait} s, waited {wait} s"
+            );
         }
     }
 }
@@ -128,7 +151,13 @@ async fn a_shadow_limit_counts_and_refuses_nobody() {
 #[tokio::test]
 async fn a_cost_is_taken_whole_or_not_at_all() {
     let upstream = Upstream::start();
-    let weir = Weir::start(&simple(&upstream.url(), &["name = \"c\", algorithm = \"gcra\", quota = 10, period = \"1d\", cost = 4"]).text());
+    let weir = Weir::start(
+        &simple(
+            &upstream.url(),
+            &["name = \"c\", algorithm = \"gcra\", quota = 10, period = \"1d\", cost = 4"],
+        )
+        .text(),
+    );
     let mut client = Client::connect(weir.http).await.unwrap();
     let mut told = Vec::new();
     for _ in 0..4 {
@@ -148,7 +177,12 @@ async fn a_route_says_which_fields_its_clients_are_told() {
         ));
     }
     let weir = Weir::start(&config.text());
-    for (style, draft, legacy) in [("draft", true, false), ("legacy", false, true), ("both", true, true), ("off", false, false)] {
+    for (style, draft, legacy) in [
+        ("draft", true, false),
+        ("legacy", false, true),
+        ("both", true, true),
+        ("off", false, false),
+    ] {
         let path = format!("/{style}");
         let reply = get(weir.http, &path, &[]).await;
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -168,7 +202,11 @@ async fn a_route_says_which_fields_its_clients_are_told() {
 #[tokio::test]
 async fn an_upstreams_own_rate_limit_fields_stay() {
     let upstream = Upstream::start();
-    upstream.answer(200, &[("ratelimit", "\"theirs\";r=7"), ("ratelimit-policy", "\"theirs\";q=9;w=1")], "x");
+    upstream.answer(
+        200,
+        &[("ratelimit", "\"theirs\";r=7"), ("ratelimit-policy", "\"theirs\";q=9;w=1")],
+        "x",
+    );
     let weir = Weir::start(&simple(&upstream.url(), &[TWO[0]]).text());
     let reply = get(weir.http, "/", &[]).await;
     assert_eq!((reply.remaining("theirs"), reply.remaining("minute")), (7, 2), "{reply:?}");
@@ -178,8 +216,14 @@ async fn an_upstreams_own_rate_limit_fields_stay() {
 #[tokio::test]
 async fn bypassed_addresses_are_not_counted() {
     let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &["name = \"one\", algorithm = \"fixed_window\", quota = 1, period = \"1d\""]);
-    let text = config.text().replace("[policies.public.config]\n", "[policies.public.config]\nbypass = [\"127.0.0.0/8\"]\n");
+    let config = simple(
+        &upstream.url(),
+        &["name = \"one\", algorithm = \"fixed_window\", quota = 1, period = \"1d\""],
+    );
+    let text = config.text().replace(
+        "[policies.public.config]\n",
+        "[policies.public.config]\nbypass = [\"127.0.0.0/8\"]\n",
+    );
     let weir = Weir::start(&text);
     for _ in 0..5 {
         let reply = get(weir.http, "/", &[]).await;

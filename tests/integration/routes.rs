@@ -1,4 +1,5 @@
-//! What a route does beside deciding and forwarding, through a running proxy: files that are reloaded, trailers, interim replies.
+//! What a route does beside deciding and forwarding, through a running proxy: files that are
+//! reloaded, trailers, interim replies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -26,13 +27,23 @@ async fn paths_hosts_and_fields_are_changed_for_the_upstream_and_the_client() {
          response_headers = { set = { X-Frame-Options = \"DENY\" }, remove = [\"server\"] }",
     );
     let weir = Weir::start(&config.text());
-    let reply = get(weir.http, "/api/acme/users/7?x=/api", &[("cookie", "a=1"), ("x-env", "forged")]).await;
-    assert_eq!((reply.status, reply.header("x-frame-options").as_str(), reply.header("x-kept").as_str()), (200, "DENY", "1"));
+    let reply =
+        get(weir.http, "/api/acme/users/7?x=/api", &[("cookie", "a=1"), ("x-env", "forged")]).await;
+    assert_eq!(
+        (reply.status, reply.header("x-frame-options").as_str(), reply.header("x-kept").as_str()),
+        (200, "DENY", "1")
+    );
     assert_eq!(reply.header("server"), "");
     let seen = upstream.only();
     assert_eq!(seen.target, "/t/acme/v1/users/7?x=/api");
-    assert_eq!((seen.header("host").as_deref(), seen.header("x-env").as_deref()), (Some("inner.example"), Some("prod")));
-    assert_eq!((seen.header("cookie"), seen.header("x-forwarded-host")), (None, Some(weir.http.to_string())));
+    assert_eq!(
+        (seen.header("host").as_deref(), seen.header("x-env").as_deref()),
+        (Some("inner.example"), Some("prod"))
+    );
+    assert_eq!(
+        (seen.header("cookie"), seen.header("x-forwarded-host")),
+        (None, Some(weir.http.to_string()))
+    );
 }
 
 #[tokio::test]
@@ -41,10 +52,16 @@ async fn a_fields_value_may_be_a_secret_that_nothing_shows() {
     let config = Toml::new().upstream("api", &upstream.url(), "").route(
         "path = \"/*\"\nupstream = \"api\"\nrequest_headers = { set_file = { Authorization = \"upstream.key\" }, set_env = { X-Key = \"UPSTREAM_KEY\" } }",
     );
-    let weir = Weir::build(&config.text()).file("upstream.key", b"Bearer s3cret\n").environment("UPSTREAM_KEY", "s3cret too").start();
+    let weir = Weir::build(&config.text())
+        .file("upstream.key", b"Bearer s3cret\n")
+        .environment("UPSTREAM_KEY", "s3cret too")
+        .start();
     assert_eq!(get(weir.http, "/", &[("authorization", "Bearer client")]).await.status, 200);
     let seen = upstream.last();
-    assert_eq!((seen.header("authorization").as_deref(), seen.header("x-key").as_deref()), (Some("Bearer s3cret"), Some("s3cret too")));
+    assert_eq!(
+        (seen.header("authorization").as_deref(), seen.header("x-key").as_deref()),
+        (Some("Bearer s3cret"), Some("s3cret too"))
+    );
     let before = weir.reloads("applied");
     replace(&weir.folder().join("upstream.key"), b"Bearer s3cret renewed\n");
     weir.await_reloads("applied", before + 1);
@@ -55,8 +72,14 @@ async fn a_fields_value_may_be_a_secret_that_nothing_shows() {
     replace(&weir.folder().join("upstream.key"), b"Bearer s3cret\nin two lines\n");
     weir.await_reloads("refused", before + 1);
     let log = weir.output().tail(1_000);
-    assert!(log.contains("set_file.Authorization") && log.contains("a value that is not shown"), "{log}");
-    assert!(!log.contains("s3cret") && !weir.admin_page("/status").text().contains("s3cret"), "{log}");
+    assert!(
+        log.contains("set_file.Authorization") && log.contains("a value that is not shown"),
+        "{log}"
+    );
+    assert!(
+        !log.contains("s3cret") && !weir.admin_page("/status").text().contains("s3cret"),
+        "{log}"
+    );
 }
 
 #[tokio::test]
@@ -67,22 +90,34 @@ async fn files_of_answers_and_refusals_are_watched() {
         .more("[[refusals]]\nstatus = [429, 404]\ncontent_type = \"application/json\"\nbody_file = \"refused.json\"");
     let weir = Weir::build(&config.text())
         .file("robots.txt", b"User-agent: *\n")
-        .file("refused.json", b"{\"error\": {\"code\": {status}, \"wait\": {retry_after}, \"by\": \"{limit}\"}}")
+        .file(
+            "refused.json",
+            b"{\"error\": {\"code\": {status}, \"wait\": {retry_after}, \"by\": \"{limit}\"}}",
+        )
         .start();
     assert_eq!(get(weir.http, "/robots.txt", &[]).await.text(), "User-agent: *\n");
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     let refused = get(weir.http, "/", &[]).await;
     let wait: i64 = refused.header("retry-after").parse().unwrap();
-    assert_eq!(refused.json(), serde_json::json!({"error": {"code": 429, "wait": wait, "by": "day"}}));
+    assert_eq!(
+        refused.json(),
+        serde_json::json!({"error": {"code": 429, "wait": wait, "by": "day"}})
+    );
     let before = weir.reloads("applied");
     replace(&weir.folder().join("refused.json"), b"{\"sorry\": \"{title}\"}");
     weir.await_reloads("applied", before + 1);
-    assert_eq!(get(weir.http, "/", &[]).await.json(), serde_json::json!({"sorry": "Too Many Requests"}));
+    assert_eq!(
+        get(weir.http, "/", &[]).await.json(),
+        serde_json::json!({"sorry": "Too Many Requests"})
+    );
     // What can't be filled in leaves the running one.
     let before = weir.reloads("refused");
     replace(&weir.folder().join("refused.json"), b"{\"sorry\": {titel}}");
     weir.await_reloads("refused", before + 1);
-    assert_eq!(get(weir.http, "/", &[]).await.json(), serde_json::json!({"sorry": "Too Many Requests"}));
+    assert_eq!(
+        get(weir.http, "/", &[]).await.json(),
+        serde_json::json!({"sorry": "Too Many Requests"})
+    );
     assert!(weir.output().tail(50).contains("{titel}"), "{}", weir.output().tail(50));
 }
 
@@ -96,17 +131,35 @@ async fn a_script_of_an_allowed_origin_may_read_a_429_and_its_preflights_are_fre
     let mut client = Client::connect(weir.http).await.unwrap();
     let origin = ("origin", "https://app.example");
     for _ in 0..5 {
-        let preflight = client.send("OPTIONS", "/", &[origin, ("access-control-request-method", "PUT")], Bytes::new()).await.unwrap();
+        let preflight = client
+            .send("OPTIONS", "/", &[origin, ("access-control-request-method", "PUT")], Bytes::new())
+            .await
+            .unwrap();
         assert_eq!((preflight.status, preflight.header("ratelimit").as_str()), (200, ""));
     }
-    assert_eq!(client.get("/", &[origin]).await.unwrap().header("access-control-allow-origin"), "", "the upstream has not allowed it");
+    assert_eq!(
+        client.get("/", &[origin]).await.unwrap().header("access-control-allow-origin"),
+        "",
+        "the upstream has not allowed it"
+    );
     let refused = client.get("/", &[origin]).await.unwrap();
-    assert_eq!((refused.status, refused.header("access-control-allow-origin").as_str()), (429, "https://app.example"));
+    assert_eq!(
+        (refused.status, refused.header("access-control-allow-origin").as_str()),
+        (429, "https://app.example")
+    );
     assert!(refused.header("access-control-expose-headers").contains("Retry-After"), "{refused:?}");
-    assert_eq!(client.get("/", &[("origin", "https://evil.example")]).await.unwrap().header("access-control-allow-origin"), "");
+    assert_eq!(
+        client
+            .get("/", &[("origin", "https://evil.example")])
+            .await
+            .unwrap()
+            .header("access-control-allow-origin"),
+        ""
+    );
 }
 
-/// An upstream that answers one request with these bytes, and tells all that it got of it: its head and what comes until `end`.
+/// An upstream that answers one request with these bytes, and tells all that it got of it: its head
+/// and what comes until `end`.
 fn answering(answer: &'static str, end: &'static str) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -133,9 +186,19 @@ fn trailers_pass_both_ways_where_they_are_announced_and_say_nothing_that_must_be
     let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, authorization, x-end\r\nConnection: close, te\r\n\r\n\
                    2\r\nhi\r\n0\r\nx-sum: 6\r\nauthorization: forged\r\nx-end: 1\r\n\r\n";
     let reply = raw(weir.http, request.as_bytes(), PATIENCE).to_lowercase();
-    assert!(reply.starts_with("http/1.1 200 ") && reply.contains("\r\n0\r\nx-sum: 7\r\n\r\n") && !reply.contains("a=1"), "{reply}");
+    assert!(
+        reply.starts_with("http/1.1 200 ")
+            && reply.contains("\r\n0\r\nx-sum: 7\r\n\r\n")
+            && !reply.contains("a=1"),
+        "{reply}"
+    );
     let got = told.recv_timeout(PATIENCE).unwrap().to_lowercase();
-    assert!(got.contains("\r\nte: trailers\r\n") && got.contains("\r\n0\r\n") && got.contains("x-sum: 6"), "{got}");
+    assert!(
+        got.contains("\r\nte: trailers\r\n")
+            && got.contains("\r\n0\r\n")
+            && got.contains("x-sum: 6"),
+        "{got}"
+    );
     assert!(!got.contains("forged"), "{got}");
 }
 
@@ -145,13 +208,20 @@ fn a_policy_may_charge_what_a_trailer_says() {
     let (address, _told) = answering(reply, "\r\n\r\n");
     let config = Toml::new()
         .upstream("api", &format!("http://{address}"), "")
-        .more("[policies.guest]\nwasm = \"guest.wasm\"\nconfig.response_facts = [\"trailer.x-cost\"]")
+        .more(
+            "[policies.guest]\nwasm = \"guest.wasm\"\nconfig.response_facts = [\"trailer.x-cost\"]",
+        )
         .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"guest\"");
     let module = std::fs::read(guest::misbehaving()).expect("the module");
     let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
     for (request, left) in [(1, 99), (2, 91), (3, 83)] {
         // The client itself wants no trailers.
-        let reply = raw(weir.http, b"GET /?trailer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE).to_lowercase();
+        let reply = raw(
+            weir.http,
+            b"GET /?trailer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            PATIENCE,
+        )
+        .to_lowercase();
         assert!(reply.starts_with("http/1.1 200 ") && !reply.contains("x-cost: 7"), "{reply}");
         assert!(reply.contains(&format!("\r\nratelimit: \"a\";r={left};")), "{request}: {reply}");
     }
@@ -159,14 +229,27 @@ fn a_policy_may_charge_what_a_trailer_says() {
 
 #[test]
 fn of_an_upstreams_interim_replies_103_alone_is_passed_on_and_only_to_a_client_that_knows_it() {
-    let reply =
-        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let reply = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let (address, _told) = answering(reply, "\r\n\r\n");
     let weir = Weir::start(&simple(&format!("http://{address}"), &[MANY]).text());
-    for (request, early) in [("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", true), ("GET / HTTP/1.0\r\n\r\n", false)] {
+    for (request, early) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", true),
+        ("GET / HTTP/1.0\r\n\r\n", false),
+    ] {
         let reply = raw(weir.http, request.as_bytes(), PATIENCE);
-        assert!(reply.contains(" 200 OK\r\n") && reply.ends_with("\r\n\r\nok") && !reply.contains("102"), "{reply}");
-        assert_eq!(reply.starts_with("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\n"), early, "{reply}");
+        assert!(
+            reply.contains(" 200 OK\r\n")
+                && reply.ends_with("\r\n\r\nok")
+                && !reply.contains("102"),
+            "{reply}"
+        );
+        assert_eq!(
+            reply.starts_with(
+                "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\n"
+            ),
+            early,
+            "{reply}"
+        );
         assert_eq!(reply.contains("103"), early, "{reply}");
     }
 }
@@ -175,24 +258,42 @@ fn of_an_upstreams_interim_replies_103_alone_is_passed_on_and_only_to_a_client_t
 fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[ONE]).text());
-    let old = raw(weir.http, b"POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi", PATIENCE);
+    let old = raw(
+        weir.http,
+        b"POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi",
+        PATIENCE,
+    );
     assert!(old.contains(" 200 OK\r\n") && !old.contains("100 Continue"), "{old}");
     assert_eq!(upstream.only().body, "hi");
-    let refused = raw(weir.http, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n", PATIENCE);
+    let refused = raw(
+        weir.http,
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
+        PATIENCE,
+    );
     assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
 }
 
 /// Each block of docs/routes.md: a whole one with what it names put beside it, or lines of a route.
 #[test]
 fn the_documentations_examples_have_no_mistakes() {
-    let blocks: Vec<&str> =
-        include_str!("../../docs/routes.md").split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks: Vec<&str> = include_str!("../../docs/routes.md")
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
     assert!(blocks.len() >= 6, "{blocks:?}");
     for block in blocks {
-        let config = Toml::new().upstream("api", "http://127.0.0.1:9", "").policy("public", &[MANY]);
+        let config =
+            Toml::new().upstream("api", "http://127.0.0.1:9", "").policy("public", &[MANY]);
         let whole = block.starts_with('[');
-        let config = if whole { config.more(block) } else { config.route(&format!("path = \"/*\"\nupstream = \"api\"\n{block}")) };
-        let files = Weir::build(&config.text()).file("robots.txt", b"").file("busy.html", b"<p>{title}</p>");
+        let config = if whole {
+            config.more(block)
+        } else {
+            config.route(&format!("path = \"/*\"\nupstream = \"api\"\n{block}"))
+        };
+        let files = Weir::build(&config.text())
+            .file("robots.txt", b"")
+            .file("busy.html", b"<p>{title}</p>");
         let (code, out, err) = Weir::check(files);
         assert_eq!(code, 0, "{block}\n{out}{err}");
     }

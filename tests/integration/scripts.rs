@@ -1,4 +1,5 @@
-//! Algorithms of the operator's own: a Lua file in a folder decides, in memory and on Redis, is edited while it serves, and may be as bad as it likes.
+//! Algorithms of the operator's own: a Lua file in a folder decides, in memory and on Redis, is
+//! edited while it serves, and may be as bad as it likes.
 
 use crate::harness::client::{Client, get};
 use crate::harness::cluster::Cluster;
@@ -31,7 +32,11 @@ async fn it_locks_out(config: &Toml) {
         assert_eq!((reply.status, reply.remaining("login")), (200, left), "{reply:?}");
     }
     let refused = client.get("/", &[]).await.unwrap();
-    assert_eq!((refused.status, refused.remaining("login"), refused.remaining("day")), (429, 0, 997), "{refused:?}");
+    assert_eq!(
+        (refused.status, refused.remaining("login"), refused.remaining("day")),
+        (429, 0, 997),
+        "{refused:?}"
+    );
     let retry: u64 = refused.header("retry-after").parse().unwrap();
     assert!((200..=300).contains(&retry), "five minutes, not the window's one: {refused:?}");
 }
@@ -46,7 +51,8 @@ async fn a_script_decides_in_memory() {
 #[tokio::test]
 async fn a_script_decides_on_a_cluster() {
     let (upstream, cluster) = (Upstream::start(), Cluster::start());
-    it_locks_out(&simple(&upstream.url(), &[LOGIN, DAY]).redis("cluster", &cluster.addresses())).await;
+    it_locks_out(&simple(&upstream.url(), &[LOGIN, DAY]).redis("cluster", &cluster.addresses()))
+        .await;
     assert_eq!(upstream.count(), 3);
     assert_eq!(cluster.keys_without_lifetime(), Vec::<String>::new());
 }
@@ -71,9 +77,18 @@ async fn a_script_is_edited_mended_and_added_while_it_serves() {
 
     // Bad ones are told with file, line and why, and the last good one serves on.
     for (text, why) in [
-        (generous.replace("return 1, s1", "return 1, 0 / 0, s1"), "lua/lockout.lua: take answered 9 values instead of 8"),
-        (generous.replace("local tries = 2 * half", "while true do end"), "lua/lockout.lua:18: more than 100000 instructions"),
-        (generous.replace("local tries =", "local tries = ="), "lua/lockout.lua:18: unexpected symbol near '='"),
+        (
+            generous.replace("return 1, s1", "return 1, 0 / 0, s1"),
+            "lua/lockout.lua: take answered 9 values instead of 8",
+        ),
+        (
+            generous.replace("local tries = 2 * half", "while true do end"),
+            "lua/lockout.lua:18: more than 100000 instructions",
+        ),
+        (
+            generous.replace("local tries =", "local tries = ="),
+            "lua/lockout.lua:18: unexpected symbol near '='",
+        ),
     ] {
         let before = weir.reloads("refused");
         replace(&file, text.as_bytes());
@@ -88,11 +103,19 @@ async fn a_script_is_edited_mended_and_added_while_it_serves() {
     replace(&file, generous.as_bytes());
     std::fs::write(weir.folder().join("lua/second.lua"), LOCKOUT).unwrap();
     eventually_async("the new file is taken up", async || {
-        // The watcher may have seen the mended file alone before; with the second there are two texts of one program.
-        if weir.reloads("applied") + weir.reloads("unchanged") > before { Ok(()) } else { Err(weir.output().tail(5)) }
+        // The watcher may have seen the mended file alone before; with the second there are two
+        // texts of one program.
+        if weir.reloads("applied") + weir.reloads("unchanged") > before {
+            Ok(())
+        } else {
+            Err(weir.output().tail(5))
+        }
     })
     .await;
-    weir.reload(&with_scripts(&simple(&upstream.url(), &[&LOGIN.replace("lockout", "second")])), "applied");
+    weir.reload(
+        &with_scripts(&simple(&upstream.url(), &[&LOGIN.replace("lockout", "second")])),
+        "applied",
+    );
     assert_eq!(get(weir.http, "/", &[]).await.remaining("login"), 2);
 }
 
@@ -111,7 +134,9 @@ async fn a_hostile_script_costs_its_own_requests_and_nobody_elses() {
     };
     let limits: Vec<String> = (0..=4).map(evil).collect();
     let limits: Vec<&str> = limits.iter().map(String::as_str).chain([DAY]).collect();
-    let weir = Weir::build(&with_scripts(&simple(&upstream.url(), &limits))).file("lua/hostile.lua", hostile.as_bytes()).start();
+    let weir = Weir::build(&with_scripts(&simple(&upstream.url(), &limits)))
+        .file("lua/hostile.lua", hostile.as_bytes())
+        .start();
     let mut client = Client::connect(weir.http).await.unwrap();
     let mut day = 1000;
     for _ in 0..3 {
@@ -121,7 +146,11 @@ async fn a_hostile_script_costs_its_own_requests_and_nobody_elses() {
             for path in ["/", "/0"] {
                 let reply = client.get(path, &[]).await.unwrap();
                 day -= 1;
-                assert_eq!((reply.status, reply.remaining("day")), (200, day), "{path} after /{number}: {reply:?}");
+                assert_eq!(
+                    (reply.status, reply.remaining("day")),
+                    (200, day),
+                    "{path} after /{number}: {reply:?}"
+                );
             }
         }
     }
@@ -135,8 +164,16 @@ fn a_limit_whose_script_is_not_there_is_a_mistake_at_its_line() {
     let config = simple(&upstream.url(), &[&LOGIN.replace("\"lockout\"", "\"lokout\"")]);
     let (code, out, told) = Weir::check(build(&config));
     assert_eq!(code, 78, "{out}{told}");
-    let (found, expected) = ("limits[0].script: found \"lokout\"\n", "^ expected the name of a file in `store.scripts`, without `.lua`; ");
-    assert!(told.contains(found) && told.contains(expected) && told.contains("the nearest is \"lockout\""), "{told}");
+    let (found, expected) = (
+        "limits[0].script: found \"lokout\"\n",
+        "^ expected the name of a file in `store.scripts`, without `.lua`; ",
+    );
+    assert!(
+        told.contains(found)
+            && told.contains(expected)
+            && told.contains("the nearest is \"lockout\""),
+        "{told}"
+    );
     let (code, _, told) = Weir::check(Weir::build(&simple(&upstream.url(), &[LOGIN]).text()));
     assert!(code == 78 && told.contains("limits[0].script: found \"lockout\"\n"), "{told}");
 }

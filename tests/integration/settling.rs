@@ -1,4 +1,5 @@
-//! What a request holds and what becomes of it: places in flight, turns in a leaky bucket, failures that count and successes that forget.
+//! What a request holds and what becomes of it: places in flight, turns in a leaky bucket, failures
+//! that count and successes that forget.
 
 use std::time::{Duration, Instant};
 
@@ -34,10 +35,15 @@ async fn a_client_that_goes_away_gives_its_place_back_at_once() {
         let weir = Weir::start(&config.text().replace("http://127.0.0.1:9", &upstream.url()));
         upstream.hold();
         let mut client = Client::connect(weir.http).await.unwrap();
-        let gone = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+        let gone =
+            tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
         at_upstream(&upstream, 1).await;
         let refused = get(weir.http, "/", &[]).await;
-        assert_eq!((refused.status, refused.header("retry-after").as_str()), (429, ""), "nobody knows when: {refused:?}");
+        assert_eq!(
+            (refused.status, refused.header("retry-after").as_str()),
+            (429, ""),
+            "nobody knows when: {refused:?}"
+        );
         gone.abort();
         // The upstream still has not answered the first.
         let next = eventually_async("a free place", async || {
@@ -59,14 +65,21 @@ async fn after_a_drain_no_lease_is_left() {
     // All that is under way finishes, or is cut when the grace is over.
     for (grace, code) in [("20s", 0), ("200ms", 1)] {
         let (upstream, redis) = (Upstream::start(), Redis::start());
-        let config = simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
-        let config = config.server(&format!("shutdown_grace = \"{grace}\"")).redis("single", &[redis.address]);
+        let config = simple(
+            &upstream.url(),
+            &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"],
+        );
+        let config = config
+            .server(&format!("shutdown_grace = \"{grace}\""))
+            .redis("single", &[redis.address]);
         let mut weir = Weir::start(&config.text());
         upstream.hold();
         let mut held = Vec::new();
         for _ in 0..3 {
             let mut client = Client::connect(weir.http).await.unwrap();
-            held.push(tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status).ok() }));
+            held.push(tokio::spawn(async move {
+                client.get("/", &[]).await.map(|reply| reply.status).ok()
+            }));
         }
         at_upstream(&upstream, 3).await;
         let mut connection = redis.connect();
@@ -87,18 +100,21 @@ async fn after_a_drain_no_lease_is_left() {
 #[tokio::test]
 async fn what_was_charged_before_a_reload_is_given_back_after_it_and_before_the_end() {
     let (upstream, redis) = (Upstream::start(), Redis::start());
-    let config = simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
+    let config =
+        simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
     let before = config.server("shutdown_grace = \"20s\"").redis("single", &[redis.address]).text();
     let mut weir = Weir::start(&before);
     upstream.hold();
     let mut client = Client::connect(weir.http).await.unwrap();
-    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status).ok() });
+    let held =
+        tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status).ok() });
     at_upstream(&upstream, 1).await;
     // Another deadline is another limiter.
     weir.reload(&before.replace("deadline = \"10s\"", "deadline = \"9s\""), "applied");
     let mut connection = redis.connect();
     assert_eq!(connection.ask(&["DBSIZE"]).number(), 1);
-    // The place is given back only when all else has ended. A client that leaves Redis meanwhile leaves nothing behind.
+    // The place is given back only when all else has ended. A client that leaves Redis meanwhile
+    // leaves nothing behind.
     connection.ask(&["CLIENT", "PAUSE", "500"]);
     weir.signal(Signal::TERM);
     upstream.release();
@@ -131,7 +147,8 @@ async fn a_request_that_waits_for_its_turn_says_so_and_survives_a_drain() {
     let mut weir = Weir::start(&config.text().replace("access = \"off\"", "access = \"all\""));
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     let (address, first, began) = (weir.http, turns_end(&redis), Instant::now());
-    let others: Vec<_> = (0..2).map(|_| tokio::spawn(async move { get(address, "/", &[]).await.status })).collect();
+    let others: Vec<_> =
+        (0..2).map(|_| tokio::spawn(async move { get(address, "/", &[]).await.status })).collect();
     until_turns(&redis, first, 2, 500_000).await;
     weir.signal(Signal::TERM);
     for status in others {
@@ -139,28 +156,36 @@ async fn a_request_that_waits_for_its_turn_says_so_and_survives_a_drain() {
     }
     assert_eq!(weir.exit().code(), Some(0));
     assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
-    let lines: Vec<_> = weir.output().events().into_iter().filter(|event| event["message"] == "request").collect();
+    let lines: Vec<_> =
+        weir.output().events().into_iter().filter(|event| event["message"] == "request").collect();
     let number = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap_or(0.0);
     let mut delayed: Vec<f64> = lines.iter().map(|line| number(line, "delayed_ms")).collect();
     delayed.sort_by(f64::total_cmp);
     assert!(delayed.len() == 3 && delayed[0] == 0.0 && delayed[2] > 500.0, "{delayed:?}");
-    assert!(lines.iter().all(|line| number(line, "duration_ms") >= number(line, "delayed_ms")), "{lines:?}");
+    assert!(
+        lines.iter().all(|line| number(line, "duration_ms") >= number(line, "delayed_ms")),
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]
 async fn whoever_goes_away_while_waiting_asks_nothing_of_the_upstream() {
     let (redis, upstream) = (Redis::start(), Upstream::start());
-    let config = simple(&upstream.url(), &[&TURNS.replace("\"1s\"", "\"20s\"")]).redis("single", &[redis.address]);
+    let config = simple(&upstream.url(), &[&TURNS.replace("\"1s\"", "\"20s\"")])
+        .redis("single", &[redis.address]);
     let weir = Weir::start(&config.text().replace("access = \"off\"", "access = \"all\""));
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     let first = turns_end(&redis);
     let mut client = Client::connect(weir.http).await.unwrap();
-    let gone = tokio::spawn(async move { client.get("/gone", &[]).await.map(|reply| reply.status) });
+    let gone =
+        tokio::spawn(async move { client.get("/gone", &[]).await.map(|reply| reply.status) });
     until_turns(&redis, first, 1, 10_000_000).await;
     gone.abort();
     let line = eventually_async("its line", async || {
         let mut events = weir.output().events().into_iter();
-        events.find(|event| event["message"] == "request" && event["path"] == "/gone").ok_or_else(|| weir.output().tail(5))
+        events
+            .find(|event| event["message"] == "request" && event["path"] == "/gone")
+            .ok_or_else(|| weir.output().tail(5))
     })
     .await;
     assert_eq!((&line["status"], &line["failure"]), (&499.into(), &"client-gone".into()), "{line}");
@@ -202,17 +227,26 @@ fn counted(redis: &Redis) -> i64 {
 async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
     let redis = Redis::start();
     let limit = |name: &str, quota: u8| {
-        format!("[{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {quota}, period = \"1h\", refund = \"by_settle\" }}]")
+        format!(
+            "[{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {quota}, period = \"1h\", refund = \"by_settle\" }}]"
+        )
     };
-    let limits = format!("limits = {}\naccount = \"{{header.x-account}}\"\naccount_limits = {}", limit("address", 6), limit("account", 3));
-    let policy = format!("[policies.sign-in]\nwasm = \"sign_in.wasm\"\n[policies.sign-in.config]\n{limits}\n");
+    let limits = format!(
+        "limits = {}\naccount = \"{{header.x-account}}\"\naccount_limits = {}",
+        limit("address", 6),
+        limit("account", 3)
+    );
+    let policy = format!(
+        "[policies.sign-in]\nwasm = \"sign_in.wasm\"\n[policies.sign-in.config]\n{limits}\n"
+    );
     let route = "name = \"sign-in\"\npath = \"/*\"\nupstream = \"app\"\npolicy = \"sign-in\"";
     let config = Toml::new().upstream("app", "http://127.0.0.1:9", "").more(&policy).route(route);
     let module = std::fs::read(guest::sign_in()).unwrap();
     for config in both(&redis, &config) {
         let upstream = Upstream::start();
         // One worker: what it gives back is on its way to Redis before its next take is.
-        let config = config.server("workers = 1").text().replace("http://127.0.0.1:9", &upstream.url());
+        let config =
+            config.server("workers = 1").text().replace("http://127.0.0.1:9", &upstream.url());
         let config = config.replace("access = \"off\"", "access = \"all\"");
         let weir = Weir::build(&config).file("sign_in.wasm", &module).start();
         let mut client = Client::connect(weir.http).await.unwrap();
@@ -222,17 +256,30 @@ async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
             }
             // The last one is settled before its line is written.
             eventually_async("the last one's end", async || {
-                let over = weir.output().events().into_iter().filter(|event| event["message"] == "request").count();
+                let over = weir
+                    .output()
+                    .events()
+                    .into_iter()
+                    .filter(|event| event["message"] == "request")
+                    .count();
                 if over == step { Ok(()) } else { Err(format!("{over} of {step}")) }
             })
             .await;
-            let reply = client.send(method, "/", &[("x-account", account)], bytes::Bytes::new()).await.unwrap();
+            let reply = client
+                .send(method, "/", &[("x-account", account)], bytes::Bytes::new())
+                .await
+                .unwrap();
             assert_eq!(reply.status, status, "step {step}: {reply:?}");
             if let Some(left) = left {
-                assert_eq!((reply.remaining("address"), reply.remaining("account")), left, "step {step}");
+                assert_eq!(
+                    (reply.remaining("address"), reply.remaining("account")),
+                    left,
+                    "step {step}"
+                );
             }
             if step == 0 && config.contains("engine = \"redis\"") {
-                // Redis does not know the script that gives back and asks for its text, which the next take would overtake.
+                // Redis does not know the script that gives back and asks for its text, which the
+                // next take would overtake.
                 eventually_async("both units given back", async || match counted(&redis) {
                     0 => Ok(()),
                     units => Err(format!("{units} units")),

@@ -27,7 +27,11 @@ async fn the_other_limit_is_charged_exactly_what_was_admitted(config: &Toml, ups
 #[tokio::test]
 async fn in_memory_a_limit_beside_one_that_refuses_is_charged_exactly_what_was_admitted() {
     let upstream = Upstream::start();
-    the_other_limit_is_charged_exactly_what_was_admitted(&simple(&upstream.url(), &[LARGE, SMALL]), &upstream).await;
+    the_other_limit_is_charged_exactly_what_was_admitted(
+        &simple(&upstream.url(), &[LARGE, SMALL]),
+        &upstream,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -41,12 +45,15 @@ const TENANTS: usize = 4;
 const CLIENT_QUOTA: i64 = 120;
 const TENANT_QUOTA: i64 = 40;
 
-/// One client's address under 120, each of four tenants under 40: of 160 that the tenants allow, the client allows 120.
+/// One client's address under 120, each of four tenants under 40: of 160 that the tenants allow,
+/// the client allows 120.
 fn two_tags(url: &str) -> Toml {
-    let client =
-        format!("name = \"client\", algorithm = \"fixed_window\", quota = {CLIENT_QUOTA}, period = \"1d\", key = \"{{client_ip}}\"");
-    let tenant =
-        format!("name = \"tenant\", algorithm = \"fixed_window\", quota = {TENANT_QUOTA}, period = \"1d\", key = \"{{header.x-tenant}}\"");
+    let client = format!(
+        "name = \"client\", algorithm = \"fixed_window\", quota = {CLIENT_QUOTA}, period = \"1d\", key = \"{{client_ip}}\""
+    );
+    let tenant = format!(
+        "name = \"tenant\", algorithm = \"fixed_window\", quota = {TENANT_QUOTA}, period = \"1d\", key = \"{{header.x-tenant}}\""
+    );
     simple(url, &[&client, &tenant])
 }
 
@@ -54,7 +61,11 @@ fn tenant(number: usize) -> Vec<(&'static str, String)> {
     vec![("x-tenant", format!("t{}", number % TENANTS))]
 }
 
-async fn never_over_and_afterwards_the_counters_equal_what_was_admitted(config: &Toml, upstream: &Upstream, proxies: usize) {
+async fn never_over_and_afterwards_the_counters_equal_what_was_admitted(
+    config: &Toml,
+    upstream: &Upstream,
+    proxies: usize,
+) {
     let proxies: Vec<Weir> = (0..proxies).map(|_| Weir::start(&config.text())).collect();
     let addresses: Vec<_> = proxies.iter().map(|weir| weir.http).collect();
     let tally = storm(&addresses, 64, 10, |number, turn| tenant(number + turn)).await;
@@ -62,7 +73,8 @@ async fn never_over_and_afterwards_the_counters_equal_what_was_admitted(config: 
     assert!(tally.count(200) <= CLIENT_QUOTA as u64, "{tally:?}");
     assert_eq!(upstream.count(), tally.count(200));
 
-    // Everybody is gone, so nothing is being rolled back for long: each counter must come to say what the upstream saw.
+    // Everybody is gone, so nothing is being rolled back for long: each counter must come to say
+    // what the upstream saw.
     let mut after = Tally::default();
     for number in 0..TENANTS {
         let name = format!("t{number}");
@@ -92,7 +104,11 @@ async fn never_over_and_afterwards_the_counters_equal_what_was_admitted(config: 
         if count == CLIENT_QUOTA as u64 { Ok(()) } else { Err(format!("{count} admitted")) }
     })
     .await;
-    assert!(admitted(upstream).values().all(|count| *count <= TENANT_QUOTA), "{:?}", admitted(upstream));
+    assert!(
+        admitted(upstream).values().all(|count| *count <= TENANT_QUOTA),
+        "{:?}",
+        admitted(upstream)
+    );
 }
 
 fn admitted(upstream: &Upstream) -> BTreeMap<String, i64> {
@@ -105,19 +121,32 @@ fn admitted(upstream: &Upstream) -> BTreeMap<String, i64> {
 
 fn equals(reply: &Reply, name: &str, upstream: &Upstream) -> Result<(), String> {
     let admitted = admitted(upstream);
-    let expected = (CLIENT_QUOTA - admitted.values().sum::<i64>(), TENANT_QUOTA - admitted.get(name).copied().unwrap_or(0));
+    let expected = (
+        CLIENT_QUOTA - admitted.values().sum::<i64>(),
+        TENANT_QUOTA - admitted.get(name).copied().unwrap_or(0),
+    );
     let told = (reply.remaining("client"), reply.remaining("tenant"));
-    if told == expected { Ok(()) } else { Err(format!("told {told:?}, expected {expected:?} by {admitted:?}")) }
+    if told == expected {
+        Ok(())
+    } else {
+        Err(format!("told {told:?}, expected {expected:?} by {admitted:?}"))
+    }
 }
 
 #[tokio::test]
 async fn in_memory_two_limits_under_two_tags_are_never_over_and_end_equal_to_what_was_admitted() {
     let upstream = Upstream::start();
-    never_over_and_afterwards_the_counters_equal_what_was_admitted(&two_tags(&upstream.url()), &upstream, 1).await;
+    never_over_and_afterwards_the_counters_equal_what_was_admitted(
+        &two_tags(&upstream.url()),
+        &upstream,
+        1,
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn on_a_cluster_two_limits_under_two_tags_are_never_over_and_end_equal_to_what_was_admitted() {
+async fn on_a_cluster_two_limits_under_two_tags_are_never_over_and_end_equal_to_what_was_admitted()
+{
     let (upstream, cluster) = (Upstream::start(), Cluster::start());
     let config = two_tags(&upstream.url()).redis("cluster", &cluster.addresses());
     never_over_and_afterwards_the_counters_equal_what_was_admitted(&config, &upstream, 2).await;

@@ -34,14 +34,19 @@ const NO_RATE: &str = "body_rate = \"0B\"\nsend_rate = \"0B\"";
 async fn drip(address: SocketAddr) -> String {
     let stream = connect_from(1, address).await;
     let (mut reading, mut writing) = stream.into_split();
-    writing.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n").await.unwrap();
+    writing
+        .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+        .await
+        .unwrap();
     let dripping = tokio::spawn(async move {
         while writing.write_all(b"x").await.is_ok() {
             tokio::time::sleep(DRIP).await;
         }
     });
     let mut reply = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut reply)).await.expect("never given up");
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut reply))
+        .await
+        .expect("never given up");
     dripping.abort();
     String::from_utf8_lossy(&reply).into_owned()
 }
@@ -64,7 +69,10 @@ async fn a_body_that_drips_is_408() {
             tokio::time::sleep(DRIP).await;
         }
     });
-    assert_eq!(tokio::time::timeout(PATIENCE, reply).await.expect("never given up").unwrap().status(), 408);
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, reply).await.expect("never given up").unwrap().status(),
+        408
+    );
     dripping.abort();
     assert_eq!(weir.metric("weir_upstream_ejections_total"), 0);
 }
@@ -74,7 +82,10 @@ async fn a_body_that_keeps_the_rate_passes() {
     let upstream = Upstream::start();
     let weir = Weir::start(&house(&upstream.url(), "", "").limit("body_rate = \"10B\"").text());
     let mut stream = connect_from(1, weir.http).await;
-    stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 50\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 50\r\n\r\n")
+        .await
+        .unwrap();
     for _ in 0..50 {
         stream.write_all(b"x").await.unwrap();
         tokio::time::sleep(DRIP).await;
@@ -98,7 +109,12 @@ async fn sip(mut stream: TcpStream, weir: &Weir, series: &str) {
 async fn a_reply_that_is_taken_too_slowly_is_cut() {
     let flood = Flood::start(Speaks::Http1);
     let weir = Weir::start(&house(&flood.url(), "", "").limit("send_rate = \"1GiB\"").text());
-    sip(connect_from(1, weir.http).await, &weir, "weir_connection_errors_total{cause=\"send_slow\"}").await;
+    sip(
+        connect_from(1, weir.http).await,
+        &weir,
+        "weir_connection_errors_total{cause=\"send_slow\"}",
+    )
+    .await;
     assert!(flood.sent() < LARGE);
 }
 
@@ -113,12 +129,20 @@ async fn a_whole_request_has_its_time() {
     let mut stream = connect_from(1, weir.http).await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut reply = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply)).await.expect("never given up").unwrap();
+    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply))
+        .await
+        .expect("never given up")
+        .unwrap();
     assert!(reply.starts_with("HTTP/1.1 504 "), "{reply}");
 
     // A reply that has begun is cut.
     let weir = Weir::start(&house(&flood.url(), "", timeout).limit(NO_RATE).text());
-    sip(connect_from(1, weir.http).await, &weir, "weir_connection_errors_total{cause=\"request_timeout\"}").await;
+    sip(
+        connect_from(1, weir.http).await,
+        &weir,
+        "weir_connection_errors_total{cause=\"request_timeout\"}",
+    )
+    .await;
     let stream = TcpStream::connect(weir.http).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
@@ -133,11 +157,15 @@ async fn a_whole_request_has_its_time() {
 #[tokio::test]
 async fn one_address_does_not_take_all_places_of_an_upstream() {
     let upstream = Upstream::start();
-    let weir = Weir::start(&house(&upstream.url(), "requests_per_worker = 20", "").limit(NO_RATE).text());
+    let weir =
+        Weir::start(&house(&upstream.url(), "requests_per_worker = 20", "").limit(NO_RATE).text());
     let mut slow = Vec::new();
     for _ in 0..30 {
         let mut stream = connect_from(1, weir.http).await;
-        stream.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx").await.unwrap();
+        stream
+            .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx")
+            .await
+            .unwrap();
         slow.push(stream);
     }
     // Half of the places, an eighth, and no more.
@@ -150,7 +178,10 @@ async fn one_address_does_not_take_all_places_of_an_upstream() {
         let mut stream = connect_from(2, weir.http).await;
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut reply = String::new();
-        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply)).await.expect("in time").unwrap();
+        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply))
+            .await
+            .expect("in time")
+            .unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     }
     assert_eq!(weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"}"), 0);

@@ -1,4 +1,5 @@
-//! Requests on which two parsers could disagree: refused, or passed on with exactly one meaning. Nothing hidden in a body ever arrives as a request.
+//! Requests on which two parsers could disagree: refused, or passed on with exactly one meaning.
+//! Nothing hidden in a body ever arrives as a request.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
-/// How long a raw client waits for more. Each case ends earlier, when the proxy closes the connection, as it must.
+/// How long a raw client waits for more. Each case ends earlier, when the proxy closes the
+/// connection, as it must.
 const SILENCE: Duration = Duration::from_secs(30);
 /// What must never arrive.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -38,7 +40,11 @@ fn ambiguous_framing_is_refused_and_the_connection_closed() {
         ("a bare CR in a value", "X: a\rb\r\n".to_owned()),
         ("a field without a name", ": x\r\n".to_owned()),
     ] {
-        let answer = raw(weir.http, format!("POST / HTTP/1.1\r\nHost: a\r\n{head}\r\n{HIDDEN}").as_bytes(), SILENCE);
+        let answer = raw(
+            weir.http,
+            format!("POST / HTTP/1.1\r\nHost: a\r\n{head}\r\n{HIDDEN}").as_bytes(),
+            SILENCE,
+        );
         assert_eq!(statuses(&answer), [400], "{name}: {answer:?}");
     }
     assert_eq!(upstream.count(), 0);
@@ -47,15 +53,19 @@ fn ambiguous_framing_is_refused_and_the_connection_closed() {
 #[test]
 fn chunked_beats_a_length_or_is_refused_and_the_connection_serves_nothing_more() {
     let (upstream, weir) = house();
-    let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}");
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}"
+    );
     let answer = raw(weir.http, request.as_bytes(), SILENCE);
-    // RFC 9112, 6.3: a server may take the chunks, and then must close. Either way /hidden is part of no request of ours.
+    // RFC 9112, 6.3: a server may take the chunks, and then must close. Either way /hidden is part
+    // of no request of ours.
     let statuses = statuses(&answer);
     assert!(statuses == [400] || statuses == [200], "{answer:?}");
     for seen in upstream.seen() {
         assert_eq!(seen.target, "/");
         assert!(
-            !(seen.header("content-length").is_some() && seen.header("transfer-encoding").is_some()),
+            !(seen.header("content-length").is_some()
+                && seen.header("transfer-encoding").is_some()),
             "both framings were passed on: {seen:?}"
         );
         assert!(seen.body.is_empty());
@@ -71,12 +81,17 @@ fn broken_chunks_end_the_request_on_both_sides() {
         ("a piece longer than its size", format!("1\r\nab\r\n0\r\n\r\n{HIDDEN}")),
         ("a bare LF after a size", format!("1;\nx\r\n0\r\n\r\n{HIDDEN}")),
     ] {
-        let request = format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+        let request =
+            format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
         let answer = raw(weir.http, request.as_bytes(), SILENCE);
         assert!(statuses(&answer).iter().all(|status| *status >= 400), "{name}: {answer:?}");
         assert!(statuses(&answer).len() <= 1, "{name}: what came after was served: {answer:?}");
     }
-    assert!(upstream.seen().is_empty(), "a broken body arrived as a whole one: {:?}", upstream.seen());
+    assert!(
+        upstream.seen().is_empty(),
+        "a broken body arrived as a whole one: {:?}",
+        upstream.seen()
+    );
 }
 
 #[test]
@@ -101,7 +116,11 @@ fn a_target_in_absolute_form_names_the_host_that_counts() {
     let answer = raw(weir.http, b"GET http://named.example/x?y HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n", SILENCE);
     assert_eq!(statuses(&answer), [200], "{answer:?}");
     let seen = upstream.only();
-    assert_eq!((seen.target.as_str(), seen.header("host").as_deref()), ("/x?y", Some("named.example")), "RFC 9112, 3.2.2: {seen:?}");
+    assert_eq!(
+        (seen.target.as_str(), seen.header("host").as_deref()),
+        ("/x?y", Some("named.example")),
+        "RFC 9112, 3.2.2: {seen:?}"
+    );
 }
 
 #[test]
@@ -114,7 +133,10 @@ fn tunnels_and_folded_lines_are_refused() {
         ("another version", "GET / HTTP/3.0\r\nHost: a\r\n\r\n"),
     ] {
         let answer = raw(weir.http, request.as_bytes(), SILENCE);
-        assert!(statuses(&answer).iter().all(|status| (400..=505).contains(status)), "{name}: {answer:?}");
+        assert!(
+            statuses(&answer).iter().all(|status| (400..=505).contains(status)),
+            "{name}: {answer:?}"
+        );
     }
     assert_eq!(upstream.count(), 0);
 }
@@ -124,7 +146,9 @@ fn pipelined_requests_are_each_counted_and_answered_in_order() {
     let (upstream, weir) = house();
     let mut request = String::new();
     for number in 0..5 {
-        request.push_str(&format!("POST /{number} HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"));
+        request.push_str(&format!(
+            "POST /{number} HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
+        ));
     }
     request.push_str("GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let answer = raw(weir.http, request.as_bytes(), Duration::from_secs(20));

@@ -63,11 +63,19 @@ fn login(url: &str, limit: &str, paths: &str) -> String {
         .policy("login", &[limit])
         .route("path = \"/api/login\"\nupstream = \"api\"\npolicy = \"login\"")
         .route("path = \"/*\"\nupstream = \"api\"");
-    if paths.is_empty() { config.text() } else { config.more(&format!("[server.paths]\n{paths}")).text() }
+    if paths.is_empty() {
+        config.text()
+    } else {
+        config.more(&format!("[server.paths]\n{paths}")).text()
+    }
 }
 
 fn ask(weir: &Weir, path: &str) -> (u16, String) {
-    let reply = raw(weir.http, format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(), PATIENCE);
+    let reply = raw(
+        weir.http,
+        format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
+        PATIENCE,
+    );
     (statuses(&reply).first().copied().unwrap_or_default(), reply)
 }
 
@@ -97,8 +105,19 @@ fn another_spelling_takes_the_limited_route_or_is_refused() {
 async fn over_http2_too() {
     let upstream = Upstream::start();
     let weir = Weir::start(&login(&upstream.url(), ONE, ""));
-    for (path, expected) in [("/api/login", 200), ("/API/login;x/", 429), ("/api%2Flogin", 400), ("/api/;x/login", 400), ("/api", 200)] {
-        let reply = curl(weir.http, &format!("http://api.example{path}"), &["--http2-prior-knowledge", "--path-as-is"]).await;
+    for (path, expected) in [
+        ("/api/login", 200),
+        ("/API/login;x/", 429),
+        ("/api%2Flogin", 400),
+        ("/api/;x/login", 400),
+        ("/api", 200),
+    ] {
+        let reply = curl(
+            weir.http,
+            &format!("http://api.example{path}"),
+            &["--http2-prior-knowledge", "--path-as-is"],
+        )
+        .await;
         assert_eq!((reply.version.as_str(), reply.status), ("2", expected), "{path}: {reply:?}");
     }
 }
@@ -131,10 +150,14 @@ fn a_part_of_the_path_is_one_key_in_any_spelling() {
     let weir = Weir::start(&config.text());
     assert_eq!(status(&weir, "/users/7;a"), 200);
     assert_eq!(upstream.only().target, "/v2/users/7;a");
-    for path in ["/users/7", "/users/7;b", "/users/%37", "/users/7/", "/USERS/7%3Bc", "/users;x/7;"] {
+    for path in ["/users/7", "/users/7;b", "/users/%37", "/users/7/", "/USERS/7%3Bc", "/users;x/7;"]
+    {
         assert_eq!(status(&weir, path), 429, "{path}");
     }
-    assert_eq!((status(&weir, "/users/8"), status(&weir, "/page"), status(&weir, "/page;x")), (200, 200, 429));
+    assert_eq!(
+        (status(&weir, "/users/8"), status(&weir, "/page"), status(&weir, "/page;x")),
+        (200, 200, 429)
+    );
 }
 
 #[test]
@@ -171,10 +194,22 @@ fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
     for path in ["/static/x", "/static", "/static/X;y/", "/status", "/Assets/x", "/docs/"] {
         assert!(!limited(path), "{path}");
     }
-    for path in ["/STATIC/x", "/static;x/y", "/status/", "/status;x", "/Status", "/assets/x", "/docs", "/other"] {
+    for path in [
+        "/STATIC/x",
+        "/static;x/y",
+        "/status/",
+        "/status;x",
+        "/Status",
+        "/assets/x",
+        "/docs",
+        "/other",
+    ] {
         assert!(limited(path), "{path}");
     }
-    assert_eq!((status(&weir, "/closed"), status(&weir, "/CLOSED/"), status(&weir, "/closed;x")), (403, 403, 403));
+    assert_eq!(
+        (status(&weir, "/closed"), status(&weir, "/CLOSED/"), status(&weir, "/closed;x")),
+        (403, 403, 403)
+    );
 }
 
 #[test]
@@ -186,7 +221,10 @@ fn a_redirect_to_the_final_slash_does_not_come_back_to_itself() {
         .route("path = \"/closed\"\nrespond = { status = 403 }")
         .route("path = \"/*\"\nupstream = \"api\"");
     let weir = Weir::start(&config.text());
-    assert_eq!((status(&weir, "/docs"), status(&weir, "/docs/"), status(&weir, "/DOCS")), (308, 200, 308));
+    assert_eq!(
+        (status(&weir, "/docs"), status(&weir, "/docs/"), status(&weir, "/DOCS")),
+        (308, 200, 308)
+    );
     assert_eq!((status(&weir, "/closed/"), status(&weir, "/Closed")), (403, 403));
 }
 
@@ -220,7 +258,8 @@ fn an_upstream_that_means_it_otherwise_has_its_options() {
 
 #[test]
 fn an_escaped_slash_does_not_reach_a_real_nginx_past_the_limit() {
-    let nginx = Nginx::start("location = /api/login { return 200 \"login\"; }\nlocation / { return 404; }");
+    let nginx =
+        Nginx::start("location = /api/login { return 200 \"login\"; }\nlocation / { return 404; }");
     // What there is to escape with.
     let kept = Weir::start(&login(&nginx.url(), ONE, "encoded_slash = \"keep\""));
     assert_eq!(status(&kept, "/api/login"), 200);
@@ -228,6 +267,10 @@ fn an_escaped_slash_does_not_reach_a_real_nginx_past_the_limit() {
     assert!(answered == 200 && reply.ends_with("login"), "{reply}");
     for (paths, expected) in [("", 400), ("encoded_slash = \"decode\"", 429)] {
         let weir = Weir::start(&login(&nginx.url(), ONE, paths));
-        assert_eq!((status(&weir, "/api/login"), status(&weir, "/api%2Flogin")), (200, expected), "{paths}");
+        assert_eq!(
+            (status(&weir, "/api/login"), status(&weir, "/api%2Flogin")),
+            (200, expected),
+            "{paths}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! HTTP/2 on both sides: streams in both directions at once, trailers, replies without a body, and refusals as gRPC reads them.
+//! HTTP/2 on both sides: streams in both directions at once, trailers, replies without a body, and
+//! refusals as gRPC reads them.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -42,8 +43,9 @@ impl http_body::Body for Pieces {
 
 type Reply = http::Response<BoxBody<Bytes, std::io::Error>>;
 
-/// Echoes: its reply's head goes out at once, then each piece as it comes, then `x-pieces` and the request's own trailers as trailers. A path that is a number
-/// is the status of a reply without a body.
+/// Echoes: its reply's head goes out at once, then each piece as it comes, then `x-pieces` and the
+/// request's own trailers as trailers. A path that is a number is the status of a reply without a
+/// body.
 async fn echo(request: http::Request<Incoming>) -> Result<Reply, Infallible> {
     let mut reply = http::Response::builder().header("content-type", "application/grpc");
     for name in ["te", "x-forwarded-for"] {
@@ -51,9 +53,15 @@ async fn echo(request: http::Request<Incoming>) -> Result<Reply, Infallible> {
             reply = reply.header(format!("x-saw-{name}"), value);
         }
     }
-    reply = reply.header("x-saw-authority", request.uri().authority().map_or("", |authority| authority.as_str()));
+    reply = reply.header(
+        "x-saw-authority",
+        request.uri().authority().map_or("", |authority| authority.as_str()),
+    );
     if let Ok(status) = request.uri().path().trim_start_matches('/').parse::<u16>() {
-        return Ok(reply.status(status).body(http_body_util::Empty::new().map_err(|never| match never {}).boxed()).unwrap());
+        return Ok(reply
+            .status(status)
+            .body(http_body_util::Empty::new().map_err(|never| match never {}).boxed())
+            .unwrap());
     }
     let (pieces, body) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -94,7 +102,10 @@ async fn weir(limit: &str) -> Weir {
 async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
     let url = format!("http://{}", upstream().await);
     let route = "name = \"calls\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"";
-    let config = Toml::new().upstream("api", &url, "protocol = \"h2\"").policy("public", &[limit]).route(route);
+    let config = Toml::new()
+        .upstream("api", &url, "protocol = \"h2\"")
+        .policy("public", &[limit])
+        .route(route);
     let config = match redis {
         Some(address) => config.redis("single", &[address]),
         None => config,
@@ -106,17 +117,29 @@ async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
 
 async fn connect(weir: &Weir) -> SendRequest<Pieces> {
     let stream = tokio::net::TcpStream::connect(weir.http).await.unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let (sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
 }
 
 /// A call that has begun: its reply's head is there, its request is not over.
-async fn call(sender: &mut SendRequest<Pieces>, method: &str, path: &str) -> (mpsc::Sender<Piece>, http::Response<Incoming>) {
+async fn call(
+    sender: &mut SendRequest<Pieces>,
+    method: &str,
+    path: &str,
+) -> (mpsc::Sender<Piece>, http::Response<Incoming>) {
     let (pieces, body) = mpsc::channel(1);
     let request = http::Request::builder().method(method).uri(format!("http://api.example{path}"));
-    let request = request.header("content-type", "application/grpc+proto").header("te", "trailers").body(Pieces(body)).unwrap();
-    let reply = timeout(PATIENCE, sender.send_request(request)).await.expect("a head before the request's end").unwrap();
+    let request = request
+        .header("content-type", "application/grpc+proto")
+        .header("te", "trailers")
+        .body(Pieces(body))
+        .unwrap();
+    let reply = timeout(PATIENCE, sender.send_request(request))
+        .await
+        .expect("a head before the request's end")
+        .unwrap();
     (pieces, reply)
 }
 
@@ -129,19 +152,33 @@ async fn both_directions_stream_at_once_and_end_in_trailers() {
     let weir = weir(MANY).await;
     let mut sender = connect(&weir).await;
     let (pieces, reply) = call(&mut sender, "POST", "/echo").await;
-    assert_eq!((reply.status().as_u16(), field(&reply, "x-saw-te"), field(&reply, "x-saw-authority")), (200, "trailers", "api.example"));
-    assert_eq!((field(&reply, "x-saw-x-forwarded-for"), field(&reply, "ratelimit").is_empty()), ("127.0.0.1", false));
+    assert_eq!(
+        (reply.status().as_u16(), field(&reply, "x-saw-te"), field(&reply, "x-saw-authority")),
+        (200, "trailers", "api.example")
+    );
+    assert_eq!(
+        (field(&reply, "x-saw-x-forwarded-for"), field(&reply, "ratelimit").is_empty()),
+        ("127.0.0.1", false)
+    );
     let mut body = reply.into_body();
     for text in ["one", "two", "three"] {
         pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
-        let frame = timeout(PATIENCE, body.frame()).await.expect("an echo while the request goes on").unwrap().unwrap();
+        let frame = timeout(PATIENCE, body.frame())
+            .await
+            .expect("an echo while the request goes on")
+            .unwrap()
+            .unwrap();
         assert_eq!(frame.into_data().unwrap(), text);
     }
     let trailers = [("x-sum", "6"), ("authorization", "forged"), ("x-forwarded-for", "1.1.1.1")];
-    let trailers = trailers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect();
+    let trailers = trailers
+        .iter()
+        .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
+        .collect();
     pieces.send(Ok(Frame::trailers(trailers))).await.unwrap();
     let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
-    let mut told: Vec<(&str, &str)> = trailers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+    let mut told: Vec<(&str, &str)> =
+        trailers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     told.sort_unstable();
     assert_eq!(told, [("grpc-status", "0"), ("x-pieces", "3"), ("x-sum", "6")]);
     assert!(body.frame().await.is_none());
@@ -161,7 +198,12 @@ async fn a_client_that_cancels_ends_its_call_alone() {
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
     assert_eq!(collected.to_bytes(), "still here");
     let failures = eventually_async("both access lines", async || {
-        let lines: Vec<_> = weir.output().events().into_iter().filter(|event| event["message"] == "request").collect();
+        let lines: Vec<_> = weir
+            .output()
+            .events()
+            .into_iter()
+            .filter(|event| event["message"] == "request")
+            .collect();
         if lines.len() == 2 {
             Ok(lines.iter().map(|line| line["failure"].to_string()).collect::<Vec<_>>())
         } else {
@@ -169,18 +211,26 @@ async fn a_client_that_cancels_ends_its_call_alone() {
         }
     })
     .await;
-    assert!(failures.contains(&"\"client-gone\"".to_owned()) && failures.contains(&"null".to_owned()), "{failures:?}");
+    assert!(
+        failures.contains(&"\"client-gone\"".to_owned()) && failures.contains(&"null".to_owned()),
+        "{failures:?}"
+    );
 }
 
 #[tokio::test]
 async fn replies_without_a_body_end_with_their_head() {
     let weir = weir(MANY).await;
     let mut sender = connect(&weir).await;
-    for (method, path, status) in [("HEAD", "/echo", 200), ("GET", "/204", 204), ("GET", "/304", 304), ("GET", "/200", 200)] {
+    for (method, path, status) in
+        [("HEAD", "/echo", 200), ("GET", "/204", 204), ("GET", "/304", 304), ("GET", "/200", 200)]
+    {
         let (pieces, reply) = call(&mut sender, method, path).await;
         drop(pieces);
         assert_eq!(reply.status().as_u16(), status, "{method} {path}");
-        let body = timeout(PATIENCE, reply.into_body().collect()).await.unwrap().unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        let body = timeout(PATIENCE, reply.into_body().collect())
+            .await
+            .unwrap()
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
         assert_eq!(body.to_bytes(), "", "{method} {path}");
     }
 }
@@ -192,16 +242,26 @@ async fn a_refused_call_ends_in_a_head_that_grpc_reads() {
     for _ in 0..2 {
         let (pieces, reply) = call(&mut sender, "POST", "/echo").await;
         drop(pieces);
-        assert_eq!(reply.into_body().collect().await.unwrap().trailers().unwrap()["grpc-status"], "0");
+        assert_eq!(
+            reply.into_body().collect().await.unwrap().trailers().unwrap()["grpc-status"],
+            "0"
+        );
     }
     let (_pieces, refused) = call(&mut sender, "POST", "/echo").await;
     assert_eq!(
-        (refused.status().as_u16(), field(&refused, "content-type"), field(&refused, "grpc-status")),
+        (
+            refused.status().as_u16(),
+            field(&refused, "content-type"),
+            field(&refused, "grpc-status")
+        ),
         (200, "application/grpc", "8")
     );
     let pushback: u64 = field(&refused, "grpc-retry-pushback-ms").parse().unwrap();
     let retry_after: u64 = field(&refused, "retry-after").parse().unwrap();
-    assert!(pushback.div_ceil(1_000) == retry_after && pushback > 0, "{pushback} ms, {retry_after} s");
+    assert!(
+        pushback.div_ceil(1_000) == retry_after && pushback > 0,
+        "{pushback} ms, {retry_after} s"
+    );
     assert!(hyper::body::Body::is_end_stream(refused.body()), "the head is all");
     let metric = "weir_requests_total{route=\"calls\",code=\"429\"}";
     assert_eq!(tokio::task::spawn_blocking(move || weir.metric(metric)).await.unwrap(), 1);
@@ -217,13 +277,21 @@ async fn a_place_in_flight_is_held_until_the_streams_end() {
         for resets in [false, true] {
             let (pieces, reply) = eventually_async("a free place", async || {
                 let (pieces, reply) = call(&mut sender, "POST", "/echo").await;
-                if field(&reply, "grpc-status").is_empty() { Ok((pieces, reply)) } else { Err(format!("{reply:?}")) }
+                if field(&reply, "grpc-status").is_empty() {
+                    Ok((pieces, reply))
+                } else {
+                    Err(format!("{reply:?}"))
+                }
             })
             .await;
             let mut body = reply.into_body();
             for text in ["one", "two"] {
                 let (_pieces, refused) = call(&mut sender, "POST", "/echo").await;
-                assert_eq!(field(&refused, "grpc-status"), "8", "{text}: its head is there, and its end is not");
+                assert_eq!(
+                    field(&refused, "grpc-status"),
+                    "8",
+                    "{text}: its head is there, and its end is not"
+                );
                 pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
                 timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
             }
@@ -235,9 +303,11 @@ async fn a_place_in_flight_is_held_until_the_streams_end() {
         }
         drop(sender);
         if store.is_some() {
-            eventually_async("no lease is left", async || match redis.connect().ask(&["KEYS", "*"]).list() {
-                [] => Ok(()),
-                keys => Err(format!("{keys:?}")),
+            eventually_async("no lease is left", async || {
+                match redis.connect().ask(&["KEYS", "*"]).list() {
+                    [] => Ok(()),
+                    keys => Err(format!("{keys:?}")),
+                }
             })
             .await;
         }

@@ -1,4 +1,5 @@
-//! TLS towards clients: versions, names, client certificates, and certificates that are renewed under load.
+//! TLS towards clients: versions, names, client certificates, and certificates that are renewed
+//! under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
+const LIMIT: &str =
+    "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
 fn secured(upstream: &Upstream) -> Toml {
     simple(&upstream.url(), &[LIMIT]).secured(&["api"])
@@ -21,19 +23,37 @@ fn secured(upstream: &Upstream) -> Toml {
 #[tokio::test]
 async fn curl_is_served_over_both_versions_of_http_and_the_upstream_knows_that_it_was_tls() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
-    let weir = Weir::build(&secured(&upstream).text()).identity("api", &pki.server(&[HOST])).file("ca.pem", pki.ca.as_bytes()).start();
+    let weir = Weir::build(&secured(&upstream).text())
+        .identity("api", &pki.server(&[HOST]))
+        .file("ca.pem", pki.ca.as_bytes())
+        .start();
     let ca = weir.folder().join("ca.pem").display().to_string();
-    for (version, arguments) in [("1.1", "--http1.1"), ("2", "--http2"), ("2", "--tlsv1.3"), ("2", "--tls-max=1.2")] {
+    for (version, arguments) in
+        [("1.1", "--http1.1"), ("2", "--http2"), ("2", "--tlsv1.3"), ("2", "--tls-max=1.2")]
+    {
         let arguments: Vec<&str> = arguments.split('=').chain(["--cacert", &ca]).collect();
         let reply = curl(weir.http, "https://api.example/x?y=1", &arguments).await;
-        assert_eq!((reply.exit, reply.status, reply.version.as_str()), (0, 200, version), "{reply:?}");
-        assert!(reply.text.contains("from upstream") && reply.text.to_lowercase().contains("ratelimit: \"day\""), "{reply:?}");
+        assert_eq!(
+            (reply.exit, reply.status, reply.version.as_str()),
+            (0, 200, version),
+            "{reply:?}"
+        );
+        assert!(
+            reply.text.contains("from upstream")
+                && reply.text.to_lowercase().contains("ratelimit: \"day\""),
+            "{reply:?}"
+        );
         let seen = upstream.last();
         assert_eq!(seen.header("x-forwarded-proto").as_deref(), Some("https"), "{seen:?}");
         assert_eq!(seen.target, "/x?y=1");
     }
     // Nothing older, nobody who does not trust us, nothing plain.
-    let old = curl(weir.http, "https://api.example/", &["--tls-max", "1.1", "--ciphers", "ALL:@SECLEVEL=0", "--cacert", &ca]).await;
+    let old = curl(
+        weir.http,
+        "https://api.example/",
+        &["--tls-max", "1.1", "--ciphers", "ALL:@SECLEVEL=0", "--cacert", &ca],
+    )
+    .await;
     assert_eq!((old.exit, old.status), (35, 0), "{old:?}");
     let stranger = curl(weir.http, "https://api.example/", &[]).await;
     assert_eq!((stranger.exit, stranger.status), (60, 0), "{stranger:?}");
@@ -42,12 +62,21 @@ async fn curl_is_served_over_both_versions_of_http_and_the_upstream_knows_that_i
     assert_eq!((plain.exit, plain.status), (0, 400), "{plain:?}");
     assert!(plain.text.contains("speaks HTTPS"), "{plain:?}");
     for cause in ["incompatible", "alert", "plain_text"] {
-        assert_eq!(weir.metric(&format!("weir_tls_handshakes_failed_total{{cause=\"{cause}\"}}")), 1, "{cause}");
+        assert_eq!(
+            weir.metric(&format!("weir_tls_handshakes_failed_total{{cause=\"{cause}\"}}")),
+            1,
+            "{cause}"
+        );
     }
 }
 
 /// Clients on TLS that send one request after another, each on one connection: half of them HTTP/2.
-async fn load(weir: &Weir, ca: &str, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU64>) -> tokio::task::JoinSet<Tally> {
+async fn load(
+    weir: &Weir,
+    ca: &str,
+    stop: &Arc<AtomicBool>,
+    answered: &Arc<AtomicU64>,
+) -> tokio::task::JoinSet<Tally> {
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..4 {
         let mut client = Http2::secured(weir.http, ca).await.unwrap();
@@ -97,23 +126,33 @@ async fn certificates_are_renewed_under_load_and_no_connection_notices() {
 #[tokio::test]
 async fn a_renewal_that_does_not_fit_is_refused_and_the_old_certificate_served_on() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
-    let weir = Weir::build(&secured(&upstream).text()).identity("api", &pki.server(&[HOST])).start();
+    let weir =
+        Weir::build(&secured(&upstream).text()).identity("api", &pki.server(&[HOST])).start();
     let before = shown(weir.http, &pki.ca).await.unwrap();
     std::fs::write(weir.folder().join("api.key"), pki.server(&[HOST]).key).unwrap();
     weir.await_reloads("refused", 1);
     assert!(shown(weir.http, &pki.ca).await.unwrap() == before);
     let status = weir.admin_page("/status").text();
-    assert!(status.contains("a key that does not fit the certificate") && status.contains("proxy.toml:3"), "{status}");
+    assert!(
+        status.contains("a key that does not fit the certificate")
+            && status.contains("proxy.toml:3"),
+        "{status}"
+    );
     // An address is kept; another certificate for it is not a restart.
     weir.renew("api", &pki.server(&[HOST]));
     weir.await_reloads("applied", 1);
-    assert!(!weir.output().says("this setting changed, but is applied only at a restart"), "{}", weir.output().tail(20));
+    assert!(
+        !weir.output().says("this setting changed, but is applied only at a restart"),
+        "{}",
+        weir.output().tail(20)
+    );
 }
 
 #[tokio::test]
 async fn a_certificate_that_expired_is_told_with_its_line_and_stops_nothing_else() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
-    let (code, _, told) = Weir::check(Weir::build(&secured(&upstream).text()).identity("api", &pki.expired(&[HOST])));
+    let (code, _, told) =
+        Weir::check(Weir::build(&secured(&upstream).text()).identity("api", &pki.expired(&[HOST])));
     assert_eq!(code, 0, "{told}");
     assert!(told.contains("proxy.toml:3") && told.contains("which expired on Jan  2"), "{told}");
 }
@@ -130,7 +169,11 @@ async fn clients_without_a_certificate_are_turned_away_where_one_is_required() {
         .start();
     let file = |name: &str| weir.folder().join(name).display().to_string();
     for (name, status) in [(None, 0), (Some("mallory"), 0), (Some("alice"), 200)] {
-        let (ca, pem, key) = (file("ca.pem"), file(&format!("{}.pem", name.unwrap_or(""))), file(&format!("{}.key", name.unwrap_or(""))));
+        let (ca, pem, key) = (
+            file("ca.pem"),
+            file(&format!("{}.pem", name.unwrap_or(""))),
+            file(&format!("{}.key", name.unwrap_or(""))),
+        );
         let mut arguments = vec!["--cacert", &ca];
         if name.is_some() {
             arguments.extend(["--cert", &pem, "--key", &key]);
@@ -147,7 +190,9 @@ async fn clients_without_a_certificate_are_turned_away_where_one_is_required() {
 async fn a_plain_and_a_secured_listener_stand_side_by_side() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
     let plain = "[[listeners]]\naddress = \"127.0.0.1:0\"\n";
-    let weir = Weir::build(&format!("{plain}{}", secured(&upstream).text())).identity("api", &pki.server(&[HOST])).start();
+    let weir = Weir::build(&format!("{plain}{}", secured(&upstream).text()))
+        .identity("api", &pki.server(&[HOST]))
+        .start();
     let mut client = Client::connect(weir.http).await.unwrap();
     assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
     assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("http"));
@@ -160,15 +205,22 @@ async fn a_plain_listener_becomes_a_secured_one_by_a_reload() {
     let weir = Weir::build(&plain.text()).identity("api", &pki.server(&[HOST])).start();
     let mut before = Client::connect(weir.http).await.unwrap();
     assert_eq!(before.get("/", &[]).await.unwrap().status, 200);
-    assert!(!weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds"));
+    assert!(
+        !weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds")
+    );
     weir.reload(&secured(&upstream).text(), "applied");
-    assert_eq!(Http2::secured(weir.http, &pki.ca).await.unwrap().get("/", &[]).await.unwrap().status, 200);
+    assert_eq!(
+        Http2::secured(weir.http, &pki.ca).await.unwrap().get("/", &[]).await.unwrap().status,
+        200
+    );
     assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("https"));
     assert_eq!(before.get("/", &[]).await.unwrap().status, 200);
     assert!(weir.metric("weir_certificates_expire_timestamp_seconds") > 60_000_000_000);
     // And back: nobody is to be woken by a certificate that is not served any more.
     weir.reload(&plain.text(), "applied");
-    assert!(!weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds"));
+    assert!(
+        !weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds")
+    );
 }
 
 #[tokio::test]
@@ -176,17 +228,29 @@ async fn a_client_is_counted_by_its_certificate() {
     let (pki, upstream) = (Pki::new(), Upstream::start());
     let policy = "[policies.partners]\nuse = \"keyed\"\n[[policies.partners.config.limits]]\nname = \"day\"\nalgorithm = \"fixed_window\"\n\
                   quota = 2\nperiod = \"1d\"\nkey = \"{tls.client.subject}\"\n";
-    let config = Toml::new().secured(&["api"]).listener("client_ca = \"ca.pem\"").upstream("api", &upstream.url(), "").more(policy);
-    let weir = Weir::build(&config.route("path = \"/*\"\nupstream = \"api\"\npolicy = \"partners\"").text())
-        .identity("api", &pki.server(&[HOST]))
-        .identity("alice", &pki.client("alice"))
-        .identity("bob", &pki.client("bob"))
-        .file("ca.pem", pki.ca.as_bytes())
-        .start();
+    let config = Toml::new()
+        .secured(&["api"])
+        .listener("client_ca = \"ca.pem\"")
+        .upstream("api", &upstream.url(), "")
+        .more(policy);
+    let weir = Weir::build(
+        &config.route("path = \"/*\"\nupstream = \"api\"\npolicy = \"partners\"").text(),
+    )
+    .identity("api", &pki.server(&[HOST]))
+    .identity("alice", &pki.client("alice"))
+    .identity("bob", &pki.client("bob"))
+    .file("ca.pem", pki.ca.as_bytes())
+    .start();
     let file = |name: String| weir.folder().join(name).display().to_string();
     for (name, expected) in [("alice", 200), ("alice", 200), ("alice", 429), ("bob", 200)] {
-        let (ca, pem, key) = (file("ca.pem".into()), file(format!("{name}.pem")), file(format!("{name}.key")));
-        let reply = curl(weir.http, "https://api.example/", &["--cacert", &ca, "--cert", &pem, "--key", &key]).await;
+        let (ca, pem, key) =
+            (file("ca.pem".into()), file(format!("{name}.pem")), file(format!("{name}.key")));
+        let reply = curl(
+            weir.http,
+            "https://api.example/",
+            &["--cacert", &ca, "--cert", &pem, "--key", &key],
+        )
+        .await;
         assert_eq!(reply.status, expected, "{name}: {reply:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Connections that become something else than HTTP: what passes through a tunnel, when there is none, and how it ends.
+//! Connections that become something else than HTTP: what passes through a tunnel, when there is
+//! none, and how it ends.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,10 +20,10 @@ const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, 
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 
 /// With a length that it must not have.
-const AGREED: &str =
-    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
+const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
 
-/// An upstream of raw connections: it keeps the heads that it got, answers each with the same bytes, and hands the connection on.
+/// An upstream of raw connections: it keeps the heads that it got, answers each with the same
+/// bytes, and hands the connection on.
 struct Raw {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
@@ -90,8 +91,9 @@ fn head(stream: &mut TcpStream) -> Option<String> {
 fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let request =
-        format!("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: k\r\n\r\n");
+    let request = format!(
+        "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: k\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).unwrap();
     let head = head(&mut stream).expect("an answer").to_lowercase();
     (stream, head)
@@ -121,12 +123,23 @@ fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
     let weir = Weir::start(&logged(&simple(&upstream.url(), &[MANY])));
     let (mut stream, answer) = ask(weir.http, "websocket");
     assert!(answer.starts_with("http/1.1 101 "), "{answer}");
-    for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: x", "ratelimit: \"day\";r=999"] {
+    for field in [
+        "connection: upgrade",
+        "upgrade: websocket",
+        "sec-websocket-accept: x",
+        "ratelimit: \"day\";r=999",
+    ] {
         assert!(answer.contains(&format!("\r\n{field}")), "{field}: {answer}");
     }
     assert!(!answer.contains("content-length"), "{answer}");
     let seen = upstream.last();
-    for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-key: k", "x-forwarded-for: 127.0.0.1", "host: a"] {
+    for field in [
+        "connection: upgrade",
+        "upgrade: websocket",
+        "sec-websocket-key: k",
+        "x-forwarded-for: 127.0.0.1",
+        "host: a",
+    ] {
         assert!(seen.contains(&format!("\r\n{field}\r\n")), "{field}: {seen}");
     }
     open(&weir, 1);
@@ -141,11 +154,23 @@ fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
     assert_eq!(weir.metric("weir_tunnels_total{ending=\"closed\"}"), 1);
     assert_eq!(weir.metric("weir_requests_total{route=\"api\",code=\"101\"}"), 1);
     let line = eventually("the access line", || {
-        weir.output().events().into_iter().find(|event| event["message"] == "request").ok_or_else(|| weir.output().tail(5))
+        weir.output()
+            .events()
+            .into_iter()
+            .find(|event| event["message"] == "request")
+            .ok_or_else(|| weir.output().tail(5))
     });
     let bytes = 5 + 8 + 300;
-    assert_eq!((&line["status"], &line["bytes"], &line["bytes_up"]), (&101.into(), &bytes.into(), &bytes.into()), "{line}");
-    assert_eq!((&line["decision"], &line["failure"]), (&"admitted".into(), &serde_json::Value::Null), "{line}");
+    assert_eq!(
+        (&line["status"], &line["bytes"], &line["bytes_up"]),
+        (&101.into(), &bytes.into(), &bytes.into()),
+        "{line}"
+    );
+    assert_eq!(
+        (&line["decision"], &line["failure"]),
+        (&"admitted".into(), &serde_json::Value::Null),
+        "{line}"
+    );
 }
 
 #[tokio::test]
@@ -154,11 +179,18 @@ async fn over_tls_it_passes_too_and_ends_as_tls_ends() {
     let config = simple(&upstream.url(), &[MANY]).secured(&["api"]);
     let weir = Weir::build(&config.text()).identity("api", &pki.server(&[HOST])).start();
     let mut stream = connect(weir.http, &tls::config(&pki.ca, &[b"http/1.1"])).await.unwrap();
-    let asked = format!("GET /chat HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly");
+    let asked = format!(
+        "GET /chat HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly"
+    );
     stream.write_all(asked.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"early") {
-        assert_ne!(timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap(), 0, "{}", String::from_utf8_lossy(&answer));
+        assert_ne!(
+            timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap(),
+            0,
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
     stream.shutdown().await.unwrap();
@@ -218,11 +250,13 @@ fn an_upstream_that_does_not_agree_answers_as_ever() {
 #[test]
 fn a_101_that_nobody_asked_for_or_to_something_else_is_a_502() {
     let upstream = Raw::echo();
-    let config = simple(&upstream.url(), &[MANY]).route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = [\"other\"]");
+    let config = simple(&upstream.url(), &[MANY])
+        .route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = [\"other\"]");
     let weir = Weir::start(&config.text());
     let (_, answer) = ask(weir.http, "other");
     assert!(answer.starts_with("http/1.1 502 "), "{answer}");
-    let answer = client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE);
+    let answer =
+        client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE);
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
 }
 
@@ -240,7 +274,8 @@ fn limits_come_first_and_a_refusal_is_a_plain_429() {
 #[test]
 fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
     let upstream = Raw::start("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", |_| {});
-    let config = simple(&upstream.url(), &[MANY]).route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = []");
+    let config = simple(&upstream.url(), &[MANY])
+        .route("path = \"/chat\"\nupstream = \"api\"\nupgrade.protocols = []");
     let weir = Weir::start(&config.text());
     for protocol in ["websocket", "h2c", "websocket, x"] {
         let (_, answer) = ask(weir.http, protocol);
@@ -254,7 +289,8 @@ fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
     ] {
         assert_eq!(
-            client::statuses(&client::raw(weir.http, request.as_bytes(), PATIENCE)).len() + usize::from(request.contains("1.0")),
+            client::statuses(&client::raw(weir.http, request.as_bytes(), PATIENCE)).len()
+                + usize::from(request.contains("1.0")),
             1,
             "{request}"
         );
@@ -265,7 +301,8 @@ fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
 #[test]
 fn silence_ends_a_tunnel() {
     let upstream = Raw::echo();
-    let config = simple(&upstream.url(), &[MANY]).route("path = \"/chat\"\nupstream = \"api\"\nupgrade.idle = \"300ms\"");
+    let config = simple(&upstream.url(), &[MANY])
+        .route("path = \"/chat\"\nupstream = \"api\"\nupgrade.idle = \"300ms\"");
     let weir = Weir::start(&config.text());
     let (mut stream, answer) = ask(weir.http, "websocket");
     assert!(answer.starts_with("http/1.1 101 "), "{answer}");
@@ -303,7 +340,9 @@ fn a_tunnel_survives_a_reload_and_is_waited_for_at_a_shutdown() {
     weir.reload(&config.clone().timeout("keep_alive = \"7s\"").text(), "applied");
     assert_eq!(say(&mut stream, "after the reload"), "after the reload");
     weir.signal(Signal::TERM);
-    eventually("nobody is accepted any more", || TcpStream::connect(weir.http).map_or(Ok(()), |_| Err("connected".into())));
+    eventually("nobody is accepted any more", || {
+        TcpStream::connect(weir.http).map_or(Ok(()), |_| Err("connected".into()))
+    });
     assert_eq!(say(&mut stream, "while draining"), "while draining");
     assert!(weir.running());
     drop(stream);
@@ -313,7 +352,8 @@ fn a_tunnel_survives_a_reload_and_is_waited_for_at_a_shutdown() {
 #[test]
 fn a_tunnel_does_not_outlast_the_grace_period() {
     let upstream = Raw::echo();
-    let mut weir = Weir::start(&simple(&upstream.url(), &[MANY]).server("shutdown_grace = \"200ms\"").text());
+    let mut weir =
+        Weir::start(&simple(&upstream.url(), &[MANY]).server("shutdown_grace = \"200ms\"").text());
     let (mut stream, _) = ask(weir.http, "websocket");
     assert_eq!(say(&mut stream, "hello"), "hello");
     weir.signal(Signal::TERM);
@@ -324,9 +364,16 @@ fn a_tunnel_does_not_outlast_the_grace_period() {
 #[test]
 fn a_place_in_flight_is_held_until_the_tunnels_end() {
     let redis = Redis::start();
-    let config = simple("http://127.0.0.1:9", &["name = \"in-flight\", algorithm = \"concurrency\", quota = 1"]);
+    let config = simple(
+        "http://127.0.0.1:9",
+        &["name = \"in-flight\", algorithm = \"concurrency\", quota = 1"],
+    );
     // A lease shorter than the tunnel lives: it is renewed.
-    let shared = config.clone().redis("single", &[redis.address]).text().replacen("[store]", "[store]\nlease = \"1s\"", 1);
+    let shared = config.clone().redis("single", &[redis.address]).text().replacen(
+        "[store]",
+        "[store]\nlease = \"1s\"",
+        1,
+    );
     for config in [config.text(), shared] {
         let upstream = Raw::echo();
         let weir = Weir::start(&config.replace("http://127.0.0.1:9", &upstream.url()));
@@ -356,7 +403,8 @@ fn a_place_in_flight_is_held_until_the_tunnels_end() {
 #[test]
 fn a_tunnel_that_a_shutdown_cuts_leaves_no_lease() {
     let (redis, upstream) = (Redis::start(), Raw::echo());
-    let config = simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
+    let config =
+        simple(&upstream.url(), &["name = \"in-flight\", algorithm = \"concurrency\", quota = 9"]);
     let config = config.server("shutdown_grace = \"200ms\"").redis("single", &[redis.address]);
     let mut weir = Weir::start(&config.text());
     let mut streams: Vec<TcpStream> = (0..3).map(|_| ask(weir.http, "websocket").0).collect();

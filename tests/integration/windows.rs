@@ -1,8 +1,11 @@
-//! The first millisecond of a window, on a real Redis: the limiter's own door, because a response tells whole seconds only.
+//! The first millisecond of a window, on a real Redis: the limiter's own door, because a response
+//! tells whole seconds only.
 //!
-//! The trap: a counter that trusts expiry finds the old count in a window's first moments, because a key lives through its whole last millisecond,
-//! and refuses. One caller asks as fast as it can, so the order of answers is the order of decisions, and these can be judged without a clock:
-//! while a window refuses, the time until the next one only falls. Where it has risen, a new window has begun, and a refusal there is the trap.
+//! The trap: a counter that trusts expiry finds the old count in a window's first moments, because
+//! a key lives through its whole last millisecond, and refuses. One caller asks as fast as it can,
+//! so the order of answers is the order of decisions, and these can be judged without a clock:
+//! while a window refuses, the time until the next one only falls. Where it has risen, a new window
+//! has begun, and a refusal there is the trap.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +21,15 @@ const WINDOW_MS: u64 = 25;
 const QUOTA: u64 = 5;
 /// Of 400 windows at 25 ms this is six times what they need.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Callers with keys of their own, so that scripts queue up before and behind those that are judged.
+/// Callers with keys of their own, so that scripts queue up before and behind those that are
+/// judged.
 const OTHERS: usize = 8;
 
 async fn every_window_begins_full(node: Node) {
-    let algorithm = Algorithm::FixedWindow { rate: Rate { amount: QUOTA, per_ms: WINDOW_MS }, alignment: Alignment::Clock };
+    let algorithm = Algorithm::FixedWindow {
+        rate: Rate { amount: QUOTA, per_ms: WINDOW_MS },
+        alignment: Alignment::Clock,
+    };
     let plan = |key: &str| one(key, algorithm.clone());
     let mut others = tokio::task::JoinSet::new();
     for number in 0..OTHERS {
@@ -49,11 +56,18 @@ async fn every_window_begins_full(node: Node) {
                 (windows, admitted_in_window) = (windows + 1, 0);
             }
             admitted_in_window += 1;
-            assert_eq!(limit.remaining, QUOTA - admitted_in_window, "window {windows} skipped a count");
+            assert_eq!(
+                limit.remaining,
+                QUOTA - admitted_in_window,
+                "window {windows} skipped a count"
+            );
         } else {
             let wait_us = limit.retry_after_us.expect("waiting helps");
             assert!(wait_us <= WINDOW_MS * 1000, "{wait_us} us of a window of {WINDOW_MS} ms");
-            assert_eq!(admitted_in_window, QUOTA, "window {windows} refused before its quota was used");
+            assert_eq!(
+                admitted_in_window, QUOTA,
+                "window {windows} refused before its quota was used"
+            );
             if let Some(before_us) = refused_until_us {
                 assert!(
                     wait_us <= before_us,
@@ -63,8 +77,12 @@ async fn every_window_begins_full(node: Node) {
             refused_until_us = Some(wait_us);
         }
     }
-    // Without refusals there is nothing to see: a machine that is too slow for this test must not pass it.
-    assert!(partial < WINDOWS / 2, "{partial} of {WINDOWS} windows ended before their quota was used");
+    // Without refusals there is nothing to see: a machine that is too slow for this test must not
+    // pass it.
+    assert!(
+        partial < WINDOWS / 2,
+        "{partial} of {WINDOWS} windows ended before their quota was used"
+    );
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
-//! Holds the house to its own rules: who may use whom, who may ask for the time, how long a file may be. Each finding says file, line, rule and why.
+//! Holds the house to its own rules: who may use whom, who may ask for the time, how long a file
+//! may be. Each finding says file, line, rule and why.
 //!
-//! `rules` are the tables, to be read beside ARCHITECTURE.md; `source` walks Rust with `syn`; `words` looks at what is not Rust. Each rule is shown to
-//! fire on a bad sample (`samples`), so that silence means that the house is tidy.
+//! `rules` are the tables, to be read beside ARCHITECTURE.md; `source` walks Rust with `syn`;
+//! `words` looks at what is not Rust. Each rule is shown to fire on a bad sample (`samples`), so
+//! that silence means that the house is tidy.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,6 +43,10 @@ struct File {
     text: String,
 }
 
+/// Where our Rust is.
+const SOURCES: &[&str] =
+    &["src", "tests", "policies", "wasm-sdk", "examples", "benches", "build", "build.rs"];
+
 #[test]
 fn rooms_keep_to_the_table_of_arrows() {
     let files = rust_under(&["src"]);
@@ -55,7 +61,14 @@ fn each_room_is_a_folder_with_a_door() {
 
 #[test]
 fn each_file_says_first_what_it_is_and_stays_short() {
-    settle(&words::heads_and_lengths(&rust_under(&["src", "tests", "policies", "wasm-sdk", "examples", "benches", "build.rs"])));
+    settle(&words::heads_and_lengths(&rust_under(SOURCES)));
+}
+
+#[test]
+fn comments_are_no_wider_than_code() {
+    let mut files = rust_under(SOURCES);
+    files.extend(tracked().into_iter().filter(|file| file.path.ends_with(".lua")));
+    settle(&words::comments(&files));
 }
 
 #[test]
@@ -95,17 +108,22 @@ fn rust_under(folders: &[&str]) -> Vec<File> {
     for folder in folders {
         walk(&top().join(folder), &mut paths);
     }
-    let rust = paths.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let rust = paths
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     rust.map(|path| load(&path).expect("a Rust file is UTF-8")).collect()
 }
 
 /// What git tracks, or everything where there is no git: text files only.
 fn tracked() -> Vec<File> {
-    let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(top()).output();
+    let listed =
+        std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(top()).output();
     let paths: Vec<PathBuf> = match listed {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).split('\0').filter(|path| !path.is_empty()).map(|path| top().join(path)).collect()
-        }
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
+            .split('\0')
+            .filter(|path| !path.is_empty())
+            .map(|path| top().join(path))
+            .collect(),
         _ => {
             let mut all = Vec::new();
             walk(top(), &mut all);
@@ -127,7 +145,8 @@ fn walk(path: &Path, found: &mut Vec<PathBuf>) {
         return;
     }
     let Ok(entries) = fs::read_dir(path) else { return };
-    let mut entries: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    let mut entries: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("a readable folder").path()).collect();
     entries.sort();
     for entry in entries {
         let name = entry.file_name().unwrap_or_default().to_string_lossy();

@@ -57,9 +57,15 @@ fn tests_may_use_any_room() {
     ] {
         assert_eq!(found("src/limit/mod.rs", good), [], "{good}");
     }
-    let files = [file("src/limit/mod.rs", "#[cfg(test)] mod tests;"), file("src/limit/tests.rs", "use crate::proxy::House;")];
+    let files = [
+        file("src/limit/mod.rs", "#[cfg(test)] mod tests;"),
+        file("src/limit/tests.rs", "use crate::proxy::House;"),
+    ];
     assert_eq!(source::check(&files), []);
-    let files = [file("src/limit/mod.rs", "mod tests;"), file("src/limit/tests.rs", "use crate::proxy::House;")];
+    let files = [
+        file("src/limit/mod.rs", "mod tests;"),
+        file("src/limit/tests.rs", "use crate::proxy::House;"),
+    ];
     assert_eq!(lines(&source::check(&files)), [(1, "arrow")]);
 }
 
@@ -93,7 +99,10 @@ fn a_crate_outside_its_room_is_found() {
     assert_eq!(found("src/proxy/mod.rs", "use wasmtime::Engine;"), [(1, "crate")]);
     assert_eq!(found("src/policy/mod.rs", "use ::http::Uri;"), [(1, "crate")]);
     assert_eq!(found("src/policy/mod.rs", "wasmtime::component::bindgen!({});"), []);
-    assert_eq!(found("src/policy/mod.rs", "fn f() { assert!(http::Uri::default()); }"), [(1, "crate")]);
+    assert_eq!(
+        found("src/policy/mod.rs", "fn f() { assert!(http::Uri::default()); }"),
+        [(1, "crate")]
+    );
     assert_eq!(found("src/telemetry/mod.rs", "use hyper::Request;"), [(1, "crate")]);
     assert_eq!(found("src/app/mod.rs", "use toml::Value;"), [(1, "crate")]);
     assert_eq!(found("src/listen/mod.rs", "use rustls::ServerConfig;"), []);
@@ -131,7 +140,8 @@ fn what_is_no_rust_is_a_finding_and_not_silence() {
 
 #[test]
 fn a_room_without_a_door_and_a_stranger_are_found() {
-    let mut house: Vec<File> = rules::ARROWS.iter().map(|(room, _)| file(&format!("src/{room}/mod.rs"), "")).collect();
+    let mut house: Vec<File> =
+        rules::ARROWS.iter().map(|(room, _)| file(&format!("src/{room}/mod.rs"), "")).collect();
     house.push(file("src/lib.rs", ""));
     assert_eq!(rules::doors(&house), []);
     house.push(file("src/helpers.rs", ""));
@@ -151,31 +161,64 @@ fn arrows_point_at_rooms_of_the_table_and_never_in_a_circle() {
         left.retain(|(_, uses)| uses.iter().any(|used| names.contains(used)));
         assert!(left.len() < before, "a circle among {names:?}");
     }
-    assert!(rules::ARROWS.iter().flat_map(|(_, uses)| uses.iter()).all(|used| rules::is_room(used)));
+    assert!(
+        rules::ARROWS.iter().flat_map(|(_, uses)| uses.iter()).all(|used| rules::is_room(used))
+    );
 }
 
 #[test]
 fn a_headless_and_an_endless_file_are_found() {
     let long = format!("//! Long.\n{}", "// x\n".repeat(rules::LINES_MAX));
-    let files = [file("src/a.rs", "use std::fmt;\n"), file("src/b.rs", &long), file("src/c.rs", "//! Good.\n")];
-    assert_eq!(lines(&words::heads_and_lengths(&files)), [(1, "head"), (rules::LINES_MAX + 1, "length")]);
+    let files = [
+        file("src/a.rs", "use std::fmt;\n"),
+        file("src/b.rs", &long),
+        file("src/c.rs", "//! Good.\n"),
+    ];
+    assert_eq!(
+        lines(&words::heads_and_lengths(&files)),
+        [(1, "head"), (rules::LINES_MAX + 1, "length")]
+    );
+}
+
+#[test]
+fn a_wide_comment_is_found_and_wide_code_in_one_is_not() {
+    let wide = "word ".repeat(25);
+    let rust = format!(
+        "//! {wide}\n    // {wide}\nlet x = \"{wide}\";\n/// ```\n/// {wide}\n/// ```\n/// | {wide}\n"
+    );
+    let lua = format!("-- {wide}\nlocal x = 1\n");
+    assert_eq!(lines(&words::comments(&[file("a.rs", &rust)])), [(1, "width"), (2, "width")]);
+    assert_eq!(lines(&words::comments(&[file("a.lua", &lua)])), [(1, "width")]);
 }
 
 #[test]
 fn a_metric_missing_from_the_readme_and_one_made_up_are_found() {
-    let names = "A \"weir_requests\" [\"route\"] \"Requests\";\n// \"weir_old\"\nname: \"weir_open\",\n";
-    let good = "## Metrics\n\n| `weir_requests_total` | x |\n| `weir_open` | x |\n\n## Next\nweir_other\n";
+    let names =
+        "A \"weir_requests\" [\"route\"] \"Requests\";\n// \"weir_old\"\nname: \"weir_open\",\n";
+    let good =
+        "## Metrics\n\n| `weir_requests_total` | x |\n| `weir_open` | x |\n\n## Next\nweir_other\n";
     assert_eq!(words::metrics(names, good), []);
     assert_eq!(words::metrics(names, "# No such section\n"), []);
     assert_eq!(lines(&words::metrics(names, "# T\n## Metrics\n`weir_open`\n")), [(2, "metrics")]);
-    assert_eq!(lines(&words::metrics(names, "## Metrics\nweir_open weir_requests\nweir_wrong\n")), [(3, "metrics")]);
+    assert_eq!(
+        lines(&words::metrics(names, "## Metrics\nweir_open weir_requests\nweir_wrong\n")),
+        [(3, "metrics")]
+    );
 }
 
 #[test]
 fn a_machines_folder_is_found() {
-    let bad = |folder: &str| lines(&words::machine_paths(&[file("a.md", &format!("see\n\"/{folder}/me/x\"\n"))]));
+    let bad = |folder: &str| {
+        lines(&words::machine_paths(&[file("a.md", &format!("see\n\"/{folder}/me/x\"\n"))]))
+    };
     for folder in ["root", "home", "Users", "work"] {
         assert_eq!(bad(folder), [(2, "machine")], "{folder}");
     }
-    assert_eq!(words::machine_paths(&[file("a.md", "https://example.com/home/x target/Users/y $HOME/x\n")]), []);
+    assert_eq!(
+        words::machine_paths(&[file(
+            "a.md",
+            "https://example.com/home/x target/Users/y $HOME/x\n"
+        )]),
+        []
+    );
 }

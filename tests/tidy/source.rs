@@ -1,6 +1,8 @@
-//! Walks Rust sources under `src/`: paths between rooms, crates in the wrong room, and who asks the system for the time.
+//! Walks Rust sources under `src/`: paths between rooms, crates in the wrong room, and who asks the
+//! system for the time.
 //!
-//! Code under `cfg(test)` is exempt: a room's tests may stand beside any other. Paths inside macros' arguments are seen as well, as tokens.
+//! Code under `cfg(test)` is exempt: a room's tests may stand beside any other. Paths inside
+//! macros' arguments are seen as well, as tokens.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +18,20 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     for file in files {
         match syn::parse_file(&file.text) {
             Ok(tree) => parsed.push((file, tree)),
-            Err(error) => {
-                findings.push(Finding { file: file.path.clone(), line: error.span().start().line, rule: "parse", why: error.to_string() })
-            }
+            Err(error) => findings.push(Finding {
+                file: file.path.clone(),
+                line: error.span().start().line,
+                rule: "parse",
+                why: error.to_string(),
+            }),
         }
     }
-    let test_only: Vec<String> = parsed.iter().flat_map(|(file, tree)| test_modules(&file.path, tree)).collect();
+    let test_only: Vec<String> =
+        parsed.iter().flat_map(|(file, tree)| test_modules(&file.path, tree)).collect();
     for (file, tree) in &parsed {
-        let exempt = test_only.iter().any(|stem| file.path == format!("{stem}.rs") || file.path.starts_with(&format!("{stem}/")));
+        let exempt = test_only.iter().any(|stem| {
+            file.path == format!("{stem}.rs") || file.path.starts_with(&format!("{stem}/"))
+        });
         if !exempt {
             let mut walker = Walker::new(&file.path, tree);
             walker.visit_file(tree);
@@ -37,7 +45,9 @@ pub fn check(files: &[File]) -> Vec<Finding> {
 fn test_modules(path: &str, tree: &syn::File) -> Vec<String> {
     let stem = path.strip_suffix("/mod.rs").or_else(|| path.strip_suffix(".rs")).unwrap_or(path);
     let declared = tree.items.iter().filter_map(|item| match item {
-        syn::Item::Mod(module) if module.content.is_none() && for_tests(&module.attrs) => Some(format!("{stem}/{}", module.ident)),
+        syn::Item::Mod(module) if module.content.is_none() && for_tests(&module.attrs) => {
+            Some(format!("{stem}/{}", module.ident))
+        }
         _ => None,
     });
     declared.collect()
@@ -45,7 +55,8 @@ fn test_modules(path: &str, tree: &syn::File) -> Vec<String> {
 
 struct Walker {
     path: String,
-    /// The file's module, from the crate's top: `["limit", "keys"]`. Inline modules are pushed while they are walked.
+    /// The file's module, from the crate's top: `["limit", "keys"]`. Inline modules are pushed
+    /// while they are walked.
     module: Vec<String>,
     /// Modules declared here: their names hide crates of the same name.
     local: BTreeSet<String>,
@@ -57,8 +68,13 @@ struct Walker {
 impl Walker {
     fn new(path: &str, tree: &syn::File) -> Self {
         let inner = path.strip_prefix("src/").unwrap_or(path);
-        let stem = inner.strip_suffix("/mod.rs").or_else(|| inner.strip_suffix(".rs")).unwrap_or(inner);
-        let module = if stem == "lib" || stem == "main" { Vec::new() } else { stem.split('/').map(str::to_owned).collect() };
+        let stem =
+            inner.strip_suffix("/mod.rs").or_else(|| inner.strip_suffix(".rs")).unwrap_or(inner);
+        let module = if stem == "lib" || stem == "main" {
+            Vec::new()
+        } else {
+            stem.split('/').map(str::to_owned).collect()
+        };
         let mut uses = Vec::new();
         for item in &tree.items {
             if let syn::Item::Use(item) = item {
@@ -106,7 +122,8 @@ impl Walker {
             "weir" if main => Some(segments[1..].to_vec()),
             "self" | "super" => {
                 let ups = segments.iter().take_while(|segment| *segment == "super").count();
-                let rest = segments.iter().skip_while(|segment| *segment == "self" || *segment == "super");
+                let rest =
+                    segments.iter().skip_while(|segment| *segment == "self" || *segment == "super");
                 let kept = self.module.len().saturating_sub(ups);
                 Some(self.module[..kept].iter().chain(rest).cloned().collect())
             }
@@ -128,10 +145,15 @@ impl Walker {
             self.find(span, "arrow", format!("`crate::{target}` is no room"));
         } else if !rules::may_use(&room, target) {
             self.find(span, "arrow", format!("`{room}` may not use `{target}`"));
-        } else if let Some((.., items)) = NARROW.iter().find(|(from, to, _)| *from == room && *to == target)
+        } else if let Some((.., items)) =
+            NARROW.iter().find(|(from, to, _)| *from == room && *to == target)
             && !absolute.get(1).is_some_and(|item| items.contains(&item.as_str()))
         {
-            self.find(span, "arrow", format!("of `{target}`, `{room}` may name only {}", items.join(" and ")));
+            self.find(
+                span,
+                "arrow",
+                format!("of `{target}`, `{room}` may name only {}", items.join(" and ")),
+            );
         }
     }
 
@@ -150,9 +172,14 @@ impl Walker {
     fn check_time(&mut self, segments: &[String], span: Span) {
         let [.., kind, verb] = segments else { return };
         let asks = verb == "now" && (kind == "Instant" || kind == "SystemTime");
-        let tokio = segments[0] == "tokio" || (segments.len() == 2 && kind == "Instant" && self.tokio_instant);
+        let tokio = segments[0] == "tokio"
+            || (segments.len() == 2 && kind == "Instant" && self.tokio_instant);
         if asks && !tokio && self.room() != Some("clock") {
-            self.find(span, "time", format!("`{kind}::now` is clock's: use crate::clock, so that a test can hold time"));
+            self.find(
+                span,
+                "time",
+                format!("`{kind}::now` is clock's: use crate::clock, so that a test can hold time"),
+            );
         }
     }
 }
@@ -182,16 +209,26 @@ impl<'ast> Visit<'ast> for Walker {
         for used in uses {
             // An alias would hide the clock from `check_time`.
             let tokio = used.segments.first().is_some_and(|first| first == "tokio");
-            let hidden = used.renamed && !tokio && matches!(used.segments.last().map(String::as_str), Some("Instant" | "SystemTime"));
+            let hidden = used.renamed
+                && !tokio
+                && matches!(
+                    used.segments.last().map(String::as_str),
+                    Some("Instant" | "SystemTime")
+                );
             if hidden && self.room() != Some("clock") {
-                self.find(used.span, "time", "a clock's type keeps its name, so that asking it can be seen".into());
+                self.find(
+                    used.span,
+                    "time",
+                    "a clock's type keeps its name, so that asking it can be seen".into(),
+                );
             }
             self.check(&used.segments, used.span);
         }
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let segments: Vec<String> =
+            path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if let Some(first) = path.segments.first() {
             self.check(&segments, first.ident.span());
         }
@@ -215,7 +252,8 @@ struct Used {
 
 fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, found: &mut Vec<Used>) {
     let mut add = |before: &[String], last: &str, span: Span, renamed: bool| {
-        let segments = before.iter().cloned().chain((last != "self").then(|| last.to_owned())).collect();
+        let segments =
+            before.iter().cloned().chain((last != "self").then(|| last.to_owned())).collect();
         found.push(Used { segments, span, renamed });
     };
     match tree {
@@ -227,7 +265,9 @@ fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, found: &mut Vec<Used>)
         syn::UseTree::Name(name) => add(before, &name.ident.to_string(), name.ident.span(), false),
         syn::UseTree::Rename(name) => add(before, &name.ident.to_string(), name.ident.span(), true),
         syn::UseTree::Glob(glob) => add(before, "*", glob.star_token.spans[0], false),
-        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, before, found)),
+        syn::UseTree::Group(group) => {
+            group.items.iter().for_each(|tree| flatten(tree, before, found))
+        }
     }
 }
 
@@ -265,7 +305,9 @@ fn for_tests(attributes: &[syn::Attribute]) -> bool {
         }
         let syn::Meta::List(list) = &attribute.meta else { return false };
         let words: Vec<String> = words(&list.tokens);
-        attribute.path().is_ident("cfg") && words.iter().any(|word| word == "test") && !words.iter().any(|word| word == "not")
+        attribute.path().is_ident("cfg")
+            && words.iter().any(|word| word == "test")
+            && !words.iter().any(|word| word == "not")
     })
 }
 

@@ -1,8 +1,9 @@
-//! Rules on texts: a file's first line and its length, the README's table of metrics, and no paths of somebody's machine.
+//! Rules on texts: a file's first line and its length, the README's table of metrics, and no paths
+//! of somebody's machine.
 
 use std::collections::BTreeSet;
 
-use super::rules::LINES_MAX;
+use super::rules::{COMMENT_CHARS_MAX, LINES_MAX};
 use super::{File, Finding};
 
 pub fn heads_and_lengths(files: &[File]) -> Vec<Finding> {
@@ -14,16 +15,51 @@ pub fn heads_and_lengths(files: &[File]) -> Vec<Finding> {
         }
         let lines = file.text.lines().count();
         if lines > LINES_MAX {
-            let why = format!("{lines} lines; at most {LINES_MAX}: split it by what its parts are for");
-            findings.push(Finding { file: file.path.clone(), line: LINES_MAX + 1, rule: "length", why });
+            let why =
+                format!("{lines} lines; at most {LINES_MAX}: split it by what its parts are for");
+            findings.push(Finding {
+                file: file.path.clone(),
+                line: LINES_MAX + 1,
+                rule: "length",
+                why,
+            });
         }
     }
     findings
 }
 
-/// Every metric named in `names` (the text of telemetry/names.rs) stands in the README's `## Metrics`, and nothing else does.
+/// Comments are as wide as code at most. Tables, links and code in comments can't be broken.
+pub fn comments(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        let marker = if file.path.ends_with(".lua") { "--" } else { "//" };
+        let mut code = false;
+        for (number, line) in (1..).zip(file.text.lines()) {
+            let Some(comment) = line.trim_start().strip_prefix(marker) else { continue };
+            let text = comment.trim_start_matches(['/', '!', '-']).trim_start();
+            code ^= text.starts_with("```");
+            let kept = code || text.starts_with(['|', '#']) || !text.contains(' ');
+            let chars = line.chars().count();
+            if chars > COMMENT_CHARS_MAX && !kept {
+                let why = format!("{chars} characters; at most {COMMENT_CHARS_MAX}");
+                findings.push(Finding {
+                    file: file.path.clone(),
+                    line: number,
+                    rule: "width",
+                    why,
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// Every metric named in `names` (the text of telemetry/names.rs) stands in the README's `##
+/// Metrics`, and nothing else does.
 pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
-    let Some(start) = readme.lines().position(|line| line.trim_end() == "## Metrics") else { return Vec::new() };
+    let Some(start) = readme.lines().position(|line| line.trim_end() == "## Metrics") else {
+        return Vec::new();
+    };
     let section: Vec<(usize, &str)> = readme
         .lines()
         .enumerate()
@@ -31,12 +67,18 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
         .take_while(|(_, line)| !line.starts_with("## "))
         .map(|(at, line)| (at + 1, line))
         .collect();
-    let known: BTreeSet<String> = names.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(quoted_metrics).collect();
+    let known: BTreeSet<String> = names
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(quoted_metrics)
+        .collect();
     let mut shown = BTreeSet::new();
     let mut findings = Vec::new();
     for (line, text) in section {
         for word in metric_words(text) {
-            let name = known.get(&word).or_else(|| known.get(word.strip_suffix("_total").unwrap_or(&word)));
+            let name = known
+                .get(&word)
+                .or_else(|| known.get(word.strip_suffix("_total").unwrap_or(&word)));
             match name {
                 Some(name) => drop(shown.insert(name.clone())),
                 None => findings.push(Finding {
@@ -58,13 +100,17 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
 fn quoted_metrics(line: &str) -> Vec<String> {
     let strings = line.split('"').skip(1).step_by(2);
     strings
-        .filter(|text| text.starts_with("weir_") && metric_words(text).first().is_some_and(|word| word == text))
+        .filter(|text| {
+            text.starts_with("weir_") && metric_words(text).first().is_some_and(|word| word == text)
+        })
         .map(str::to_owned)
         .collect()
 }
 
 fn metric_words(text: &str) -> Vec<String> {
-    let words = text.split(|letter: char| !(letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_'));
+    let words = text.split(|letter: char| {
+        !(letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_')
+    });
     words.filter(|word| word.starts_with("weir_")).map(str::to_owned).collect()
 }
 
@@ -75,14 +121,21 @@ pub fn machine_paths(files: &[File]) -> Vec<Finding> {
     for file in files {
         for (at, line) in file.text.lines().enumerate() {
             for folder in &folders {
-                // Inside a longer path or URL it is no machine's folder: `https://example.com/home/x`, `target/home/`.
+                // Inside a longer path or URL it is no machine's folder:
+                // `https://example.com/home/x`, `target/home/`.
                 let starts = line.match_indices(folder.as_str()).any(|(index, _)| {
                     let before = line[..index].chars().next_back();
-                    !before.is_some_and(|letter| letter.is_alphanumeric() || "._-*/}".contains(letter))
+                    !before
+                        .is_some_and(|letter| letter.is_alphanumeric() || "._-*/}".contains(letter))
                 });
                 if starts {
                     let why = format!("`{folder}` is a folder of somebody's machine");
-                    findings.push(Finding { file: file.path.clone(), line: at + 1, rule: "machine", why });
+                    findings.push(Finding {
+                        file: file.path.clone(),
+                        line: at + 1,
+                        rule: "machine",
+                        why,
+                    });
                 }
             }
         }

@@ -1,11 +1,14 @@
-//! Short ways to write what a policy answers. The types are the contract's own; what is not set here has the contract's plain default.
+//! Short ways to write what a policy answers. The types are the contract's own; what is not set
+//! here has the contract's plain default.
 
 use std::time::Duration;
 
-use crate::bindings::weir::policy::types::{Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets};
+use crate::bindings::weir::policy::types::{
+    Bucket, FixedWindow, LeakyBucket, Script, SlidingBuckets,
+};
 use crate::{
-    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback, Limit, Manifest, Quota, Rate, Refund,
-    Verdict,
+    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback,
+    Limit, Manifest, Quota, Rate, Refund, Verdict,
 };
 
 impl Decision {
@@ -38,7 +41,8 @@ impl Decision {
         Self::of(Verdict::Deny(denial))
     }
 
-    /// Sets a field on the request to the upstream. Framing, hop-by-hop fields and Host are refused.
+    /// Sets a field on the request to the upstream. Framing, hop-by-hop fields and Host are
+    /// refused.
     #[must_use]
     pub fn upstream_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.upstream_headers.push((name.into(), value.into()));
@@ -145,7 +149,8 @@ impl Limit {
 }
 
 impl Adjustment {
-    /// Gives `units` of what the request took back, at most what it took. The limit's refund must be [`Refund::BySettle`].
+    /// Gives `units` of what the request took back, at most what it took. The limit's refund must
+    /// be [`Refund::BySettle`].
     #[must_use]
     pub fn give_back(limit: impl Into<String>, units: u64) -> Self {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_sub_unsigned(units)) }
@@ -157,7 +162,8 @@ impl Adjustment {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_add_unsigned(units)) }
     }
 
-    /// Forgets the limit's counter: the whole allowance of its key is back. The limit's refund must be [`Refund::BySettle`].
+    /// Forgets the limit's counter: the whole allowance of its key is back. The limit's refund must
+    /// be [`Refund::BySettle`].
     #[must_use]
     pub fn reset(limit: impl Into<String>) -> Self {
         Self { limit: limit.into(), change: Change::Reset }
@@ -168,7 +174,10 @@ impl Algorithm {
     /// At most `quota` in each window of `period`, which begins with its first request.
     #[must_use]
     pub fn fixed_window(quota: u64, period: Duration) -> Self {
-        Self::FixedWindow(FixedWindow { rate: rate(quota, period), alignment: Alignment::FirstRequest })
+        Self::FixedWindow(FixedWindow {
+            rate: rate(quota, period),
+            alignment: Alignment::FirstRequest,
+        })
     }
 
     /// `quota` each `period` on average, and at most `burst` at once.
@@ -201,10 +210,15 @@ impl Algorithm {
         Self::SlidingWindowBuckets(SlidingBuckets { rate: rate(quota, period), buckets })
     }
 
-    /// `burst` pass at once, what comes early by at most `max_delay` waits for its turn, the rest is refused. One in a decision.
+    /// `burst` pass at once, what comes early by at most `max_delay` waits for its turn, the rest
+    /// is refused. One in a decision.
     #[must_use]
     pub fn leaky_bucket(quota: u64, period: Duration, burst: u64, max_delay: Duration) -> Self {
-        Self::LeakyBucket(LeakyBucket { burst, rate: rate(quota, period), max_delay_ms: milliseconds(max_delay) })
+        Self::LeakyBucket(LeakyBucket {
+            burst,
+            rate: rate(quota, period),
+            max_delay_ms: milliseconds(max_delay),
+        })
     }
 
     /// At most `in_flight` requests at the same time.
@@ -219,10 +233,17 @@ impl Algorithm {
         Self::Script(Script { name: name.into(), arguments: arguments.into() })
     }
 
-    /// At most `quota` in each period of a calendar: UTC, months from their first day. [`Quota`] itself says other zones and days.
+    /// At most `quota` in each period of a calendar: UTC, months from their first day. [`Quota`]
+    /// itself says other zones and days.
     #[must_use]
     pub fn quota(quota: u64, calendar: Calendar) -> Self {
-        Self::Quota(Quota { amount: quota, calendar, time_zone: "UTC".to_owned(), anchor_day: 1, conditional: true })
+        Self::Quota(Quota {
+            amount: quota,
+            calendar,
+            time_zone: "UTC".to_owned(),
+            anchor_day: 1,
+            conditional: true,
+        })
     }
 }
 

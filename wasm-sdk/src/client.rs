@@ -1,4 +1,5 @@
-//! Who a client is, by address: an IPv4 address, or a network of IPv6 addresses. Knows nothing of how the proxy found the address.
+//! Who a client is, by address: an IPv4 address, or a network of IPv6 addresses. Knows nothing of
+//! how the proxy found the address.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,7 +17,8 @@ const IPV6_BITS: u8 = 128;
 
 /// Bits of an IPv6 address that make one client, 64 by default: use it as the type of a setting.
 ///
-/// Whoever has one IPv6 address mostly has its whole network: counted by single addresses, such a client would have 2^64 allowances.
+/// Whoever has one IPv6 address mostly has its whole network: counted by single addresses, such a
+/// client would have 2^64 allowances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Prefix(u8);
 
@@ -64,7 +66,8 @@ impl Ipv6Prefix {
 }
 
 impl Client<'_> {
-    /// The key that stands for the client where it has no key of its own: it begins as no key does that a [`Template`](crate::Template) renders.
+    /// The key that stands for the client where it has no key of its own: it begins as no key does
+    /// that a [`Template`](crate::Template) renders.
     #[must_use]
     pub fn key(&self) -> String {
         address_key(&self.text)
@@ -86,7 +89,8 @@ impl<'de> Deserialize<'de> for Ipv6Prefix {
 
 /// A network, or an address alone; IPv4 written as IPv6 is IPv4.
 pub(crate) fn network(text: &str) -> Option<IpNet> {
-    let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
+    let network =
+        text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
     let as_v4 = match network {
         IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
         IpNet::V4(_) => None,
@@ -130,7 +134,8 @@ mod tests {
     #[test]
     fn a_prefix_has_at_most_all_bits() {
         assert_eq!(serde_json::from_str::<Ipv6Prefix>("128").unwrap(), Ipv6Prefix(128));
-        for (text, part) in [("129", "found 129, expected 0 to 128"), ("-1", "-1"), ("\"x\"", "x")] {
+        for (text, part) in [("129", "found 129, expected 0 to 128"), ("-1", "-1"), ("\"x\"", "x")]
+        {
             let error = serde_json::from_str::<Ipv6Prefix>(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }

@@ -1,4 +1,5 @@
-//! Which requests something is about: `bypass = ["10.0.0.0/8", { header.x-internal = "yes" }]`, `when = { method = ["POST", "PUT"] }`.
+//! Which requests something is about: `bypass = ["10.0.0.0/8", { header.x-internal = "yes" }]`,
+//! `when = { method = ["POST", "PUT"] }`.
 
 use std::net::IpAddr;
 
@@ -21,9 +22,11 @@ const NETWORK: &str = "an address or a network, such as \"192.0.2.1\" or \"10.0.
 
 /// A list of conditions on a request, of which one is enough: use it as the type of a setting.
 ///
-/// Each is an address or a network (`"10.0.0.0/8"`), or a table of facts that must all be as it says: `{ header.x-internal = "yes", method = "GET" }`.
-/// Several values of one fact are written as a list, of which one is enough. A value is what the fact says, whole; `"*"` stands for any, `"sha256:HEX"` for
-/// one that stays unknown, and a `path` may end in `/*`, as in a route. `client_ip` takes addresses and networks.
+/// Each is an address or a network (`"10.0.0.0/8"`), or a table of facts that must all be as it
+/// says: `{ header.x-internal = "yes", method = "GET" }`. Several values of one fact are written as
+/// a list, of which one is enough. A value is what the fact says, whole; `"*"` stands for any,
+/// `"sha256:HEX"` for one that stays unknown, and a `path` may end in `/*`, as in a route.
+/// `client_ip` takes addresses and networks.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
     any: Vec<Vec<Condition>>,
@@ -51,13 +54,16 @@ impl Conditions {
         self.any.iter().flatten().map(|condition| condition.fact.as_str())
     }
 
-    /// Whether one holds beyond doubt: for what loosens. A fact with several values fulfils nothing, since one of them may be the client's invention beside
-    /// what a gateway wrote.
+    /// Whether one holds beyond doubt: for what loosens. A fact with several values fulfils
+    /// nothing, since one of them may be the client's invention beside what a gateway wrote.
     #[must_use]
     pub fn hold(&self, facts: &Facts) -> bool {
         let only = |condition: &Condition| {
             let mut values = facts.all(&condition.fact);
-            values.next().filter(|_| values.next().is_none()).is_some_and(|value| condition.allows(value))
+            values
+                .next()
+                .filter(|_| values.next().is_none())
+                .is_some_and(|value| condition.allows(value))
         };
         self.any.iter().any(|all| all.iter().all(only))
     }
@@ -67,16 +73,23 @@ impl Conditions {
     /// escapes and a final slash make no difference, since many servers answer alike.
     #[must_use]
     pub fn may_hold(&self, facts: &Facts) -> bool {
-        let some = |condition: &Condition| facts.all(&condition.fact).any(|value| condition.may_allow(value));
+        let some = |condition: &Condition| {
+            facts.all(&condition.fact).any(|value| condition.may_allow(value))
+        };
         self.any.iter().any(|all| all.iter().all(some))
     }
 
     fn read(value: &Value) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
         let one = std::slice::from_ref(value);
-        let (items, listed) = value.as_array().map_or((one, false), |items| (items.as_slice(), true));
+        let (items, listed) =
+            value.as_array().map_or((one, false), |items| (items.as_slice(), true));
         if items.len() > MANY_MAX {
-            mistakes.add("", format_args!("{} conditions", items.len()), format_args!("at most {MANY_MAX}"));
+            mistakes.add(
+                "",
+                format_args!("{} conditions", items.len()),
+                format_args!("at most {MANY_MAX}"),
+            );
             return Err(mistakes);
         }
         let mut any = Vec::with_capacity(items.len());
@@ -85,12 +98,19 @@ impl Conditions {
             let mut all = Vec::new();
             match item {
                 Value::String(text) => match network(text) {
-                    Some(network) => all.push(Condition { fact: CLIENT_IP.to_owned(), any: vec![Matcher::Network(network)] }),
+                    Some(network) => all.push(Condition {
+                        fact: CLIENT_IP.to_owned(),
+                        any: vec![Matcher::Network(network)],
+                    }),
                     None => mistakes.add(at, format_args!("{text:?}"), NETWORK),
                 },
-                Value::Object(table) if !table.is_empty() => tables(&at, "", table, &mut all, &mut mistakes),
+                Value::Object(table) if !table.is_empty() => {
+                    tables(&at, "", table, &mut all, &mut mistakes)
+                }
                 _ => {
-                    let expected = format_args!("{NETWORK}, or a table such as {{ header.x-internal = \"yes\" }}");
+                    let expected = format_args!(
+                        "{NETWORK}, or a table such as {{ header.x-internal = \"yes\" }}"
+                    );
                     mistakes.add(at, kind(item), expected);
                 }
             }
@@ -101,7 +121,13 @@ impl Conditions {
 }
 
 /// A table's facts. TOML writes `header.x-internal` as a table in a table.
-fn tables(at: &str, family: &str, table: &serde_json::Map<String, Value>, all: &mut Vec<Condition>, mistakes: &mut Mistakes) {
+fn tables(
+    at: &str,
+    family: &str,
+    table: &serde_json::Map<String, Value>,
+    all: &mut Vec<Condition>,
+    mistakes: &mut Mistakes,
+) {
     for (key, value) in table {
         let (at, name) = (join(at, key), join(family, key));
         if let Value::Object(inner) = value {
@@ -115,14 +141,23 @@ fn tables(at: &str, family: &str, table: &serde_json::Map<String, Value>, all: &
         let fact = match fact_of(&name) {
             Ok(fact) => fact,
             Err(expected) => {
-                mistakes.add(at, format_args!("the key `{name}`"), expected.replace(['{', '}'], ""));
+                mistakes.add(
+                    at,
+                    format_args!("the key `{name}`"),
+                    expected.replace(['{', '}'], ""),
+                );
                 continue;
             }
         };
         let one = std::slice::from_ref(value);
-        let (values, listed) = value.as_array().map_or((one, false), |values| (values.as_slice(), true));
+        let (values, listed) =
+            value.as_array().map_or((one, false), |values| (values.as_slice(), true));
         if values.is_empty() || values.len() > MANY_MAX {
-            mistakes.add(&at, format_args!("{} values", values.len()), format_args!("1 to {MANY_MAX}"));
+            mistakes.add(
+                &at,
+                format_args!("{} values", values.len()),
+                format_args!("1 to {MANY_MAX}"),
+            );
         }
         let mut any = Vec::with_capacity(values.len());
         for (index, value) in values.iter().enumerate().take(MANY_MAX) {
@@ -130,7 +165,9 @@ fn tables(at: &str, family: &str, table: &serde_json::Map<String, Value>, all: &
                 Ok(matcher) => any.push(matcher),
                 Err(expected) => {
                     let at = if listed { format!("{at}[{index}]") } else { at.clone() };
-                    let found = value.as_str().map_or_else(|| kind(value).to_owned(), |text| format!("{text:?}"));
+                    let found = value
+                        .as_str()
+                        .map_or_else(|| kind(value).to_owned(), |text| format!("{text:?}"));
                     mistakes.add(at, found, expected);
                 }
             }
@@ -160,16 +197,21 @@ fn matcher(fact: &str, value: &Value) -> Result<Matcher, &'static str> {
 
 impl Condition {
     fn may_allow(&self, value: &str) -> bool {
-        self.allows(value) || (self.fact == "path" && self.any.iter().any(|matcher| matcher.is_like(value)))
+        self.allows(value)
+            || (self.fact == "path" && self.any.iter().any(|matcher| matcher.is_like(value)))
     }
 
     fn allows(&self, value: &str) -> bool {
         let allows = |matcher: &Matcher| match matcher {
             Matcher::Anything => true,
             Matcher::Exactly(text) => text == value,
-            Matcher::Below(above) => value.strip_prefix(above.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+            Matcher::Below(above) => value
+                .strip_prefix(above.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
             Matcher::Hashed(digest) => *digest == Digest::of_fact(value),
-            Matcher::Network(network) => value.parse::<IpAddr>().is_ok_and(|address| network.contains(&address.to_canonical())),
+            Matcher::Network(network) => value
+                .parse::<IpAddr>()
+                .is_ok_and(|address| network.contains(&address.to_canonical())),
         };
         self.any.iter().any(allows)
     }
@@ -187,9 +229,9 @@ impl Matcher {
                 };
                 bare(text) == bare(path)
             }
-            Self::Below(above) => {
-                folded(path).strip_prefix(folded(above).as_slice()).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-            }
+            Self::Below(above) => folded(path)
+                .strip_prefix(folded(above).as_slice())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")),
             Self::Anything | Self::Hashed(_) | Self::Network(_) => false,
         }
     }
@@ -201,7 +243,8 @@ fn folded(path: &str) -> Vec<u8> {
     let (mut folded, mut rest) = (Vec::with_capacity(path.len()), path.as_bytes());
     while let Some((&first, after)) = rest.split_first() {
         let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        let decoded = digits.filter(|_| first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let decoded =
+            digits.filter(|_| first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match decoded.filter(|byte| !matches!(byte, b'/' | b'\\')) {
             Some(byte) => {
                 folded.push(byte.to_ascii_lowercase());
@@ -236,9 +279,14 @@ mod tests {
 
     #[track_caller]
     fn is(conditions: &str, facts: &[(&str, &str)], hold: bool, may_hold: bool) {
-        let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let facts: Vec<_> =
+            facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (read, facts) = (read(conditions), Facts::new(&facts));
-        assert_eq!((read.hold(&facts), read.may_hold(&facts)), (hold, may_hold), "{conditions} {facts:?}");
+        assert_eq!(
+            (read.hold(&facts), read.may_hold(&facts)),
+            (hold, may_hold),
+            "{conditions} {facts:?}"
+        );
     }
 
     #[test]
@@ -262,7 +310,10 @@ mod tests {
     #[test]
     fn all_facts_of_a_table_must_be_as_it_says_and_one_table_is_enough() {
         let text = r#"[{"header": {"x-internal": "yes"}, "method": ["GET", "HEAD"]}, {"header.x-probe": "*"}]"#;
-        assert_eq!(read(text).facts().collect::<Vec<_>>(), ["header.x-internal", "method", "header.x-probe"]);
+        assert_eq!(
+            read(text).facts().collect::<Vec<_>>(),
+            ["header.x-internal", "method", "header.x-probe"]
+        );
         is(text, &[("header.x-internal", "yes"), ("method", "HEAD")], true, true);
         is(text, &[("header.x-internal", "yes"), ("method", "POST")], false, false);
         is(text, &[("header.x-internal", "no"), ("method", "GET")], false, false);
@@ -280,7 +331,9 @@ mod tests {
 
     #[test]
     fn a_path_may_stand_for_all_below_it() {
-        for (path, below) in [("/v1", true), ("/v1/", true), ("/v1/a/b", true), ("/v10", false), ("/", false)] {
+        for (path, below) in
+            [("/v1", true), ("/v1/", true), ("/v1/a/b", true), ("/v10", false), ("/", false)]
+        {
             is(r#"{"path": "/v1/*"}"#, &[("path", path)], below, below);
         }
         is(r#"{"path": "/*"}"#, &[("path", "/any")], true, true);
@@ -294,7 +347,12 @@ mod tests {
         }
         is(r#"{"path": "/Login/"}"#, &[("path", "/login")], false, true);
         is(r#"{"path": "/v1/*"}"#, &[("path", "/V1/a")], false, true);
-        for (written, path) in [("/@me", "/%40me"), ("/v1/items:batch", "/v1/items%3abatch"), ("/%40me", "/@ME"), ("/%zz", "/%ZZ")] {
+        for (written, path) in [
+            ("/@me", "/%40me"),
+            ("/v1/items:batch", "/v1/items%3abatch"),
+            ("/%40me", "/@ME"),
+            ("/%zz", "/%ZZ"),
+        ] {
             is(&format!(r#"{{"path": "{written}"}}"#), &[("path", path)], false, true);
         }
         is(r#"{"path": "/a/b"}"#, &[("path", "/a%2Fb")], false, false);
@@ -321,18 +379,33 @@ mod tests {
         }
         for (text, expected) in [
             ("3", "bypass: found a number, expected an address or a network"),
-            ("[\"10.0.0.0/33\"]", "bypass[0]: found \"10.0.0.0/33\", expected an address or a network"),
+            (
+                "[\"10.0.0.0/33\"]",
+                "bypass[0]: found \"10.0.0.0/33\", expected an address or a network",
+            ),
             ("[{}]", "bypass[0]: found a table, expected an address"),
             (r#"[{"client_ip": "x"}]"#, "bypass[0].client_ip: found \"x\", expected an address"),
-            (r#"[{"header": {"x": ["a", 1]}}]"#, "bypass[0].header.x[1]: found a number, expected a text"),
+            (
+                r#"[{"header": {"x": ["a", 1]}}]"#,
+                "bypass[0].header.x[1]: found a number, expected a text",
+            ),
             (r#"[{"header": {}}]"#, "bypass[0].header: found an empty table"),
             (r#"[{"header.x": []}]"#, "bypass[0].header.x: found 0 values, expected 1 to 1000"),
-            (r#"{"metod": "GET"}"#, "bypass.metod: found the key `metod`, expected one of client_ip"),
+            (
+                r#"{"metod": "GET"}"#,
+                "bypass.metod: found the key `metod`, expected one of client_ip",
+            ),
             (r#"{"metod": "GET"}"#, "`method` is near"),
-            (r#"{"header.x": "sha256:12"}"#, "bypass.header.x: found \"sha256:12\", expected `sha256:` and 64"),
+            (
+                r#"{"header.x": "sha256:12"}"#,
+                "bypass.header.x: found \"sha256:12\", expected `sha256:` and 64",
+            ),
         ] {
             let (_, mistakes) = crate::config::read::<Config>(&format!(r#"{{"bypass": {text}}}"#));
-            let told: Vec<String> = mistakes.iter().map(|mistake| format!("{}: {}", mistake.path, mistake.message)).collect();
+            let told: Vec<String> = mistakes
+                .iter()
+                .map(|mistake| format!("{}: {}", mistake.path, mistake.message))
+                .collect();
             assert!(told.len() == 1 && told[0].contains(expected), "{text}: {told:#?}");
         }
     }

@@ -1,4 +1,5 @@
-//! Configuration text to a policy's type, with the path of every mistake: what doesn't fit is noted, taken out, and the rest is read again.
+//! Configuration text to a policy's type, with the path of every mistake: what doesn't fit is
+//! noted, taken out, and the rest is read again.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -9,7 +10,8 @@ use crate::mistakes::{MISTAKES_MAX, message, nearest};
 
 /// Stands where a table was that reported its own mistakes, so that the rest can be read.
 pub(crate) const REPORTED: &str = "\u{1f}reported";
-/// Between the mistakes that a table reports through serde's single message, and between a path and its message.
+/// Between the mistakes that a table reports through serde's single message, and between a path and
+/// its message.
 const RECORD: char = '\u{1e}';
 const UNIT: char = '\u{1f}';
 
@@ -21,7 +23,9 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Mistake>)
     }
     match serde_json::from_str(text) {
         Ok(value) => read_value(value),
-        Err(error) => (None, vec![Mistake { path: String::new(), message: message(error, "JSON") }]),
+        Err(error) => {
+            (None, vec![Mistake { path: String::new(), message: message(error, "JSON") }])
+        }
     }
 }
 
@@ -47,7 +51,13 @@ pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, V
         let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         if let Some(field) = missing {
             if !removed.contains(&join(&at, field)) {
-                mistakes.push(Mistake { path: at, message: message(format_args!("no `{field}`"), "this setting, as it has no default") });
+                mistakes.push(Mistake {
+                    path: at,
+                    message: message(
+                        format_args!("no `{field}`"),
+                        "this setting, as it has no default",
+                    ),
+                });
             }
             return (None, mistakes);
         }
@@ -75,12 +85,22 @@ pub(crate) fn by_settle(text: &str) -> Vec<Mistake> {
 
 fn find_by_settle(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
     match value {
-        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| find_by_settle(&format!("{at}[{index}]"), item, mistakes)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(index, item)| find_by_settle(&format!("{at}[{index}]"), item, mistakes)),
         Value::Object(table) => {
             let refund = table.get("refund").and_then(Value::as_str);
-            if refund == Some("by_settle") && table.contains_key("algorithm") && mistakes.len() < MISTAKES_MAX {
-                let expected = "another refund: this policy never settles, so nothing would be given back";
-                mistakes.push(Mistake { path: join(at, "refund"), message: message("\"by_settle\"", expected) });
+            if refund == Some("by_settle")
+                && table.contains_key("algorithm")
+                && mistakes.len() < MISTAKES_MAX
+            {
+                let expected =
+                    "another refund: this policy never settles, so nothing would be given back";
+                mistakes.push(Mistake {
+                    path: join(at, "refund"),
+                    message: message("\"by_settle\"", expected),
+                });
             }
             table.iter().for_each(|(key, member)| find_by_settle(&join(at, key), member, mistakes));
         }
@@ -88,20 +108,27 @@ fn find_by_settle(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
     }
 }
 
-/// Several mistakes in one message of serde's, for [`read_value`] to unpack. Their paths begin where the table stands.
+/// Several mistakes in one message of serde's, for [`read_value`] to unpack. Their paths begin
+/// where the table stands.
 pub(crate) fn pack(mistakes: &[Mistake]) -> String {
     let clean = |text: &str| text.replace([RECORD, UNIT], "?");
-    mistakes.iter().map(|mistake| format!("{RECORD}{}{UNIT}{}", clean(&mistake.path), clean(&mistake.message))).collect()
+    mistakes
+        .iter()
+        .map(|mistake| format!("{RECORD}{}{UNIT}{}", clean(&mistake.path), clean(&mistake.message)))
+        .collect()
 }
 
 fn unpack(at: &str, packed: &str) -> Vec<Mistake> {
     let records = packed.split(RECORD).filter_map(|record| record.split_once(UNIT));
-    records.map(|(path, message)| Mistake { path: join(at, path), message: message.to_owned() }).collect()
+    records
+        .map(|(path, message)| Mistake { path: join(at, path), message: message.to_owned() })
+        .collect()
 }
 
 /// `limits` and `[0].quota`, or `limits[0]` and `quota`.
 pub(crate) fn join(parent: &str, child: &str) -> String {
-    let dot = if parent.is_empty() || child.is_empty() || child.starts_with('[') { "" } else { "." };
+    let dot =
+        if parent.is_empty() || child.is_empty() || child.starts_with('[') { "" } else { "." };
     format!("{parent}{dot}{child}")
 }
 
@@ -135,7 +162,8 @@ fn put(value: &mut Value, path: &Path, stand_in: Value) -> bool {
     place.map(|place| *place = stand_in).is_some()
 }
 
-/// Takes the setting at `path` out of its table. What stands in a list stays: the others' positions would no longer be those in the file.
+/// Takes the setting at `path` out of its table. What stands in a list stays: the others' positions
+/// would no longer be those in the file.
 fn take_out(value: &mut Value, path: &Path) -> bool {
     let segments: Vec<&Segment> = path.iter().collect();
     let Some((Segment::Map { key }, parents)) = segments.split_last() else { return false };
@@ -148,15 +176,23 @@ fn translate(text: &str) -> String {
     if text.starts_with("found ") {
         return text.to_owned();
     }
-    for (start, kind) in [("unknown field `", "the unknown key"), ("unknown variant `", "the unknown word")] {
-        if let Some((word, expected)) = text.strip_prefix(start).and_then(|rest| rest.split_once("`, ")) {
+    for (start, kind) in
+        [("unknown field `", "the unknown key"), ("unknown variant `", "the unknown word")]
+    {
+        if let Some((word, expected)) =
+            text.strip_prefix(start).and_then(|rest| rest.split_once("`, "))
+        {
             let known = expected.split('`').skip(1).step_by(2);
             let expected = expected.strip_prefix("expected ").unwrap_or(expected);
-            let hint = nearest(word, known).map(|near| format!("; `{near}` is near")).unwrap_or_default();
+            let hint =
+                nearest(word, known).map(|near| format!("; `{near}` is near")).unwrap_or_default();
             return message(format_args!("{kind} `{word}`"), format_args!("{expected}{hint}"));
         }
     }
-    let text = ["invalid type: ", "invalid value: ", "invalid length "].iter().find_map(|start| text.strip_prefix(start)).unwrap_or(text);
+    let text = ["invalid type: ", "invalid value: ", "invalid length "]
+        .iter()
+        .find_map(|start| text.strip_prefix(start))
+        .unwrap_or(text);
     match text.rsplit_once(", expected ") {
         Some((found, expected)) => message(found, plain_type(expected)),
         None => message(text, "a value that the policy accepts"),
@@ -222,19 +258,31 @@ mod tests {
 
     #[test]
     fn a_configuration_without_mistakes_is_read() {
-        let (config, mistakes) = read::<Config>(r#"{"prefix": 64, "words": ["a"], "inner": {"kind": "second"}, "needed": true}"#);
+        let (config, mistakes) = read::<Config>(
+            r#"{"prefix": 64, "words": ["a"], "inner": {"kind": "second"}, "needed": true}"#,
+        );
         let config = config.unwrap();
-        assert_eq!((config.prefix, config.words.as_slice(), config.inner.kind), (64, &["a".to_owned()][..], Kind::Second));
+        assert_eq!(
+            (config.prefix, config.words.as_slice(), config.inner.kind),
+            (64, &["a".to_owned()][..], Kind::Second)
+        );
         assert!(mistakes.is_empty());
     }
 
     #[test]
     fn all_mistakes_come_at_once_each_with_its_path() {
-        let found = mistakes(r#"{"prefix": "x", "wrods": [], "inner": {"kind": "secnd"}, "needed": true}"#);
+        let found =
+            mistakes(r#"{"prefix": "x", "wrods": [], "inner": {"kind": "secnd"}, "needed": true}"#);
         let expected = [
-            pair("inner.kind", "found the unknown word `secnd`, expected `first` or `second`; `second` is near"),
+            pair(
+                "inner.kind",
+                "found the unknown word `secnd`, expected `first` or `second`; `second` is near",
+            ),
             pair("prefix", "found string \"x\", expected a whole number, 0 or more"),
-            pair("wrods", "found the unknown key `wrods`, expected one of `prefix`, `words`, `inner`, `needed`; `words` is near"),
+            pair(
+                "wrods",
+                "found the unknown key `wrods`, expected one of `prefix`, `words`, `inner`, `needed`; `words` is near",
+            ),
         ];
         let mut found = found;
         found.sort();
@@ -243,13 +291,22 @@ mod tests {
 
     #[test]
     fn a_missing_setting_is_named_where_it_is_missing() {
-        assert_eq!(mistakes("{}"), [pair("", "found no `needed`, expected this setting, as it has no default")]);
-        assert_eq!(mistakes(r#"{"needed": 3}"#), [pair("needed", "found integer `3`, expected true or false")]);
+        assert_eq!(
+            mistakes("{}"),
+            [pair("", "found no `needed`, expected this setting, as it has no default")]
+        );
+        assert_eq!(
+            mistakes(r#"{"needed": 3}"#),
+            [pair("needed", "found integer `3`, expected true or false")]
+        );
     }
 
     #[test]
     fn what_stands_in_a_list_is_named_with_its_position() {
-        assert_eq!(mistakes(r#"{"needed": true, "words": ["a", 7]}"#), [pair("words[1]", "found integer `7`, expected a string")]);
+        assert_eq!(
+            mistakes(r#"{"needed": true, "words": ["a", 7]}"#),
+            [pair("words[1]", "found integer `7`, expected a string")]
+        );
     }
 
     #[test]

@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 /// How a digest is written.
 pub(crate) const DIGEST_START: &str = "sha256:";
 /// What a message asks for, where [`Digest::parse`] finds none.
-pub const DIGEST_EXPECTED: &str = "`sha256:` and 64 hexadecimal digits, such as `printf %s THE-KEY | sha256sum` prints";
+pub const DIGEST_EXPECTED: &str =
+    "`sha256:` and 64 hexadecimal digits, such as `printf %s THE-KEY | sha256sum` prints";
 
 /// A SHA-256 digest, written `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +22,8 @@ impl Digest {
             return Self(Sha256::digest(value.as_bytes()).into());
         }
         // Facts show bytes as Latin-1; what is none of those was never sent.
-        let sent: Vec<u8> = value.chars().map(|next| u8::try_from(u32::from(next)).unwrap_or(b'?')).collect();
+        let sent: Vec<u8> =
+            value.chars().map(|next| u8::try_from(u32::from(next)).unwrap_or(b'?')).collect();
         Self(Sha256::digest(&sent).into())
     }
 
@@ -87,10 +89,20 @@ mod tests {
     #[test]
     fn only_a_whole_digest_is_one() {
         assert_eq!(Digest::parse(ABC), Some(Digest::of_fact("abc")));
-        assert_eq!(Digest::parse(&ABC.to_uppercase().replace("SHA256", "sha256")), Some(Digest::of_fact("abc")));
-        for wrong in
-            ["", "sha256:", "sha256:5f1c0a", "abc", &ABC[7..], &format!("{ABC}0"), &ABC.replace('b', "g"), &ABC.replace("ba", "+a")]
-        {
+        assert_eq!(
+            Digest::parse(&ABC.to_uppercase().replace("SHA256", "sha256")),
+            Some(Digest::of_fact("abc"))
+        );
+        for wrong in [
+            "",
+            "sha256:",
+            "sha256:5f1c0a",
+            "abc",
+            &ABC[7..],
+            &format!("{ABC}0"),
+            &ABC.replace('b', "g"),
+            &ABC.replace("ba", "+a"),
+        ] {
             assert_eq!(Digest::parse(wrong), None, "{wrong}");
         }
     }

@@ -1,4 +1,5 @@
-//! What is known about a request: names and values, as the proxy shows them, and how an operator writes the names.
+//! What is known about a request: names and values, as the proxy shows them, and how an operator
+//! writes the names.
 
 use crate::mistakes::nearest;
 
@@ -32,7 +33,8 @@ impl<'a> Facts<'a> {
         Self { shown, over: None }
     }
 
-    /// The same facts, but for one that has this value instead, whether it was shown or not: an address masked to its network, say.
+    /// The same facts, but for one that has this value instead, whether it was shown or not: an
+    /// address masked to its network, say.
     #[must_use]
     pub fn with<'b>(&self, name: &'b str, value: &'b str) -> Facts<'b>
     where
@@ -47,8 +49,9 @@ impl<'a> Facts<'a> {
         self.all(name).next()
     }
 
-    /// The value of a fact that has one, and not an empty one; `None` where it is absent, empty or repeated: what is to say who somebody is must be
-    /// there once, since only the upstream knows which of two values it believes.
+    /// The value of a fact that has one, and not an empty one; `None` where it is absent, empty or
+    /// repeated: what is to say who somebody is must be there once, since only the upstream knows
+    /// which of two values it believes.
     #[must_use]
     pub fn only(&self, name: &str) -> Option<&'a str> {
         let mut values = self.all(name);
@@ -59,9 +62,9 @@ impl<'a> Facts<'a> {
     pub fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
         let over = self.over.filter(|(over, _)| *over == name);
         let shown = if over.is_some() { &[] } else { self.shown };
-        over.map(|(_, value)| value)
-            .into_iter()
-            .chain(shown.iter().filter(move |(shown, _)| shown == name).map(|(_, value)| value.as_str()))
+        over.map(|(_, value)| value).into_iter().chain(
+            shown.iter().filter(move |(shown, _)| shown == name).map(|(_, value)| value.as_str()),
+        )
     }
 }
 
@@ -70,7 +73,8 @@ pub(crate) fn fact_of(name: &str) -> Result<String, String> {
     if let Some((_, fact)) = FACTS.iter().find(|(known, _)| *known == name) {
         return Ok((*fact).to_owned());
     }
-    let of_family = FAMILIES.iter().any(|family| name.strip_prefix(family).is_some_and(|own| !own.is_empty()));
+    let of_family =
+        FAMILIES.iter().any(|family| name.strip_prefix(family).is_some_and(|own| !own.is_empty()));
     if of_family {
         return Ok(name.to_owned());
     }
@@ -94,13 +98,17 @@ mod tests {
 
     #[test]
     fn a_fact_that_is_laid_over_hides_all_values_that_were_shown() {
-        let shown = [("header.a", "1"), ("header.a", "2"), ("path", "/")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let shown = [("header.a", "1"), ("header.a", "2"), ("path", "/")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let facts = Facts::new(&shown);
         assert_eq!(facts.all("header.a").collect::<Vec<_>>(), ["1", "2"]);
         let over = facts.with("header.a", "3");
         assert_eq!(over.all("header.a").collect::<Vec<_>>(), ["3"]);
         assert_eq!((over.get("path"), over.get("query")), (Some("/"), None));
-        assert_eq!((facts.only("header.a"), facts.only("path"), facts.only("query")), (None, Some("/"), None));
+        assert_eq!(
+            (facts.only("header.a"), facts.only("path"), facts.only("query")),
+            (None, Some("/"), None)
+        );
         assert_eq!(facts.with("path", "").only("path"), None);
     }
 }

@@ -1,8 +1,11 @@
-//! What stands behind the exported functions: the one configured policy of an instance. Called by [`export!`](crate::export), not by authors.
+//! What stands behind the exported functions: the one configured policy of an instance. Called by
+//! [`export!`](crate::export), not by authors.
 
 use std::cell::RefCell;
 
-use crate::{Adjustment, Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, config, host};
+use crate::{
+    Adjustment, Decision, Facts, Level, Manifest, Mistake, Policy, ResponseView, config, host,
+};
 
 const NOT_CONFIGURED: &str = "the policy was asked before it was configured";
 
@@ -55,7 +58,8 @@ impl<P: Policy> Slot<P> {
     }
 }
 
-/// Configuration text to policy: what doesn't fit the type and what the policy itself refuses, in one list.
+/// Configuration text to policy: what doesn't fit the type and what the policy itself refuses, in
+/// one list.
 pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
     let unsettled = if P::SETTLES { Vec::new() } else { config::by_settle(config) };
     let (config, mut mistakes) = config::read::<P::Config>(config);
@@ -65,8 +69,12 @@ pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
         Ok(policy) if mistakes.is_empty() => Ok(policy),
         Ok(_) => Err(mistakes),
         Err(own) => {
-            // Where something was already reported, the policy saw a stand-in: its complaint there would be about nothing that is written.
-            let news = own.into_vec().into_iter().filter(|own| !mistakes.iter().any(|known| is_within(&own.path, &known.path)));
+            // Where something was already reported, the policy saw a stand-in: its complaint there
+            // would be about nothing that is written.
+            let news = own
+                .into_vec()
+                .into_iter()
+                .filter(|own| !mistakes.iter().any(|known| is_within(&own.path, &known.path)));
             let news: Vec<Mistake> = news.collect();
             mistakes.extend(news);
             Err(mistakes)
@@ -76,5 +84,6 @@ pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
 
 /// Whether a path is another one, or leads to something inside it.
 fn is_within(path: &str, outer: &str) -> bool {
-    path.strip_prefix(outer).is_some_and(|rest| outer.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
+    path.strip_prefix(outer)
+        .is_some_and(|rest| outer.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
 }

@@ -27,7 +27,8 @@ pub fn log(level: Level, message: &str) {
     eprintln!("{level:?}: {message}");
 }
 
-/// Milliseconds since 1970, the same all through one call: for choosing (office hours), never for counting.
+/// Milliseconds since 1970, the same all through one call: for choosing (office hours), never for
+/// counting.
 ///
 /// On the host it is what [`testing::set_now_ms`](crate::testing::set_now_ms) said, and 0 before.
 #[must_use]

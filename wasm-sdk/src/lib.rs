@@ -1,8 +1,10 @@
-//! What a Weir policy's author needs: one trait, one macro, typed configuration, the shared way to write limits.
+//! What a Weir policy's author needs: one trait, one macro, typed configuration, the shared way to
+//! write limits.
 //!
-//! A policy is a WebAssembly module. The proxy shows it facts about a request, and it answers whose allowance is to be charged, by which
-//! algorithm, how much. This crate knows the contract (`wit/policy.wit`) and nothing of the proxy. A whole policy, which counts by API key and,
-//! where there is none, by address:
+//! A policy is a WebAssembly module. The proxy shows it facts about a request, and it answers whose
+//! allowance is to be charged, by which algorithm, how much. This crate knows the contract
+//! (`wit/policy.wit`) and nothing of the proxy. A whole policy, which counts by API key and, where
+//! there is none, by address:
 //!
 //! ```
 //! use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
@@ -61,8 +63,8 @@ mod template;
 pub mod testing;
 
 pub use bindings::weir::policy::types::{
-    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback, Limit, LimitResult, Manifest, Mistake,
-    Outcome, Quota, Rate, Refund, ResponseView, Verdict,
+    Adjustment, Algorithm, Alignment, Calendar, Change, Decision, Denial, Enforcement, Fallback,
+    Limit, LimitResult, Manifest, Mistake, Outcome, Quota, Rate, Refund, ResponseView, Verdict,
 };
 pub use client::{Client, Ipv6Prefix};
 pub use conditions::Conditions;

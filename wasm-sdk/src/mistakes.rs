@@ -47,12 +47,14 @@ impl Mistakes {
         others.0.into_iter().for_each(|mistake| self.push(mistake));
     }
 
-    /// All of them as one message of serde's, from which [`config::read_value`](crate::config::read_value) takes them apart again.
+    /// All of them as one message of serde's, from which
+    /// [`config::read_value`](crate::config::read_value) takes them apart again.
     pub(crate) fn packed(&self) -> String {
         pack(&self.0)
     }
 
-    /// Whether a text is the one that stands in the place of a table whose mistakes are known: it is read as an empty table.
+    /// Whether a text is the one that stands in the place of a table whose mistakes are known: it
+    /// is read as an empty table.
     pub(crate) fn stand_in(text: &str) -> bool {
         text == REPORTED
     }
@@ -103,7 +105,14 @@ mod tests {
 
     #[test]
     fn distances_are_levenshteins() {
-        for (a, b, expected) in [("", "", 0), ("a", "", 1), ("", "ab", 2), ("qouta", "quota", 2), ("kitten", "sitting", 3), ("x", "x", 0)] {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("a", "", 1),
+            ("", "ab", 2),
+            ("qouta", "quota", 2),
+            ("kitten", "sitting", 3),
+            ("x", "x", 0),
+        ] {
             assert_eq!(distance(a, b), expected, "{a} {b}");
         }
     }

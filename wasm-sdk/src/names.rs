@@ -1,4 +1,5 @@
-//! Names that go into metrics, logs and messages: checked when they are read, since a bad one would fail each request.
+//! Names that go into metrics, logs and messages: checked when they are read, since a bad one would
+//! fail each request.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -15,11 +16,13 @@ const RESERVED_FIELDS: &str = include_str!("../reserved-fields.txt");
 /// Whether a limit, a label or a unit may be called so.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
     !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(plain)
 }
 
-/// The name of a header field that a policy may set, in lower case: use it as the type of a setting.
+/// The name of a header field that a policy may set, in lower case: use it as the type of a
+/// setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldName(String);
 
@@ -37,10 +40,16 @@ impl<'de> Deserialize<'de> for FieldName {
         let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let name = text.to_ascii_lowercase();
         if name.is_empty() || name.len() > FIELD_BYTES_MAX || !name.bytes().all(tchar) {
-            return Err(D::Error::custom(message(format_args!("{text:?}"), "the name of a header field")));
+            return Err(D::Error::custom(message(
+                format_args!("{text:?}"),
+                "the name of a header field",
+            )));
         }
         if RESERVED_FIELDS.lines().any(|reserved| reserved == name) {
-            return Err(D::Error::custom(message(format_args!("{text:?}"), "a field that does not frame the message or route it")));
+            return Err(D::Error::custom(message(
+                format_args!("{text:?}"),
+                "a field that does not frame the message or route it",
+            )));
         }
         Ok(Self(name))
     }

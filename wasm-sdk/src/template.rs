@@ -1,8 +1,11 @@
-//! Key templates: `{header.x-api-key}/{client_ip}`. Two different tuples of facts never give the same key.
+//! Key templates: `{header.x-api-key}/{client_ip}`. Two different tuples of facts never give the
+//! same key.
 //!
-//! What is written and what a fact says have `\` as `\\`; an absent fact is `\-`, and several values of one fact are joined by `\,`, so that no value can
-//! pass for either. Where a template names more than one fact, each is preceded by its length and a colon, so that no value can reach into the next.
-//! No key begins with `\` and something else than these: such keys are left for what is not rendered here.
+//! What is written and what a fact says have `\` as `\\`; an absent fact is `\-`, and several
+//! values of one fact are joined by `\,`, so that no value can pass for either. Where a template
+//! names more than one fact, each is preceded by its length and a colon, so that no value can reach
+//! into the next. No key begins with `\` and something else than these: such keys are left for what
+//! is not rendered here.
 
 use std::fmt::Write as _;
 
@@ -18,9 +21,10 @@ const TEMPLATE_BYTES_MAX: usize = 1024;
 
 /// A key as an operator writes it, with facts in braces: use it as the type of a setting.
 ///
-/// `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}` `{request_length}` `{http_version}` `{tls.sni}` `{tls.client.subject}`
-/// `{header.NAME}` `{cookie.NAME}` `{query.NAME}` `{path.NAME}`; `{{` and `}}` are braces. Two requests have the same key only when all named facts are the
-/// same.
+/// `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}`
+/// `{request_length}` `{http_version}` `{tls.sni}` `{tls.client.subject}` `{header.NAME}`
+/// `{cookie.NAME}` `{query.NAME}` `{path.NAME}`; `{{` and `}}` are braces. Two requests have the
+/// same key only when all named facts are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -32,8 +36,9 @@ pub struct Template {
 pub enum NoKey {
     /// A fact is absent, or empty, and none is repeated.
     Missing,
-    /// A fact has several values, and which of them the upstream believes is not known here: whoever may pass with one of them could make up any number of
-    /// the others, and with each the template another key.
+    /// A fact has several values, and which of them the upstream believes is not known here:
+    /// whoever may pass with one of them could make up any number of the others, and with each the
+    /// template another key.
     Repeated,
 }
 
@@ -99,7 +104,10 @@ impl Template {
 
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.len() > TEMPLATE_BYTES_MAX {
-            return Err(message(format_args!("{} bytes", text.len()), format_args!("a template of 1 to {TEMPLATE_BYTES_MAX} bytes")));
+            return Err(message(
+                format_args!("{} bytes", text.len()),
+                format_args!("a template of 1 to {TEMPLATE_BYTES_MAX} bytes"),
+            ));
         }
         let mut parts = Vec::new();
         let mut literal = String::new();
@@ -124,7 +132,10 @@ impl Template {
                 if !literal.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut literal)));
                 }
-                parts.push(Part::Fact(fact_of(name).map_err(|expected| message(format_args!("`{{{name}}}`"), expected))?));
+                parts.push(Part::Fact(
+                    fact_of(name)
+                        .map_err(|expected| message(format_args!("`{{{name}}}`"), expected))?,
+                ));
                 rest = after;
             }
         }
@@ -170,7 +181,8 @@ mod tests {
     use super::*;
 
     fn render(template: &str, facts: &[(&str, &str)]) -> String {
-        let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let facts: Vec<_> =
+            facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Template::parse(template).unwrap().render(&Facts::new(&facts))
     }
 
@@ -181,27 +193,41 @@ mod tests {
         assert_eq!(render("a{{b}}{client_ip}", &facts), "a{b}192.0.2.1");
         assert_eq!(render("{header.x-api-key}/{client_ip}", &facts), "3:abc/9:192.0.2.1");
         assert_eq!(render("everyone", &facts), "everyone");
-        assert_eq!(render("\\@{client_ip}", &facts), "\\\\@192.0.2.1", "what is written can't look like what is not rendered here");
+        assert_eq!(
+            render("\\@{client_ip}", &facts),
+            "\\\\@192.0.2.1",
+            "what is written can't look like what is not rendered here"
+        );
     }
 
     #[test]
     fn a_key_needs_one_value_of_each_fact() {
         let template = Template::parse("{header.a}/{header.b}").unwrap();
         let key = |facts: &[(&str, &str)]| {
-            let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let facts: Vec<_> = facts
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
             template.key(&Facts::new(&facts))
         };
         assert_eq!(key(&[("header.a", "x"), ("header.b", "y")]), Ok("1:x/1:y".to_owned()));
         assert_eq!(key(&[("header.a", "x")]), Err(NoKey::Missing));
         assert_eq!(key(&[("header.a", "x"), ("header.b", "")]), Err(NoKey::Missing));
-        assert_eq!(key(&[("header.a", "x"), ("header.a", "x"), ("header.b", "y")]), Err(NoKey::Repeated));
+        assert_eq!(
+            key(&[("header.a", "x"), ("header.a", "x"), ("header.b", "y")]),
+            Err(NoKey::Repeated)
+        );
         assert_eq!(key(&[("header.b", "y"), ("header.b", "z")]), Err(NoKey::Repeated));
     }
 
     #[test]
     fn no_two_tuples_of_facts_give_the_same_key() {
-        // Every tuple of up to two values from a small hostile alphabet, absent facts and repeated ones: all keys differ.
-        let words = ["", "a", "\\", "\\-", "\\,", "-", ",", "1:", "1:a", "a/1:a", ":", "/", "0:", "\\\\", "a\\,a"];
+        // Every tuple of up to two values from a small hostile alphabet, absent facts and repeated
+        // ones: all keys differ.
+        let words = [
+            "", "a", "\\", "\\-", "\\,", "-", ",", "1:", "1:a", "a/1:a", ":", "/", "0:", "\\\\",
+            "a\\,a",
+        ];
         let mut values: Vec<Vec<&str>> = vec![vec![]];
         values.extend(words.iter().map(|word| vec![*word]));
         values.extend(words.iter().flat_map(|one| words.iter().map(move |two| vec![*one, *two])));
@@ -209,20 +235,29 @@ mod tests {
             let mut keys = std::collections::HashSet::new();
             for a in &values {
                 for b in &values {
-                    let facts: Vec<_> = a.iter().map(|a| ("header.a", *a)).chain(b.iter().map(|b| ("header.b", *b))).collect();
+                    let facts: Vec<_> = a
+                        .iter()
+                        .map(|a| ("header.a", *a))
+                        .chain(b.iter().map(|b| ("header.b", *b)))
+                        .collect();
                     assert!(keys.insert(render(template, &facts)), "{a:?} {b:?}");
                 }
             }
         }
-        let one: std::collections::HashSet<_> =
-            values.iter().map(|a| render("x{header.a}", &a.iter().map(|a| ("header.a", *a)).collect::<Vec<_>>())).collect();
+        let one: std::collections::HashSet<_> = values
+            .iter()
+            .map(|a| render("x{header.a}", &a.iter().map(|a| ("header.a", *a)).collect::<Vec<_>>()))
+            .collect();
         assert_eq!(one.len(), values.len());
     }
 
     #[test]
     fn facts_are_those_of_the_contract() {
         let template = Template::parse("{client_ip}{http_version}{path.id}{path}").unwrap();
-        assert_eq!(template.facts().collect::<Vec<_>>(), ["client-ip", "http.version", "path.id", "path"]);
+        assert_eq!(
+            template.facts().collect::<Vec<_>>(),
+            ["client-ip", "http.version", "path.id", "path"]
+        );
     }
 
     #[test]

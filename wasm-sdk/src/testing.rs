@@ -1,4 +1,5 @@
-//! For a policy's own tests, on the host: make it from its configuration, show it facts, look at its answer. No WebAssembly is needed.
+//! For a policy's own tests, on the host: make it from its configuration, show it facts, look at
+//! its answer. No WebAssembly is needed.
 //!
 //! ```
 //! # use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
@@ -68,7 +69,8 @@ impl<P: Policy> Instance<P> {
     /// # Errors
     /// The policy's own.
     pub fn decide(&self, facts: &[(&str, &str)]) -> Result<Decision, String> {
-        let facts: Vec<(String, String)> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let facts: Vec<(String, String)> =
+            facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         self.0.decide(&Facts::new(&facts))
     }
 

@@ -4,7 +4,8 @@ local requests, turn = {}, 0
 
 function init()
   for caller = 1, callers do
-    requests[caller] = wrk.format("GET", nil, { ["Host"] = wrk.headers["Host"], ["X-Api-Key"] = string.format("key-%d", caller) })
+    requests[caller] = wrk.format("GET", nil,
+      { ["Host"] = wrk.headers["Host"], ["X-Api-Key"] = string.format("key-%d", caller) })
   end
 end
 

@@ -1,7 +1,8 @@
 //! Counts requests by the client's address.
 //!
-//! An IPv6 client owns a whole network, so that one is counted, not the single address. Facts read: `client-ip`, and what key templates and conditions
-//! name. The policy knows nothing of how the proxy found the address.
+//! An IPv6 client owns a whole network, so that one is counted, not the single address. Facts read:
+//! `client-ip`, and what key templates and conditions name. The policy knows nothing of how the
+//! proxy found the address.
 
 use serde::Deserialize;
 use weir_policy::{Conditions, Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy};
@@ -91,7 +92,9 @@ mod tests {
 
     #[test]
     fn whoever_is_on_the_list_is_never_counted() {
-        let policy = policy(r#""bypass": ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::ffff:198.51.100.0/120"],"#);
+        let policy = policy(
+            r#""bypass": ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::ffff:198.51.100.0/120"],"#,
+        );
         for (address, counted) in [
             ("10.1.2.3", false),
             ("11.0.0.1", true),
@@ -123,7 +126,19 @@ mod tests {
         let mistakes = Instance::<ClientIp>::new(config).unwrap_err();
         let mut paths: Vec<&str> = mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
         paths.sort_unstable();
-        assert_eq!(paths, ["bypas", "bypass[0]", "bypass[1]", "ipv6_prefix", "limits[0]", "limits[0]", "limits[0]"], "{mistakes:#?}");
+        assert_eq!(
+            paths,
+            [
+                "bypas",
+                "bypass[0]",
+                "bypass[1]",
+                "ipv6_prefix",
+                "limits[0]",
+                "limits[0]",
+                "limits[0]"
+            ],
+            "{mistakes:#?}"
+        );
     }
 
     #[test]

@@ -1,9 +1,13 @@
-//! Counts requests by keys that the configuration writes: no code, one or several limits, each with a template over what is known of a request.
+//! Counts requests by keys that the configuration writes: no code, one or several limits, each with
+//! a template over what is known of a request.
 //!
-//! Facts read: what key templates and conditions name, and `client-ip` where a request may be without a key.
+//! Facts read: what key templates and conditions name, and `client-ip` where a request may be
+//! without a key.
 
 use serde::Deserialize;
-use weir_policy::{Conditions, Decision, Facts, Ipv6Prefix, Limits, Manifest, Missing, Mistakes, Policy, Template};
+use weir_policy::{
+    Conditions, Decision, Facts, Ipv6Prefix, Limits, Manifest, Missing, Mistakes, Policy, Template,
+};
 
 /// `[policies.NAME.config]`.
 #[derive(Debug, Deserialize)]
@@ -35,9 +39,13 @@ impl Policy for Keyed {
 
     fn new(config: Config) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
-        let limits = config.limits.by_default(config.key.as_ref(), config.missing).ipv6_prefix(config.ipv6_prefix);
+        let limits = config
+            .limits
+            .by_default(config.key.as_ref(), config.missing)
+            .ipv6_prefix(config.ipv6_prefix);
         for index in limits.without_key() {
-            let expected = "a template such as `key = \"{header.x-api-key}\"`, here or for the whole policy";
+            let expected =
+                "a template such as `key = \"{header.x-api-key}\"`, here or for the whole policy";
             mistakes.add(format!("limits[{index}]"), "no `key`", expected);
         }
         mistakes.or(Self { bypass: config.bypass, limits })
@@ -93,12 +101,26 @@ mod tests {
             limit("all", r#", "key": "everyone""#)
         );
         let policy = policy(&config);
-        assert_eq!(policy.manifest().request_facts, ["header.x-api-key", "path.id", "method", "client-ip"]);
+        assert_eq!(
+            policy.manifest().request_facts,
+            ["header.x-api-key", "path.id", "method", "client-ip"]
+        );
         assert!(policy.manifest().pure);
-        let facts = [("header.x-api-key", "k"), ("path.id", "7"), ("method", "GET"), ("client-ip", "192.0.2.1")];
-        assert_eq!(charged(&policy, &facts), pairs(&[("key", "k"), ("user", "1:7/3:GET"), ("all", "everyone")]));
+        let facts = [
+            ("header.x-api-key", "k"),
+            ("path.id", "7"),
+            ("method", "GET"),
+            ("client-ip", "192.0.2.1"),
+        ];
+        assert_eq!(
+            charged(&policy, &facts),
+            pairs(&[("key", "k"), ("user", "1:7/3:GET"), ("all", "everyone")])
+        );
         let without = charged(&policy, &facts[2..]);
-        assert_eq!(without, pairs(&[("key", "\\@192.0.2.1"), ("user", "\\@192.0.2.1"), ("all", "everyone")]));
+        assert_eq!(
+            without,
+            pairs(&[("key", "\\@192.0.2.1"), ("user", "\\@192.0.2.1"), ("all", "everyone")])
+        );
     }
 
     #[test]
@@ -109,17 +131,30 @@ mod tests {
             limit("b", r#", "missing": "address""#)
         );
         let policy = policy(&config);
-        assert_eq!(charged(&policy, &[("client-ip", "2001:db8:1:2::3")]), pairs(&[("b", "\\@2001:db8:1::/48")]));
+        assert_eq!(
+            charged(&policy, &[("client-ip", "2001:db8:1:2::3")]),
+            pairs(&[("b", "\\@2001:db8:1::/48")])
+        );
         let both = [("client-ip", "192.0.2.1"), ("cookie.session", "s")];
         assert_eq!(charged(&policy, &both), pairs(&[("a", "s"), ("b", "s")]));
     }
 
     #[test]
     fn a_request_without_a_key_may_be_refused() {
-        let policy = policy(&format!(r#"{{"key": "{{header.x-api-key}}", "missing": {{"deny": 401}}, "limits": [{}]}}"#, limit("a", "")));
-        let Verdict::Deny(denial) = policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().verdict else { panic!() };
-        assert_eq!((denial.status, denial.reason.as_str()), (401, "header x-api-key must be there"));
-        let twice = [("header.x-api-key", "a"), ("header.x-api-key", "b"), ("client-ip", "192.0.2.1")];
+        let policy = policy(&format!(
+            r#"{{"key": "{{header.x-api-key}}", "missing": {{"deny": 401}}, "limits": [{}]}}"#,
+            limit("a", "")
+        ));
+        let Verdict::Deny(denial) = policy.decide(&[("client-ip", "192.0.2.1")]).unwrap().verdict
+        else {
+            panic!()
+        };
+        assert_eq!(
+            (denial.status, denial.reason.as_str()),
+            (401, "header x-api-key must be there")
+        );
+        let twice =
+            [("header.x-api-key", "a"), ("header.x-api-key", "b"), ("client-ip", "192.0.2.1")];
         let Verdict::Deny(denial) = policy.decide(&twice).unwrap().verdict else { panic!() };
         assert_eq!(denial.reason, "header x-api-key must be there once");
     }
@@ -133,23 +168,42 @@ mod tests {
         let policy = policy(&config);
         let verdict = |facts: &[(&str, &str)]| policy.decide(facts).unwrap().verdict;
         assert_eq!(verdict(&[("client-ip", "10.1.2.3")]), Verdict::Bypass);
-        assert_eq!(verdict(&[("client-ip", "192.0.2.1"), ("path", "/health/deep"), ("method", "GET")]), Verdict::Bypass);
-        assert_ne!(verdict(&[("client-ip", "192.0.2.1"), ("path", "/health/deep"), ("method", "POST")]), Verdict::Bypass);
+        assert_eq!(
+            verdict(&[("client-ip", "192.0.2.1"), ("path", "/health/deep"), ("method", "GET")]),
+            Verdict::Bypass
+        );
+        assert_ne!(
+            verdict(&[("client-ip", "192.0.2.1"), ("path", "/health/deep"), ("method", "POST")]),
+            Verdict::Bypass
+        );
     }
 
     #[test]
     fn a_limit_may_be_about_some_requests_only() {
-        let config = format!(r#"{{"key": "{{client_ip}}", "limits": [{}]}}"#, limit("writes", r#", "when": {"method": ["POST", "PUT"]}"#));
+        let config = format!(
+            r#"{{"key": "{{client_ip}}", "limits": [{}]}}"#,
+            limit("writes", r#", "when": {"method": ["POST", "PUT"]}"#)
+        );
         let policy = policy(&config);
         assert_eq!(charged(&policy, &[("client-ip", "192.0.2.1"), ("method", "GET")]), []);
-        assert_eq!(charged(&policy, &[("client-ip", "192.0.2.1"), ("method", "PUT")]), pairs(&[("writes", "192.0.2.1")]));
+        assert_eq!(
+            charged(&policy, &[("client-ip", "192.0.2.1"), ("method", "PUT")]),
+            pairs(&[("writes", "192.0.2.1")])
+        );
     }
 
     #[test]
     fn a_limit_without_any_key_is_a_mistake_beside_all_others() {
-        let config = format!(r#"{{"missing": "skipp", "limits": [{}, {}]}}"#, limit("a", ""), limit("b", r#", "key": "{path}""#));
+        let config = format!(
+            r#"{{"missing": "skipp", "limits": [{}, {}]}}"#,
+            limit("a", ""),
+            limit("b", r#", "key": "{path}""#)
+        );
         let mistakes = Instance::<Keyed>::new(&config).unwrap_err();
-        let told: Vec<_> = mistakes.iter().map(|mistake| (mistake.path.as_str(), mistake.message.split(", ").next().unwrap())).collect();
+        let told: Vec<_> = mistakes
+            .iter()
+            .map(|mistake| (mistake.path.as_str(), mistake.message.split(", ").next().unwrap()))
+            .collect();
         assert_eq!(told, [("missing", "found \"skipp\""), ("limits[0]", "found no `key`")]);
     }
 }

@@ -1,4 +1,5 @@
-//! Which key is on which plan: sorted digests, so that a hundred thousand customers fit into a few megabytes.
+//! Which key is on which plan: sorted digests, so that a hundred thousand customers fit into a few
+//! megabytes.
 
 use std::fmt;
 
@@ -11,7 +12,8 @@ const KEYS_MAX: usize = 1_000_000;
 /// Keys by digest, and the plan that each is on.
 #[derive(Debug, Default)]
 pub(crate) struct Assign {
-    /// In the order of the digests; a plan's place among `names`, or, once resolved, among the policy's plans.
+    /// In the order of the digests; a plan's place among `names`, or, once resolved, among the
+    /// policy's plans.
     keys: Vec<(Digest, u16)>,
     /// Plans as they are named here, each once.
     names: Vec<String>,
@@ -21,9 +23,18 @@ pub(crate) struct Assign {
 
 impl Assign {
     /// Puts the plans' places in the place of their names, and tells what is wrong with either.
-    pub(crate) fn resolve(&mut self, place: impl Fn(&str) -> Option<usize>, known: impl Fn() -> String, mistakes: &mut Mistakes) {
+    pub(crate) fn resolve(
+        &mut self,
+        place: impl Fn(&str) -> Option<usize>,
+        known: impl Fn() -> String,
+        mistakes: &mut Mistakes,
+    ) {
         mistakes.append(std::mem::take(&mut self.unfit));
-        let places: Vec<Option<u16>> = self.names.iter().map(|name| place(name).and_then(|place| u16::try_from(place).ok())).collect();
+        let places: Vec<Option<u16>> = self
+            .names
+            .iter()
+            .map(|name| place(name).and_then(|place| u16::try_from(place).ok()))
+            .collect();
         for (digest, plan) in &mut self.keys {
             let named = usize::from(*plan);
             match places.get(named).copied().flatten() {
@@ -70,7 +81,11 @@ impl<'de> Visitor<'de> for Table {
                 break;
             }
             if assign.names.get(last) != Some(&plan) {
-                last = assign.names.iter().position(|name| *name == plan).unwrap_or(assign.names.len());
+                last = assign
+                    .names
+                    .iter()
+                    .position(|name| *name == plan)
+                    .unwrap_or(assign.names.len());
                 if last == assign.names.len() {
                     assign.names.push(plan);
                 }
@@ -80,10 +95,17 @@ impl<'de> Visitor<'de> for Table {
                 // Not the key itself: it may be one.
                 (None, _) => assign.unfit.add(
                     format!("assign.{key}"),
-                    format_args!("the key of {} characters, which is no digest", key.chars().count()),
+                    format_args!(
+                        "the key of {} characters, which is no digest",
+                        key.chars().count()
+                    ),
                     DIGEST_EXPECTED,
                 ),
-                (_, Err(_)) => assign.unfit.add(format!("assign.{key}"), "yet another plan", "at most 65536 names of plans"),
+                (_, Err(_)) => assign.unfit.add(
+                    format!("assign.{key}"),
+                    "yet another plan",
+                    "at most 65536 names of plans",
+                ),
             }
         }
         assign.keys.sort_unstable();
@@ -91,7 +113,11 @@ impl<'de> Visitor<'de> for Table {
             if let [(one, _), (two, _)] = pair
                 && one == two
             {
-                assign.unfit.add(format!("assign.{one}"), "the key a second time", "each key once, its digits in lower case");
+                assign.unfit.add(
+                    format!("assign.{one}"),
+                    "the key a second time",
+                    "each key once, its digits in lower case",
+                );
             }
         }
         Ok(assign)

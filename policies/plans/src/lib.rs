@@ -1,7 +1,8 @@
-//! A client's key decides its plan, and the plan its limits. Whoever has no known key is on the default plan, and is counted by address.
+//! A client's key decides its plan, and the plan its limits. Whoever has no known key is on the
+//! default plan, and is counted by address.
 //!
-//! Keys are assigned by their SHA-256, so that none stands in a file. Facts read: the one that holds the key, `client-ip`, and what limits and
-//! conditions name.
+//! Keys are assigned by their SHA-256, so that none stands in a file. Facts read: the one that
+//! holds the key, `client-ip`, and what limits and conditions name.
 
 mod assign;
 
@@ -9,8 +10,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use weir_policy::{
-    Conditions, Decision, Denial, Digest, Facts, FieldName, Ipv6Prefix, Limits, Manifest, Mistakes, NAME_EXPECTED, Policy, Template,
-    is_name,
+    Conditions, Decision, Denial, Digest, Facts, FieldName, Ipv6Prefix, Limits, Manifest, Mistakes,
+    NAME_EXPECTED, Policy, Template, is_name,
 };
 
 use assign::Assign;
@@ -74,17 +75,30 @@ impl Policy for Plans {
     fn new(config: Config) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::new();
         if config.key.only_fact().is_none() {
-            mistakes.add("key", "a template of another shape", "one fact and nothing else, such as \"{header.x-api-key}\"");
+            mistakes.add(
+                "key",
+                "a template of another shape",
+                "one fact and nothing else, such as \"{header.x-api-key}\"",
+            );
         }
         if config.plans.is_empty() || config.plans.len() > PLANS_MAX {
-            mistakes.add("plans", format_args!("{} plans", config.plans.len()), format_args!("1 to {PLANS_MAX}"));
+            mistakes.add(
+                "plans",
+                format_args!("{} plans", config.plans.len()),
+                format_args!("1 to {PLANS_MAX}"),
+            );
         }
         for name in config.plans.keys().filter(|name| !is_name(name)) {
             mistakes.add(format!("plans.{name}"), format_args!("the name {name:?}"), NAME_EXPECTED);
         }
         let names: Vec<&str> = config.plans.keys().map(String::as_str).collect();
-        let known =
-            || if names.len() <= 16 { format!("one of the plans `{}`", names.join("`, `")) } else { "the name of a plan".to_owned() };
+        let known = || {
+            if names.len() <= 16 {
+                format!("one of the plans `{}`", names.join("`, `"))
+            } else {
+                "the name of a plan".to_owned()
+            }
+        };
         let place = |name: &str| names.binary_search(&name).ok();
         let default_plan = match (&config.default_plan, config.unknown) {
             (Some(name), Unknown::Address) => {
@@ -95,11 +109,19 @@ impl Policy for Plans {
                 found
             }
             (Some(name), Unknown::Deny) => {
-                mistakes.add("default_plan", format_args!("{name:?}"), "nothing: with `unknown = \"deny\"` nobody is on it");
+                mistakes.add(
+                    "default_plan",
+                    format_args!("{name:?}"),
+                    "nothing: with `unknown = \"deny\"` nobody is on it",
+                );
                 None
             }
             (None, Unknown::Address) => {
-                mistakes.add("", "no `default_plan`", "the plan of those without a known key, or `unknown = \"deny\"`");
+                mistakes.add(
+                    "",
+                    "no `default_plan`",
+                    "the plan of those without a known key, or `unknown = \"deny\"`",
+                );
                 None
             }
             (None, Unknown::Deny) => None,
@@ -107,15 +129,25 @@ impl Policy for Plans {
         let mut assign = config.assign;
         assign.resolve(place, known, &mut mistakes);
         let fact = config.key.only_fact().unwrap_or_default().to_owned();
-        let limits = |name: &str, limits: Limits| limits.in_space(name).ipv6_prefix(config.ipv6_prefix);
-        let plans = config.plans.into_iter().map(|(name, plan)| (limits(&name, plan), name)).map(|(plan, name)| (name, plan)).collect();
-        let Config { plan_header, ipv6_prefix, bypass, .. } = Config { plans: BTreeMap::new(), assign: Assign::default(), ..config };
+        let limits =
+            |name: &str, limits: Limits| limits.in_space(name).ipv6_prefix(config.ipv6_prefix);
+        let plans = config
+            .plans
+            .into_iter()
+            .map(|(name, plan)| (limits(&name, plan), name))
+            .map(|(plan, name)| (name, plan))
+            .collect();
+        let Config { plan_header, ipv6_prefix, bypass, .. } =
+            Config { plans: BTreeMap::new(), assign: Assign::default(), ..config };
         mistakes.or(Self { fact, plans, assign, default_plan, plan_header, ipv6_prefix, bypass })
     }
 
     fn manifest(&self) -> Manifest {
         let limits = self.plans.iter().flat_map(|(_, limits)| limits.facts());
-        Manifest::reads([self.fact.as_str(), "client-ip"]).and(self.bypass.facts()).and(limits).pure()
+        Manifest::reads([self.fact.as_str(), "client-ip"])
+            .and(self.bypass.facts())
+            .and(limits)
+            .pure()
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
@@ -123,7 +155,8 @@ impl Policy for Plans {
             // What a client wrote there itself must not pass for a plan.
             return Ok(self.tell(Decision::bypass(), ""));
         }
-        // A key that is sent twice is none: nobody but the upstream knows which of the two it believes.
+        // A key that is sent twice is none: nobody but the upstream knows which of the two it
+        // believes.
         let digest = facts.only(&self.fact).map(Digest::of_fact);
         let assigned = digest.and_then(|digest| Some((self.assign.plan_of(digest)?, digest)));
         let (plan, key) = match (assigned, self.default_plan) {
@@ -145,7 +178,8 @@ impl Plans {
         }
     }
 
-    /// The same for a key that is missing, unknown or sent twice: nobody learns which keys are known.
+    /// The same for a key that is missing, unknown or sent twice: nobody learns which keys are
+    /// known.
     fn stranger(&self) -> Denial {
         let reason = format!("a known key is needed in {}", self.fact.replacen('.', " ", 1));
         Denial::new(401, reason).header("www-authenticate", "Key")

@@ -1,4 +1,5 @@
-//! The policy on the host: who is on which plan, what is charged to whom, and what each mistake says.
+//! The policy on the host: who is on which plan, what is charged to whom, and what each mistake
+//! says.
 
 use weir_policy::Verdict;
 use weir_policy::testing::Instance;
@@ -6,7 +7,8 @@ use weir_policy::testing::Instance;
 use super::*;
 
 const FREE: &str = r#"{"name": "plan", "algorithm": "token_bucket", "quota": 60, "period": "1m"}"#;
-const GOLD: &str = r#"{"name": "plan", "algorithm": "token_bucket", "quota": 6000, "period": "1m", "burst": 500}"#;
+const GOLD: &str =
+    r#"{"name": "plan", "algorithm": "token_bucket", "quota": 6000, "period": "1m", "burst": 500}"#;
 
 fn digest(key: &str) -> String {
     Digest::of_fact(key).to_string()
@@ -46,15 +48,29 @@ fn a_known_key_is_on_its_plan_and_is_counted_itself() {
     let policy = with_default();
     assert_eq!(policy.manifest().request_facts, ["header.x-api-key", "client-ip"]);
     assert!(policy.manifest().pure);
-    assert_eq!(charged(&policy, &["rich"]), ("gold".to_owned(), format!("gold/{}", &digest("rich")[7..])));
-    assert_eq!(charged(&policy, &["poor"]), ("free".to_owned(), format!("free/{}", &digest("poor")[7..])));
+    assert_eq!(
+        charged(&policy, &["rich"]),
+        ("gold".to_owned(), format!("gold/{}", &digest("rich")[7..]))
+    );
+    assert_eq!(
+        charged(&policy, &["poor"]),
+        ("free".to_owned(), format!("free/{}", &digest("poor")[7..]))
+    );
 }
 
 #[test]
 fn inventing_keys_or_sending_none_or_two_buys_nothing() {
     let policy = with_default();
     let by_address = ("free".to_owned(), "free/\\@192.0.2.1".to_owned());
-    for keys in [&[][..], &[""], &["made up"], &["rich "], &["rich", "rich"], &["rich", "made up"], &["\\@192.0.2.1"]] {
+    for keys in [
+        &[][..],
+        &[""],
+        &["made up"],
+        &["rich "],
+        &["rich", "rich"],
+        &["rich", "made up"],
+        &["\\@192.0.2.1"],
+    ] {
         assert_eq!(charged(&policy, keys), by_address, "{keys:?}");
     }
     let decision = policy.decide(&[("client-ip", "2001:db8::7")]).unwrap();
@@ -65,38 +81,62 @@ fn inventing_keys_or_sending_none_or_two_buys_nothing() {
 fn strangers_may_be_refused() {
     let policy = policy(r#", "unknown": "deny""#);
     assert_eq!(charged(&policy, &["rich"]).0, "gold");
-    for facts in [&[("client-ip", "192.0.2.1")][..], &[("client-ip", "192.0.2.1"), ("header.x-api-key", "made up")]] {
-        let Verdict::Deny(denial) = policy.decide(facts).unwrap().verdict else { panic!("{facts:?}") };
-        assert_eq!((denial.status, denial.reason.as_str()), (401, "a known key is needed in header x-api-key"));
+    for facts in [
+        &[("client-ip", "192.0.2.1")][..],
+        &[("client-ip", "192.0.2.1"), ("header.x-api-key", "made up")],
+    ] {
+        let Verdict::Deny(denial) = policy.decide(facts).unwrap().verdict else {
+            panic!("{facts:?}")
+        };
+        assert_eq!(
+            (denial.status, denial.reason.as_str()),
+            (401, "a known key is needed in header x-api-key")
+        );
         assert_eq!(denial.headers, [("www-authenticate".to_owned(), "Key".to_owned())]);
     }
 }
 
 #[test]
 fn the_upstream_is_told_the_plan_and_nobody_can_tell_it_another() {
-    let policy = policy(r#", "default_plan": "free", "plan_header": "X-Plan", "bypass": ["10.0.0.0/8"]"#);
+    let policy =
+        policy(r#", "default_plan": "free", "plan_header": "X-Plan", "bypass": ["10.0.0.0/8"]"#);
     let told = |facts: &[(&str, &str)]| policy.decide(facts).unwrap().upstream_headers;
     let field = |plan: &str| [("x-plan".to_owned(), plan.to_owned())];
     assert_eq!(told(&[("client-ip", "192.0.2.1"), ("header.x-api-key", "rich")]), field("gold"));
     assert_eq!(told(&[("client-ip", "192.0.2.1")]), field("free"));
     assert_eq!(told(&[("client-ip", "10.0.0.1"), ("header.x-api-key", "rich")]), field(""));
-    assert!(with_default().decide(&[("client-ip", "192.0.2.1")]).unwrap().upstream_headers.is_empty());
+    assert!(
+        with_default().decide(&[("client-ip", "192.0.2.1")]).unwrap().upstream_headers.is_empty()
+    );
 }
 
 #[test]
 fn a_plans_counters_are_its_own_also_those_with_keys_of_their_own() {
-    let both = r#"{"name": "all", "algorithm": "gcra", "quota": 1, "period": "1s", "key": "everyone"}"#;
-    let text = config(r#", "default_plan": "free""#).replace(FREE, &format!("{FREE}, {both}")).replace(GOLD, &format!("{GOLD}, {both}"));
+    let both =
+        r#"{"name": "all", "algorithm": "gcra", "quota": 1, "period": "1s", "key": "everyone"}"#;
+    let text = config(r#", "default_plan": "free""#)
+        .replace(FREE, &format!("{FREE}, {both}"))
+        .replace(GOLD, &format!("{GOLD}, {both}"));
     let policy = Instance::<Plans>::new(&text).unwrap();
-    let key = |name: &str| policy.decide(&[("client-ip", "192.0.2.1"), ("header.x-api-key", name)]).unwrap().limits()[1].key.clone();
-    assert_eq!((key("rich"), key("poor")), ("gold/everyone".to_owned(), "free/everyone".to_owned()));
+    let key = |name: &str| {
+        policy.decide(&[("client-ip", "192.0.2.1"), ("header.x-api-key", name)]).unwrap().limits()
+            [1]
+        .key
+        .clone()
+    };
+    assert_eq!(
+        (key("rich"), key("poor")),
+        ("gold/everyone".to_owned(), "free/everyone".to_owned())
+    );
 }
 
 #[test]
 fn a_customer_that_is_moved_starts_afresh_and_finds_its_old_count_when_it_comes_back() {
     let before = with_default();
-    let text = config(r#", "default_plan": "free""#)
-        .replace(&format!(r#""{}": "gold""#, digest("rich")), &format!(r#""{}": "free""#, digest("rich")));
+    let text = config(r#", "default_plan": "free""#).replace(
+        &format!(r#""{}": "gold""#, digest("rich")),
+        &format!(r#""{}": "free""#, digest("rich")),
+    );
     let after = Instance::<Plans>::new(&text).unwrap();
     assert_ne!(charged(&before, &["rich"]).1, charged(&after, &["rich"]).1);
     assert_eq!(charged(&before, &["poor"]), charged(&after, &["poor"]));
@@ -109,11 +149,21 @@ fn digests_alone_are_assigned_and_a_key_that_stands_there_is_not_repeated() {
     let expected = "assign.hunter2: found the key of 7 characters, which is no digest, expected `sha256:` and 64 hexadecimal digits, such as \
                     `printf %s THE-KEY | sha256sum` prints";
     assert_eq!(found, [expected]);
-    let twice = format!(r#"{{"{}": "gold", "{}": "free"}}"#, digest("a"), digest("a").to_uppercase().replace("SHA256", "sha256"));
+    let twice = format!(
+        r#"{{"{}": "gold", "{}": "free"}}"#,
+        digest("a"),
+        digest("a").to_uppercase().replace("SHA256", "sha256")
+    );
     let found = told(&format!(
         r#"{{"key": "{{header.k}}", "default_plan": "free", "plans": {{"free": [{FREE}], "gold": [{GOLD}]}}, "assign": {twice}}}"#
     ));
-    assert_eq!(found, [format!("assign.{}: found the key a second time, expected each key once, its digits in lower case", digest("a"))]);
+    assert_eq!(
+        found,
+        [format!(
+            "assign.{}: found the key a second time, expected each key once, its digits in lower case",
+            digest("a")
+        )]
+    );
 }
 
 #[test]
@@ -135,7 +185,10 @@ fn all_mistakes_come_at_once() {
     let mut found = told(&text);
     found.sort();
     let starts = [
-        &format!("assign.{}: found \"silver\", expected one of the plans `free`, `gold`", digest("rich")),
+        &format!(
+            "assign.{}: found \"silver\", expected one of the plans `free`, `gold`",
+            digest("rich")
+        ),
         "default_plan: found \"fre\", expected one of the plans `free`, `gold`",
         "key: found a template of another shape, expected one fact",
         "plan_header: found \"Host\", expected a field that does not frame",
@@ -150,12 +203,24 @@ fn all_mistakes_come_at_once() {
 
 #[test]
 fn somebody_must_be_on_some_plan() {
-    assert_eq!(told(&config("")), [": found no `default_plan`, expected the plan of those without a known key, or `unknown = \"deny\"`"]);
+    assert_eq!(
+        told(&config("")),
+        [
+            ": found no `default_plan`, expected the plan of those without a known key, or `unknown = \"deny\"`"
+        ]
+    );
     let both = told(&config(r#", "unknown": "deny", "default_plan": "free""#));
-    assert_eq!(both, ["default_plan: found \"free\", expected nothing: with `unknown = \"deny\"` nobody is on it"]);
+    assert_eq!(
+        both,
+        [
+            "default_plan: found \"free\", expected nothing: with `unknown = \"deny\"` nobody is on it"
+        ]
+    );
     let none = told(r#"{"key": "{header.k}", "unknown": "deny", "plans": {}}"#);
     assert_eq!(none, ["plans: found 0 plans, expected 1 to 1000"]);
-    let name = told(&format!(r#"{{"key": "{{header.k}}", "unknown": "deny", "plans": {{"a/b": [{FREE}]}}}}"#));
+    let name = told(&format!(
+        r#"{{"key": "{{header.k}}", "unknown": "deny", "plans": {{"a/b": [{FREE}]}}}}"#
+    ));
     assert_eq!(name, ["plans.a/b: found the name \"a/b\", expected 1 to 64 of a-z 0-9 . _ -"]);
 }
 
@@ -166,7 +231,10 @@ fn a_table_of_another_kind_is_a_mistake() {
     let end = text[at..].find('}').unwrap() + at + 1;
     for (instead, expected) in [
         ("3", "assign: found integer `3`, expected a table of keys' digests and plans"),
-        ("\"x\"", "assign: found string \"x\", expected a table of keys' digests and plans, such as"),
+        (
+            "\"x\"",
+            "assign: found string \"x\", expected a table of keys' digests and plans, such as",
+        ),
         (r#"{"a": 3}"#, "assign.a: found integer `3`, expected a string"),
     ] {
         let found = told(&format!("{}{instead}{}", &text[..at], &text[end..]));

@@ -35,10 +35,14 @@ impl Folder {
 
 #[test]
 fn a_files_content_becomes_a_member_of_the_configuration_and_the_file_is_watched() {
-    let folder = Folder::with(&[("customers.toml", "a = \"gold\"\n\"b.c\" = { x = [1] }\n"), ("list.json", "[{\"name\": \"x\"}]")]);
+    let folder = Folder::with(&[
+        ("customers.toml", "a = \"gold\"\n\"b.c\" = { x = [1] }\n"),
+        ("list.json", "[{\"name\": \"x\"}]"),
+    ]);
     let text = PLANS.replace("customers.toml\"", "customers.toml\", limits = \"list.json\"");
     let config = folder.parse(&text).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let expected = r#"{"assign":{"a":"gold","b.c":{"x":[1]}},"default_plan":"free","limits":[{"name":"x"}]}"#;
+    let expected =
+        r#"{"assign":{"a":"gold","b.c":{"x":[1]}},"default_plan":"free","limits":[{"name":"x"}]}"#;
     assert_eq!(&*config.policies[0].config_json, expected);
     let watched = [Watch::now(folder.path("customers.toml")), Watch::now(folder.path("list.json"))];
     assert!(watched.iter().all(|watch| config.watched.contains(watch)), "{:?}", config.watched);
@@ -46,30 +50,72 @@ fn a_files_content_becomes_a_member_of_the_configuration_and_the_file_is_watched
 
 #[test]
 fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
-    let folder = Folder::with(&[("customers.toml", "# ours\na = \"gold\"\n\n\"b.c\" = \"silver\"\n")]);
+    let folder =
+        Folder::with(&[("customers.toml", "# ours\na = \"gold\"\n\n\"b.c\" = \"silver\"\n")]);
     let config = folder.parse(PLANS).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let at = |setting: &str| Mistake::new(format!("policies.p.config{setting}"), "one thing", "another");
-    let located = config.source.locate(&[at(".assign.b.c"), at(".assign.absent"), at(".default_plan"), at(".assign"), at(".assigned")]);
+    let at =
+        |setting: &str| Mistake::new(format!("policies.p.config{setting}"), "one thing", "another");
+    let located = config.source.locate(&[
+        at(".assign.b.c"),
+        at(".assign.absent"),
+        at(".default_plan"),
+        at(".assign"),
+        at(".assigned"),
+    ]);
     let told = located.text.replace(&format!("{}/", folder.0.path().display()), "");
-    let places: Vec<&str> = told.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
+    let places: Vec<&str> =
+        told.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
     // In the order of the files; those that stand nowhere in theirs come last.
-    assert_eq!(places, ["proxy.toml:6:10", "proxy.toml:6:27", "customers.toml:4:9", "customers.toml", "customers.toml"], "{told}");
-    assert!(told.contains("4 | \"b.c\" = \"silver\"\n  |         ^^^^^^^^ expected another"), "{told}");
+    assert_eq!(
+        places,
+        [
+            "proxy.toml:6:10",
+            "proxy.toml:6:27",
+            "customers.toml:4:9",
+            "customers.toml",
+            "customers.toml"
+        ],
+        "{told}"
+    );
+    assert!(
+        told.contains("4 | \"b.c\" = \"silver\"\n  |         ^^^^^^^^ expected another"),
+        "{told}"
+    );
     assert!(told.ends_with("proxy.toml: 5 mistakes"), "{told}");
 }
 
 #[test]
 fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     for (content, parts) in [
-        ("a = \"gold\"\nb = = 1\n", &["policies.p.config.assign: TOML: ", "--> customers.toml:2:5\n", "2 | b = = 1"][..]),
-        ("a = 1\na = 2\n", &["policies.p.config.assign: TOML: duplicate key", "--> customers.toml:2:1"]),
+        (
+            "a = \"gold\"\nb = = 1\n",
+            &["policies.p.config.assign: TOML: ", "--> customers.toml:2:5\n", "2 | b = = 1"][..],
+        ),
+        (
+            "a = 1\na = 2\n",
+            &["policies.p.config.assign: TOML: duplicate key", "--> customers.toml:2:1"],
+        ),
         // A list that is not closed, and nothing that follows from it.
         (
             "a = \"gold\"\nb = [1,\n\nc = 2\nd = 3\n",
-            &["policies.p.config.assign: TOML: `[` is not closed", "--> customers.toml:2:5", "1 mistake"],
+            &[
+                "policies.p.config.assign: TOML: `[` is not closed",
+                "--> customers.toml:2:5",
+                "1 mistake",
+            ],
         ),
-        ("a = 9007199254740993\n", &["policies.p.config.assign.a: found 9007199254740993", "--> customers.toml:1:5", "2^53"]),
-        ("[\"secret\"]\npassword = \"hunter2\"\nx = nan", &["policies.p.config.assign.secret.x: found nan", "customers.toml:3:5"]),
+        (
+            "a = 9007199254740993\n",
+            &[
+                "policies.p.config.assign.a: found 9007199254740993",
+                "--> customers.toml:1:5",
+                "2^53",
+            ],
+        ),
+        (
+            "[\"secret\"]\npassword = \"hunter2\"\nx = nan",
+            &["policies.p.config.assign.secret.x: found nan", "customers.toml:3:5"],
+        ),
     ] {
         let told = Folder::with(&[("customers.toml", content)]).wrong(PLANS);
         assert!(parts.iter().all(|part| told.contains(part)), "{content}\n{told}");
@@ -77,17 +123,23 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
     }
     let json = PLANS.replace("customers.toml", "customers.json");
     let told = Folder::with(&[("customers.json", "{\n  \"a\": \"gold\",,\n}")]).wrong(&json);
-    assert!(told.contains("policies.p.config.assign: JSON: ") && told.contains("--> customers.json:2:15\n"), "{told}");
-    let told = Folder::with(&[("customers.json", "{\"a\": {\"b\": [1, 9007199254740993]}}")]).wrong(&json);
-    let expected =
-        "policies.p.config.assign.a.b[1]: found 9007199254740993, expected a whole number from -2^53 to 2^53\n--> customers.json\n";
+    assert!(
+        told.contains("policies.p.config.assign: JSON: ")
+            && told.contains("--> customers.json:2:15\n"),
+        "{told}"
+    );
+    let told =
+        Folder::with(&[("customers.json", "{\"a\": {\"b\": [1, 9007199254740993]}}")]).wrong(&json);
+    let expected = "policies.p.config.assign.a.b[1]: found 9007199254740993, expected a whole number from -2^53 to 2^53\n--> customers.json\n";
     assert!(told.contains(expected), "{told}");
     let told = Folder::with(&[]).wrong(PLANS);
     assert!(
-        told.contains("policies.p.config_files.assign: found customers.toml (No such file") && told.contains("proxy.toml:5:27"),
+        told.contains("policies.p.config_files.assign: found customers.toml (No such file")
+            && told.contains("proxy.toml:5:27"),
         "{told}"
     );
-    let told = Folder::with(&[("customers.toml", "")]).wrong(&PLANS.replace("{ default_plan", "{ assign.a = \"x\", default_plan"));
+    let told = Folder::with(&[("customers.toml", "")])
+        .wrong(&PLANS.replace("{ default_plan", "{ assign.a = \"x\", default_plan"));
     assert!(told.contains("found a file for `assign`, which stands in `config` too"), "{told}");
     let told = Folder::with(&[]).wrong(&PLANS.replace("\"customers.toml\"", "3"));
     assert!(told.contains("policies.p.config_files.assign: found 3"), "{told}");

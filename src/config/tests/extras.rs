@@ -24,7 +24,9 @@ fn says(lines: &str, parts: &[&str]) {
 #[test]
 fn header_rules_and_rewriting_are_read() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let read = extras("request_headers = { set = { X-A = \"1\" }, add = { x-b = [\"1\", \"2\"], x-c = \"3\" }, remove = [\"cookie\"] }");
+    let read = extras(
+        "request_headers = { set = { X-A = \"1\" }, add = { x-b = [\"1\", \"2\"], x-c = \"3\" }, remove = [\"cookie\"] }",
+    );
     let expected = HeaderRules {
         set: vec![pair("X-A", "1")],
         add: vec![pair("x-b", "1"), pair("x-b", "2"), pair("x-c", "3")],
@@ -32,9 +34,18 @@ fn header_rules_and_rewriting_are_read() {
         secrets: Vec::new(),
     };
     assert_eq!((read.request_headers, read.response_headers), (expected, HeaderRules::default()));
-    assert_eq!(extras("response_headers.remove = [\"server\"]").response_headers.remove, ["server"]);
-    assert_eq!(extras("rewrite = \"/v2/{id}\"").rewrite, Some(Rewrite::Template("/v2/{id}".into())));
-    assert_eq!(extras("rewrite.strip_prefix = \"/x\"").rewrite, Some(Rewrite::Prefix { strip: Some("/x".into()), add: None }));
+    assert_eq!(
+        extras("response_headers.remove = [\"server\"]").response_headers.remove,
+        ["server"]
+    );
+    assert_eq!(
+        extras("rewrite = \"/v2/{id}\"").rewrite,
+        Some(Rewrite::Template("/v2/{id}".into()))
+    );
+    assert_eq!(
+        extras("rewrite.strip_prefix = \"/x\"").rewrite,
+        Some(Rewrite::Prefix { strip: Some("/x".into()), add: None })
+    );
     assert_eq!(extras("upstream_host = \"a:1\"").upstream_host.as_deref(), Some("a:1"));
     assert_eq!(extras(""), Extras::default());
 }
@@ -45,22 +56,36 @@ fn a_fields_value_may_stand_in_a_file_or_in_the_environment() {
     fs::write(folder.path().join("upstream.key"), "Bearer s3cret\n").unwrap();
     let lines = "upstream = \"api\"\nrequest_headers = { set_file = { Authorization = \"upstream.key\" }, add_env = { x-path = \"PATH\" } }\n\
                  response_headers.add_file = { x-b = \"upstream.key\" }";
-    let config = Config::parse(&route(lines), &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = Config::parse(&route(lines), &folder.path().join("proxy.toml"))
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let extras = &config.routes[1].extras;
     let told = |rules: &HeaderRules| {
-        rules.secrets.iter().map(|secret| (secret.key, secret.name.clone(), secret.value.clone())).collect::<Vec<_>>()
+        rules
+            .secrets
+            .iter()
+            .map(|secret| (secret.key, secret.name.clone(), secret.value.clone()))
+            .collect::<Vec<_>>()
     };
     let path = std::env::var("PATH").unwrap();
     assert_eq!(
         told(&extras.request_headers),
-        [("set_file", "Authorization".to_owned(), "Bearer s3cret".to_owned()), ("add_env", "x-path".to_owned(), path)]
+        [
+            ("set_file", "Authorization".to_owned(), "Bearer s3cret".to_owned()),
+            ("add_env", "x-path".to_owned(), path)
+        ]
     );
-    assert_eq!(told(&extras.response_headers), [("add_file", "x-b".to_owned(), "Bearer s3cret".to_owned())]);
+    assert_eq!(
+        told(&extras.response_headers),
+        [("add_file", "x-b".to_owned(), "Bearer s3cret".to_owned())]
+    );
     assert_eq!(config.watched.len(), 2 + 1, "the file is named twice");
     assert!(!format!("{config:?}").contains("s3cret"));
     says(
         "upstream = \"api\"\nrequest_headers.set_env = { x-a = \"WEIR_TEST_THAT_IS_NOT_SET\" }",
-        &["routes[1].request_headers.set_env.x-a: found \"WEIR_TEST_THAT_IS_NOT_SET\"", "an environment variable that is set"],
+        &[
+            "routes[1].request_headers.set_env.x-a: found \"WEIR_TEST_THAT_IS_NOT_SET\"",
+            "an environment variable that is set",
+        ],
     );
     says(
         "upstream = \"api\"\nrequest_headers.set_file = { x-a = \"absent\" }",
@@ -73,23 +98,48 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("gone.html"), "<p>gone\n").unwrap();
     let lines = "respond = { status = 410, body_file = \"gone.html\", content_type = \"text/html\", headers = { x-a = [\"1\", \"2\"] } }";
-    let config = Config::parse(&route(lines), &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = Config::parse(&route(lines), &folder.path().join("proxy.toml"))
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let headers = ["1", "2"].map(|value| ("x-a".to_owned(), value.to_owned())).to_vec();
-    let expected = Respond { status: 410, body: "<p>gone\n".into(), content_type: Some("text/html".into()), headers };
+    let expected = Respond {
+        status: 410,
+        body: "<p>gone\n".into(),
+        content_type: Some("text/html".into()),
+        headers,
+    };
     assert_eq!(config.routes[1].target, RouteTarget::Respond(expected));
     assert_eq!(config.watched.len(), 2);
-    says("respond = { body = \"a\", body_file = \"b\" }", &["routes[1].respond.body_file: found both `body` and `body_file`"]);
-    says("respond = { body_file = \"absent\" }", &["routes[1].respond.body_file: found absent (No such file"]);
-    says(&format!("respond = {{ body = \"{}\" }}", "x".repeat(70_000)), &["a text of at most 65536 bytes"]);
+    says(
+        "respond = { body = \"a\", body_file = \"b\" }",
+        &["routes[1].respond.body_file: found both `body` and `body_file`"],
+    );
+    says(
+        "respond = { body_file = \"absent\" }",
+        &["routes[1].respond.body_file: found absent (No such file"],
+    );
+    says(
+        &format!("respond = {{ body = \"{}\" }}", "x".repeat(70_000)),
+        &["a text of at most 65536 bytes"],
+    );
 }
 
 #[test]
 fn what_does_nothing_without_an_upstream_is_a_mistake() {
-    for line in ["request_headers.remove = []", "upstream_host = \"a\"", "rewrite = \"/a\"", "upgrade.protocols = []"] {
+    for line in [
+        "request_headers.remove = []",
+        "upstream_host = \"a\"",
+        "rewrite = \"/a\"",
+        "upgrade.protocols = []",
+    ] {
         let key = line.split(['.', ' ']).next().unwrap();
-        says(&format!("respond = {{}}\n{line}"), &[&format!("routes[1].{key}: found the key `{key}`, which does nothing here")]);
+        says(
+            &format!("respond = {{}}\n{line}"),
+            &[&format!("routes[1].{key}: found the key `{key}`, which does nothing here")],
+        );
     }
-    good(&route("respond = {}\nresponse_headers.remove = [\"a\"]\nrefusals = []\ncors.origins = [\"*\"]"));
+    good(&route(
+        "respond = {}\nresponse_headers.remove = [\"a\"]\nrefusals = []\ncors.origins = [\"*\"]",
+    ));
 }
 
 #[test]
@@ -97,10 +147,19 @@ fn what_is_written_wrong_is_told_with_its_place() {
     let api = |line: &str| format!("upstream = \"api\"\n{line}");
     says(
         &api("request_headers = { sett = {} }"),
-        &["routes[1].request_headers.sett: found the unknown key", "the nearest known key is `set`"],
+        &[
+            "routes[1].request_headers.sett: found the unknown key",
+            "the nearest known key is `set`",
+        ],
     );
-    says(&api("request_headers.set = { x-a = 5 }"), &["routes[1].request_headers.set.x-a: found 5", "a field's value"]);
-    says(&api("response_headers.add = { x-a = [5] }"), &["routes[1].response_headers.add.x-a[0]: found 5"]);
+    says(
+        &api("request_headers.set = { x-a = 5 }"),
+        &["routes[1].request_headers.set.x-a: found 5", "a field's value"],
+    );
+    says(
+        &api("response_headers.add = { x-a = [5] }"),
+        &["routes[1].response_headers.add.x-a[0]: found 5"],
+    );
     says(&api("response_headers.remove = \"server\""), &["found \"server\"", "an array"]);
     says(&api("rewrite = 5"), &["routes[1].rewrite: found 5", "a path such as"]);
     says(&api("rewrite = {}"), &["neither `strip_prefix` nor `add_prefix`"]);
@@ -109,8 +168,18 @@ fn what_is_written_wrong_is_told_with_its_place() {
 
 #[test]
 fn cors_and_bodies_of_refusals_are_read() {
-    let cors = extras("cors = { origins = [\"https://a.example\"], credentials = true, preflight = \"limit\" }").cors;
-    assert_eq!(cors, Some(Cors { origins: vec!["https://a.example".into()], credentials: true, preflight: Preflight::Limit }));
+    let cors = extras(
+        "cors = { origins = [\"https://a.example\"], credentials = true, preflight = \"limit\" }",
+    )
+    .cors;
+    assert_eq!(
+        cors,
+        Some(Cors {
+            origins: vec!["https://a.example".into()],
+            credentials: true,
+            preflight: Preflight::Limit
+        })
+    );
     let page = |statuses: &[u16], content_type: Option<&str>, body: &str| RefusalPage {
         statuses: statuses.to_vec(),
         content_type: content_type.map(str::to_owned),
@@ -122,7 +191,8 @@ fn cors_and_bodies_of_refusals_are_read() {
     fs::write(folder.path().join("busy.html"), "<p>").unwrap();
     let all = "[[refusals]]\nstatus = [502, 503]\ncontent_type = \"text/html\"\nbody_file = \"busy.html\"\n";
     let text = format!("{MINIMAL}\n{all}");
-    let config = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = Config::parse(&text, &folder.path().join("proxy.toml"))
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(config.requests.refusals, [page(&[502, 503], Some("text/html"), "<p>")]);
     assert_eq!(config.watched.len(), 2);
     fs::write(folder.path().join("busy.html"), b"\xff").unwrap();
@@ -134,19 +204,43 @@ fn cors_and_bodies_of_refusals_are_read() {
 fn cors_and_bodies_of_refusals_written_wrong() {
     let api = |line: &str| format!("upstream = \"api\"\n{line}");
     says(&api("cors = {}"), &["routes[1].cors.origins: found nothing"]);
-    says(&api("cors = { origins = [\"*\"], preflight = \"bypas\" }"), &["\"bypass\" or \"limit\"", "the nearest is \"bypass\""]);
-    says(&api("cors = { origins = [\"*\"], credentials = \"yes\" }"), &["found \"yes\"", "true or false"]);
-    says(&api("refusals = [{ status = 200, body = \"\" }]"), &["routes[1].refusals[0].status: found 200", "from 400 to 599"]);
+    says(
+        &api("cors = { origins = [\"*\"], preflight = \"bypas\" }"),
+        &["\"bypass\" or \"limit\"", "the nearest is \"bypass\""],
+    );
+    says(
+        &api("cors = { origins = [\"*\"], credentials = \"yes\" }"),
+        &["found \"yes\"", "true or false"],
+    );
+    says(
+        &api("refusals = [{ status = 200, body = \"\" }]"),
+        &["routes[1].refusals[0].status: found 200", "from 400 to 599"],
+    );
     says(&api("refusals = [{ status = 429 }]"), &["routes[1].refusals[0].body: found nothing"]);
     says(&api("refusals = [{ body = \"\" }]"), &["routes[1].refusals[0].status: found nothing"]);
 }
 
 #[test]
 fn what_a_connection_may_become_is_read() {
-    assert_eq!(extras("").upgrade, Upgrade { protocols: vec!["websocket".into()], idle: Duration::from_secs(300) });
+    assert_eq!(
+        extras("").upgrade,
+        Upgrade { protocols: vec!["websocket".into()], idle: Duration::from_secs(300) }
+    );
     let own = extras("upgrade = { protocols = [\"websocket\", \"x/1\"], idle = \"1h\" }").upgrade;
-    assert_eq!(own, Upgrade { protocols: vec!["websocket".into(), "x/1".into()], idle: Duration::from_secs(3_600) });
+    assert_eq!(
+        own,
+        Upgrade {
+            protocols: vec!["websocket".into(), "x/1".into()],
+            idle: Duration::from_secs(3_600)
+        }
+    );
     assert_eq!(extras("upgrade.protocols = []").upgrade.protocols, [""; 0]);
-    says("upstream = \"api\"\nupgrade = { idle = \"0s\" }", &["routes[1].upgrade.idle: found \"0s\""]);
-    says("upstream = \"api\"\nupgrade = { protocols = \"websocket\" }", &["found \"websocket\"", "an array"]);
+    says(
+        "upstream = \"api\"\nupgrade = { idle = \"0s\" }",
+        &["routes[1].upgrade.idle: found \"0s\""],
+    );
+    says(
+        "upstream = \"api\"\nupgrade = { protocols = \"websocket\" }",
+        &["found \"websocket\"", "an array"],
+    );
 }

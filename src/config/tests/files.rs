@@ -8,7 +8,8 @@ const REDIS_WITH_SECRETS: &str = "[store]\nengine = \"redis\"\non_store_error = 
                                   [store.redis]\nnodes = [\"127.0.0.1:7000\"]\npassword_file = \"key\"\n";
 
 /// Longer than what a message repeats of a text.
-const LONG: &str = "redis://me:hunter2-0123456789012345678901234567890123456789012345678901234567890123456789@h:1";
+const LONG: &str =
+    "redis://me:hunter2-0123456789012345678901234567890123456789012345678901234567890123456789@h:1";
 
 fn wrong(text: &str) -> String {
     parse(&format!("{text}\n{}", MINIMAL)).expect_err(text).text
@@ -40,7 +41,8 @@ fn certificates_and_keys_are_read_watched_and_never_shown() {
         fs::write(folder.path().join(name), format!("secret of {name}")).unwrap();
     }
     let tls = "[upstreams.x]\nendpoints = [\"https://h\"]\ntls = { ca = \"ca.pem\", certificate = \"api.pem\", key = \"api.key\" }\n";
-    let config = Config::parse(&format!("{tls}{}", MINIMAL), &path).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let config = Config::parse(&format!("{tls}{}", MINIMAL), &path)
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let upstream = config.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();
     assert_eq!(*upstream.tls.ca.as_ref().unwrap().bytes, *b"secret of ca.pem");
     assert_eq!(*upstream.tls.identity.as_ref().unwrap().key.bytes, *b"secret of api.key");
@@ -56,8 +58,15 @@ fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
     }
     let picture = wrong(&REDIS.replace("127.0.0.1:7000", "redis://me:hunter2@h:1"));
     assert!(!picture.contains("hunter2") && picture.contains("redis://"), "{picture}");
-    // A password of random characters has slashes; and the scheme is forgotten where a node is only `host:port`.
-    for node in ["redis://me:hun/hunter2@h:1", "me:hun/hunter2@h:1", ":hunter2@h:1", "redis://me:a?b#hunter2@h:1", LONG] {
+    // A password of random characters has slashes; and the scheme is forgotten where a node is only
+    // `host:port`.
+    for node in [
+        "redis://me:hun/hunter2@h:1",
+        "me:hun/hunter2@h:1",
+        ":hunter2@h:1",
+        "redis://me:a?b#hunter2@h:1",
+        LONG,
+    ] {
         let picture = wrong(&REDIS.replace("127.0.0.1:7000", node));
         assert!(!picture.contains("hunter2") && picture.contains("@h:1"), "{picture}");
     }
@@ -68,9 +77,18 @@ fn a_secret_in_the_file_itself_is_a_mistake_whose_picture_hides_it() {
 
 #[test]
 fn a_secret_that_is_not_there_is_a_mistake() {
-    assert!(wrong(&format!("{REDIS}password_file = \"absent\"")).contains("absent (No such file or directory)"));
-    assert!(wrong(&format!("{REDIS}password_env = \"WEIR_NOT_SET_ANYWHERE\"")).contains("an environment variable that is set"));
-    assert!(wrong(&format!("{REDIS}password_env = \"A=\"")).contains("an environment variable that is set"));
+    assert!(
+        wrong(&format!("{REDIS}password_file = \"absent\""))
+            .contains("absent (No such file or directory)")
+    );
+    assert!(
+        wrong(&format!("{REDIS}password_env = \"WEIR_NOT_SET_ANYWHERE\""))
+            .contains("an environment variable that is set")
+    );
+    assert!(
+        wrong(&format!("{REDIS}password_env = \"A=\""))
+            .contains("an environment variable that is set")
+    );
     let both = wrong("store = { key_secret_env = \"A\", key_secret_file = \"b\" }");
     assert!(both.contains("both `key_secret_file` and `key_secret_env`"), "{both}");
 }
@@ -80,8 +98,10 @@ fn a_module_is_read_relative_to_the_file() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mine.wasm"), b"\0asm").unwrap();
     let text = MINIMAL.replace("use = \"client-ip\"", "wasm = \"mine.wasm\"");
-    let config = Config::parse(&text, &folder.path().join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let expected = Module::File { path: folder.path().join("mine.wasm"), bytes: b"\0asm".as_slice().into() };
+    let config = Config::parse(&text, &folder.path().join("proxy.toml"))
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let expected =
+        Module::File { path: folder.path().join("mine.wasm"), bytes: b"\0asm".as_slice().into() };
     assert_eq!(config.policies[0].module, expected);
 }
 
@@ -90,10 +110,15 @@ fn every_file_that_is_named_is_watched_also_by_a_bad_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     fs::write(folder.path().join("a.wasm"), b"\0asm").unwrap();
-    let wasm = "policies.a.wasm = \"a.wasm\"\npolicies.b.wasm = \"later.wasm\"\npolicies.c.wasm = \"/\"\n";
+    let wasm =
+        "policies.a.wasm = \"a.wasm\"\npolicies.b.wasm = \"later.wasm\"\npolicies.c.wasm = \"/\"\n";
     fs::write(&path, format!("{wasm}{}", MINIMAL)).unwrap();
     let mistakes = Config::load(&path).unwrap_err();
-    let named = [Watch::now(&path), Watch::now(folder.path().join("a.wasm")), Watch::absent(folder.path().join("later.wasm"))];
+    let named = [
+        Watch::now(&path),
+        Watch::now(folder.path().join("a.wasm")),
+        Watch::absent(folder.path().join("later.wasm")),
+    ];
     assert_eq!(mistakes.watched[..3], named);
     assert_eq!(mistakes.watched[3..], [Watch::absent("/")]);
     assert!(mistakes.text.contains("policies.c.wasm: found / (it is not a file)"), "{mistakes}");
@@ -109,7 +134,12 @@ fn a_file_that_is_none_says_why() {
     assert!(absent.text.contains("cannot be read: No such file"), "{absent}");
     assert_eq!(absent.watched, [Watch::absent(&path)]);
     fs::write(&path, b"a = 1\nb = \"\xff\"\n").unwrap();
-    assert!(Config::load(&path).unwrap_err().text.contains("proxy.toml:2: found bytes that are not UTF-8"));
+    assert!(
+        Config::load(&path)
+            .unwrap_err()
+            .text
+            .contains("proxy.toml:2: found bytes that are not UTF-8")
+    );
     fs::write(&path, vec![b'\n'; 2 << 20]).unwrap();
     assert!(Config::load(&path).unwrap_err().text.contains("more than 1MiB"));
 }

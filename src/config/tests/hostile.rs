@@ -8,7 +8,10 @@ use super::*;
 fn a_tree_of_any_depth_is_read_and_dropped() {
     let keys = vec!["a"; 79].join(".");
     let text = format!("{}{keys} = 1{}", format!("{keys} = {{ ").repeat(78), "}".repeat(78));
-    let read = std::thread::Builder::new().stack_size(512 << 10).spawn(move || parse(&text).unwrap_err().count).unwrap();
+    let read = std::thread::Builder::new()
+        .stack_size(512 << 10)
+        .spawn(move || parse(&text).unwrap_err().count)
+        .unwrap();
     assert!(read.join().unwrap() > 0);
 }
 

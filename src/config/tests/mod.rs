@@ -1,5 +1,5 @@
-//! The whole way: a text in, settings or the picture of its mistakes out. `sections` has a mistake of each kind, `files` what is named,
-//! `hostile` what no operator writes.
+//! The whole way: a text in, settings or the picture of its mistakes out. `sections` has a mistake
+//! of each kind, `files` what is named, `hostile` what no operator writes.
 
 mod data;
 mod extras;
@@ -43,7 +43,8 @@ fn good(text: &str) -> Config {
 
 #[test]
 fn the_shipped_file_is_right_and_says_the_defaults() {
-    let shipped = Config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let shipped = Config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.toml"))
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let bare = good(MINIMAL);
     assert_eq!(shipped.warnings, Vec::<String>::new());
     assert_eq!(shipped.listeners, bare.listeners);
@@ -63,14 +64,20 @@ fn a_file_of_twelve_lines_is_enough() {
     let config = good(MINIMAL);
     assert_eq!(MINIMAL.trim().lines().count(), 11);
     assert_eq!(config.listeners, [listen::Settings::plain("127.0.0.1:8080".parse().unwrap())]);
-    assert_eq!(config.admin, Some(crate::admin::Settings::plain("127.0.0.1:9901".parse().unwrap())));
+    assert_eq!(
+        config.admin,
+        Some(crate::admin::Settings::plain("127.0.0.1:9901".parse().unwrap()))
+    );
     assert_eq!(config.engine, engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }));
     assert_eq!(config.policies[0].module, Module::Shipped("client-ip".into()));
     assert_eq!(
         &*config.policies[0].config_json,
         r#"{"limits":[{"algorithm":"fixed_window","name":"per-minute","period":"1m","quota":100}]}"#
     );
-    assert_eq!((config.routes[0].name.as_str(), config.routes[0].on_store_error), ("all", Fallback::Deny));
+    assert_eq!(
+        (config.routes[0].name.as_str(), config.routes[0].on_store_error),
+        ("all", Fallback::Deny)
+    );
 }
 
 #[test]
@@ -91,23 +98,41 @@ fn every_setting_is_read() {
         .replace("access = \"all\"", "access = \"refused\"")
         .replace("isolation = \"reuse\"", "isolation = \"request\"")
         .replace("# on_store_error = \"allow\"", "on_store_error = \"policy\"")
-        .replace("path = \"/*\"", "path = \"/*\"\nhost = \"*.example.com\"\nmethods = [\"GET\", \"POST\"]");
+        .replace(
+            "path = \"/*\"",
+            "path = \"/*\"\nhost = \"*.example.com\"\nmethods = [\"GET\", \"POST\"]",
+        );
     let config = good(&text);
     assert_eq!(config.workers, 3);
-    assert_eq!(config.requests.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
-    assert_eq!((config.log.format, config.log.access, config.requests.access), (Format::Json, Access::Refused, Access::Refused));
+    assert_eq!(
+        config.requests.trusted_proxies,
+        ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]
+    );
+    assert_eq!(
+        (config.log.format, config.log.access, config.requests.access),
+        (Format::Json, Access::Refused, Access::Refused)
+    );
     assert!(config.requests.access_json);
     let engine::Settings::Redis(redis) = &config.engine else { panic!("{:?}", config.engine) };
     assert_eq!(redis.nodes, ["10.0.0.1:6379", "10.0.0.2:6379"]);
-    assert_eq!((redis.mode, redis.username.as_deref(), redis.key_prefix.as_str()), (RedisMode::Cluster, Some("weir"), "weir"));
+    assert_eq!(
+        (redis.mode, redis.username.as_deref(), redis.key_prefix.as_str()),
+        (RedisMode::Cluster, Some("weir"), "weir")
+    );
     let secret = std::env::var("PATH").ok().map(engine::Secret);
     assert_eq!((&redis.password, &config.limiter.key_secret), (&secret, &secret));
     assert!(config.policies[0].isolated);
     let route = &config.routes[0];
-    assert_eq!((route.host.as_deref(), &*route.methods), (Some("*.example.com"), &["GET".to_owned(), "POST".to_owned()][..]));
+    assert_eq!(
+        (route.host.as_deref(), &*route.methods),
+        (Some("*.example.com"), &["GET".to_owned(), "POST".to_owned()][..])
+    );
     assert_eq!((route.on_store_error, route.limit_decides), (Fallback::Allow, true));
     assert_eq!(config.routes[1].on_store_error, Fallback::Allow);
-    assert_eq!(config.routes[1].target, RouteTarget::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() }));
+    assert_eq!(
+        config.routes[1].target,
+        RouteTarget::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() })
+    );
 }
 
 /// Eight mistakes of eight kinds.
@@ -141,27 +166,65 @@ fn all_mistakes_are_told_at_once_each_in_its_place() {
     let expected: [(&str, &[&str]); 9] = [
         (
             "listeners[0].address: found \"localhost\"",
-            &["--> proxy.toml:2:11\n", "2 | address = \"localhost\"\n  |           ^^^^^^^^^^^ expected an address and port"],
+            &[
+                "--> proxy.toml:2:11\n",
+                "2 | address = \"localhost\"\n  |           ^^^^^^^^^^^ expected an address and port",
+            ],
         ),
         (
             "server.workres: found the unknown key \"workres\"",
-            &["--> proxy.toml:5:1\n", "| ^^^^^^^ expected a key of `server`", "help: the nearest known key is `workers`"],
+            &[
+                "--> proxy.toml:5:1\n",
+                "| ^^^^^^^ expected a key of `server`",
+                "help: the nearest known key is `workers`",
+            ],
         ),
-        ("server.limits.connections: found \"many\"", &[":6:26\n", "^^^^^^ expected a whole number from 1 to 1000000"]),
-        ("server.limits.body_bytes: found \"100MB\"", &[":6:47\n", "^^^^^^^ expected a size from \"0B\" to \"1TiB\""]),
+        (
+            "server.limits.connections: found \"many\"",
+            &[":6:26\n", "^^^^^^ expected a whole number from 1 to 1000000"],
+        ),
+        (
+            "server.limits.body_bytes: found \"100MB\"",
+            &[":6:47\n", "^^^^^^^ expected a size from \"0B\" to \"1TiB\""],
+        ),
         (
             "server.timeouts.keep_alive: found 75",
-            &[":9:14\n", "^^ expected a duration from \"1ms\" to \"1h\"", "help: a duration has a unit: \"75s\" or \"75ms\""],
+            &[
+                ":9:14\n",
+                "^^ expected a duration from \"1ms\" to \"1h\"",
+                "help: a duration has a unit: \"75s\" or \"75ms\"",
+            ],
         ),
-        ("store.engine: found \"reddis\"", &[":12:10\n", "^^^^^^^^ expected \"embedded\" or \"redis\"", "help: the nearest is \"redis\""]),
+        (
+            "store.engine: found \"reddis\"",
+            &[
+                ":12:10\n",
+                "^^^^^^^^ expected \"embedded\" or \"redis\"",
+                "help: the nearest is \"redis\"",
+            ],
+        ),
         (
             "policies.public.config.limits[0].quota: found 9007199254740993",
             &[":17:9\n", "^^^^^^^^^^^^^^^^ expected a whole number from -2^53 to 2^53"],
         ),
-        ("routes[0].upstream: found nothing", &[":19:1\n", "19 | [[routes]]\n   | ^^^^^^^^^^ expected `upstream = \"NAME\"`"]),
-        ("routes[0].policy: found \"pubic\"", &[":21:10\n", "^^^^^^^ expected the name of a policy", "the nearest known name is `public`"]),
+        (
+            "routes[0].upstream: found nothing",
+            &[":19:1\n", "19 | [[routes]]\n   | ^^^^^^^^^^ expected `upstream = \"NAME\"`"],
+        ),
+        (
+            "routes[0].policy: found \"pubic\"",
+            &[
+                ":21:10\n",
+                "^^^^^^^ expected the name of a policy",
+                "the nearest known name is `public`",
+            ],
+        ),
     ];
-    assert_eq!((mistakes.count, pictures.len()), (expected.len(), expected.len() + 1), "{mistakes}");
+    assert_eq!(
+        (mistakes.count, pictures.len()),
+        (expected.len(), expected.len() + 1),
+        "{mistakes}"
+    );
     for (picture, (title, parts)) in pictures.iter().zip(expected) {
         assert!(picture.starts_with(&format!("error: {title}\n")), "{title}\n{picture}");
         parts.iter().for_each(|part| assert!(picture.contains(part), "{part}\n{picture}"));
@@ -171,11 +234,18 @@ fn all_mistakes_are_told_at_once_each_in_its_place() {
 
 #[test]
 fn several_syntax_mistakes_are_told_at_once_and_nothing_that_follows_from_them() {
-    let text = parse("[server]\nworkers = = 2\n[log]\nlevel = \"info\nformat = \"auto\"\n").unwrap_err().text;
+    let text = parse("[server]\nworkers = = 2\n[log]\nlevel = \"info\nformat = \"auto\"\n")
+        .unwrap_err()
+        .text;
     assert!(text.contains("proxy.toml:2:") && text.contains("proxy.toml:4:"), "{text}");
     assert!(!text.contains("routes"), "{text}");
     let text = parse("[log]\nlevel = \"info\"\nlevel = \"warn\"\n").unwrap_err().text;
-    assert!(text.contains("duplicate key") && text.contains("proxy.toml:3:1") && text.contains("routes: found nothing"), "{text}");
+    assert!(
+        text.contains("duplicate key")
+            && text.contains("proxy.toml:3:1")
+            && text.contains("routes: found nothing"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -183,9 +253,19 @@ fn other_rooms_mistakes_are_located_also_those_of_missing_keys() {
     let config = good(&MINIMAL.replace("config.limits", "config.\"x.y\" = 1\nconfig.limits"));
     let at = |setting: &str, place: &str| {
         let located = config.source.locate(&[Mistake::new(setting, "one thing", "another")]);
-        assert!(located.text.contains(&format!("error: {setting}: found one thing\n")), "{setting}: {located}");
-        assert!(located.text.contains(&format!("--> proxy.toml:{place}\n")), "{setting}: {located}");
-        assert!(located.text.contains("expected another") && located.text.ends_with("proxy.toml: 1 mistake"), "{located}");
+        assert!(
+            located.text.contains(&format!("error: {setting}: found one thing\n")),
+            "{setting}: {located}"
+        );
+        assert!(
+            located.text.contains(&format!("--> proxy.toml:{place}\n")),
+            "{setting}: {located}"
+        );
+        assert!(
+            located.text.contains("expected another")
+                && located.text.ends_with("proxy.toml: 1 mistake"),
+            "{located}"
+        );
         assert_eq!(located.watched.len(), 1);
     };
     at("policies.public.config.limits[0].quota", "8:77");
@@ -196,22 +276,36 @@ fn other_rooms_mistakes_are_located_also_those_of_missing_keys() {
     at("policies.public.cpu_time", "5:1");
     at("routes[0].path", "11:8");
     at("upstreams.api.endpoints[0]", "3:14");
-    let nowhere = config.source.locate(&[Mistake::new("[.[", "one\nthing", ""), Mistake::new("x".repeat(5_000), "", "b")]);
+    let nowhere = config
+        .source
+        .locate(&[Mistake::new("[.[", "one\nthing", ""), Mistake::new("x".repeat(5_000), "", "b")]);
     assert!(nowhere.text.contains("error: [.[: one thing\n") && nowhere.count == 2, "{nowhere}");
     assert!(nowhere.text.contains("--> proxy.toml\n"), "{nowhere}");
 }
 
 #[test]
 fn what_nobody_names_is_allowed_and_told() {
-    let config = good(&format!("upstreams.spare.endpoints = [\"http://h:1\"]\npolicies.spare.use = \"client-ip\"\n{}", MINIMAL));
-    assert_eq!(config.warnings, ["proxy.toml:1:11: no route names upstreams.spare", "proxy.toml:2:10: no route names policies.spare"]);
+    let config = good(&format!(
+        "upstreams.spare.endpoints = [\"http://h:1\"]\npolicies.spare.use = \"client-ip\"\n{}",
+        MINIMAL
+    ));
+    assert_eq!(
+        config.warnings,
+        [
+            "proxy.toml:1:11: no route names upstreams.spare",
+            "proxy.toml:2:10: no route names policies.spare"
+        ]
+    );
 }
 
 #[test]
 fn a_missing_secret_on_redis_is_warned_of() {
     let warnings = good(&format!("{REDIS}{MINIMAL}")).warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].starts_with("proxy.toml:1:2: no `key_secret_file` or `key_secret_env`: "), "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("proxy.toml:1:2: no `key_secret_file` or `key_secret_env`: "),
+        "{warnings:?}"
+    );
     let keyed = REDIS.replace("[store.redis]", "key_secret_env = \"PATH\"\n[store.redis]");
     assert_eq!(good(&format!("{keyed}{MINIMAL}")).warnings, [] as [&str; 0]);
     assert_eq!(good(MINIMAL).warnings, [] as [&str; 0], "in memory each process makes its own");
@@ -219,18 +313,43 @@ fn a_missing_secret_on_redis_is_warned_of() {
 
 #[test]
 fn two_words_are_a_configuration() {
-    let config = quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()), None);
+    let config =
+        quick("http://localhost:3000/", "100/1m", Some("127.0.0.1:0".parse().unwrap()), None);
     let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(config.listeners[0].address.port(), 0);
     assert_eq!(config.upstreams[0].endpoints, ["http://localhost:3000"]);
     assert_eq!(config.routes[0].policy.as_deref(), Some("limit"));
     assert!(config.policies[0].config_json.contains(r#""period":"1m","quota":100"#));
     assert!(config.watched.is_empty());
-    assert_eq!(quick("localhost:3000", "10/1s", None, None).unwrap().upstreams[0].endpoints, ["http://localhost:3000"]);
-    for limit in ["", "100", "100/", "/1m", "100/m", "-1/1m", "+1/1m", "100/401d", "1/0s", "3000000000/1s", "1/1m\"\n[x]"] {
-        assert!(quick("h:1", limit, None, None).unwrap_err().text.starts_with("error: --limit: found "), "{limit}");
+    assert_eq!(
+        quick("localhost:3000", "10/1s", None, None).unwrap().upstreams[0].endpoints,
+        ["http://localhost:3000"]
+    );
+    for limit in [
+        "",
+        "100",
+        "100/",
+        "/1m",
+        "100/m",
+        "-1/1m",
+        "+1/1m",
+        "100/401d",
+        "1/0s",
+        "3000000000/1s",
+        "1/1m\"\n[x]",
+    ] {
+        assert!(
+            quick("h:1", limit, None, None).unwrap_err().text.starts_with("error: --limit: found "),
+            "{limit}"
+        );
     }
     let odd = "h\"\n[x]\\";
-    assert_eq!(quick(odd, "1/1s", None, None).unwrap().upstreams[0].endpoints, [format!("http://{odd}")]);
-    assert_eq!(quick("https://h", "1/1s", None, None).unwrap().upstreams[0].endpoints, ["https://h"]);
+    assert_eq!(
+        quick(odd, "1/1s", None, None).unwrap().upstreams[0].endpoints,
+        [format!("http://{odd}")]
+    );
+    assert_eq!(
+        quick("https://h", "1/1s", None, None).unwrap().upstreams[0].endpoints,
+        ["https://h"]
+    );
 }

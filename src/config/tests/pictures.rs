@@ -9,16 +9,25 @@ fn pictured(config: &Config, mistake: Mistake) -> String {
 #[test]
 fn a_mistake_in_a_key_marks_the_key() {
     let config = good(&MINIMAL.replace("config.limits", "config.bypas = []\nconfig.limits"));
-    let unknown = Mistake::new("policies.public.config.bypas", "the unknown key `bypas`", "one of `bypass`").in_key();
+    let unknown =
+        Mistake::new("policies.public.config.bypas", "the unknown key `bypas`", "one of `bypass`")
+            .in_key();
     let picture = pictured(&config, unknown);
-    assert!(picture.contains("7 | config.bypas = []\n  |        ^^^^^ expected one of `bypass`"), "{picture}");
+    assert!(
+        picture.contains("7 | config.bypas = []\n  |        ^^^^^ expected one of `bypass`"),
+        "{picture}"
+    );
     for (text, line, marked) in [
         (
             "policies.p = { use = \"client-ip\", wasm = \"a.wasm\" }",
             "policies.p = { use = \"client-ip\", wasm = \"a.wasm\" }",
             "^^^^ expected",
         ),
-        ("[[routes]]\npath = \"/x\"\nupstream = \"api\"\nrespond = {}", "respond = {}", "^^^^^^^ expected one of the two"),
+        (
+            "[[routes]]\npath = \"/x\"\nupstream = \"api\"\nrespond = {}",
+            "respond = {}",
+            "^^^^^^^ expected one of the two",
+        ),
         (
             "store = { key_secret_file = \"b\", key_secret_env = \"A\" }",
             "store = { key_secret_file",
@@ -42,17 +51,27 @@ fn two_settings_that_contradict_each_other_are_both_shown() {
     expected.iter().for_each(|part| assert!(picture.contains(part), "{part}\n{picture}"));
     // The router's mistake, not one about names: no name would help.
     let twice = good(&format!("{MINIMAL}[[routes]]\npath = \"/*\"\nupstream = \"api\"\n"));
-    let tie = Mistake::new("routes[1].path", "\"/*\"", "another").beside("routes[0].path", "routes[0] is here");
+    let tie = Mistake::new("routes[1].path", "\"/*\"", "another")
+        .beside("routes[0].path", "routes[0] is here");
     let picture = pictured(&twice, tie);
-    assert!(picture.contains("10 | path = \"/*\"\n   |        ---- routes[0] is here"), "{picture}");
+    assert!(
+        picture.contains("10 | path = \"/*\"\n   |        ---- routes[0] is here"),
+        "{picture}"
+    );
     assert!(picture.contains("14 | path = \"/*\"\n   |        ^^^^ expected another"), "{picture}");
 }
 
 #[test]
 fn an_interface_is_not_taken_for_a_password() {
     let config = good(MINIMAL);
-    let found = |found: &str| pictured(&config, Mistake::new("policies.public.use", found, "a guest"));
-    for name in ["weir:policy/handler@0.1.0", "`wasi:io/streams@0.2.3`", "no export `weir:policy/handler@0.1.0#decide`:", "(a:b/c@1.2.3)"] {
+    let found =
+        |found: &str| pictured(&config, Mistake::new("policies.public.use", found, "a guest"));
+    for name in [
+        "weir:policy/handler@0.1.0",
+        "`wasi:io/streams@0.2.3`",
+        "no export `weir:policy/handler@0.1.0#decide`:",
+        "(a:b/c@1.2.3)",
+    ] {
         assert!(found(name).contains(name), "{}", found(name));
     }
     for (secret, shown) in [
@@ -71,24 +90,43 @@ fn an_interface_is_not_taken_for_a_password() {
 fn a_list_that_is_not_closed_is_one_mistake_at_its_bracket() {
     for (text, place) in [
         ("[server]\ntrusted_proxies = [\"10.0.0.0/8\"\n", "proxy.toml:2:19"),
-        ("[server]\ntrusted_proxies = [\n  \"10.0.0.0/8\",\n\nshutdown_grace = \"1s\"\n", "proxy.toml:2:19"),
+        (
+            "[server]\ntrusted_proxies = [\n  \"10.0.0.0/8\",\n\nshutdown_grace = \"1s\"\n",
+            "proxy.toml:2:19",
+        ),
         ("[server]\nlimits = { connections = 5\n", "proxy.toml:2:10"),
     ] {
         let told = parse(&format!("{text}{MINIMAL}")).unwrap_err().text;
-        assert!(told.contains(&format!("--> {place}\n")) && told.contains("is not closed"), "{told}");
+        assert!(
+            told.contains(&format!("--> {place}\n")) && told.contains("is not closed"),
+            "{told}"
+        );
         assert!(told.ends_with("proxy.toml: 1 mistake"), "{told}");
     }
-    let told = parse(&format!("[server]\nworkers = = 2\ntrusted_proxies = [\n{MINIMAL}")).unwrap_err();
-    assert!(told.text.contains("--> proxy.toml:2:") && told.text.contains("--> proxy.toml:3:19"), "{told}");
+    let told =
+        parse(&format!("[server]\nworkers = = 2\ntrusted_proxies = [\n{MINIMAL}")).unwrap_err();
+    assert!(
+        told.text.contains("--> proxy.toml:2:") && told.text.contains("--> proxy.toml:3:19"),
+        "{told}"
+    );
 }
 
 #[test]
 fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
-    let mistakes = parse(&MINIMAL.replace("quota = 100", "quota = 99999999999999999999")).unwrap_err();
+    let mistakes =
+        parse(&MINIMAL.replace("quota = 100", "quota = 99999999999999999999")).unwrap_err();
     let told = mistakes.and_those_of(|config, _| {
-        assert!(config.policies[0].config_json.contains("\"quota\":9007199254740992"), "{}", config.policies[0].config_json);
+        assert!(
+            config.policies[0].config_json.contains("\"quota\":9007199254740992"),
+            "{}",
+            config.policies[0].config_json
+        );
         vec![Mistake::new("policies.public.config.limits[0].quota", "9007199254740992", "0 to 5")]
     });
     assert_eq!(told.count, 1, "{told}");
-    assert!(told.text.contains("quota: found 99999999999999999999\n") && told.text.contains("expected 0 to 5"), "{told}");
+    assert!(
+        told.text.contains("quota: found 99999999999999999999\n")
+            && told.text.contains("expected 0 to 5"),
+        "{told}"
+    );
 }

@@ -13,14 +13,26 @@ fn the_lua_files_of_a_folder_are_read_and_watched_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let lua = folder.path().join("lua");
     fs::create_dir(&lua).unwrap();
-    for (name, text) in [("b.lua", "two"), ("a.lua", "one"), ("README.md", "no"), (".#a.lua", "an editor's"), ("a.lua~", "an editor's")] {
+    for (name, text) in [
+        ("b.lua", "two"),
+        ("a.lua", "one"),
+        ("README.md", "no"),
+        (".#a.lua", "an editor's"),
+        ("a.lua~", "an editor's"),
+    ] {
         fs::write(lua.join(name), text).unwrap();
     }
-    let config = parse_in(folder.path(), "scripts = \"lua\"").unwrap_or_else(|mistakes| panic!("{mistakes}"));
-    let read: Vec<_> = config.scripts.iter().map(|script| (script.name.as_str(), script.text.as_str())).collect();
+    let config = parse_in(folder.path(), "scripts = \"lua\"")
+        .unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let read: Vec<_> =
+        config.scripts.iter().map(|script| (script.name.as_str(), script.text.as_str())).collect();
     assert_eq!(read, [("a", "one"), ("b", "two")]);
     assert_eq!(&*config.policies[0].scripts, ["a", "b"]);
-    for watch in [Watch::folder(&lua), Watch::read(lua.join("a.lua"), b"one"), Watch::read(lua.join("b.lua"), b"two")] {
+    for watch in [
+        Watch::folder(&lua),
+        Watch::read(lua.join("a.lua"), b"one"),
+        Watch::read(lua.join("b.lua"), b"two"),
+    ] {
         assert!(config.watched.contains(&watch), "{watch:?}");
     }
     assert_eq!(good(MINIMAL).scripts, []);
@@ -33,7 +45,12 @@ fn what_can_not_be_a_script_is_a_mistake_that_names_the_file() {
         ("my-own.lua", "x", "the name \"my-own\"", "a letter first"),
         ("gcra.lua", "x", "the name `gcra`", "expected a name that no algorithm of Weir has"),
         ("script.lua", "x", "the name `script`", "expected a name that"),
-        ("large.lua", &"x".repeat((64 << 10) + 1), "it has more than 64KiB", "expected a Lua file of at most 64KiB"),
+        (
+            "large.lua",
+            &"x".repeat((64 << 10) + 1),
+            "it has more than 64KiB",
+            "expected a Lua file of at most 64KiB",
+        ),
     ] {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("lua")).unwrap();
@@ -42,7 +59,11 @@ fn what_can_not_be_a_script_is_a_mistake_that_names_the_file() {
         let parts = [&format!("lua/{name}: {found}"), expected, "proxy.toml:2:11"];
         assert!(parts.iter().all(|part| mistakes.text.contains(part)), "{mistakes}");
         // There it will be mended.
-        assert!(mistakes.watched.iter().any(|watch| watch.path().ends_with("lua")), "{:?}", mistakes.watched);
+        assert!(
+            mistakes.watched.iter().any(|watch| watch.path().ends_with("lua")),
+            "{:?}",
+            mistakes.watched
+        );
     }
 }
 
@@ -52,11 +73,17 @@ fn the_folder_and_the_number_of_its_files_are_checked() {
     let mistakes = parse_in(folder.path(), "scripts = \"lua\"").unwrap_err();
     assert!(mistakes.text.contains("lua (No such file or directory)\n"), "{mistakes}");
     assert!(mistakes.text.contains("expected the path of a folder with Lua files"), "{mistakes}");
-    assert!(parse_in(folder.path(), "scripts = 7").unwrap_err().text.contains("store.scripts: found 7"));
+    assert!(
+        parse_in(folder.path(), "scripts = 7").unwrap_err().text.contains("store.scripts: found 7")
+    );
     fs::create_dir(folder.path().join("lua")).unwrap();
     for number in 0..65 {
         fs::write(folder.path().join(format!("lua/s{number}.lua")), "").unwrap();
     }
     let mistakes = parse_in(folder.path(), "scripts = \"lua\"").unwrap_err();
-    assert!(mistakes.text.contains("found 65 scripts\n") && mistakes.text.contains("expected at most 64"), "{mistakes}");
+    assert!(
+        mistakes.text.contains("found 65 scripts\n")
+            && mistakes.text.contains("expected at most 64"),
+        "{mistakes}"
+    );
 }

@@ -20,7 +20,10 @@ fn says(text: &str, parts: &[&str]) {
 
 #[test]
 fn each_number_has_its_range() {
-    says("server.workers = 0", &["server.workers: found 0", "\"auto\" or a whole number from 1 to 64"]);
+    says(
+        "server.workers = 0",
+        &["server.workers: found 0", "\"auto\" or a whole number from 1 to 64"],
+    );
     says("server.workers = 65", &["found 65"]);
     says("server.limits.connections = -1", &["server.limits.connections: found -1"]);
     says("server.limits.connections = 1.5", &["found 1.5"]);
@@ -30,7 +33,10 @@ fn each_number_has_its_range() {
     says("store.deadline = \"1m\"", &["\"1ms\" to \"10s\""]);
     says("store.embedded.max_keys = 0", &["from 1 to 1000000000"]);
     assert_eq!(good(&extended(&format!("server.workers = {WORKERS_MAX}"))).workers, WORKERS_MAX);
-    assert_eq!(good(&extended("store.deadline = \"75ms\"")).limiter.deadline, Duration::from_millis(75));
+    assert_eq!(
+        good(&extended("store.deadline = \"75ms\"")).limiter.deadline,
+        Duration::from_millis(75)
+    );
     says("store.lease = \"500ms\"", &["\"1s\" to \"5m\""]);
     says("store.lease = \"301s\"", &["\"1s\" to \"5m\""]);
     assert_eq!(good(&extended("store.lease = \"5m\"")).limiter.lease, Duration::from_secs(300));
@@ -60,11 +66,17 @@ fn how_slow_a_client_may_be_and_how_long_a_request() {
     let rate = |bytes, s| crate::wire::Rate::new(bytes, Duration::from_secs(s));
     assert_eq!(slow(""), (rate(240, 10), rate(240, 10)));
     assert_eq!(
-        slow("server.limits = { body_rate = \"0B\", send_rate = \"1KiB\" }\nserver.timeouts.rate_grace = \"3s\""),
+        slow(
+            "server.limits = { body_rate = \"0B\", send_rate = \"1KiB\" }\nserver.timeouts.rate_grace = \"3s\""
+        ),
         (None, rate(1_024, 3))
     );
-    let route = |line: &str| format!("[[routes]]\npath = \"/slow\"\nrespond = {{ status = 200 }}\n{line}\n");
-    let wrong = parse(&format!("{}\n{}", MINIMAL, route("timeouts = { request = \"1m\" }"))).unwrap_err().text;
+    let route = |line: &str| {
+        format!("[[routes]]\npath = \"/slow\"\nrespond = {{ status = 200 }}\n{line}\n")
+    };
+    let wrong = parse(&format!("{}\n{}", MINIMAL, route("timeouts = { request = \"1m\" }")))
+        .unwrap_err()
+        .text;
     assert!(wrong.contains("a route with an `upstream`"), "{wrong}");
 }
 
@@ -84,9 +96,14 @@ fn spellings_of_paths_have_a_word_each() {
     };
     assert_eq!(all, expected);
     assert!(!good(&extended("")).requests.underscores_in_headers);
-    assert!(good(&extended("server.underscores_in_headers = true")).requests.underscores_in_headers);
+    assert!(
+        good(&extended("server.underscores_in_headers = true")).requests.underscores_in_headers
+    );
     says("server.underscores_in_headers = \"keep\"", &["true or false"]);
-    says("server.paths.case = \"lower\"", &["server.paths.case: found \"lower\"", "\"ignore\" or \"exact\""]);
+    says(
+        "server.paths.case = \"lower\"",
+        &["server.paths.case: found \"lower\"", "\"ignore\" or \"exact\""],
+    );
     says("server.paths.encoded_slash = \"rejct\"", &["the nearest is \"reject\""]);
     says("server.paths.parameters = true", &["\"ignore\" or \"keep\" or \"strip\" or \"reject\""]);
     says("server.paths.slash = \"keep\"", &["the unknown key \"slash\""]);
@@ -94,7 +111,10 @@ fn spellings_of_paths_have_a_word_each() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    says("store.on_store_error = \"local\"", &["\"allow\" or \"deny\"", "\"local\" is not built yet"]);
+    says(
+        "store.on_store_error = \"local\"",
+        &["\"allow\" or \"deny\"", "\"local\" is not built yet"],
+    );
     says("store.local_share = \"1/4\"", &["not built yet"]);
     says("store.embedded.snapshot = {}", &["snapshots of the embedded engine: not built yet"]);
 }
@@ -111,12 +131,27 @@ fn a_listeners_certificates_are_read_and_watched() {
     };
     const ONE: &str = "certificates = [{ certificate = \"api.pem\", key = \"api.key\" }]";
     let config =
-        load(&format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"optional\"")).unwrap_or_else(|found| panic!("{found}"));
+        load(&format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"optional\""))
+            .unwrap_or_else(|found| panic!("{found}"));
     let listener = &config.listeners[0];
-    assert_eq!((&*listener.certificates[0].certificate.bytes, &*listener.certificates[0].key.bytes), (&b"api.pem"[..], &b"api.key"[..]));
-    assert!(listener.clients.as_ref().is_some_and(|clients| !clients.required && &*clients.ca.bytes == b"ca.pem"));
+    assert_eq!(
+        (&*listener.certificates[0].certificate.bytes, &*listener.certificates[0].key.bytes),
+        (&b"api.pem"[..], &b"api.key"[..])
+    );
+    assert!(
+        listener
+            .clients
+            .as_ref()
+            .is_some_and(|clients| !clients.required && &*clients.ca.bytes == b"ca.pem")
+    );
     assert_eq!(config.watched.len(), 4);
-    assert!(load(&format!("{ONE}\nclient_ca = \"ca.pem\"")).unwrap().listeners[0].clients.as_ref().unwrap().required);
+    assert!(
+        load(&format!("{ONE}\nclient_ca = \"ca.pem\"")).unwrap().listeners[0]
+            .clients
+            .as_ref()
+            .unwrap()
+            .required
+    );
     let wrong = |listener: &str, expected: &str| {
         let found = load(listener).unwrap_err().text;
         assert!(found.contains(expected), "{listener}: {found}");
@@ -126,7 +161,10 @@ fn a_listeners_certificates_are_read_and_watched() {
     wrong("certificates = [{ certificate = \"absent\", key = \"api.key\" }]", "No such file");
     wrong("client_ca = \"ca.pem\"", "a listener with `certificates`");
     wrong(&format!("{ONE}\nclient_certificates = \"required\""), "no `client_ca` beside it");
-    wrong(&format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"maybe\""), "\"required\" or \"optional\"");
+    wrong(
+        &format!("{ONE}\nclient_ca = \"ca.pem\"\nclient_certificates = \"maybe\""),
+        "\"required\" or \"optional\"",
+    );
 }
 
 #[test]
@@ -137,7 +175,10 @@ fn servers_listeners_and_logs() {
     says("[[listeners]]", &["listeners[0].address: found nothing", "1 | [[listeners]]"]);
     says("listeners = 5", &["found 5", "an array"]);
     says("server = 5", &["server: found 5", "a table"]);
-    says("server.trusted_proxies = [\"10.0.0.1/8\"]", &["trusted_proxies[0]", "the network of 10.0.0.1/8 is \"10.0.0.0/8\""]);
+    says(
+        "server.trusted_proxies = [\"10.0.0.1/8\"]",
+        &["trusted_proxies[0]", "the network of 10.0.0.1/8 is \"10.0.0.0/8\""],
+    );
     says("server.trusted_proxies = [\"everyone\"]", &["a network such as"]);
     says("admin.address = \"127.0.0.1:8080\"", &["an address that no listener has"]);
     says("log.level = \"warning\"", &["expected \"error\" or \"warn\" or"]);
@@ -146,34 +187,69 @@ fn servers_listeners_and_logs() {
     says("[sever]", &["sever: found the unknown key", "help: the nearest known key is `server`"]);
     says("[zzzzzzzz]", &["help: known here: listeners, server"]);
     assert_eq!(good(&extended("admin.address = \"off\"")).admin, None);
-    assert_eq!(good(&extended("admin.hosts = [\"Weir.internal\"]")).admin.unwrap().hosts, ["weir.internal"]);
-    says("admin.hosts = [\"weir.internal:9901\"]", &["admin.hosts[0]: found \"weir.internal:9901\"", "without a port"]);
-    says("admin.token_env = \"WEIR_TEST_THAT_IS_NOT_SET\"", &["admin.token_env", "an environment variable that is set"]);
+    assert_eq!(
+        good(&extended("admin.hosts = [\"Weir.internal\"]")).admin.unwrap().hosts,
+        ["weir.internal"]
+    );
+    says(
+        "admin.hosts = [\"weir.internal:9901\"]",
+        &["admin.hosts[0]: found \"weir.internal:9901\"", "without a port"],
+    );
+    says(
+        "admin.token_env = \"WEIR_TEST_THAT_IS_NOT_SET\"",
+        &["admin.token_env", "an environment variable that is set"],
+    );
 }
 
 #[test]
 fn upstreams() {
     let upstream = |keys: &str| format!("[upstreams.x]\nendpoints = [\"https://h\"]\n{keys}");
     says(&upstream("protocol = \"h3\""), &["found \"h3\"", "\"h1\" or \"h2\""]);
-    says(&upstream("tls.certificate = \"proxy.toml\""), &["upstreams.x.tls.key: found nothing", "the certificate's key"]);
-    says(&upstream("tls.ca = \"absent.pem\""), &["upstreams.x.tls.ca: found absent.pem (No such file or directory)"]);
+    says(
+        &upstream("tls.certificate = \"proxy.toml\""),
+        &["upstreams.x.tls.key: found nothing", "the certificate's key"],
+    );
+    says(
+        &upstream("tls.ca = \"absent.pem\""),
+        &["upstreams.x.tls.ca: found absent.pem (No such file or directory)"],
+    );
     says(&upstream("tls.insecure = true"), &["upstreams.x.tls.insecure: found the unknown key"]);
-    says(&upstream("http2.ping_interval = \"never\""), &["http2.ping_interval: found \"never\"", "\"off\" or a duration from \"1s\""]);
+    says(
+        &upstream("http2.ping_interval = \"never\""),
+        &["http2.ping_interval: found \"never\"", "\"off\" or a duration from \"1s\""],
+    );
     says(&upstream("http2.streams_per_connection = 0"), &["from 1 to 10000"]);
     says(&upstream("retry = \"always\""), &["\"idempotent\" or \"unsent\" or \"off\""]);
     says(&upstream("retry_percent = 101"), &["from 0 to 100"]);
-    says(&upstream("ejection = { max_percent = 0 }"), &["upstreams.x.ejection.max_percent", "from 1 to 100"]);
-    says(&upstream("ejection = { time = \"1m\", time_max = \"30s\" }"), &["upstreams.x.ejection: found a `time_max` that is shorter"]);
-    let set = good(&extended(&upstream("protocol = \"h2\"\nhttp2 = { ping_interval = \"30s\", connections_per_worker = 2 }")));
+    says(
+        &upstream("ejection = { max_percent = 0 }"),
+        &["upstreams.x.ejection.max_percent", "from 1 to 100"],
+    );
+    says(
+        &upstream("ejection = { time = \"1m\", time_max = \"30s\" }"),
+        &["upstreams.x.ejection: found a `time_max` that is shorter"],
+    );
+    let set = good(&extended(&upstream(
+        "protocol = \"h2\"\nhttp2 = { ping_interval = \"30s\", connections_per_worker = 2 }",
+    )));
     let set = set.upstreams.iter().find(|upstream| upstream.name == "x").unwrap();
-    assert_eq!((set.protocol, set.http2.ping_interval, set.http2.connections_per_worker), (Protocol::H2, Some(Duration::from_secs(30)), 2));
+    assert_eq!(
+        (set.protocol, set.http2.ping_interval, set.http2.connections_per_worker),
+        (Protocol::H2, Some(Duration::from_secs(30)), 2)
+    );
 }
 
 #[test]
 fn a_store_on_redis_must_say_what_happens_without_it() {
     assert!(matches!(good(&extended(REDIS)).engine, engine::Settings::Redis(_)));
-    says(&REDIS.replace("on_store_error = \"allow\"\n", ""), &["store.on_store_error: found nothing", "1 | [store]", "must be written"]);
-    says("[store]\nengine = \"redis\"\non_store_error = \"deny\"", &["store.redis.nodes: found nothing"]);
+    says(
+        &REDIS.replace("on_store_error = \"allow\"\n", ""),
+        &["store.on_store_error: found nothing", "1 | [store]", "must be written"],
+    );
+    says(
+        "[store]\nengine = \"redis\"\non_store_error = \"deny\"",
+        &["store.redis.nodes: found nothing"],
+    );
     says(&REDIS.replace("127.0.0.1:7000", "127.0.0.1"), &["store.redis.nodes[0]", "\"host:port\""]);
     says(&format!("{REDIS}key_prefix = \"{{prod}}\""), &["without { and }"]);
     says(&format!("{REDIS}mode = \"sentinel\""), &["\"cluster\" or \"single\""]);
@@ -186,33 +262,54 @@ fn references_and_names() {
     says("policies.p = {}", &["policies.p.use: found nothing"]);
     says("policies.p.use = \"client_ip\"", &["help: the nearest is \"client-ip\""]);
     says("policies.p = { use = \"client-ip\", wasm = \"a.wasm\" }", &["both `use` and `wasm`"]);
-    says("policies.p.wasm = \"absent.wasm\"", &["policies.p.wasm: found absent.wasm (No such file or directory)"]);
+    says(
+        "policies.p.wasm = \"absent.wasm\"",
+        &["policies.p.wasm: found absent.wasm (No such file or directory)"],
+    );
     says("policies.\"a b\".use = \"client-ip\"", &["found \"a b\"", "a name of 1 to 64"]);
     says("upstreams.\"\".endpoints = [\"http://h\"]", &["a name of 1 to 64"]);
     says("upstreams.x = {}", &["upstreams.x.endpoints: found nothing"]);
     says("upstreams.x.endpoints = []", &["no endpoint"]);
     let route = |route: &str| format!("[[routes]]\npath = \"/a/{{id}}/*\"\n{route}\n");
-    says(&route("upstream = \"apo\""), &["routes[0].upstream: found \"apo\"", "help: the nearest known name is `api`"]);
+    says(
+        &route("upstream = \"apo\""),
+        &["routes[0].upstream: found \"apo\"", "help: the nearest known name is `api`"],
+    );
     says(&route("upstream = \"api\"\nrespond = {}"), &["both `upstream` and `respond`"]);
     says(&route("respond = { status = 99 }"), &["from 200 to 599"]);
-    says(&route("respond = {}\nname = \"all\""), &["routes[1].path: found the name \"all\", which routes[0] has", "write a `name`"]);
-    says(&route("respond = {}\non_store_error = \"local\""), &["\"allow\" or \"deny\" or \"policy\"", "\"local\" is not built yet"]);
+    says(
+        &route("respond = {}\nname = \"all\""),
+        &["routes[1].path: found the name \"all\", which routes[0] has", "write a `name`"],
+    );
+    says(
+        &route("respond = {}\non_store_error = \"local\""),
+        &["\"allow\" or \"deny\" or \"policy\"", "\"local\" is not built yet"],
+    );
     says(&route("respond = {}\npolcy = \"public\""), &["the nearest known key is `policy`"]);
     says("[[routes]]\nrespond = {}", &["routes[0].path: found nothing"]);
     assert_eq!(good(&extended(&route("respond = {}"))).routes[0].name, "a-id-all");
     let empty = parse("").unwrap_err().text;
-    assert!(empty.starts_with("error: routes: found nothing, expected one `[[routes]]` or more\n"), "{empty}");
+    assert!(
+        empty.starts_with("error: routes: found nothing, expected one `[[routes]]` or more\n"),
+        "{empty}"
+    );
 }
 
 #[test]
 fn a_route_inherits_and_overrides() {
     let text = extended("store.on_store_error = \"allow\"\nserver.limits.body_bytes = \"1KiB\"");
     let inherited = good(&text);
-    assert_eq!((inherited.routes[0].on_store_error, inherited.routes[0].body_bytes_max), (Fallback::Allow, 1024));
+    assert_eq!(
+        (inherited.routes[0].on_store_error, inherited.routes[0].body_bytes_max),
+        (Fallback::Allow, 1024)
+    );
     let own = "on_store_error = \"deny\"\nbody_bytes = \"1MiB\"\nlimit_scope = \"route\"\non_policy_error = \"allow\"\n";
     let overridden = good(&format!("{text}{own}"));
     let route = &overridden.routes[0];
-    assert_eq!((route.on_store_error, route.limit_decides, route.body_bytes_max), (Fallback::Deny, false, 1 << 20));
+    assert_eq!(
+        (route.on_store_error, route.limit_decides, route.body_bytes_max),
+        (Fallback::Deny, false, 1 << 20)
+    );
     assert!(route.scope_is_route && route.allow_on_policy_error);
 }
 
@@ -221,9 +318,22 @@ fn a_policys_configuration_becomes_json_as_it_stands() {
     let text = "[policies.p]\nuse = \"client-ip\"\n[policies.p.config]\nwhole = 9007199254740992\nhex = 0xff\nhalf = 0.5\nday = 1979-05-27\n\
                 \"a.b\" = [true, { t = \"ü\\n\" }]\n";
     let json = good(&extended(text)).policies[0].config_json.clone();
-    assert_eq!(&*json, r#"{"a.b":[true,{"t":"ü\n"}],"day":"1979-05-27","half":0.5,"hex":255,"whole":9007199254740992}"#);
-    says("policies.p = { use = \"client-ip\", config.x = nan }", &["policies.p.config.x: found nan", "a finite number"]);
-    says("policies.p = { use = \"client-ip\", config = [] }", &["policies.p.config: found an array"]);
-    let deep = format!("policies.p.use = \"client-ip\"\npolicies.p.config.x = {}1{}", "[".repeat(40), "]".repeat(40));
+    assert_eq!(
+        &*json,
+        r#"{"a.b":[true,{"t":"ü\n"}],"day":"1979-05-27","half":0.5,"hex":255,"whole":9007199254740992}"#
+    );
+    says(
+        "policies.p = { use = \"client-ip\", config.x = nan }",
+        &["policies.p.config.x: found nan", "a finite number"],
+    );
+    says(
+        "policies.p = { use = \"client-ip\", config = [] }",
+        &["policies.p.config: found an array"],
+    );
+    let deep = format!(
+        "policies.p.use = \"client-ip\"\npolicies.p.config.x = {}1{}",
+        "[".repeat(40),
+        "]".repeat(40)
+    );
     says(&deep, &["at most 32 levels"]);
 }

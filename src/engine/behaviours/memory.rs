@@ -5,7 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::super::testing::{
-    ALL, CONCURRENCY, FIXED_WINDOW, GCRA, RATES, SECOND_US, SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_LOG, START_US, cell, cost, one,
+    ALL, CONCURRENCY, FIXED_WINDOW, GCRA, RATES, SECOND_US, SLIDING_WINDOW_BUCKETS,
+    SLIDING_WINDOW_LOG, START_US, cell, cost, one,
 };
 use super::super::{Cause, Cell, Cells, Embedded, EmbeddedSettings, EngineError, Key, Ran};
 use crate::clock::{self, Clock};
@@ -36,11 +37,16 @@ fn a_full_embedded_engine_serves_known_keys_and_refuses_new_ones_until_one_expir
     assert!(engine.take(&one(&tagged(2))).unwrap().admitted);
     assert!(engine.take(&one(&cost(&tagged(3), 0))).unwrap().admitted, "a look needs no room");
     let shadow = Cell { shadow: true, ..cell(&GCRA, "new", 1, 1, 1) };
-    let with_shadow = Cells::from_iter([tagged(2), Cell { key: Key { tag: 2, ..shadow.key.clone() }, ..shadow }]);
+    let with_shadow =
+        Cells::from_iter([tagged(2), Cell { key: Key { tag: 2, ..shadow.key.clone() }, ..shadow }]);
     assert!(engine.take(&with_shadow).unwrap().admitted, "a shadow without room refuses nobody");
     assert_eq!((engine.keys(), metrics.gauge(names::EMBEDDED_KEYS).get()), (3, 3));
     let text = metrics.encode();
-    assert!(text.contains("weir_embedded_full_total 2") && text.contains("weir_store_errors_total{cause=\"full\"} 1"), "{text}");
+    assert!(
+        text.contains("weir_embedded_full_total 2")
+            && text.contains("weir_store_errors_total{cause=\"full\"} 1"),
+        "{text}"
+    );
     // Shards are chosen by the tag's low bits: a tag of the same shard finds the expired one.
     clock.step(3_100_000);
     assert!(engine.take(&one(&tagged(256))).unwrap().admitted);
@@ -120,7 +126,12 @@ fn a_log_is_a_key_for_each_take_and_a_full_engine_goes_on_when_some_are_given_ba
         let limit = cost(&cell(program, "members", 1_000, SECOND_US, 0), 3);
         for member in 0..5 {
             assert!(engine.take(&named(&limit, member)).unwrap().admitted);
-            assert_eq!(engine.keys(), 1 + member as usize, "{}: a take is one record, whatever it costs", program.name);
+            assert_eq!(
+                engine.keys(),
+                1 + member as usize,
+                "{}: a take is one record, whatever it costs",
+                program.name
+            );
         }
         assert_eq!(engine.take(&named(&limit, 5)), Err(FULL), "{}", program.name);
         assert_eq!(engine.keys(), 5);
@@ -150,7 +161,10 @@ fn sixteen_sub_windows_are_a_key_more() {
         limit
     };
     for _ in 0..2 {
-        assert!(engine.take(&one(&ring("few", 10))).unwrap().admitted && engine.take(&one(&ring("more", 60))).unwrap().admitted);
+        assert!(
+            engine.take(&one(&ring("few", 10))).unwrap().admitted
+                && engine.take(&one(&ring("more", 60))).unwrap().admitted
+        );
         assert_eq!(engine.keys(), 1 + (1 + 3));
     }
     assert_eq!(engine.take(&one(&ring("again", 100))), Err(FULL), "seven more find no room");
@@ -171,9 +185,18 @@ fn known_logs_and_leases_go_on_when_strangers_have_filled_the_engine() {
         let mut strangers = (0..).take_while(|tag| engine.take(&one(&tagged(*tag))).is_ok());
         assert_eq!(strangers.by_ref().count(), 99);
         for member in 1..=25 {
-            assert!(engine.take(&named(&limit, member)).unwrap().admitted, "{} {member}", program.name);
+            assert!(
+                engine.take(&named(&limit, member)).unwrap().admitted,
+                "{} {member}",
+                program.name
+            );
         }
-        assert_eq!(engine.take(&named(&limit, 26)), Err(FULL), "{}: there is an end to it", program.name);
+        assert_eq!(
+            engine.take(&named(&limit, 26)),
+            Err(FULL),
+            "{}: there is an end to it",
+            program.name
+        );
         assert_eq!(engine.take(&one(&tagged(1_000))), Err(FULL), "{}", program.name);
     }
 }
@@ -202,14 +225,22 @@ fn a_shadow_log_without_room_refuses_nobody() {
         assert!(engine.take(&cells).unwrap().admitted);
         assert_eq!(engine.keys(), 2);
     }
-    assert_eq!(engine.take(&one(&cost(&shadow, 0))).unwrap().cells[0].remaining, 999, "what had no room was not counted");
+    assert_eq!(
+        engine.take(&one(&cost(&shadow, 0))).unwrap().cells[0].remaining,
+        999,
+        "what had no room was not counted"
+    );
 }
 
 #[test]
 fn renewing_keeps_leases_only() {
     let (engine, _, _) = embedded(5);
     let lease = cell(&CONCURRENCY, "lease", 5, SECOND_US, 0);
-    engine.renew(&Cells::from_iter([cell(&GCRA, "none", 1, 1, 1), cell(&SLIDING_WINDOW_LOG, "none", 1, 1, 1), lease.clone()]));
+    engine.renew(&Cells::from_iter([
+        cell(&GCRA, "none", 1, 1, 1),
+        cell(&SLIDING_WINDOW_LOG, "none", 1, 1, 1),
+        lease.clone(),
+    ]));
     assert_eq!(engine.keys(), 1, "a lease that had ended begins again; nothing else was made");
     engine.renew(&one(&lease));
     assert_eq!(engine.keys(), 1);

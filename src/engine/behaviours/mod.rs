@@ -5,7 +5,9 @@
 mod memory;
 mod times;
 
-use super::testing::{ALL, FIXED_WINDOW, GCRA, RATES, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one};
+use super::testing::{
+    ALL, FIXED_WINDOW, GCRA, RATES, SECOND_US, START_US, TOKEN_BUCKET, Timed, cell, cost, one,
+};
 use super::{Cell, Cells, Program};
 
 fn buckets() -> [&'static Program; 2] {
@@ -72,7 +74,11 @@ fn give_backs_that_cross_make_no_second_burst() {
             let before = store.drain(&limit);
             store.give_back(&one(&half), taken_at);
             let after = store.drain(&limit);
-            assert!(before + after <= 10, "{engine} {}: {before} and {after} in one instant", program.name);
+            assert!(
+                before + after <= 10,
+                "{engine} {}: {before} and {after} in one instant",
+                program.name
+            );
         }
     }
 }
@@ -100,7 +106,12 @@ fn a_look_says_what_a_take_would_and_writes_nothing() {
             let (limit, keys) = (cell(program, "looked-at", 5, SECOND_US, 5), store.keys());
             let looked = store.look(&one(&cost(&limit, 3)));
             assert!(looked.admitted && looked.cells[0].fits, "{engine} {}", program.name);
-            assert_eq!((looked.cells[0].remaining, store.keys()), (5, keys), "{engine} {}", program.name);
+            assert_eq!(
+                (looked.cells[0].remaining, store.keys()),
+                (5, keys),
+                "{engine} {}",
+                program.name
+            );
             assert!(store.fits(&cost(&limit, 3)));
             let looked = store.look(&one(&cost(&limit, 3)));
             let taken = store.take(&one(&cost(&limit, 3)));
@@ -160,13 +171,20 @@ fn an_aligned_window_begins_at_whole_periods() {
 #[test]
 fn one_cell_that_refuses_leaves_the_other_uncharged() {
     for (engine, mut store) in Timed::engines() {
-        for (first, second) in RATES.iter().flat_map(|first| RATES.iter().map(move |second| (*first, *second))) {
-            let wide = cell(first, &format!("wide-{}-{}", first.name, second.name), 100, SECOND_US, 100);
-            let tight = cell(second, &format!("tight-{}-{}", first.name, second.name), 3, SECOND_US, 3);
+        for (first, second) in
+            RATES.iter().flat_map(|first| RATES.iter().map(move |second| (*first, *second)))
+        {
+            let wide =
+                cell(first, &format!("wide-{}-{}", first.name, second.name), 100, SECOND_US, 100);
+            let tight =
+                cell(second, &format!("tight-{}-{}", first.name, second.name), 3, SECOND_US, 3);
             let cells = Cells::from_iter([wide.clone(), tight.clone()]);
             let taken: Vec<_> = (0..10).map(|_| store.take(&cells)).collect();
             assert_eq!(taken.iter().filter(|taken| taken.admitted).count(), 3, "{engine}");
-            assert!(taken[9].cells[0].fits && !taken[9].cells[1].fits, "{engine}: every cell is asked");
+            assert!(
+                taken[9].cells[0].fits && !taken[9].cells[1].fits,
+                "{engine}: every cell is asked"
+            );
             assert_eq!((store.left(&wide), store.left(&tight)), (97, 0), "{engine}");
         }
     }
@@ -180,7 +198,10 @@ fn a_shadow_cell_refuses_nobody_and_is_charged_only_with_the_others() {
         let wide = Cell { shadow: true, ..cell(&FIXED_WINDOW, "wide", 100, SECOND_US, 100) };
         let cells = Cells::from_iter([shadow, enforced, wide.clone()]);
         let taken: Vec<_> = (0..8).map(|_| store.take(&cells)).collect();
-        assert_eq!(taken.iter().map(|taken| taken.admitted).collect::<Vec<_>>(), [true, true, true, true, true, false, false, false]);
+        assert_eq!(
+            taken.iter().map(|taken| taken.admitted).collect::<Vec<_>>(),
+            [true, true, true, true, true, false, false, false]
+        );
         assert_eq!(taken.iter().filter(|taken| taken.cells[0].fits).count(), 3, "{engine}");
         assert_eq!(store.left(&wide), 95, "{engine}: not charged with a refused request");
     }
@@ -194,7 +215,12 @@ fn cost_zero_is_decided_as_one_and_charges_nothing() {
             let look = one(&cost(&limit, 0));
             for _ in 0..5 {
                 let taken = store.take(&look);
-                assert!(taken.admitted && taken.cells[0].remaining == 2 && taken.cells[0].reset_units == 0, "{engine} {taken:?}");
+                assert!(
+                    taken.admitted
+                        && taken.cells[0].remaining == 2
+                        && taken.cells[0].reset_units == 0,
+                    "{engine} {taken:?}"
+                );
             }
             store.drain(&limit);
             assert!(!store.take(&look).admitted, "{engine} {}", program.name);
@@ -223,8 +249,13 @@ fn an_edited_limit_applies_at_once() {
             store.drain(&large);
             // Of two windows the one before still counts in the next.
             let periods = if program.name == "sliding_window_counter" { 2 } else { 1 };
-            // A state that the small limit can't have written: full again at most, never an endless wait.
-            assert!(store.take(&one(&small)).cells[0].retry_units.unwrap_or(0) <= periods * SECOND_US, "{engine} {}", program.name);
+            // A state that the small limit can't have written: full again at most, never an endless
+            // wait.
+            assert!(
+                store.take(&one(&small)).cells[0].retry_units.unwrap_or(0) <= periods * SECOND_US,
+                "{engine} {}",
+                program.name
+            );
             store.step((periods * SECOND_US) as i64);
             assert_eq!(store.drain(&small), 10, "{engine} {}", program.name);
         }

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 
 use super::super::driver::Verb;
 use super::super::testing::{
-    CONCURRENCY, Event, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US, SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_COUNTER,
-    SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET, Timed, cell, cost, one,
+    CONCURRENCY, Event, FIXED_WINDOW, GCRA, LEAKY_BUCKET, QUOTA, RATES, SECOND_US,
+    SLIDING_WINDOW_BUCKETS, SLIDING_WINDOW_COUNTER, SLIDING_WINDOW_LOG, START_US, TOKEN_BUCKET,
+    Timed, cell, cost, one,
 };
 use super::super::{Cell, Cells};
 
@@ -23,7 +24,8 @@ fn nine_hundred_a_second_for_an_hour_is_nine_hundred_a_second() {
         let limit = cell(program, "hour", 900, SECOND_US, 900);
         let mut admitted = store.drain(&limit);
         let begin_us = store.now_us;
-        // Asked as soon as one may fit, for a minute; then whatever is there in each tenth of a second, more or less, for an hour.
+        // Asked as soon as one may fit, for a minute; then whatever is there in each tenth of a
+        // second, more or less, for an hour.
         while store.now_us <= begin_us + 60 * SECOND_US {
             let taken = store.take(&one(&limit));
             admitted += u64::from(taken.admitted);
@@ -51,7 +53,8 @@ fn five_thousand_in_a_second_are_all_in_the_log() {
             taken_at_us: 0,
         };
         let events: Vec<Event> = (0..5_001).map(take).collect();
-        let admitted: Vec<bool> = store.replay(&events).iter().map(|taken| taken.admitted).collect();
+        let admitted: Vec<bool> =
+            store.replay(&events).iter().map(|taken| taken.admitted).collect();
         assert!(admitted[..5_000].iter().all(|admitted| *admitted) && !admitted[5_000], "{engine}");
         // The first seven leave first.
         store.step(SECOND_US as i64 - 1);
@@ -69,7 +72,9 @@ fn periods(limit: &Cell) -> u64 {
 #[test]
 fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
     for (engine, mut store) in Timed::engines() {
-        for (program, back_us) in RATES.iter().flat_map(|program| [1, 499_999, 1_000_000, 1_500_001, HOUR_US].map(|us| (*program, us))) {
+        for (program, back_us) in RATES.iter().flat_map(|program| {
+            [1, 499_999, 1_000_000, 1_500_001, HOUR_US].map(|us| (*program, us))
+        }) {
             let limit = cell(program, &format!("back{back_us}"), 10, SECOND_US, 10);
             // In two parts, so that what is known of the past is more than one instant.
             assert!(store.fits(&cost(&limit, 4)));
@@ -81,7 +86,8 @@ fn a_clock_that_steps_back_gives_one_burst_and_recovers_within_a_period() {
             assert!(admitted <= 10, "{at}: {admitted} at once");
             let told = store.take(&one(&limit)).cells[0].retry_units.unwrap();
             assert!(told <= periods(&limit) * SECOND_US, "{at}: told to wait {told} us");
-            // Whatever it was told: after a period (the weighted one needs two) all is back, and once.
+            // Whatever it was told: after a period (the weighted one needs two) all is back, and
+            // once.
             store.step((periods(&limit) * SECOND_US) as i64);
             if back_us <= SECOND_US as i64 {
                 // What was taken before the step can lie in this period still.
@@ -108,13 +114,20 @@ fn a_window_by_the_clock_is_begun_once() {
                 limit.numbers[2] = 1;
             }
             let border_us = START_US / period_us * period_us;
-            let to = |store: &mut Timed, us: i64| store.now_us = border_us.checked_add_signed(us).unwrap();
+            let to = |store: &mut Timed, us: i64| {
+                store.now_us = border_us.checked_add_signed(us).unwrap()
+            };
             to(&mut store, 10_000);
             assert_eq!(store.drain(&cost(&limit, 5)), 2, "{engine} {}", program.name);
             to(&mut store, -10_000);
             let taken = store.take(&one(&limit));
             assert!(!taken.admitted, "{engine} {}", program.name);
-            assert_eq!(taken.cells[0].retry_units, Some(period_us + 10_000), "{engine} {}", program.name);
+            assert_eq!(
+                taken.cells[0].retry_units,
+                Some(period_us + 10_000),
+                "{engine} {}",
+                program.name
+            );
             assert_eq!(taken.cells[0].reset_units, period_us + 10_000, "{engine} {}", program.name);
             to(&mut store, 20_000);
             assert_eq!(store.drain(&limit), 0, "{engine} {}", program.name);
@@ -137,14 +150,21 @@ fn a_quota_counts_by_the_period_that_the_clock_shows() {
         // And when the clock steps back from it, it is the one to count in.
         store.step(-HOUR_US);
         let taken = store.take(&one(&limit));
-        assert_eq!((taken.admitted, taken.cells[0].retry_units), (false, Some(until_the_end + HOUR_US as u64)), "{engine}");
+        assert_eq!(
+            (taken.admitted, taken.cells[0].retry_units),
+            (false, Some(until_the_end + HOUR_US as u64)),
+            "{engine}"
+        );
         store.step(-HOUR_US);
         assert_eq!(store.drain(&limit), 10, "{engine}: two periods back");
         // What none of the periods named contains is not decided, whatever the limit.
         store.step(-HOUR_US);
         for limit in [&limit, &Cell { shadow: true, ..limit.clone() }] {
             let taken = store.take(&one(limit));
-            assert!(!taken.admitted && taken.cells[0].outside && taken.cells[0].retry_units.is_none(), "{engine} {taken:?}");
+            assert!(
+                !taken.admitted && taken.cells[0].outside && taken.cells[0].retry_units.is_none(),
+                "{engine} {taken:?}"
+            );
         }
     }
 }
@@ -153,14 +173,18 @@ fn a_quota_counts_by_the_period_that_the_clock_shows() {
 fn after_a_step_of_the_clock_leases_linger_for_one_length_at_most() {
     for (engine, mut store) in Timed::engines() {
         for back_us in [1, 500_000, 999_999, HOUR_US] {
-            let limit = Cell { member: 7, ..cell(&CONCURRENCY, &format!("back{back_us}"), 1, SECOND_US, 1) };
+            let limit = Cell {
+                member: 7,
+                ..cell(&CONCURRENCY, &format!("back{back_us}"), 1, SECOND_US, 1)
+            };
             let other = Cell { member: 8, ..limit.clone() };
             assert!(store.fits(&limit));
             store.step(500_000);
             assert!(!store.fits(&other), "{engine}");
             store.renew(&one(&limit));
             store.step(-back_us);
-            // Its holder is gone. Its lease may have ended with the step; else it lasts until the clock shows its end again.
+            // Its holder is gone. Its lease may have ended with the step; else it lasts until the
+            // clock shows its end again.
             store.step(SECOND_US as i64 + back_us.min(SECOND_US as i64));
             assert!(store.fits(&other), "{engine} {back_us}");
             store.give_back(&one(&other), 0);
@@ -189,12 +213,20 @@ fn spend(store: &mut Timed, limit: &Cell) {
 
 #[test]
 fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
-    let numbers =
-        [(7, SECOND_US, 3, 1), (3, 1_000_003, 20, 1), (900, SECOND_US, 900, 1), (10_000, SECOND_US, 5, 1), (1_000, 86_400_000, 50, 1_000)];
+    let numbers = [
+        (7, SECOND_US, 3, 1),
+        (3, 1_000_003, 20, 1),
+        (900, SECOND_US, 900, 1),
+        (10_000, SECOND_US, 5, 1),
+        (1_000, 86_400_000, 50, 1_000),
+    ];
     for (engine, mut store) in Timed::engines() {
         for program in RATES {
             for (quota, period, burst, unit_us) in numbers {
-                let limit = Cell { unit_us, ..cell(program, &format!("retry{quota}-{period}"), quota, period, burst) };
+                let limit = Cell {
+                    unit_us,
+                    ..cell(program, &format!("retry{quota}-{period}"), quota, period, burst)
+                };
                 for amount in [1, 2, 3] {
                     let limit = cost(&limit, amount);
                     spend(&mut store, &limit);
@@ -214,19 +246,31 @@ fn a_lone_client_is_refused_until_the_told_time_and_admitted_at_it() {
 fn the_take_of_the_last_unit_tells_when_the_next_is_there() {
     for (engine, mut store) in Timed::engines() {
         for program in [&SLIDING_WINDOW_LOG, &SLIDING_WINDOW_COUNTER, &SLIDING_WINDOW_BUCKETS] {
-            for (quota, at_once, unit_us) in [(1, 1, 1), (3, 1, 1), (3, 3, 1), (7, 2, 1_000), (20, 3, 1)] {
-                let limit = Cell { unit_us, ..cell(program, &format!("last{quota}-{at_once}"), quota, SECOND_US, 10) };
+            for (quota, at_once, unit_us) in
+                [(1, 1, 1), (3, 1, 1), (3, 3, 1), (7, 2, 1_000), (20, 3, 1)]
+            {
+                let limit = Cell {
+                    unit_us,
+                    ..cell(program, &format!("last{quota}-{at_once}"), quota, SECOND_US, 10)
+                };
                 let told = (0..200).find_map(|_| {
                     store.step(7_001);
                     let units = store.left(&limit).clamp(1, at_once);
                     let reply = store.take(&one(&cost(&limit, units))).cells[0];
-                    assert!(!reply.fits || reply.retry_units.is_some() == (reply.remaining == 0), "{engine} {reply:?}");
+                    assert!(
+                        !reply.fits || reply.retry_units.is_some() == (reply.remaining == 0),
+                        "{engine} {reply:?}"
+                    );
                     reply.retry_units.filter(|_| reply.fits)
                 });
                 let told = told.unwrap() as i64;
                 assert!(told > 0, "{engine} {}", program.name);
                 store.step((told - 1) * i64::from(unit_us));
-                assert!(!store.fits(&limit), "{engine} {} {quota}: one unit too early", program.name);
+                assert!(
+                    !store.fits(&limit),
+                    "{engine} {} {quota}: one unit too early",
+                    program.name
+                );
                 store.step(i64::from(unit_us));
                 assert!(store.fits(&limit), "{engine} {} {quota}: at the told time", program.name);
             }
@@ -241,7 +285,11 @@ fn a_quotas_told_time_is_the_next_periods_beginning() {
         store.step(123_456);
         assert!(store.fits(&cost(&limit, 10)));
         let taken = store.take(&one(&limit));
-        assert_eq!((taken.cells[0].retry_units, taken.cells[0].reset_units), (Some(876_544), 876_544), "{engine}");
+        assert_eq!(
+            (taken.cells[0].retry_units, taken.cells[0].reset_units),
+            (Some(876_544), 876_544),
+            "{engine}"
+        );
         store.step(876_543);
         assert!(!store.fits(&limit), "{engine}");
         store.step(1);
@@ -260,8 +308,17 @@ fn a_leaky_bucket_lets_a_burst_pass_and_the_rest_in_its_turn() {
         // One each 100 ms, two at once, 250 ms of waiting.
         let mut limit = cell(&LEAKY_BUCKET, "turns", 10, SECOND_US, 2);
         limit.numbers[3] = 250_000;
-        let waits: Vec<_> = (0..5).map(|_| store.take(&one(&limit))).map(|taken| (taken.admitted, taken.cells[0].retry_units)).collect();
-        let turns = [(true, None), (true, None), (true, Some(100_000)), (true, Some(200_000)), (false, Some(50_000))];
+        let waits: Vec<_> = (0..5)
+            .map(|_| store.take(&one(&limit)))
+            .map(|taken| (taken.admitted, taken.cells[0].retry_units))
+            .collect();
+        let turns = [
+            (true, None),
+            (true, None),
+            (true, Some(100_000)),
+            (true, Some(200_000)),
+            (false, Some(50_000)),
+        ];
         assert_eq!(waits, turns, "{engine}");
         store.step(49_999);
         assert!(!store.fits(&limit), "{engine}");
@@ -270,7 +327,11 @@ fn a_leaky_bucket_lets_a_burst_pass_and_the_rest_in_its_turn() {
         // Whoever has no room for one that waits is refused until it would pass at once.
         limit.numbers[4] = 0;
         let refused = store.take(&one(&limit));
-        assert_eq!((refused.admitted, refused.cells[0].retry_units), (false, Some(350_000)), "{engine}");
+        assert_eq!(
+            (refused.admitted, refused.cells[0].retry_units),
+            (false, Some(350_000)),
+            "{engine}"
+        );
         store.step(350_000);
         assert_eq!(store.take(&one(&limit)).cells[0].retry_units, None, "{engine}");
     }
@@ -306,7 +367,8 @@ proptest! {
 
 #[test]
 fn callers_with_different_numbers_do_not_reset_each_other() {
-    // As while an edit reaches one proxy after another, or where a policy answers two bursts for one key.
+    // As while an edit reaches one proxy after another, or where a policy answers two bursts for
+    // one key.
     for (engine, mut store) in Timed::engines() {
         for program in [&TOKEN_BUCKET, &GCRA] {
             let large = cell(program, "bursts apart", 100, 60 * SECOND_US, 100);
@@ -314,14 +376,21 @@ fn callers_with_different_numbers_do_not_reset_each_other() {
             small.numbers[2] = 99;
             let admitted = (0..300).filter(|turn| store.fits([&large, &small][turn % 2])).count();
             assert_eq!(admitted, 100, "{engine} {}: in one instant", program.name);
-            // A burst at another rate is another span of time: whoever changes it may lose some of it, and wins nothing.
+            // A burst at another rate is another span of time: whoever changes it may lose some of
+            // it, and wins nothing.
             let slow = cell(program, "rates apart", 100, 60 * SECOND_US, 100);
             let fast = cell(program, "rates apart", 200, 60 * SECOND_US, 100);
             let admitted = (0..300).filter(|turn| store.fits([&slow, &fast][turn % 2])).count();
-            assert!((50..=100).contains(&admitted), "{engine} {}: {admitted} in one instant", program.name);
+            assert!(
+                (50..=100).contains(&admitted),
+                "{engine} {}: {admitted} in one instant",
+                program.name
+            );
         }
-        let long =
-            Cell { numbers: [10, SECOND_US as i64, 1, 10 * SECOND_US as i64, 1, 0], ..cell(&LEAKY_BUCKET, "apart", 10, SECOND_US, 1) };
+        let long = Cell {
+            numbers: [10, SECOND_US as i64, 1, 10 * SECOND_US as i64, 1, 0],
+            ..cell(&LEAKY_BUCKET, "apart", 10, SECOND_US, 1)
+        };
         let mut short = long.clone();
         short.numbers[3] = 5 * SECOND_US as i64;
         let admitted = (0..500).filter(|turn| store.fits([&long, &short][turn % 2])).count();
@@ -336,7 +405,9 @@ fn a_place_with_slack_is_held_however_far_the_clock_steps_back() {
         place.numbers[2] = 100 * HOUR_US;
         for back_us in [0, 1, 1_000_000, 50 * HOUR_US] {
             store.step(-back_us);
-            let held = store.take(&Cells::from_iter([Cell { member: back_us as u128 + 1, ..place.clone() }])).admitted;
+            let held = store
+                .take(&Cells::from_iter([Cell { member: back_us as u128 + 1, ..place.clone() }]))
+                .admitted;
             assert_eq!(held, back_us <= 1, "{engine} {back_us}");
         }
     }

@@ -1,4 +1,5 @@
-//! Named units with an instant each, in their instants' order: a log, or leases. A take's units are one record.
+//! Named units with an instant each, in their instants' order: a log, or leases. A take's units are
+//! one record.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,10 @@ impl Members {
 
     /// Units of the first `records` of them, and of those that are gone.
     fn sum(&self, records: usize) -> u64 {
-        records.checked_sub(1).and_then(|last| self.records.get(last)).map_or(self.gone, |record| record.sum)
+        records
+            .checked_sub(1)
+            .and_then(|last| self.records.get(last))
+            .map_or(self.gone, |record| record.sum)
     }
 
     fn until(&self, at: u64) -> usize {
@@ -42,12 +46,18 @@ impl Members {
     /// The instant of the `nth` unit after `from`, counted from 1; 0 where there are fewer.
     pub(super) fn nth(&self, from: u64, nth: u64) -> u64 {
         let sum = self.sum(self.until(from)) + nth;
-        self.records.get(self.records.partition_point(|record| record.sum < sum)).map_or(0, |record| record.at)
+        self.records
+            .get(self.records.partition_point(|record| record.sum < sum))
+            .map_or(0, |record| record.at)
     }
 
     /// The instants of the first `max` units.
     pub(super) fn instants(&self, max: usize) -> Vec<u64> {
-        self.records.iter().flat_map(|record| (record.from..record.to).map(|_| record.at)).take(max).collect()
+        self.records
+            .iter()
+            .flat_map(|record| (record.from..record.to).map(|_| record.at))
+            .take(max)
+            .collect()
     }
 
     /// Adds `units` at `at` under a name.
@@ -61,7 +71,9 @@ impl Members {
 
     /// Removes the first `units` of those that were added under a name, as far as they are there.
     pub(super) fn remove(&mut self, member: u128, units: u64) {
-        let Some(place) = self.records.iter().rposition(|record| record.member == member) else { return };
+        let Some(place) = self.records.iter().rposition(|record| record.member == member) else {
+            return;
+        };
         let gone = self.records.get_mut(place).is_none_or(|record| {
             record.from = u32::try_from(units).unwrap_or(u32::MAX).clamp(record.from, record.to);
             record.from == record.to

@@ -1,7 +1,9 @@
-//! What the embedded engine keeps for each kind of program: three numbers, a log, a ring of sub-windows, leases.
+//! What the embedded engine keeps for each kind of program: three numbers, a log, a ring of
+//! sub-windows, leases.
 //!
-//! Each kind is read into the three numbers that programs see, and written to when all agreed, exactly as the Redis driver does it with a string, a
-//! list or a sorted set. Must not know what a program computes.
+//! Each kind is read into the three numbers that programs see, and written to when all agreed,
+//! exactly as the Redis driver does it with a string, a list or a sorted set. Must not know what a
+//! program computes.
 
 mod members;
 mod ring;
@@ -13,8 +15,8 @@ use super::found::MEMBERS_READ_MAX;
 use super::lua::State;
 use super::{Cell, Content, Kind};
 
-/// Of takes that add one lease, every so many purge what is over: by the last digits of the time, so that both engines do it alike. A purge is only for
-/// memory, and costs a Redis call.
+/// Of takes that add one lease, every so many purge what is over: by the last digits of the time,
+/// so that both engines do it alike. A purge is only for memory, and costs a Redis call.
 pub(super) const PURGE_EACH: u64 = 8;
 /// Sub-windows that weigh as much as one counter.
 const BUCKETS_A_KEY: usize = 16;
@@ -60,12 +62,15 @@ impl Stored {
     pub(super) fn content(&self) -> Content {
         match self {
             Self::Numbers(state) => Content::Numbers(state.map(|number| number as i64)),
-            Self::Log(members) | Self::Leases(members) => Content::Members(members.instants(MEMBERS_READ_MAX)),
+            Self::Log(members) | Self::Leases(members) => {
+                Content::Members(members.instants(MEMBERS_READ_MAX))
+            }
             Self::Buckets(ring) => ring.content(),
         }
     }
 
-    /// Writes what `cell` takes at `now_us`, of which `now` is the cell's unit; `state` is what its program answered.
+    /// Writes what `cell` takes at `now_us`, of which `now` is the cell's unit; `state` is what its
+    /// program answered.
     pub(super) fn take(&mut self, cell: &Cell, now: u64, now_us: u64, state: State) {
         let purges = cell.cost > 1 || now_us.is_multiple_of(PURGE_EACH);
         match self {
@@ -100,7 +105,9 @@ impl Stored {
         match self {
             Self::Numbers(_) => {}
             Self::Log(members) | Self::Leases(members) => members.remove(cell.member, cell.cost),
-            Self::Buckets(ring) => ring.subtract(window(cell, now), window(cell, taken_at), cell.cost),
+            Self::Buckets(ring) => {
+                ring.subtract(window(cell, now), window(cell, taken_at), cell.cost)
+            }
         }
     }
 
@@ -127,17 +134,24 @@ pub(super) fn read(counter: Option<&Stored>, cell: &Cell, now: u64) -> State {
             let from = now.saturating_sub(number(cell, 1));
             let count = members.between(from, now);
             let lacking = lacking(count);
-            let leaves = if lacking > 0 && lacking <= count { members.nth(from, lacking) } else { 0 };
+            let leaves =
+                if lacking > 0 && lacking <= count { members.nth(from, lacking) } else { 0 };
             [count as f64, leaves as f64, 0.0]
         }
-        (Some(Stored::Leases(members)), Kind::Leases) => [members.between(now, now + number(cell, 1) + number(cell, 2)) as f64, 0.0, 0.0],
+        (Some(Stored::Leases(members)), Kind::Leases) => {
+            [members.between(now, now + number(cell, 1) + number(cell, 2)) as f64, 0.0, 0.0]
+        }
         (counter, Kind::Buckets) => {
             let (length, this) = (number(cell, 1).max(1), window(cell, now));
             let begins = (this * length) as f64;
             let Some(Stored::Buckets(ring)) = counter else { return [0.0, 0.0, begins] };
             let count = ring.count(this);
             let lacking = lacking(count);
-            let leaves = if lacking > 0 && lacking <= count { ring.leaves(this, lacking) * length } else { 0 };
+            let leaves = if lacking > 0 && lacking <= count {
+                ring.leaves(this, lacking) * length
+            } else {
+                0
+            };
             [count as f64, leaves as f64, begins]
         }
         _ => [0.0; 3],

@@ -1,4 +1,5 @@
-//! Counts of the last sub-windows, in a ring: a sub-window's place is its number modulo their count.
+//! Counts of the last sub-windows, in a ring: a sub-window's place is its number modulo their
+//! count.
 
 use crate::engine::Content;
 
@@ -12,7 +13,11 @@ pub(in crate::engine) struct Ring {
 
 impl Ring {
     pub(super) fn new(buckets: u64) -> Self {
-        Self { last: 0, total: 0, counts: vec![0; usize::try_from(buckets).unwrap_or(0).max(1)].into_boxed_slice() }
+        Self {
+            last: 0,
+            total: 0,
+            counts: vec![0; usize::try_from(buckets).unwrap_or(0).max(1)].into_boxed_slice(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -36,7 +41,8 @@ impl Ring {
         self.counts.get((window % self.buckets()) as usize).copied().map_or(0, u64::from)
     }
 
-    /// Whether what it holds says something at `this`: not when all has left, nor when the clock stepped back.
+    /// Whether what it holds says something at `this`: not when all has left, nor when the clock
+    /// stepped back.
     fn counts_at(&self, this: u64) -> bool {
         self.last <= this && this - self.last < self.buckets()
     }
@@ -46,7 +52,8 @@ impl Ring {
         if !self.counts_at(this) {
             return 0;
         }
-        (self.last + 1..=this).fold(self.total, |total, window| total.saturating_sub(self.at(window)))
+        (self.last + 1..=this)
+            .fold(self.total, |total, window| total.saturating_sub(self.at(window)))
     }
 
     /// The sub-window at whose beginning the oldest `units` have left.

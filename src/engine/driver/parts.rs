@@ -1,8 +1,10 @@
-//! What stands alike in every text that needs it: around an operator's script, for a ring of sub-windows, for a log.
+//! What stands alike in every text that needs it: around an operator's script, for a ring of
+//! sub-windows, for a log.
 //!
 //! The locals that they use are told where they are made, in `driver`.
 
-/// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks, as far as it has a name here.
+/// What an operator's script doesn't see: the same that its sandbox in the embedded engine lacks,
+/// as far as it has a name here.
 pub(super) const HIDDEN: &str = "redis, server, struct, cjson, cmsgpack, bit, string, table, os, coroutine, pcall, xpcall, load, loadstring, loadfile, dofile, \
                       getmetatable, setmetatable, rawget, rawset, rawequal, getfenv, setfenv, newproxy, collectgarbage, unpack, print, KEYS, ARGV, _G";
 
@@ -36,7 +38,8 @@ local function sound_give_back(...)
 end
 ";
 
-/// A ring of sub-windows: its last one's number, all units that count, then a count of four bytes for each place.
+/// A ring of sub-windows: its last one's number, all units that count, then a count of four bytes
+/// for each place.
 pub(super) const RING: &str = "\
 local function ring_count(v, this, buckets)
   local last, total = unpack('<dd', v)
@@ -98,10 +101,13 @@ v = pack('<dd', last, total - units) .. sub(v, 17, at) .. pack('<I4', count - un
 
 /// A log's text for the cell `i`.
 pub(super) fn log(text: &str, i: usize) -> String {
-    text.replace("OLD", &search("now - n2", "1")).replace("NEW", &search("now", "card")).replace("KEY", &format!("KEYS[{i}]"))
+    text.replace("OLD", &search("now - n2", "1"))
+        .replace("NEW", &search("now", "card"))
+        .replace("KEY", &format!("KEYS[{i}]"))
 }
 
-/// `high` becomes the number of units up to `bound`, of which the first is one and the last is not: steps that double, then halves.
+/// `high` becomes the number of units up to `bound`, of which the first is one and the last is not:
+/// steps that double, then halves.
 fn search(bound: &str, step: &str) -> String {
     format!(
         "\
@@ -115,8 +121,9 @@ end
     )
 }
 
-/// A log is a list in the order of instants, each unit's name behind its instant: what is over and what is in the future goes when anything is added.
-/// Counted by what does not count: `new` are those in the future, `old` those that are over.
+/// A log is a list in the order of instants, each unit's name behind its instant: what is over and
+/// what is in the future goes when anything is added. Counted by what does not count: `new` are
+/// those in the future, `old` those that are over.
 pub(super) const LOG_COUNT: &str = "\
 local card, old, new, oldest = call('LLEN', KEY), 0, 0
 if card > 0 then
@@ -146,8 +153,9 @@ s2 = oldest
 end
 ";
 
-/// Removes the first `units` of a take. They stand side by side, so the last of them shows where; where it is not there, all are looked through. A list has
-/// no way to remove places but by what stands there.
+/// Removes the first `units` of a take. They stand side by side, so the last of them shows where;
+/// where it is not there, all are looked through. A list has no way to remove places but by what
+/// stands there.
 pub(super) const LOG_GIVE_BACK: &str = "\
 if units == 1 then
 call('LREM', KEY, '-1', name)

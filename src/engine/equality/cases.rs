@@ -1,5 +1,6 @@
-//! Random cases: limits over the whole ranges of a plan, and what happens to their counters. A case is played on the model; what comes of it are events
-//! with absolute times, which any store can repeat.
+//! Random cases: limits over the whole ranges of a plan, and what happens to their counters. A case
+//! is played on the model; what comes of it are events with absolute times, which any store can
+//! repeat.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ use super::super::{Cell, Cells, Taken};
 
 /// Of takes, every so many are looked at first.
 const LOOKS_EACH: usize = 3;
-/// What a plan allows (design.md, section 4): amounts, bursts, costs; burst x period; a log's and a concurrency's members.
+/// What a plan allows (design.md, section 4): amounts, bursts, costs; burst x period; a log's and a
+/// concurrency's members.
 const AMOUNT_MAX: u64 = 1 << 31;
 const PRODUCT_MAX: u64 = 1 << 52;
 const MEMBERS_MAX: u64 = 10_000;
@@ -20,7 +22,8 @@ const MEMBERS_MAX: u64 = 10_000;
 const MEMBERS_FEW: u64 = 100;
 const HOUR_US: u64 = 3_600_000_000;
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
-/// The times of a case: after Redis' own, and so early that the largest debt ends before 2^53 microseconds.
+/// The times of a case: after Redis' own, and so early that the largest debt ends before 2^53
+/// microseconds.
 const TIMES_US: std::ops::RangeInclusive<i128> = 2_000_000_000_000_000..=3_000_000_000_000_000;
 /// Calls of one test case, at most.
 const STEPS_MAX: usize = 240;
@@ -59,8 +62,8 @@ enum Cost {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The limits of the case, or only some of them, for one of a few keys; the caller's clock is off by so many tenths of a calendar's period, and has
-    /// room for one that waits or not.
+    /// The limits of the case, or only some of them, for one of a few keys; the caller's clock is
+    /// off by so many tenths of a calendar's period, and has room for one that waits or not.
     Take {
         key: u128,
         some: bool,
@@ -138,29 +141,37 @@ fn amounts() -> impl Strategy<Value = u64> {
 fn limits() -> impl Strategy<Value = Limit> {
     let buckets = prop_oneof![Just(1_u64), 2_u64..20, Just(60), 1_u64..=1_000, Just(1_000)];
     let rest = (buckets, 0_u64..6, any::<bool>(), any::<bool>(), 0_u64..5);
-    (0..ALL.len(), spans(), amounts(), amounts(), rest).prop_map(|(program, span, amount, burst, (buckets, delay, flag, other, shadow))| {
-        let (unit_us, period) = span;
-        let mut cell = Cell { unit_us, shadow: shadow == 0, ..cell(ALL[program], "any", amount, period, burst) };
-        let mut calendar_ms = None;
-        match ALL[program].name {
-            "fixed_window" => cell.numbers[2] = i64::from(flag),
-            "sliding_window_buckets" => {
-                let buckets = buckets.min(period);
-                cell.numbers[1..3].copy_from_slice(&[period.div_ceil(buckets) as i64, buckets as i64]);
+    (0..ALL.len(), spans(), amounts(), amounts(), rest).prop_map(
+        |(program, span, amount, burst, (buckets, delay, flag, other, shadow))| {
+            let (unit_us, period) = span;
+            let mut cell = Cell {
+                unit_us,
+                shadow: shadow == 0,
+                ..cell(ALL[program], "any", amount, period, burst)
+            };
+            let mut calendar_ms = None;
+            match ALL[program].name {
+                "fixed_window" => cell.numbers[2] = i64::from(flag),
+                "sliding_window_buckets" => {
+                    let buckets = buckets.min(period);
+                    cell.numbers[1..3]
+                        .copy_from_slice(&[period.div_ceil(buckets) as i64, buckets as i64]);
+                }
+                "leaky_bucket" => cell.numbers[3] = delay as i64,
+                "concurrency" => cell.unit_us = 1_000,
+                "quota" => {
+                    cell.unit_us = 1_000;
+                    cell.numbers = [0, i64::from(flag), 0, 0, 0, 0];
+                    calendar_ms = (other || delay > 2)
+                        .then_some((period * u64::from(unit_us) / 1_000).max(40) as i64);
+                }
+                _ => {}
             }
-            "leaky_bucket" => cell.numbers[3] = delay as i64,
-            "concurrency" => cell.unit_us = 1_000,
-            "quota" => {
-                cell.unit_us = 1_000;
-                cell.numbers = [0, i64::from(flag), 0, 0, 0, 0];
-                calendar_ms = (other || delay > 2).then_some((period * u64::from(unit_us) / 1_000).max(40) as i64);
-            }
-            _ => {}
-        }
-        let mut limit = Limit { cell, calendar_ms, large: other && delay == 5 && shadow == 1 };
-        limit.edit(amount, burst);
-        limit
-    })
+            let mut limit = Limit { cell, calendar_ms, large: other && delay == 5 && shadow == 1 };
+            limit.edit(amount, burst);
+            limit
+        },
+    )
 }
 
 impl Limit {
@@ -179,7 +190,9 @@ impl Limit {
         let [first, period, burst, delay, ..] = self.cell.numbers.map(|number| number as u64);
         match self.cell.program.name {
             "gcra" | "token_bucket" => burst,
-            "leaky_bucket" => burst + (u128::from(delay) * u128::from(first) / u128::from(period)) as u64,
+            "leaky_bucket" => {
+                burst + (u128::from(delay) * u128::from(first) / u128::from(period)) as u64
+            }
             _ => first,
         }
     }
@@ -190,7 +203,9 @@ impl Limit {
         let whole = (PRODUCT_MAX / period).min(AMOUNT_MAX);
         let numbers = &mut self.cell.numbers;
         match self.cell.program.name {
-            "gcra" | "token_bucket" => (numbers[0], numbers[2]) = (amount.min(AMOUNT_MAX) as i64, burst.min(whole) as i64),
+            "gcra" | "token_bucket" => {
+                (numbers[0], numbers[2]) = (amount.min(AMOUNT_MAX) as i64, burst.min(whole) as i64)
+            }
             "leaky_bucket" => {
                 let (amount, burst) = (amount.min(AMOUNT_MAX), burst.min(whole));
                 let room = (PRODUCT_MAX - burst * period) / amount;
@@ -203,10 +218,13 @@ impl Limit {
                     4 => period / 2,
                     _ => room.min(PERIOD_MS_MAX * 1_000 / u64::from(self.cell.unit_us)),
                 };
-                (numbers[0], numbers[2], numbers[3]) = (amount as i64, burst as i64, delay.min(room) as i64);
+                (numbers[0], numbers[2], numbers[3]) =
+                    (amount as i64, burst as i64, delay.min(room) as i64);
             }
             "sliding_window_log" => {
-                numbers[0] = amount.min(whole).min(if self.large { MEMBERS_MAX } else { MEMBERS_FEW }) as i64;
+                numbers[0] =
+                    amount.min(whole).min(if self.large { MEMBERS_MAX } else { MEMBERS_FEW })
+                        as i64;
             }
             "concurrency" | "quota" => numbers[0] = amount.min(AMOUNT_MAX) as i64,
             _ => numbers[0] = amount.min(whole) as i64,
@@ -227,7 +245,8 @@ impl Limit {
             while Self::begins(length, n) > idea_ms {
                 n -= 1;
             }
-            numbers[2..].copy_from_slice(&[n - 1, n, n + 1, n + 2].map(|n| Self::begins(length, n)));
+            numbers[2..]
+                .copy_from_slice(&[n - 1, n, n + 1, n + 2].map(|n| Self::begins(length, n)));
         }
         if self.cell.program.name == "leaky_bucket" {
             numbers[4] = i64::from(may_wait);
@@ -290,8 +309,14 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
     // Also at very round times.
     let starts = prop_oneof![3 => 0_u64..1_000_000_000_000, 1 => (0_u64..8).prop_map(|n| n * 100_000_000_000)];
     let step = (moves(), any::<usize>(), steps());
-    (prop::collection::vec(limits(), 1..5), 1_u8..16, (0_u8..4, 0_u8..4), starts, prop::collection::vec(step, 1..STEPS_MAX)).prop_map(
-        |(mut limits, some, (edits, forward), start, steps)| {
+    (
+        prop::collection::vec(limits(), 1..5),
+        1_u8..16,
+        (0_u8..4, 0_u8..4),
+        starts,
+        prop::collection::vec(step, 1..STEPS_MAX),
+    )
+        .prop_map(|(mut limits, some, (edits, forward), start, steps)| {
             for (index, limit) in limits.iter_mut().enumerate() {
                 let [first, _, third, ..] = limit.cell.numbers;
                 let name = format!("equal{index}");
@@ -299,9 +324,15 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
                 limit.cell.key = named.key;
                 debug_assert!(first >= 0 && third >= 0);
             }
-            Case { limits, some, edits: edits == 0, forward: forward == 0, start_us: START_US + start, steps }
-        },
-    )
+            Case {
+                limits,
+                some,
+                edits: edits == 0,
+                forward: forward == 0,
+                start_us: START_US + start,
+                steps,
+            }
+        })
 }
 
 impl Case {
@@ -347,7 +378,10 @@ impl Play {
             let (reply, cell) = (&taken.cells[focus % cells.len()], &cells[focus % cells.len()]);
             let unit = i128::from(cell.unit_us);
             // Counted from the whole time unit in which it was told.
-            Some(i128::from(taken.at_us) / unit * unit + (i128::from(tells(reply)?) + i128::from(more)) * unit)
+            Some(
+                i128::from(taken.at_us) / unit * unit
+                    + (i128::from(tells(reply)?) + i128::from(more)) * unit,
+            )
         };
         let to_us = match to {
             Move::Us(us) => now_us + i128::from(us),
@@ -358,7 +392,10 @@ impl Play {
                 let (border, length) = limit.border(now_us / unit);
                 (border + i128::from(nth) * length + i128::from(more)) * unit
             }
-            Move::Part(part, more) => now_us + (i128::from(limit.period()) * i128::from(part) / 8 + i128::from(more)) * unit,
+            Move::Part(part, more) => {
+                now_us
+                    + (i128::from(limit.period()) * i128::from(part) / 8 + i128::from(more)) * unit
+            }
         };
         if TIMES_US.contains(&to_us) && (!forward || to_us >= now_us) {
             self.played.now_us = to_us as u64;
@@ -368,16 +405,26 @@ impl Play {
     fn step(&mut self, step: &Step, some: u8) {
         match step {
             Step::Take { key, some: only_some, costs, skew, may_wait } => {
-                let cells = self.cells(*key, if *only_some { some } else { u8::MAX }, costs, *skew, *may_wait);
+                let cells = self.cells(
+                    *key,
+                    if *only_some { some } else { u8::MAX },
+                    costs,
+                    *skew,
+                    *may_wait,
+                );
                 self.take(cells);
             }
             Step::GiveBack { which, part } if !self.taken.is_empty() => {
                 let (taken_at_us, cells) = &self.taken[which % self.taken.len()];
-                let cells: Cells = cells.iter().map(|cell| Cell { cost: cell.cost * part / 4, ..cell.clone() }).collect();
+                let cells: Cells = cells
+                    .iter()
+                    .map(|cell| Cell { cost: cell.cost * part / 4, ..cell.clone() })
+                    .collect();
                 let taken_at_us = *taken_at_us;
                 self.played.model.give_back(&cells, self.played.now_us, taken_at_us);
                 for cell in &cells {
-                    // It is written with the numbers of the take: the limit may have been edited since.
+                    // It is written with the numbers of the take: the limit may have been edited
+                    // since.
                     let reset_units = self.played.model.reset_units(cell, self.played.now_us);
                     if self.played.longest.contains_key(&cell.key.id()) {
                         self.lives(cell, reset_units);
@@ -417,9 +464,19 @@ impl Play {
             };
             let named = matches!(limit.cell.program.name, "sliding_window_log" | "concurrency");
             let cost = cost.min(if named { MEMBERS_MAX } else { AMOUNT_MAX });
-            let cost = if named && !limit.large && cost <= limit.capacity() { cost.min(MEMBERS_FEW) } else { cost };
-            let idea_us = i128::from(self.played.now_us) + i128::from(skew) * i128::from(limit.calendar_ms.unwrap_or(0)) * 100;
-            let mut cell = Cell { cost, member, numbers: limit.numbers(idea_us, may_wait), ..limit.cell.clone() };
+            let cost = if named && !limit.large && cost <= limit.capacity() {
+                cost.min(MEMBERS_FEW)
+            } else {
+                cost
+            };
+            let idea_us = i128::from(self.played.now_us)
+                + i128::from(skew) * i128::from(limit.calendar_ms.unwrap_or(0)) * 100;
+            let mut cell = Cell {
+                cost,
+                member,
+                numbers: limit.numbers(idea_us, may_wait),
+                ..limit.cell.clone()
+            };
             cell.key.key = key;
             cell
         });
@@ -449,16 +506,22 @@ impl Play {
         self.played.events.push(Event { now_us: self.played.now_us, verb, cells, taken_at_us });
     }
 
-    /// A counter lives until all is back, then for two periods at most (a calendar's may be longer), and a second.
+    /// A counter lives until all is back, then for two periods at most (a calendar's may be
+    /// longer), and a second.
     fn lives(&mut self, cell: &Cell, reset_units: u64) {
         let [_, second, third, ..] = cell.numbers.map(|number| number as u64);
         let period = match cell.program.name {
             "sliding_window_buckets" => second * third,
-            "quota" => cell.numbers[5].abs_diff(cell.numbers[4]) + cell.numbers[4].abs_diff(cell.numbers[3]),
+            "quota" => {
+                cell.numbers[5].abs_diff(cell.numbers[4])
+                    + cell.numbers[4].abs_diff(cell.numbers[3])
+            }
             _ => second,
         };
-        let until_us = self.played.now_us + (reset_units + 2 * period) * u64::from(cell.unit_us) + 1_001_000;
-        let (known, longest_us) = self.played.longest.entry(cell.key.id()).or_insert_with(|| (cell.clone(), 0));
+        let until_us =
+            self.played.now_us + (reset_units + 2 * period) * u64::from(cell.unit_us) + 1_001_000;
+        let (known, longest_us) =
+            self.played.longest.entry(cell.key.id()).or_insert_with(|| (cell.clone(), 0));
         *known = cell.clone();
         *longest_us = until_us.max(*longest_us);
     }

@@ -1,8 +1,10 @@
-//! What flows back at a rate. A bucket is measured in ticks: a unit is `period` of them, and `quota` of them flow in each time unit.
+//! What flows back at a rate. A bucket is measured in ticks: a unit is `period` of them, and
+//! `quota` of them flow in each time unit.
 
 use super::{Answer, Asked, Counter, first};
 
-/// The instant at which nothing was left: `whole` time units since 1970 and `rest` parts of one in `quota`.
+/// The instant at which nothing was left: `whole` time units since 1970 and `rest` parts of one in
+/// `quota`.
 #[derive(Clone, Copy)]
 struct Empty {
     whole: i128,
@@ -10,10 +12,14 @@ struct Empty {
 }
 
 impl Empty {
-    /// What has flowed in until `at`, in ticks, `full` at most; below zero is a queue. The limit may have been edited since it was written: a rest that is
-    /// no part any more is rounded up.
+    /// What has flowed in until `at`, in ticks, `full` at most; below zero is a queue. The limit
+    /// may have been edited since it was written: a rest that is no part any more is rounded up.
     fn level(self, at: i128, quota: i128, full: i128) -> i128 {
-        let ticks = if self.rest < quota { self.whole * quota + self.rest } else { (self.whole + 1) * quota };
+        let ticks = if self.rest < quota {
+            self.whole * quota + self.rest
+        } else {
+            (self.whole + 1) * quota
+        };
         (at * quota - ticks).min(full)
     }
 
@@ -32,7 +38,10 @@ impl Gcra {
         let [quota, period, burst, ..] = asked.numbers;
         let full = burst * period;
         // An instant in the future: the clock has stepped back.
-        self.0.map(|empty| empty.level(asked.now, quota, full)).filter(|level| *level >= 0).unwrap_or(full)
+        self.0
+            .map(|empty| empty.level(asked.now, quota, full))
+            .filter(|level| *level >= 0)
+            .unwrap_or(full)
     }
 }
 
@@ -48,7 +57,8 @@ impl Counter for Gcra {
 
     fn give_back(&mut self, asked: &Asked, taken_at: i128) {
         let [quota, period, burst, ..] = asked.numbers;
-        let (full, level, back) = (burst * period, self.level(asked), not_flowed_back(asked, taken_at));
+        let (full, level, back) =
+            (burst * period, self.level(asked), not_flowed_back(asked, taken_at));
         if level < full && back > 0 {
             // A full bucket is as good as none.
             self.0 = (level + back < full).then(|| Empty::of(asked.now, level + back, quota));
@@ -73,10 +83,15 @@ fn level_answer(asked: &Asked, level: i128) -> Answer {
     }
 }
 
-/// Ticks of a take that have not flowed back by themselves; none of a take in the future, where the clock has stepped back.
+/// Ticks of a take that have not flowed back by themselves; none of a take in the future, where the
+/// clock has stepped back.
 fn not_flowed_back(asked: &Asked, taken_at: i128) -> i128 {
     let [quota, period, burst, ..] = asked.numbers;
-    if taken_at > asked.now { 0 } else { (asked.cost.min(burst) * period - (asked.now - taken_at) * quota).max(0) }
+    if taken_at > asked.now {
+        0
+    } else {
+        (asked.cost.min(burst) * period - (asked.now - taken_at) * quota).max(0)
+    }
 }
 
 /// A bucket as its level at an instant; without one it is full.
@@ -100,7 +115,8 @@ impl Counter for Tokens {
 
     fn charge(&mut self, asked: &Asked) {
         let [quota, period, burst, ..] = asked.numbers;
-        self.0 = Some((self.level(asked.now, quota, burst * period) - asked.cost * period, asked.now));
+        self.0 =
+            Some((self.level(asked.now, quota, burst * period) - asked.cost * period, asked.now));
     }
 
     fn give_back(&mut self, asked: &Asked, taken_at: i128) {
@@ -136,7 +152,8 @@ impl Counter for Leaky {
         let fits_at = |at: i128| asked.ask * period <= level_at(level, at) + waiting;
         let fits = fits_at(asked.now);
         let after = if fits { level - asked.cost * period } else { level };
-        // A turn can come while others still wait for theirs, and what costs more than the burst has one, too.
+        // A turn can come while others still wait for theirs, and what costs more than the burst
+        // has one, too.
         let turn_at = |at: i128| asked.ask * period <= level + (at - asked.now) * quota;
         Answer {
             fits,
@@ -144,7 +161,8 @@ impl Counter for Leaky {
             retry: if fits {
                 (!turn_at(asked.now)).then(|| first(asked.now, turn_at) - asked.now)
             } else {
-                (asked.ask * period <= full + waiting).then(|| first(asked.now, fits_at) - asked.now)
+                (asked.ask * period <= full + waiting)
+                    .then(|| first(asked.now, fits_at) - asked.now)
             },
             reset: first(asked.now, |at| level_at(after, at) == full) - asked.now,
             outside: false,
@@ -153,7 +171,8 @@ impl Counter for Leaky {
 
     fn charge(&mut self, asked: &Asked) {
         let [quota, period, ..] = asked.numbers;
-        self.0 = Some((Empty::of(asked.now, self.level(asked) - asked.cost * period, quota), asked.now));
+        self.0 =
+            Some((Empty::of(asked.now, self.level(asked) - asked.cost * period, quota), asked.now));
     }
 
     fn give_back(&mut self, _: &Asked, _: i128) {}

@@ -1,8 +1,10 @@
-//! What the algorithms promise, in plain Rust with wide integers: the reference that both engines are held to.
+//! What the algorithms promise, in plain Rust with wide integers: the reference that both engines
+//! are held to.
 //!
-//! Written from each algorithm's header in `lua/` and not from its code: nothing is packed, instants at which something will fit are searched for and not
-//! computed, collections are plain lists. `windows` has those that count in windows of time, `buckets` those that flow back, `units` those that
-//! remember units by name or by sub-window.
+//! Written from each algorithm's header in `lua/` and not from its code: nothing is packed,
+//! instants at which something will fit are searched for and not computed, collections are plain
+//! lists. `windows` has those that count in windows of time, `buckets` those that flow back,
+//! `units` those that remember units by name or by sub-window.
 
 mod buckets;
 mod units;
@@ -108,11 +110,13 @@ fn first(from: i128, holds: impl Fn(i128) -> bool) -> i128 {
 impl Model {
     pub(super) fn take(&mut self, cells: &[Cell], now_us: u64) -> Taken {
         let answers: Vec<Answer> = cells.iter().map(|cell| self.ask(cell, now_us)).collect();
-        let agrees = |(cell, answer): (&Cell, &Answer)| !answer.outside && (cell.shadow || answer.fits);
+        let agrees =
+            |(cell, answer): (&Cell, &Answer)| !answer.outside && (cell.shadow || answer.fits);
         let admitted = cells.iter().zip(&answers).all(agrees);
         for (cell, answer) in cells.iter().zip(&answers) {
             if admitted && answer.fits && cell.cost > 0 {
-                let counter = self.counters.entry(cell.key.id()).or_insert_with(|| fresh(cell.program.name));
+                let counter =
+                    self.counters.entry(cell.key.id()).or_insert_with(|| fresh(cell.program.name));
                 counter.charge(&asked(cell, now_us));
             }
         }
@@ -122,30 +126,40 @@ impl Model {
     /// Whether all of it fits, and what there is of it: nothing is written.
     pub(super) fn look(&self, cells: &[Cell], now_us: u64) -> Taken {
         let answers = cells.iter().map(|cell| {
-            let (answer, idle) = (self.ask(cell, now_us), self.ask(&Cell { cost: 0, ..cell.clone() }, now_us));
+            let (answer, idle) =
+                (self.ask(cell, now_us), self.ask(&Cell { cost: 0, ..cell.clone() }, now_us));
             Answer { remaining: idle.remaining, reset: idle.reset, ..answer }
         });
         let answers: Vec<Answer> = answers.collect();
-        let admitted = cells.iter().zip(&answers).all(|(cell, answer)| !answer.outside && (cell.shadow || answer.fits));
+        let admitted = cells
+            .iter()
+            .zip(&answers)
+            .all(|(cell, answer)| !answer.outside && (cell.shadow || answer.fits));
         Taken { at_us: now_us, admitted, cells: answers.iter().map(Answer::reply).collect() }
     }
 
     fn ask(&self, cell: &Cell, now_us: u64) -> Answer {
         let asked = asked(cell, now_us);
-        self.counters.get(&cell.key.id()).map_or_else(|| fresh(cell.program.name).ask(&asked), |counter| counter.ask(&asked))
+        self.counters
+            .get(&cell.key.id())
+            .map_or_else(|| fresh(cell.program.name).ask(&asked), |counter| counter.ask(&asked))
     }
 
     pub(super) fn give_back(&mut self, cells: &[Cell], now_us: u64, taken_at_us: u64) {
         for cell in cells {
             if let Some(counter) = self.counters.get_mut(&cell.key.id()) {
-                counter.give_back(&asked(cell, now_us), i128::from(taken_at_us / u64::from(cell.unit_us)));
+                counter.give_back(
+                    &asked(cell, now_us),
+                    i128::from(taken_at_us / u64::from(cell.unit_us)),
+                );
             }
         }
     }
 
     pub(super) fn renew(&mut self, cells: &[Cell], now_us: u64) {
         for cell in cells.iter().filter(|cell| cell.program.name == "concurrency") {
-            let counter = self.counters.entry(cell.key.id()).or_insert_with(|| fresh(cell.program.name));
+            let counter =
+                self.counters.entry(cell.key.id()).or_insert_with(|| fresh(cell.program.name));
             counter.renew(&asked(cell, now_us));
         }
     }

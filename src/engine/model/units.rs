@@ -1,4 +1,5 @@
-//! What remembers units: each with its instant, each with the end of its lease, or as counts of sub-windows.
+//! What remembers units: each with its instant, each with the end of its lease, or as counts of
+//! sub-windows.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,8 @@ impl Counter for Log {
         let fits = count + asked.ask <= quota;
         let after = if fits { count + asked.cost } else { count };
         // As they stand after this take.
-        let mut leaves: Vec<i128> = self.0.iter().filter(inside).map(|unit| unit.at + period).collect();
+        let mut leaves: Vec<i128> =
+            self.0.iter().filter(inside).map(|unit| unit.at + period).collect();
         leaves.extend((count..after).map(|_| asked.now + period));
         leaves.sort_unstable();
         let lacking = after + if fits { 1 } else { asked.ask } - quota;
@@ -68,7 +70,11 @@ pub(super) struct Leases(Vec<Unit>);
 impl Counter for Leases {
     fn ask(&self, asked: &Asked) -> Answer {
         let [most, length, ..] = asked.numbers;
-        let in_flight = self.0.iter().filter(|unit| asked.now < unit.at && unit.at <= asked.now + length).count() as i128;
+        let in_flight = self
+            .0
+            .iter()
+            .filter(|unit| asked.now < unit.at && unit.at <= asked.now + length)
+            .count() as i128;
         let fits = in_flight + asked.ask <= most;
         let after = if fits { in_flight + asked.cost } else { in_flight };
         Answer { fits, remaining: (most - after).max(0), retry: None, reset: 0, outside: false }
@@ -107,7 +113,10 @@ impl Counter for SubWindows {
         let [quota, length, buckets, ..] = asked.numbers;
         let this = asked.now.div_euclid(length);
         let counting: Vec<(i128, i128)> = if self.knows(this) {
-            self.0.range(this + 1 - buckets..=this).map(|(window, units)| (*window, *units)).collect()
+            self.0
+                .range(this + 1 - buckets..=this)
+                .map(|(window, units)| (*window, *units))
+                .collect()
         } else {
             Vec::new()
         };

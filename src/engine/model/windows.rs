@@ -101,7 +101,13 @@ impl Counter for Pair {
         let next = if fits { 1 } else { ask };
         let fits_at = |at: i128| next * period <= self.free(at, quota, period, taken);
         let waits = left < next * period && ask <= quota && (!fits || asked.cost > 0);
-        Answer { fits, remaining: left.max(0) / period, retry: waits.then(|| first(now, fits_at) - now), reset, outside: false }
+        Answer {
+            fits,
+            remaining: left.max(0) / period,
+            retry: waits.then(|| first(now, fits_at) - now),
+            reset,
+            outside: false,
+        }
     }
 
     fn charge(&mut self, asked: &Asked) {
@@ -116,7 +122,10 @@ impl Counter for Pair {
     fn give_back(&mut self, asked: &Asked, taken_at: i128) {
         let period = asked.numbers[1];
         let (this, charged) = (asked.now.div_euclid(period), taken_at.div_euclid(period));
-        if taken_at > asked.now || charged < this - 1 || self.units.last_key_value().is_some_and(|(last, _)| *last > this) {
+        if taken_at > asked.now
+            || charged < this - 1
+            || self.units.last_key_value().is_some_and(|(last, _)| *last > this)
+        {
             return;
         }
         if let Some(units) = self.units.get_mut(&charged) {
@@ -138,7 +147,10 @@ fn period(asked: &Asked, now: i128) -> Option<(i128, Option<i128>)> {
     if starts == [0; 4] {
         return Some((0, None));
     }
-    starts.windows(2).find(|pair| (pair[0]..pair[1]).contains(&now)).map(|pair| (pair[0], Some(pair[1])))
+    starts
+        .windows(2)
+        .find(|pair| (pair[0]..pair[1]).contains(&now))
+        .map(|pair| (pair[0], Some(pair[1])))
 }
 
 impl Quota {
@@ -146,7 +158,11 @@ impl Quota {
     /// begun before the clock stepped back.
     fn period(&self, asked: &Asked) -> Option<(i128, Option<i128>)> {
         let (start, ends) = period(asked, asked.now)?;
-        if self.count > 0 && ends == Some(self.start) { period(asked, self.start) } else { Some((start, ends)) }
+        if self.count > 0 && ends == Some(self.start) {
+            period(asked, self.start)
+        } else {
+            Some((start, ends))
+        }
     }
 }
 
@@ -176,7 +192,11 @@ impl Counter for Quota {
     }
 
     fn give_back(&mut self, asked: &Asked, taken_at: i128) {
-        let (Some((now, _)), Some((charged, _))) = (period(asked, asked.now), period(asked, taken_at)) else { return };
+        let (Some((now, _)), Some((charged, _))) =
+            (period(asked, asked.now), period(asked, taken_at))
+        else {
+            return;
+        };
         if now == charged && self.start == now && taken_at <= asked.now {
             self.count = (self.count - asked.cost).max(0);
         }

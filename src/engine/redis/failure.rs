@@ -1,4 +1,5 @@
-//! What an error of Redis or of the connection means: whether anything ran, and what to do next. The only place that reads error codes.
+//! What an error of Redis or of the connection means: whether anything ran, and what to do next.
+//! The only place that reads error codes.
 
 use std::time::Duration;
 
@@ -50,14 +51,17 @@ pub(super) fn is_of_a_moving_slot(error: &RedisError) -> bool {
 /// The cause of an error that is not followed, and whether the command may have run.
 pub(super) fn meaning(error: &RedisError) -> EngineError {
     let refused = |cause| EngineError { cause, ran: Ran::No };
-    // Redis checks these before it runs a script that begins with `#!lua`: see `scriptPrepareForRun`.
+    // Redis checks these before it runs a script that begins with `#!lua`: see
+    // `scriptPrepareForRun`.
     match error.code() {
         Some("OOM") => return refused(Cause::OutOfMemory),
         Some("NOREPLICAS") => return refused(Cause::NoReplicas),
         Some("BUSY") => return refused(Cause::Busy),
         Some("NOPERM" | "NOAUTH" | "WRONGPASS") => return refused(Cause::NoPermission),
         Some("MISCONF") => return refused(Cause::Misconfigured),
-        Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING") => return refused(Cause::Cluster),
+        Some(
+            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING",
+        ) => return refused(Cause::Cluster),
         _ => {}
     }
     match error.kind() {
@@ -66,7 +70,9 @@ pub(super) fn meaning(error: &RedisError) -> EngineError {
         ErrorKind::ClusterConnectionNotFound => refused(Cause::Connection),
         _ if error.is_connection_refusal() => refused(Cause::Connection),
         _ if error.is_timeout() => EngineError { cause: Cause::Timeout, ran: Ran::Unknown },
-        ErrorKind::Io | ErrorKind::Parse => EngineError { cause: Cause::Connection, ran: Ran::Unknown },
+        ErrorKind::Io | ErrorKind::Parse => {
+            EngineError { cause: Cause::Connection, ran: Ran::Unknown }
+        }
         _ => {
             tracing::error!(%error, "Redis answered a script with an error");
             EngineError { cause: Cause::Script, ran: Ran::Unknown }
@@ -84,7 +90,13 @@ mod tests {
 
     #[test]
     fn answers_that_prove_that_nothing_ran_are_followed() {
-        for line in ["-TRYAGAIN x\r\n", "-READONLY x\r\n", "-LOADING x\r\n", "-CLUSTERDOWN x\r\n", "-MASTERDOWN x\r\n"] {
+        for line in [
+            "-TRYAGAIN x\r\n",
+            "-READONLY x\r\n",
+            "-LOADING x\r\n",
+            "-CLUSTERDOWN x\r\n",
+            "-MASTERDOWN x\r\n",
+        ] {
             assert_eq!(next(&answer(line)), Next::Follow(NOT_NOW_WAIT), "{line}");
         }
         assert_eq!(next(&answer("-MOVED 1 a:1\r\n")), Next::Follow(Duration::ZERO));
@@ -102,16 +114,29 @@ mod tests {
             ("-NOAUTH x\r\n", Cause::NoPermission),
             ("-MISCONF x\r\n", Cause::Misconfigured),
         ] {
-            assert_eq!(next(&answer(line)), Next::Fail(EngineError { cause, ran: Ran::No }), "{line}");
+            assert_eq!(
+                next(&answer(line)),
+                Next::Fail(EngineError { cause, ran: Ran::No }),
+                "{line}"
+            );
         }
     }
 
     #[test]
     fn a_cut_connection_and_a_scripts_error_may_have_run() {
         let cut = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!(next(&cut), Next::Fail(EngineError { cause: Cause::Connection, ran: Ran::Unknown }));
+        assert_eq!(
+            next(&cut),
+            Next::Fail(EngineError { cause: Cause::Connection, ran: Ran::Unknown })
+        );
         let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        assert_eq!(next(&late), Next::Fail(EngineError { cause: Cause::Timeout, ran: Ran::Unknown }));
-        assert_eq!(next(&answer("-ERR user_script:1: x\r\n")), Next::Fail(EngineError { cause: Cause::Script, ran: Ran::Unknown }));
+        assert_eq!(
+            next(&late),
+            Next::Fail(EngineError { cause: Cause::Timeout, ran: Ran::Unknown })
+        );
+        assert_eq!(
+            next(&answer("-ERR user_script:1: x\r\n")),
+            Next::Fail(EngineError { cause: Cause::Script, ran: Ran::Unknown })
+        );
     }
 }

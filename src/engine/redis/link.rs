@@ -1,7 +1,8 @@
-//! A worker's connection: opened when first needed, shared by the worker's calls, opened anew when it is lost.
+//! A worker's connection: opened when first needed, shared by the worker's calls, opened anew when
+//! it is lost.
 //!
-//! Everything in a link belongs to one worker; its locks are there because the engine closes links from another thread, and are never
-//! contended nor held across an await.
+//! Everything in a link belongs to one worker; its locks are there because the engine closes links
+//! from another thread, and are never contended nor held across an await.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,12 +23,13 @@ use crate::engine::{Cause, Cells, EngineError, Ran};
 
 /// After a connection could not be opened, calls fail at once for so long.
 const REOPEN_WAIT: Duration = Duration::from_millis(100);
-/// A slot's owner that would not serve is not asked again for so long: each try would have redis-rs refresh its slots, and nothing else
-/// is sent meanwhile.
+/// A slot's owner that would not serve is not asked again for so long: each try would have redis-rs
+/// refresh its slots, and nothing else is sent meanwhile.
 const DOWN_WAIT: Duration = Duration::from_millis(100);
 /// A cluster connection is given up when so many calls failed in a row ...
 const FAILURES_MAX: u32 = 3;
-/// ... and none went well for so long: one master's death must not cost the others their connection.
+/// ... and none went well for so long: one master's death must not cost the others their
+/// connection.
 const FAILING_WAIT: Duration = Duration::from_millis(250);
 /// Scripts that a worker remembers; beyond, it forgets all and starts again.
 const SCRIPTS_MAX: usize = 512;
@@ -86,7 +88,8 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection, and its number. Waits while it is being opened: the caller's deadline bounds that, and the opening goes on without it.
+    /// The connection, and its number. Waits while it is being opened: the caller's deadline bounds
+    /// that, and the opening goes on without it.
     pub(super) async fn connection(self: &Arc<Self>) -> Result<(u64, Conn), EngineError> {
         if let Some(found) = self.current() {
             return Ok(found);
@@ -183,7 +186,8 @@ impl Link {
     /// Whether calls failed lately, within `span`.
     pub(super) fn failed_within(&self, span: Duration) -> bool {
         let state = self.lock();
-        !state.closed && state.failed_last.is_some_and(|at| clock::monotonic().duration_since(at) < span)
+        !state.closed
+            && state.failed_last.is_some_and(|at| clock::monotonic().duration_since(at) < span)
     }
 
     /// Whether nothing goes well on this connection any more.
@@ -193,7 +197,8 @@ impl Link {
             && since.is_some_and(|at| clock::monotonic().duration_since(at) >= FAILING_WAIT)
     }
 
-    /// A call found connection `epoch` cut. One server's is gone then; a cluster's mends itself, unless nothing goes well on it any more.
+    /// A call found connection `epoch` cut. One server's is gone then; a cluster's mends itself,
+    /// unless nothing goes well on it any more.
     pub(super) fn lost(&self, epoch: u64) {
         if self.opener.is_cluster() && !self.all_failing() {
             return;
@@ -224,7 +229,8 @@ impl Link {
     pub(super) fn set_down(&self, slot: u16) {
         let until = clock::monotonic() + DOWN_WAIT;
         let mut state = self.lock();
-        let owner = state.open.as_ref().and_then(|open| open.topology.owner(slot)).map(ToOwned::to_owned);
+        let owner =
+            state.open.as_ref().and_then(|open| open.topology.owner(slot)).map(ToOwned::to_owned);
         if let Some(owner) = owner {
             state.down.retain(|(node, _)| *node != owner);
             state.down.push((owner, until));
@@ -232,9 +238,11 @@ impl Link {
         }
     }
 
-    /// Sends a command to the node that imports a slot, behind the ASKING that it wants, in one piece: other calls share the connection.
+    /// Sends a command to the node that imports a slot, behind the ASKING that it wants, in one
+    /// piece: other calls share the connection.
     pub(super) async fn ask(&self, node: &str, command: Cmd) -> Result<Value, RedisError> {
-        let known = self.lock().asked.iter().find(|(name, _)| name == node).map(|(_, conn)| conn.clone());
+        let known =
+            self.lock().asked.iter().find(|(name, _)| name == node).map(|(_, conn)| conn.clone());
         let mut conn = match known {
             Some(conn) => conn,
             None => {
@@ -249,9 +257,14 @@ impl Link {
         };
         let mut pipeline = ::redis::pipe();
         pipeline.cmd("ASKING").add_command(command);
-        let reply = conn.send_packed_commands(&pipeline, 1, 1).await.and_then(|mut values| match values.pop() {
-            Some(value) => value.extract_error(),
-            None => Err(RedisError::from((::redis::ErrorKind::UnexpectedReturnType, "no answer behind ASKING"))),
+        let reply = conn.send_packed_commands(&pipeline, 1, 1).await.and_then(|mut values| {
+            match values.pop() {
+                Some(value) => value.extract_error(),
+                None => Err(RedisError::from((
+                    ::redis::ErrorKind::UnexpectedReturnType,
+                    "no answer behind ASKING",
+                ))),
+            }
         });
         if reply.as_ref().is_err_and(RedisError::is_io_error) {
             self.lock().asked.retain(|(name, _)| name != node);
@@ -261,7 +274,8 @@ impl Link {
 
     /// The script for these cells' programs.
     pub(super) fn script(&self, verb: Verb, cells: &Cells) -> Arc<Script> {
-        let programs: Programs = cells.iter().map(|cell| std::ptr::from_ref(cell.program).addr()).collect();
+        let programs: Programs =
+            cells.iter().map(|cell| std::ptr::from_ref(cell.program).addr()).collect();
         let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(script) = scripts.get(&(verb, programs.clone())) {
             return Arc::clone(script);
@@ -302,8 +316,8 @@ impl Drop for Flag {
     }
 }
 
-/// Opens the link's connection once. It has its own time: a caller's deadline is far shorter than a slow connect, which must not begin again
-/// with every request.
+/// Opens the link's connection once. It has its own time: a caller's deadline is far shorter than a
+/// slow connect, which must not begin again with every request.
 async fn open(done: Flag) {
     let link = &done.link;
     let epoch = link.epoch();

@@ -1,7 +1,9 @@
-//! Finds counters by their names and reads them, for a person who asks: off the path of requests, bounded by time and number.
+//! Finds counters by their names and reads them, for a person who asks: off the path of requests,
+//! bounded by time and number.
 //!
-//! The last part of a name but one, the shape, is not known to whoever asks. In a cluster the tag decides the slot, and its owner lists a slot's keys;
-//! one server is searched by a pattern, page by page.
+//! The last part of a name but one, the shape, is not known to whoever asks. In a cluster the tag
+//! decides the slot, and its owner lists a slot's keys; one server is searched by a pattern, page
+//! by page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +26,20 @@ const SLOT_KEYS_MAX: i64 = 50_000;
 const NONSENSE: EngineError = EngineError { cause: Cause::Script, ran: Ran::No };
 
 impl Redis {
-    /// The counters of `key` whose space begins with `prefix`; `kind` says of a space what its counters are made of, where anybody knows.
-    pub(in crate::engine) async fn find(&self, key: &Key, prefix: &str, kind: fn(&str) -> Option<Kind>) -> Result<Vec<Found>, EngineError> {
+    /// The counters of `key` whose space begins with `prefix`; `kind` says of a space what its
+    /// counters are made of, where anybody knows.
+    pub(in crate::engine) async fn find(
+        &self,
+        key: &Key,
+        prefix: &str,
+        kind: fn(&str) -> Option<Kind>,
+    ) -> Result<Vec<Found>, EngineError> {
         let search = Search { link: self.link(), slot: key.slot() };
         let deadline = tokio::time::Instant::from_std(clock::monotonic() + FIND_WAIT);
         let timed_out = EngineError { cause: Cause::Timeout, ran: Ran::No };
-        tokio::time::timeout_at(deadline, search.find(&self.key_prefix, key, prefix, kind)).await.unwrap_or(Err(timed_out))
+        tokio::time::timeout_at(deadline, search.find(&self.key_prefix, key, prefix, kind))
+            .await
+            .unwrap_or(Err(timed_out))
     }
 }
 
@@ -40,14 +50,24 @@ struct Search {
 }
 
 impl Search {
-    async fn find(&self, prefix: &str, key: &Key, space: &str, kind: fn(&str) -> Option<Kind>) -> Result<Vec<Found>, EngineError> {
+    async fn find(
+        &self,
+        prefix: &str,
+        key: &Key,
+        space: &str,
+        kind: fn(&str) -> Option<Kind>,
+    ) -> Result<Vec<Found>, EngineError> {
         // As `Key::text` writes it, with another space.
-        let sample = Key { space: Arc::new(Space { text: "\n".into(), digest: 0 }), ..key.clone() }.text(prefix);
+        let sample = Key { space: Arc::new(Space { text: "\n".into(), digest: 0 }), ..key.clone() }
+            .text(prefix);
         let Some((before, after)) = sample.split_once('\n') else { return Err(NONSENSE) };
         let before = format!("{before}{space}");
         let mut found = Vec::new();
         for name in self.names(&before, after).await? {
-            let Some(shape) = name.strip_prefix(&before).and_then(|rest| rest.strip_suffix(after)) else { continue };
+            let Some(shape) = name.strip_prefix(&before).and_then(|rest| rest.strip_suffix(after))
+            else {
+                continue;
+            };
             let text = format!("{space}{shape}");
             let Some(kind) = kind(&text) else { continue };
             let key = Key { space: Arc::new(Space { text, digest: 0 }), ..key.clone() };
@@ -110,7 +130,12 @@ impl Search {
                 if members.is_empty() {
                     return Ok(None);
                 }
-                let instant = |member: Vec<u8>| member.first_chunk().map(|bytes| f64::from_le_bytes(*bytes) as u64).ok_or(NONSENSE);
+                let instant = |member: Vec<u8>| {
+                    member
+                        .first_chunk()
+                        .map(|bytes| f64::from_le_bytes(*bytes) as u64)
+                        .ok_or(NONSENSE)
+                };
                 Content::Members(members.into_iter().map(instant).collect::<Result<_, _>>()?)
             }
             Kind::Leases => {
@@ -126,11 +151,18 @@ impl Search {
         let lives: i64 = self.ask(of("PTTL")).await?;
         let (seconds, us): (u64, u64) = self.ask(cmd("TIME")).await?;
         // -1: it has no lifetime.
-        Ok(Some(Found { key, text: Some(name), content, expires_ms: u64::try_from(lives).ok(), at_us: seconds * 1_000_000 + us }))
+        Ok(Some(Found {
+            key,
+            text: Some(name),
+            content,
+            expires_ms: u64::try_from(lives).ok(),
+            at_us: seconds * 1_000_000 + us,
+        }))
     }
 
     async fn ask<T: FromRedisValue>(&self, command: Cmd) -> Result<T, EngineError> {
-        let answer: Value = follow(&self.link, self.slot, |_| command.clone(), &mut Ran::No).await?;
+        let answer: Value =
+            follow(&self.link, self.slot, |_| command.clone(), &mut Ran::No).await?;
         T::from_redis_value(answer).map_err(|_| NONSENSE)
     }
 }

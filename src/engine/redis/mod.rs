@@ -1,10 +1,12 @@
-//! Counters on Redis: a script for each call, on one connection a worker, within one deadline, never run twice.
+//! Counters on Redis: a script for each call, on one connection a worker, within one deadline,
+//! never run twice.
 //!
-//! Read on in `link` (a worker's connection), `failure` (what an error means), `watch` (how a lost master is found again), `opener` (how
-//! connections are made). Must not know what a program computes.
+//! Read on in `link` (a worker's connection), `failure` (what an error means), `watch` (how a lost
+//! master is found again), `opener` (how connections are made). Must not know what a program
+//! computes.
 //!
-//! redis-rs itself retries nothing here: its retries can't tell a command that may have run from one that has not. Answers that prove that
-//! nothing ran are followed by us, within the deadline.
+//! redis-rs itself retries nothing here: its retries can't tell a command that may have run from
+//! one that has not. Answers that prove that nothing ran are followed by us, within the deadline.
 
 mod failure;
 mod link;
@@ -49,7 +51,8 @@ pub struct Redis {
     key_prefix: String,
     deadline: Duration,
     opener: Arc<Opener>,
-    /// All workers' links, to close them when the engine goes: an idle worker would keep its connection.
+    /// All workers' links, to close them when the engine goes: an idle worker would keep its
+    /// connection.
     links: Mutex<Vec<Weak<Link>>>,
     failures: Failures,
     unknown: Counter,
@@ -96,7 +99,11 @@ impl Redis {
     pub(super) fn new(settings: &RedisSettings, metrics: &Metrics) -> Result<Self, Mistake> {
         if settings.key_prefix.contains(['{', '}']) {
             let expected = "a prefix without braces: they would put every key on one slot";
-            return Err(Mistake::new("store.redis.key_prefix", format!("{:?}", settings.key_prefix), expected));
+            return Err(Mistake::new(
+                "store.redis.key_prefix",
+                format!("{:?}", settings.key_prefix),
+                expected,
+            ));
         }
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -118,7 +125,9 @@ impl Redis {
     }
 
     pub(super) async fn look(&self, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
-        self.ask(Verb::Look, cells, left).await.map_err(|error| EngineError { ran: Ran::No, ..error })
+        self.ask(Verb::Look, cells, left)
+            .await
+            .map_err(|error| EngineError { ran: Ran::No, ..error })
     }
 
     async fn ask(&self, verb: Verb, cells: &Cells, left: Duration) -> Result<Taken, EngineError> {
@@ -138,7 +147,11 @@ impl Redis {
         self.link().topology().and_then(|(_, topology)| topology.shard(key.slot())).unwrap_or(0)
     }
 
-    pub(super) async fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
+    pub(super) async fn give_back(
+        &self,
+        cells: &Cells,
+        taken_at_us: u64,
+    ) -> Result<(), EngineError> {
         let link = self.link();
         let request = self.request(&link, Verb::GiveBack, cells, taken_at_us);
         self.call(&link, &request, self.deadline).await.map(|_| ())
@@ -154,7 +167,10 @@ impl Redis {
         let mut command = ::redis::cmd("DEL");
         command.arg(key.text(&self.key_prefix));
         let link = self.link();
-        self.within(self.deadline, &link, async |ran| follow(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())).await
+        self.within(self.deadline, &link, async |ran| {
+            follow(&link, key.slot(), |_| command.clone(), ran).await.map(|_| ())
+        })
+        .await
     }
 
     pub(super) async fn ping(&self) -> Result<(), EngineError> {
@@ -176,11 +192,20 @@ impl Redis {
         }
     }
 
-    async fn call(&self, link: &Arc<Link>, request: &Request, left: Duration) -> Result<Value, EngineError> {
-        self.within(left, link, async |ran| follow(link, request.slot, |with_text| request.command(with_text), ran).await).await
+    async fn call(
+        &self,
+        link: &Arc<Link>,
+        request: &Request,
+        left: Duration,
+    ) -> Result<Value, EngineError> {
+        self.within(left, link, async |ran| {
+            follow(link, request.slot, |with_text| request.command(with_text), ran).await
+        })
+        .await
     }
 
-    /// Runs `work` for at most `left` and the deadline, connecting included; `work` keeps its [`Ran`] at what a timeout would mean just then.
+    /// Runs `work` for at most `left` and the deadline, connecting included; `work` keeps its
+    /// [`Ran`] at what a timeout would mean just then.
     async fn within<T>(
         &self,
         left: Duration,
@@ -221,7 +246,12 @@ impl Redis {
 }
 
 /// Sends a command to a slot's owner, and again where the answer proves that nothing ran.
-async fn follow(link: &Arc<Link>, slot: u16, command: impl Fn(bool) -> Cmd, ran: &mut Ran) -> Result<Value, EngineError> {
+async fn follow(
+    link: &Arc<Link>,
+    slot: u16,
+    command: impl Fn(bool) -> Cmd,
+    ran: &mut Ran,
+) -> Result<Value, EngineError> {
     let mut with_text = false;
     let mut asked: Option<String> = None;
     let mut follows = 0;
@@ -254,7 +284,8 @@ async fn follow(link: &Arc<Link>, slot: u16, command: impl Fn(bool) -> Cmd, ran:
                 tokio::time::sleep(wait).await;
             }
             Next::Follow(_) | Next::Ask(..) => {
-                // While slots are moved, one of them after another says so for its calls: the node's others go on.
+                // While slots are moved, one of them after another says so for its calls: the
+                // node's others go on.
                 if !failure::is_of_a_moving_slot(&error) {
                     link.set_down(slot);
                 }
@@ -275,7 +306,9 @@ pub(super) fn taken(answer: &Value, cells: usize) -> Result<Taken, EngineError> 
     // The script ran, or else something answered that is no script of ours.
     let nonsense = EngineError { cause: Cause::Script, ran: Ran::Unknown };
     let Value::BulkString(bytes) = answer else { return Err(nonsense) };
-    let mut numbers = bytes.chunks(8).map(|bytes| bytes.try_into().map(f64::from_le_bytes).ok().filter(|number| number.fract() == 0.0));
+    let mut numbers = bytes.chunks(8).map(|bytes| {
+        bytes.try_into().map(f64::from_le_bytes).ok().filter(|number| number.fract() == 0.0)
+    });
     let mut next = || numbers.next().flatten().map(|number| number as i64).ok_or(nonsense);
     let at_us = next()? as u64;
     let admitted = next()? == 1;

@@ -1,4 +1,5 @@
-//! Makes connections: a cluster's, one server's, and plain ones to a named node. Every wait is bounded. Must not know what is sent on them.
+//! Makes connections: a cluster's, one server's, and plain ones to a named node. Every wait is
+//! bounded. Must not know what is sent on them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,8 +10,8 @@ use ::redis::cluster_async::ClusterConnection;
 use ::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use ::redis::io::tcp::TcpSettings;
 use ::redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd,
 };
 
 use super::topology::Topology;
@@ -23,7 +24,8 @@ const CONNECT_WAIT: Duration = Duration::from_millis(250);
 const OPEN_WAIT: Duration = Duration::from_secs(2);
 /// Between tries inside redis-rs (it makes none for commands here, but for its own errands).
 const RETRY_WAIT_MS: (u64, u64) = (5, 40);
-/// Unanswered bytes on the wire for so long end the connection: a cut cable, which no answer would ever tell.
+/// Unanswered bytes on the wire for so long end the connection: a cut cable, which no answer would
+/// ever tell.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -50,7 +52,10 @@ impl Conn {
     /// Sends a command to any node.
     async fn send_anywhere(&mut self, command: Cmd) -> Result<Value, RedisError> {
         let value = match self {
-            Self::Cluster(conn) => conn.route_command(command, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random)).await?,
+            Self::Cluster(conn) => {
+                conn.route_command(command, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random))
+                    .await?
+            }
             Self::Single(conn) => conn.send_packed_command(&command).await?,
         };
         value.extract_error()
@@ -80,7 +85,9 @@ fn text(value: &Value) -> String {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
         Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
-        Value::Map(pairs) => pairs.iter().map(|(_, value)| text(value)).collect::<Vec<_>>().join(" "),
+        Value::Map(pairs) => {
+            pairs.iter().map(|(_, value)| text(value)).collect::<Vec<_>>().join(" ")
+        }
         _ => String::new(),
     }
 }
@@ -92,7 +99,9 @@ fn slots() -> Cmd {
 }
 
 fn read_topology(answer: &Value) -> Result<Topology, RedisError> {
-    Topology::parse(answer).ok_or_else(|| RedisError::from((ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS makes no sense")))
+    Topology::parse(answer).ok_or_else(|| {
+        RedisError::from((ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS makes no sense"))
+    })
 }
 
 /// What is needed to connect, checked.
@@ -109,7 +118,13 @@ impl Opener {
     pub(super) fn new(settings: &RedisSettings) -> Result<Self, Mistake> {
         let mut nodes = Vec::with_capacity(settings.nodes.len());
         for (index, node) in settings.nodes.iter().enumerate() {
-            let found = || Mistake::new(format!("store.redis.nodes[{index}]"), format!("{node:?}"), "host:port, as in \"10.0.0.1:6379\"");
+            let found = || {
+                Mistake::new(
+                    format!("store.redis.nodes[{index}]"),
+                    format!("{node:?}"),
+                    "host:port, as in \"10.0.0.1:6379\"",
+                )
+            };
             nodes.push(parse_node(node).ok_or_else(found)?);
         }
         if nodes.is_empty() {
@@ -193,19 +208,25 @@ impl Opener {
 
     /// A plain connection to `host:port`.
     pub(super) async fn open_node(&self, node: &str) -> Result<MultiplexedConnection, RedisError> {
-        let node = parse_node(node).ok_or_else(|| RedisError::from((ErrorKind::Parse, "no address")))?;
+        let node =
+            parse_node(node).ok_or_else(|| RedisError::from((ErrorKind::Parse, "no address")))?;
         self.open_info(self.info(&node)?).await
     }
 
     async fn open_info(&self, info: ConnectionInfo) -> Result<MultiplexedConnection, RedisError> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_WAIT)).set_response_timeout(Some(self.deadline));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_WAIT))
+            .set_response_timeout(Some(self.deadline));
         let client = Client::open(info)?;
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         tokio::time::timeout(CONNECT_WAIT, opening).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     /// What a plain connection sees: a cluster's topology; of one server, that it answers.
-    pub(super) async fn look(&self, conn: &mut MultiplexedConnection) -> Result<Topology, RedisError> {
+    pub(super) async fn look(
+        &self,
+        conn: &mut MultiplexedConnection,
+    ) -> Result<Topology, RedisError> {
         if self.cluster.is_none() {
             conn.send_packed_command(&cmd("PING")).await?.extract_error()?;
             return Ok(Topology::default());
@@ -214,7 +235,11 @@ impl Opener {
     }
 
     /// All text of what a node answers to these words; `None` where it refuses.
-    pub(super) async fn told(&self, conn: &mut MultiplexedConnection, words: &[&str]) -> Option<String> {
+    pub(super) async fn told(
+        &self,
+        conn: &mut MultiplexedConnection,
+        words: &[&str],
+    ) -> Option<String> {
         let mut command = Cmd::new();
         words.iter().for_each(|word| _ = command.arg(word));
         let answer = conn.send_packed_command(&command).await.ok()?.extract_error().ok()?;
@@ -223,7 +248,9 @@ impl Opener {
 
     /// The addresses in the settings.
     pub(super) fn nodes(&self) -> impl Iterator<Item = String> {
-        self.nodes.iter().map(|(host, port)| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+        self.nodes.iter().map(|(host, port)| {
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        })
     }
 
     /// Whether nobody has looked at Redis' settings yet: one worker does.

@@ -1,6 +1,8 @@
-//! Who owns which hash slots, as CLUSTER SLOTS tells it: to notice that it changed, and to name a slot's owner.
+//! Who owns which hash slots, as CLUSTER SLOTS tells it: to notice that it changed, and to name a
+//! slot's owner.
 //!
-//! Owners are compared by their node ids: each node may tell the others' addresses, and above all its own, in another way.
+//! Owners are compared by their node ids: each node may tell the others' addresses, and above all
+//! its own, in another way.
 
 use ::redis::Value;
 
@@ -28,12 +30,20 @@ impl Topology {
 
     /// Whether every slot has the same owner in both.
     pub(super) fn agrees(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| (a.from, a.to, &a.id) == (b.from, b.to, &b.id))
+        self.0.len() == other.0.len()
+            && self
+                .0
+                .iter()
+                .zip(&other.0)
+                .all(|(a, b)| (a.from, a.to, &a.id) == (b.from, b.to, &b.id))
     }
 
     /// The node id of the master of `slot`, if anybody owns it.
     pub(super) fn owner(&self, slot: u16) -> Option<&str> {
-        self.0.iter().find(|range| (range.from..=range.to).contains(&slot)).map(|range| range.id.as_str())
+        self.0
+            .iter()
+            .find(|range| (range.from..=range.to).contains(&slot))
+            .map(|range| range.id.as_str())
     }
 
     /// A number for the master of `slot`: one number for one master, as long as the topology
@@ -51,7 +61,13 @@ impl Topology {
 
 fn range(value: &Value) -> Option<Range> {
     let Value::Array(parts) = value else { return None };
-    let number = |index: usize| if let Some(Value::Int(number)) = parts.get(index) { u16::try_from(*number).ok() } else { None };
+    let number = |index: usize| {
+        if let Some(Value::Int(number)) = parts.get(index) {
+            u16::try_from(*number).ok()
+        } else {
+            None
+        }
+    };
     let Some(Value::Array(node)) = parts.get(2) else { return None };
     let text = |index: usize| match node.get(index)? {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -61,7 +77,12 @@ fn range(value: &Value) -> Option<Range> {
         _ => None,
     };
     let Some(Value::Int(port)) = node.get(1) else { return None };
-    Some(Range { from: number(0)?, to: number(1)?, id: text(2)?, address: format!("{}:{port}", text(0)?) })
+    Some(Range {
+        from: number(0)?,
+        to: number(1)?,
+        id: text(2)?,
+        address: format!("{}:{port}", text(0)?),
+    })
 }
 
 #[cfg(test)]
@@ -72,13 +93,17 @@ mod tests {
     fn an_answer_names_each_slots_owner() {
         let parse = |host: &str, id: &str| {
             let second = format!("*3\r\n:8192\r\n:16383\r\n*3\r\n{host}:2\r\n$2\r\n{id}\r\n");
-            let text = format!("*2\r\n{second}*3\r\n:0\r\n:8191\r\n*3\r\n$1\r\na\r\n:1\r\n$2\r\nia\r\n");
+            let text =
+                format!("*2\r\n{second}*3\r\n:0\r\n:8191\r\n*3\r\n$1\r\na\r\n:1\r\n$2\r\nia\r\n");
             Topology::parse(&::redis::parse_redis_value(text.as_bytes()).unwrap()).unwrap()
         };
         let topology = parse("$1\r\nb\r\n", "ib");
         assert_eq!((topology.owner(8191), topology.owner(8192)), (Some("ia"), Some("ib")));
         assert_eq!(topology.masters().collect::<Vec<_>>(), ["a:1", "b:2"]);
-        assert!(topology.agrees(&parse("$-1\r\n", "ib")) && !topology.agrees(&parse("$1\r\nb\r\n", "ic")));
+        assert!(
+            topology.agrees(&parse("$-1\r\n", "ib"))
+                && !topology.agrees(&parse("$1\r\nb\r\n", "ic"))
+        );
         assert_eq!(Topology::default().owner(1), None);
         assert!(Topology::parse(&Value::Int(1)).is_none());
     }

@@ -1,7 +1,9 @@
-//! Watches the store while calls fail, and only then: finds a slot's new owner, and replaces a connection that will not recover.
+//! Watches the store while calls fail, and only then: finds a slot's new owner, and replaces a
+//! connection that will not recover.
 //!
-//! A frozen master answers nothing, and a timeout never makes redis-rs look for the slot's new owner; so a plain connection to any other node
-//! asks every 100 ms, and only when the owners changed is a new cluster connection opened, aside, and put in place. The calls to other shards
+//! A frozen master answers nothing, and a timeout never makes redis-rs look for the slot's new
+//! owner; so a plain connection to any other node asks every 100 ms, and only when the owners
+//! changed is a new cluster connection opened, aside, and put in place. The calls to other shards
 //! go on on the old one until then.
 
 use std::time::{Duration, Instant};
@@ -37,7 +39,9 @@ pub(super) async fn run(link: &Link) {
         // Without a connection the next call opens one.
         let Some((epoch, known)) = link.topology() else { continue };
         let Some(mut conn) = probe.take() else {
-            probe = open_probe(link, &known.masters().map(ToOwned::to_owned).collect::<Vec<_>>(), turn).await;
+            probe =
+                open_probe(link, &known.masters().map(ToOwned::to_owned).collect::<Vec<_>>(), turn)
+                    .await;
             turn += 1;
             continue;
         };
@@ -71,7 +75,8 @@ async fn open_probe(link: &Link, masters: &[String], turn: usize) -> Option<Mult
 /// Looks at each node's version and settings when a connection was made, whenever the masters
 /// change, and now and then, until the link is gone; warns of what it did not find the last time.
 pub(super) async fn settings(link: Weak<Link>) {
-    let (mut warned, mut seen, mut looked_at) = (BTreeSet::new(), None::<Arc<Topology>>, None::<Instant>);
+    let (mut warned, mut seen, mut looked_at) =
+        (BTreeSet::new(), None::<Arc<Topology>>, None::<Instant>);
     loop {
         let Some(link) = link.upgrade().filter(|link| !link.is_closed()) else { return };
         let now = clock::monotonic();
@@ -80,7 +85,8 @@ pub(super) async fn settings(link: Weak<Link>) {
             if !same || looked_at.is_none_or(|at| now - at >= SETTINGS_EVERY) {
                 let masters = topology.masters().map(ToOwned::to_owned).collect();
                 (seen, looked_at) = (Some(topology), Some(now));
-                let found: BTreeSet<String> = doubts(&link.opener, masters).await.into_iter().collect();
+                let found: BTreeSet<String> =
+                    doubts(&link.opener, masters).await.into_iter().collect();
                 found.difference(&warned).for_each(|doubt| tracing::warn!("{doubt}"));
                 warned = found;
             }
@@ -101,15 +107,21 @@ async fn doubts(opener: &Opener, mut nodes: Vec<String>) -> Vec<String> {
     let mut doubts = Vec::new();
     for node in nodes {
         let Ok(mut conn) = opener.open_node(&node).await else { continue };
-        let mut told = async |words: &[&str]| opener.told(&mut conn, words).await.unwrap_or_default();
+        let mut told =
+            async |words: &[&str]| opener.told(&mut conn, words).await.unwrap_or_default();
         if let Some(version) = too_old(&told(&["INFO", "server"]).await) {
             doubts.push(format!("Redis {node} is version {version}, and Weir needs 7.0 or later: every decision fails there"));
         }
-        if opener.is_cluster() && told(&["CONFIG", "GET", "cluster-require-full-coverage"]).await.contains("yes") {
+        if opener.is_cluster()
+            && told(&["CONFIG", "GET", "cluster-require-full-coverage"]).await.contains("yes")
+        {
             doubts.push(format!("Redis {node} has cluster-require-full-coverage yes: one lost shard stops them all; set it to no"));
         }
         let policy = told(&["CONFIG", "GET", "maxmemory-policy"]).await;
-        if let Some(policy) = policy.split_whitespace().find(|word| word.starts_with("allkeys") || word.starts_with("volatile")) {
+        if let Some(policy) = policy
+            .split_whitespace()
+            .find(|word| word.starts_with("allkeys") || word.starts_with("volatile"))
+        {
             doubts.push(format!(
                 "Redis {node} has maxmemory-policy {policy}: it may evict counters when memory is short, which silently resets limits; set it to \
                  noeviction"
@@ -134,7 +146,15 @@ mod tests {
 
     fn opener(nodes: Vec<String>, mode: RedisMode) -> Opener {
         let deadline = Duration::from_secs(5);
-        Opener::new(&RedisSettings { nodes, mode, username: None, password: None, key_prefix: "weir".into(), deadline }).unwrap()
+        Opener::new(&RedisSettings {
+            nodes,
+            mode,
+            username: None,
+            password: None,
+            key_prefix: "weir".into(),
+            deadline,
+        })
+        .unwrap()
     }
 
     #[tokio::test]
@@ -145,11 +165,18 @@ mod tests {
         let masters = || topology.masters().map(ToOwned::to_owned).collect();
         assert_eq!(doubts(&only_first, masters()).await, [] as [&str; 0]);
         let _: String = cluster.nodes[1].run("CONFIG SET maxmemory-policy volatile-lru").unwrap();
-        let _: String = cluster.nodes[2].run("CONFIG SET cluster-require-full-coverage yes").unwrap();
+        let _: String =
+            cluster.nodes[2].run("CONFIG SET cluster-require-full-coverage yes").unwrap();
         let found = doubts(&only_first, masters()).await;
-        let about =
-            |node: usize, what: &str| found.iter().any(|doubt| doubt.contains(&cluster.nodes[node].address()) && doubt.contains(what));
-        assert!(found.len() == 2 && about(1, "volatile-lru") && about(2, "full-coverage"), "{found:?}");
+        let about = |node: usize, what: &str| {
+            found
+                .iter()
+                .any(|doubt| doubt.contains(&cluster.nodes[node].address()) && doubt.contains(what))
+        };
+        assert!(
+            found.len() == 2 && about(1, "volatile-lru") && about(2, "full-coverage"),
+            "{found:?}"
+        );
     }
 
     #[tokio::test]
@@ -161,8 +188,13 @@ mod tests {
 
     #[test]
     fn a_version_before_seven_is_named() {
-        assert_eq!(too_old("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n"), Some("6.2.14".into()));
-        for recent in ["redis_version:7.0.15\r\n", "redis_version:10.1\r\n", "", "redis_version:unstable\r\n"] {
+        assert_eq!(
+            too_old("# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n"),
+            Some("6.2.14".into())
+        );
+        for recent in
+            ["redis_version:7.0.15\r\n", "redis_version:10.1\r\n", "", "redis_version:unstable\r\n"]
+        {
             assert_eq!(too_old(recent), None, "{recent}");
         }
     }

@@ -1,5 +1,5 @@
-//! What the engine's tests share: the programs, cells, a store whose time a test holds (in memory, or a real Redis), and real servers that
-//! stop when they are dropped.
+//! What the engine's tests share: the programs, cells, a store whose time a test holds (in memory,
+//! or a real Redis), and real servers that stop when they are dropped.
 
 mod servers;
 
@@ -48,8 +48,15 @@ pub(super) static ALL: [&Program; 9] = [
     &QUOTA,
 ];
 /// Those with a rate: they tell when to come back.
-pub(super) static RATES: [&Program; 7] =
-    [&FIXED_WINDOW, &SLIDING_WINDOW_COUNTER, &SLIDING_WINDOW_LOG, &SLIDING_WINDOW_BUCKETS, &TOKEN_BUCKET, &GCRA, &LEAKY_BUCKET];
+pub(super) static RATES: [&Program; 7] = [
+    &FIXED_WINDOW,
+    &SLIDING_WINDOW_COUNTER,
+    &SLIDING_WINDOW_LOG,
+    &SLIDING_WINDOW_BUCKETS,
+    &TOKEN_BUCKET,
+    &GCRA,
+    &LEAKY_BUCKET,
+];
 
 pub(super) const SECOND_US: u64 = 1_000_000;
 /// Tests with a held time begin here, in 2039: Redis' own clock must not expire what they write.
@@ -57,19 +64,29 @@ pub(super) const START_US: u64 = 2_200_000_000_000_000;
 /// Sub-windows of [`cell`]'s.
 const BUCKETS: u64 = 10;
 
-/// A cell of cost 1 in microseconds, under tag 1 and a key of its own name. What a program has beside or instead of a quota, a period and a burst is
-/// filled in: a tenth of the period as a sub-window, no delay, the period as a lease's length, periods of a calendar around the start.
-pub(super) fn cell(program: &'static Program, name: &str, quota: u64, period_us: u64, burst: u64) -> Cell {
-    let digest = name
-        .bytes()
-        .chain(program.name.bytes())
-        .fold(7_u128, |digest, byte| digest.wrapping_mul(0x0100_0000_01b3).wrapping_add(byte.into()));
+/// A cell of cost 1 in microseconds, under tag 1 and a key of its own name. What a program has
+/// beside or instead of a quota, a period and a burst is filled in: a tenth of the period as a
+/// sub-window, no delay, the period as a lease's length, periods of a calendar around the start.
+pub(super) fn cell(
+    program: &'static Program,
+    name: &str,
+    quota: u64,
+    period_us: u64,
+    burst: u64,
+) -> Cell {
+    let digest = name.bytes().chain(program.name.bytes()).fold(7_u128, |digest, byte| {
+        digest.wrapping_mul(0x0100_0000_01b3).wrapping_add(byte.into())
+    });
     let space = Arc::new(Space { text: format!("test/{name}/{}", program.name), digest });
     let key = Key { tag: 1, key: 2, space };
     let [quota, period, burst] = [quota as i64, period_us as i64, burst as i64];
     let numbers = match program.name {
-        "fixed_window" | "sliding_window_counter" | "sliding_window_log" | "concurrency" => [quota, period, 0, 0, 0, 0],
-        "sliding_window_buckets" => [quota, period_us.div_ceil(BUCKETS) as i64, BUCKETS as i64, 0, 0, 0],
+        "fixed_window" | "sliding_window_counter" | "sliding_window_log" | "concurrency" => {
+            [quota, period, 0, 0, 0, 0]
+        }
+        "sliding_window_buckets" => {
+            [quota, period_us.div_ceil(BUCKETS) as i64, BUCKETS as i64, 0, 0, 0]
+        }
         "leaky_bucket" => [quota, period, burst, 0, 1, 0],
         "quota" => {
             let this = START_US as i64 / period * period;
@@ -110,7 +127,8 @@ pub(super) enum Store {
     Redis(Box<OnRedis>),
 }
 
-/// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the time.
+/// A real Redis, under a prefix of its own, with the driver's text but for its way to ask for the
+/// time.
 pub(super) struct OnRedis {
     conn: ::redis::Connection,
     prefix: String,
@@ -151,7 +169,12 @@ impl Timed {
 
     pub(super) fn on(server: Arc<Server>) -> Self {
         let conn = server.client().get_connection().unwrap();
-        Self::of(Store::Redis(Box::new(OnRedis { conn, prefix: prefix(), known: HashMap::new(), _server: server })))
+        Self::of(Store::Redis(Box::new(OnRedis {
+            conn,
+            prefix: prefix(),
+            known: HashMap::new(),
+            _server: server,
+        })))
     }
 
     fn of(store: Store) -> Self {
@@ -248,11 +271,19 @@ impl OnRedis {
     /// Scripts that a server is given before it forgets them all.
     const KNOWN_MAX: usize = 500;
 
-    /// Another prefix, where nothing was counted yet. Of a server of one's own: it forgets everything now and then.
+    /// Another prefix, where nothing was counted yet. Of a server of one's own: it forgets
+    /// everything now and then.
     pub(super) fn start_again(&mut self) {
         self.prefix = prefix();
         if self.known.len() > Self::KNOWN_MAX {
-            ::redis::pipe().cmd("SCRIPT").arg("FLUSH").ignore().cmd("FLUSHALL").ignore().exec(&mut self.conn).unwrap();
+            ::redis::pipe()
+                .cmd("SCRIPT")
+                .arg("FLUSH")
+                .ignore()
+                .cmd("FLUSHALL")
+                .ignore()
+                .exec(&mut self.conn)
+                .unwrap();
             self.known.clear();
         }
     }
@@ -271,12 +302,16 @@ impl OnRedis {
             });
             let command = pipe.cmd("EVALSHA").arg(&*sha).arg(cells.len());
             cells.iter().for_each(|cell| _ = command.arg(cell.key.text(&self.prefix)));
-            cells.iter().for_each(|cell| _ = command.arg(driver::argument(*verb, cell, *taken_at_us).as_slice()));
+            cells.iter().for_each(|cell| {
+                _ = command.arg(driver::argument(*verb, cell, *taken_at_us).as_slice())
+            });
             command.arg(now_us);
         }
         let answers: Vec<::redis::Value> = pipe.query(&mut self.conn).unwrap();
         let takes = events.iter().zip(&answers).filter(|(event, _)| event.answers());
-        takes.map(|(event, answer)| super::redis::taken(answer, event.cells.len()).unwrap()).collect()
+        takes
+            .map(|(event, answer)| super::redis::taken(answer, event.cells.len()).unwrap())
+            .collect()
     }
 
     /// When each counter's key is gone, in milliseconds since 1970: -1 never, -2 it is gone.
@@ -291,6 +326,10 @@ impl OnRedis {
 
     /// How many keys it holds under its prefix.
     pub(super) fn keys(&mut self) -> usize {
-        ::redis::cmd("KEYS").arg(format!("{}:*", self.prefix)).query::<Vec<String>>(&mut self.conn).unwrap().len()
+        ::redis::cmd("KEYS")
+            .arg(format!("{}:*", self.prefix))
+            .query::<Vec<String>>(&mut self.conn)
+            .unwrap()
+            .len()
     }
 }

@@ -30,7 +30,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One for all tests that run just now, stopped with the last of them (a static would never be dropped).
+    /// One for all tests that run just now, stopped with the last of them (a static would never be
+    /// dropped).
     pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,18 +43,36 @@ impl Server {
     }
 
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        // Somebody may take the port between the look and the start: then the server ends, and another port is tried.
-        (0..10).find_map(|_| Self::try_start(arguments)).expect("redis-server starts: is it installed?")
+        // Somebody may take the port between the look and the start: then the server ends, and
+        // another port is tried.
+        (0..10)
+            .find_map(|_| Self::try_start(arguments))
+            .expect("redis-server starts: is it installed?")
     }
 
     fn try_start(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let (port, bus_port) = (free_port(), free_port());
         let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--daemonize",
+                "no",
+            ])
             .arg("--dir")
             .arg(folder.path())
-            .args(arguments.iter().map(|argument| argument.replace("BUS_PORT", &bus_port.to_string())))
+            .args(
+                arguments
+                    .iter()
+                    .map(|argument| argument.replace("BUS_PORT", &bus_port.to_string())),
+            )
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -62,7 +81,11 @@ impl Server {
         let mut ended = false;
         wait_until("the start of redis-server", || {
             ended = server.child.try_wait().unwrap().is_some();
-            ended || server.client().get_connection().is_ok_and(|mut conn| ::redis::cmd("PING").query::<String>(&mut conn).is_ok())
+            ended
+                || server
+                    .client()
+                    .get_connection()
+                    .is_ok_and(|mut conn| ::redis::cmd("PING").query::<String>(&mut conn).is_ok())
         });
         (!ended).then_some(server)
     }
@@ -85,7 +108,13 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args([name, &self.child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 }
 
@@ -119,25 +148,38 @@ impl Cluster {
             "1",
         ];
         let nodes: Vec<Server> = (0..3 + replicas).map(|_| Server::start(&arguments)).collect();
-        for (index, (node, slots)) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate() {
+        for (index, (node, slots)) in
+            nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]).enumerate()
+        {
             let _: String = node.run(&format!("CLUSTER ADDSLOTSRANGE {slots}")).unwrap();
             let _: String = node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).unwrap();
         }
         let first = &nodes[0];
         for node in &nodes[1..] {
-            let _: String = node.run(&format!("CLUSTER MEET 127.0.0.1 {} {}", first.port, first.bus_port)).unwrap();
+            let _: String = node
+                .run(&format!("CLUSTER MEET 127.0.0.1 {} {}", first.port, first.bus_port))
+                .unwrap();
         }
-        let sees = |node: &Server, text: &str| node.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains(text));
+        let sees = |node: &Server, text: &str| {
+            node.run::<String>("CLUSTER INFO").is_ok_and(|info| info.contains(text))
+        };
         let known = format!("cluster_known_nodes:{}\r", nodes.len());
         wait_until("the cluster's meeting", || {
             // Without full coverage a node calls itself well before it knows every slot.
-            nodes.iter().all(|node| sees(node, "cluster_state:ok") && sees(node, "cluster_slots_ok:16384") && sees(node, &known))
+            nodes.iter().all(|node| {
+                sees(node, "cluster_state:ok")
+                    && sees(node, "cluster_slots_ok:16384")
+                    && sees(node, &known)
+            })
         });
         let id: String = first.run("CLUSTER MYID").unwrap();
         for node in &nodes[3..] {
-            wait_until("a replica's knowing its master", || node.run::<String>(&format!("CLUSTER REPLICATE {id}")).is_ok());
+            wait_until("a replica's knowing its master", || {
+                node.run::<String>(&format!("CLUSTER REPLICATE {id}")).is_ok()
+            });
             wait_until("a replica's link", || {
-                node.run::<String>("INFO replication").is_ok_and(|info| info.contains("master_link_status:up"))
+                node.run::<String>("INFO replication")
+                    .is_ok_and(|info| info.contains("master_link_status:up"))
             });
         }
         Self { nodes }

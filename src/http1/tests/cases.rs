@@ -1,5 +1,5 @@
-//! Named cases: what we answer to messages that others read in two ways, or that came up in differential runs. The corpus of the fuzz targets begins with
-//! them.
+//! Named cases: what we answer to messages that others read in two ways, or that came up in
+//! differential runs. The corpus of the fuzz targets begins with them.
 
 use http::StatusCode;
 
@@ -22,7 +22,8 @@ const ONE: Want = (1, Ending::More);
 const TWO: Want = (2, Ending::More);
 const CLOSES: Want = (1, Ending::Closes);
 
-/// Field lines of a POST that `0\r\n\r\n` and a GET follow: read as chunks or as five bytes they are two requests.
+/// Field lines of a POST that `0\r\n\r\n` and a GET follow: read as chunks or as five bytes they
+/// are two requests.
 const FIELDS: &[(&str, &[u8], Want)] = &[
     ("no-length", b"", BARE),
     ("chunked", b"Transfer-Encoding: chunked\r\n", TWO),
@@ -80,12 +81,24 @@ const FIELDS: &[(&str, &[u8], Want)] = &[
     ("coding-chunked-quoted", b"Transfer-Encoding: \"chunked\"\r\n", NO),
     ("coding-gzip-chunked", b"Transfer-Encoding: gzip, chunked\r\n", CODING),
     ("coding-identity-chunked", b"Transfer-Encoding: identity, chunked\r\n", CODING),
-    ("coding-gzip-chunked-in-two-lines", b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", CODING),
+    (
+        "coding-gzip-chunked-in-two-lines",
+        b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+        CODING,
+    ),
     ("coding-chunked-gzip", b"Transfer-Encoding: chunked, gzip\r\n", NO),
-    ("coding-chunked-gzip-in-two-lines", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n", NO),
+    (
+        "coding-chunked-gzip-in-two-lines",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n",
+        NO,
+    ),
     ("coding-chunked-identity", b"Transfer-Encoding: chunked, identity\r\n", NO),
     ("coding-chunked-twice", b"Transfer-Encoding: chunked, chunked\r\n", NO),
-    ("coding-chunked-in-two-lines", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", NO),
+    (
+        "coding-chunked-in-two-lines",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        NO,
+    ),
     ("coding-chunked-and-a-comma", b"Transfer-Encoding: chunked,\r\n", NO),
     ("coding-comma-and-chunked", b"Transfer-Encoding: , chunked\r\n", CODING),
     ("coding-chunked-control", b"Transfer-Encoding: chunked\x11\r\n", NO),
@@ -114,7 +127,11 @@ const FIELDS: &[(&str, &[u8], Want)] = &[
     ("name-blank", b" \t: chunked\r\n", NO),
     ("name-that-begins-with-a-colon", b":Transfer-Encoding: chunked\r\n", NO),
     ("name-in-obs-text", b"N\xe4me: a\r\n", NO),
-    ("name-of-all-that-a-token-may-have", b"!#$%&'*+-.^_`|~09azAZ: a\r\nContent-Length: 5\r\n", TWO),
+    (
+        "name-of-all-that-a-token-may-have",
+        b"!#$%&'*+-.^_`|~09azAZ: a\r\nContent-Length: 5\r\n",
+        TWO,
+    ),
     ("name-with-a-bracket", b"Na(me: a\r\n", NO),
     ("name-with-a-quote", b"\"Name\": a\r\n", NO),
     ("line-without-a-colon", b"Transfer-Encoding chunked\r\n", NO),
@@ -133,7 +150,11 @@ const FIELDS: &[(&str, &[u8], Want)] = &[
     ("chunked-in-another-field", b"X-Key: Transfer-Encoding: chunked\r\n", BARE),
     ("close", b"Content-Length: 5\r\nConnection: close\r\n", CLOSES),
     ("close-in-a-list", b"Content-Length: 5\r\nConnection: x, Close\r\n", CLOSES),
-    ("close-before-keep-alive", b"Content-Length: 5\r\nConnection: close\r\nConnection: keep-alive\r\n", CLOSES),
+    (
+        "close-before-keep-alive",
+        b"Content-Length: 5\r\nConnection: close\r\nConnection: keep-alive\r\n",
+        CLOSES,
+    ),
     ("closed-only-in-part", b"Content-Length: 5\r\nConnection: closed\r\n", TWO),
 ];
 
@@ -336,15 +357,23 @@ const REPLIES: &[(&str, &[u8], Want)] = &[
 pub(crate) fn requests() -> Vec<(String, Vec<u8>, Want)> {
     let join = |parts: &[&[u8]]| parts.concat();
     let fields = FIELDS.iter().map(|(name, fields, want)| {
-        let bytes = join(&[b"POST /a HTTP/1.1\r\nHost: a\r\n", fields, b"\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n"]);
+        let bytes = join(&[
+            b"POST /a HTTP/1.1\r\nHost: a\r\n",
+            fields,
+            b"\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+        ]);
         (format!("field-{name}"), bytes, want.clone())
     });
-    let lines = LINES.iter().map(|(name, line, want)| (format!("line-{name}"), join(&[line, b"\r\nHost: a\r\n\r\n"]), want.clone()));
+    let lines = LINES.iter().map(|(name, line, want)| {
+        (format!("line-{name}"), join(&[line, b"\r\nHost: a\r\n\r\n"]), want.clone())
+    });
     let chunks = CHUNKS.iter().map(|(name, chunks, want)| {
         let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         (format!("chunk-{name}"), join(&[head, chunks]), want.clone())
     });
-    let streams = STREAMS.iter().map(|(name, bytes, want)| (format!("stream-{name}"), bytes.to_vec(), want.clone()));
+    let streams = STREAMS
+        .iter()
+        .map(|(name, bytes, want)| (format!("stream-{name}"), bytes.to_vec(), want.clone()));
     fields.chain(lines).chain(chunks).chain(streams).collect()
 }
 

@@ -1,5 +1,5 @@
-//! What must hold for any bytes: cutting them changes nothing, hyper reads what we accept as we do, and what we write of it is read as one message. The
-//! fuzz targets include this file too.
+//! What must hold for any bytes: cutting them changes nothing, hyper reads what we accept as we do,
+//! and what we write of it is read as one message. The fuzz targets include this file too.
 
 use http::{Method, Version};
 
@@ -31,7 +31,8 @@ fn cuttings(bytes: &[u8]) -> Vec<Vec<usize>> {
         cuttings.push((0..bytes.len()).collect());
     }
     for _ in 0..2 {
-        let mut cuts: Vec<usize> = (0..random.below(4) + 1).map(|_| random.below(bytes.len() + 1)).collect();
+        let mut cuts: Vec<usize> =
+            (0..random.below(4) + 1).map(|_| random.below(bytes.len() + 1)).collect();
         cuts.sort_unstable();
         cuttings.push(cuts);
     }
@@ -55,7 +56,11 @@ pub(crate) fn reply(bytes: &[u8], method: &Method) -> Answer {
     for closes in [false, true] {
         let whole = drive::reply([bytes], method, closes);
         for cuts in cuttings(bytes) {
-            assert_eq!(drive::reply(drive::cut(bytes, &cuts), method, closes), whole, "cut at {cuts:?}, closes: {closes}");
+            assert_eq!(
+                drive::reply(drive::cut(bytes, &cuts), method, closes),
+                whole,
+                "cut at {cuts:?}, closes: {closes}"
+            );
         }
     }
     let whole = drive::reply([bytes], method, true);
@@ -78,7 +83,10 @@ pub(crate) fn chunks(bytes: &[u8]) {
     }
     match (&whole, &expected) {
         // Trailers are looked at when all of them have come.
-        (naive::Read::Part { body, broken: false }, naive::Read::Part { body: other, broken: true }) => assert_eq!(body, other),
+        (
+            naive::Read::Part { body, broken: false },
+            naive::Read::Part { body: other, broken: true },
+        ) => assert_eq!(body, other),
         _ => assert_eq!(whole, expected),
     }
 }
@@ -101,7 +109,10 @@ fn decoded<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> naive::Read {
                 }
                 Ok(Next::More) => break,
                 Ok(Next::End) => {
-                    let trailers = decoder.take_trailers().map(|trailers| drive::of_map(&trailers)).unwrap_or_default();
+                    let trailers = decoder
+                        .take_trailers()
+                        .map(|trailers| drive::of_map(&trailers))
+                        .unwrap_or_default();
                     return naive::Read::Whole { body, trailers: ordered(trailers), end };
                 }
                 Err(_) => return naive::Read::Part { body, broken: true },
@@ -117,11 +128,19 @@ fn compare(ours: &Answer, seen: &Seen) {
         if is_refused_later(message) {
             return;
         }
-        let Some(other) = seen.messages.get(at) else { panic!("hyper has no message {at}: {message:?}\n{ours:?}") };
+        let Some(other) = seen.messages.get(at) else {
+            panic!("hyper has no message {at}: {message:?}\n{ours:?}")
+        };
         let (mut message, mut other) = (comparable(message), comparable(other));
         if !message.whole {
-            assert!(other.body.starts_with(&message.body), "message {at}: hyper refused its body earlier than we: {message:?}\n{other:?}");
-            assert!(!other.whole || ours.ending == Ending::Broken, "message {at} is over to hyper, and we wait: {message:?}\n{other:?}");
+            assert!(
+                other.body.starts_with(&message.body),
+                "message {at}: hyper refused its body earlier than we: {message:?}\n{other:?}"
+            );
+            assert!(
+                !other.whole || ours.ending == Ending::Broken,
+                "message {at} is over to hyper, and we wait: {message:?}\n{other:?}"
+            );
             (message.whole, other.whole) = (false, false);
             other.body.clone_from(&message.body);
             other.trailers.clone_from(&message.trailers);
@@ -152,7 +171,9 @@ fn comparable(message: &Message) -> Message {
     }
     let mut lengths = 0;
     // hyper leaves the first of those that agree.
-    message.fields.retain(|(name, _)| name != "content-length" || std::mem::replace(&mut lengths, 1) == 0);
+    message
+        .fields
+        .retain(|(name, _)| name != "content-length" || std::mem::replace(&mut lengths, 1) == 0);
     message.fields = ordered(message.fields);
     message.trailers = ordered(message.trailers);
     message

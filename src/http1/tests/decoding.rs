@@ -50,7 +50,10 @@ fn is_open(bytes: &[u8]) -> bool {
 #[test]
 fn a_length_ends_after_so_many_bytes_and_leaves_what_follows() {
     let (mut decoder, content, rest) = read(Framing::Length(5), &[b"he", b"", b"llo, next"]);
-    assert_eq!((content.unwrap().as_slice(), rest.as_slice()), (b"hello".as_slice(), b", next".as_slice()));
+    assert_eq!(
+        (content.unwrap().as_slice(), rest.as_slice()),
+        (b"hello".as_slice(), b", next".as_slice())
+    );
     assert!(decoder.is_end() && decoder.close());
     assert_eq!((decoder.remaining(), decoder.take_trailers()), (Some(0), None));
 }
@@ -91,7 +94,10 @@ fn until_close_takes_all_and_ends_with_the_connection() {
 #[test]
 fn chunks_are_joined_and_what_follows_is_left() {
     let (mut decoder, content, rest) = chunked(b"5\r\nhello\r\nA\r\n0123456789\r\n00\r\n\r\nGET");
-    assert_eq!((content.unwrap().as_slice(), rest.as_slice()), (b"hello0123456789".as_slice(), b"GET".as_slice()));
+    assert_eq!(
+        (content.unwrap().as_slice(), rest.as_slice()),
+        (b"hello0123456789".as_slice(), b"GET".as_slice())
+    );
     assert!(decoder.is_end() && decoder.take_trailers().is_none());
     assert_eq!(decoder.remaining(), Some(0));
 }
@@ -116,9 +122,22 @@ fn a_size_is_one_to_fifteen_hexadecimal_digits() {
         0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\
         01234567890123456789012345678901234567890123456789012345678901234567890\r\n0\r\n\r\n"
     ));
-    for size in
-        ["", "0000000000000005", "10000000000000005", "ffffffffffffffff", "+5", "-5", "0x5", " 5", "5 5", "g", "5g", "5_", "5,", "\u{0665}"]
-    {
+    for size in [
+        "",
+        "0000000000000005",
+        "10000000000000005",
+        "ffffffffffffffff",
+        "+5",
+        "-5",
+        "0x5",
+        " 5",
+        "5 5",
+        "g",
+        "5g",
+        "5_",
+        "5,",
+        "\u{0665}",
+    ] {
         assert!(is_broken(format!("{size}\r\nhello\r\n0\r\n\r\n").as_bytes()), "{size}");
     }
     // As soon as there are too many digits, not when the line ends.
@@ -129,19 +148,31 @@ fn a_size_is_one_to_fifteen_hexadecimal_digits() {
 #[test]
 fn extensions_are_visible_and_bounded() {
     for extension in [";", ";a", "; a = \"b\\\" c\" ;d", " \t;a", " ", "\t", ";\u{e4}"] {
-        assert!(is_whole(format!("5{extension}\r\nhello\r\n0{extension}\r\n\r\n").as_bytes()), "{extension:?}");
+        assert!(
+            is_whole(format!("5{extension}\r\nhello\r\n0{extension}\r\n\r\n").as_bytes()),
+            "{extension:?}"
+        );
     }
-    for extension in [" a", "z", "\t5", ";a\0", ";a\u{7f}", ";\u{1}", ";a\rb", ";a\r", "\r", "\0", ","] {
-        assert!(is_broken(format!("5{extension}\r\nhello\r\n0\r\n\r\n").as_bytes()), "{extension:?}");
+    for extension in
+        [" a", "z", "\t5", ";a\0", ";a\u{7f}", ";\u{1}", ";a\rb", ";a\r", "\r", "\0", ","]
+    {
+        assert!(
+            is_broken(format!("5{extension}\r\nhello\r\n0\r\n\r\n").as_bytes()),
+            "{extension:?}"
+        );
     }
     // One line with its end.
     let line = |bytes: usize| format!("5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(bytes - 4));
     assert!(is_whole(line(4 << 10).as_bytes()) && is_broken(line((4 << 10) + 1).as_bytes()));
     // Without an end it is refused when it is too long.
     let endless = format!("5;{}", "a".repeat(4 << 10));
-    assert!(is_open(&endless.as_bytes()[..(4 << 10) - 1]) && is_broken(&endless.as_bytes()[..4 << 10]));
+    assert!(
+        is_open(&endless.as_bytes()[..(4 << 10) - 1]) && is_broken(&endless.as_bytes()[..4 << 10])
+    );
     // All of a body.
-    let body = |chunks: usize| format!("{}0\r\n\r\n", format!("1;{}\r\nx\r\n", "a".repeat(1023)).repeat(chunks));
+    let body = |chunks: usize| {
+        format!("{}0\r\n\r\n", format!("1;{}\r\nx\r\n", "a".repeat(1023)).repeat(chunks))
+    };
     assert!(is_whole(body(16).as_bytes()) && is_broken(body(17).as_bytes()));
 }
 
@@ -162,7 +193,12 @@ fn lines_end_in_a_return_and_a_line_end() {
 
 #[test]
 fn a_chunk_is_as_long_as_its_size() {
-    for bytes in ["4\r\nhello\r\n0\r\n\r\n", "6\r\nhello\r\n0\r\n\r\n", "5\r\nhello0\r\n\r\n", "5\r\nhello \r\n"] {
+    for bytes in [
+        "4\r\nhello\r\n0\r\n\r\n",
+        "6\r\nhello\r\n0\r\n\r\n",
+        "5\r\nhello0\r\n\r\n",
+        "5\r\nhello \r\n",
+    ] {
         assert!(is_broken(bytes.as_bytes()), "{bytes:?}");
     }
     let (_, content, rest) = chunked(b"fffffffffffffff\r\nhello");
@@ -198,7 +234,10 @@ fn trailers_are_fields_and_bounded() {
     let long = |bytes: usize| format!("0\r\nX: {}\r\n\r\n", "a".repeat(bytes - 7));
     assert!(is_whole(long(16 << 10).as_bytes()) && is_broken(long((16 << 10) + 1).as_bytes()));
     // Without an end they are refused when they are too long, and a bare line end at once.
-    assert!(is_open(&long(17 << 10).as_bytes()[..3 + (16 << 10) - 1]) && is_broken(&long(17 << 10).as_bytes()[..3 + (16 << 10)]));
+    assert!(
+        is_open(&long(17 << 10).as_bytes()[..3 + (16 << 10) - 1])
+            && is_broken(&long(17 << 10).as_bytes()[..3 + (16 << 10)])
+    );
     assert!(is_broken(b"0\r\nX: a\nY"));
 }
 
@@ -206,7 +245,10 @@ fn trailers_are_fields_and_bounded() {
 fn no_more_is_read_after_an_error_or_the_end() {
     let mut decoder = Decoder::new(Framing::Chunked);
     assert_eq!(decoder.next(b"0\r\n\r\n", |_| ()), Ok(Next::End));
-    assert_eq!(decoder.next(b"5\r\nhello\r\n", |_| panic!("nothing is to be skipped")), Ok(Next::End));
+    assert_eq!(
+        decoder.next(b"5\r\nhello\r\n", |_| panic!("nothing is to be skipped")),
+        Ok(Next::End)
+    );
     let mut decoder = Decoder::new(Framing::Chunked);
     assert!(decoder.next(b"x", |_| ()).is_err());
     assert!(decoder.next(b"x\r\n", |_| ()).is_err());
@@ -225,9 +267,16 @@ fn every_case_cut_anywhere_is_what_the_naive_reader_says() {
 
 #[test]
 fn the_naive_reader_can_tell() {
-    let whole = Read::Whole { body: b"hello".to_vec(), trailers: vec![("x".to_owned(), b"y z".to_vec())], end: 26 };
+    let whole = Read::Whole {
+        body: b"hello".to_vec(),
+        trailers: vec![("x".to_owned(), b"y z".to_vec())],
+        end: 26,
+    };
     assert_eq!(naive::chunked(b"5;a\r\nhello\r\n0\r\nX: y z \r\n\r\nrest"), whole);
     assert_eq!(naive::chunked(b"5\r\nhel"), Read::Part { body: b"hel".to_vec(), broken: false });
-    assert_eq!(naive::chunked(b"5\r\nhello0"), Read::Part { body: b"hello".to_vec(), broken: true });
+    assert_eq!(
+        naive::chunked(b"5\r\nhello0"),
+        Read::Part { body: b"hello".to_vec(), broken: true }
+    );
     assert_eq!(drive::cut(b"abc", &[1, 1, 9]), [b"a".as_slice(), b"", b"bc", b""]);
 }

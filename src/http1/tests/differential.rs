@@ -1,4 +1,5 @@
-//! Random streams of requests and replies against hyper, whole and cut, and written again. The seeds are fixed; a failure shows seed and bytes.
+//! Random streams of requests and replies against hyper, whole and cut, and written again. The
+//! seeds are fixed; a failure shows seed and bytes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -42,7 +43,10 @@ fn requests_are_read_as_hyper_reads_them() {
         broken += usize::from(answer.ending == Ending::Broken);
     });
     // Otherwise the streams are of no use.
-    assert!(taken > 50 && refused > 10 && broken > 5, "{taken} taken, {refused} refused, {broken} broken");
+    assert!(
+        taken > 50 && refused > 10 && broken > 5,
+        "{taken} taken, {refused} refused, {broken} broken"
+    );
 }
 
 #[test]
@@ -84,7 +88,10 @@ fn every_case_is_read_as_hyper_reads_it() {
 fn the_corpus_holds() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let check = |target: &str, check: &dyn Fn(&[u8])| {
-        let mut files: Vec<_> = std::fs::read_dir(corpus.join(target)).unwrap().map(|file| file.unwrap().path()).collect();
+        let mut files: Vec<_> = std::fs::read_dir(corpus.join(target))
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .collect();
         files.sort();
         assert!(!files.is_empty(), "{target} has no corpus");
         for file in files {
@@ -93,7 +100,9 @@ fn the_corpus_holds() {
         }
     };
     check("requests", &|bytes| drop(check::requests(bytes)));
-    check("replies", &|bytes| [Method::GET, Method::HEAD].iter().for_each(|method| drop(check::reply(bytes, method))));
+    check("replies", &|bytes| {
+        [Method::GET, Method::HEAD].iter().for_each(|method| drop(check::reply(bytes, method)))
+    });
     check("chunks", &check::chunks);
     check("round_trip", &round_trip);
 }
@@ -113,8 +122,21 @@ fn requests(random: &mut Random) -> Vec<u8> {
 
 fn request(random: &mut Random) -> Vec<u8> {
     let method = one(&["GET", "POST", "PUT", "HEAD", "OPTIONS", "get", "CONNECT", "X-Y"], random);
-    let target =
-        one(&["/", "/a?b=c#d", "/\u{e4}?\"", "http://a/b", "http://a:80?b", "https://[::1]", "*", "a:1", "/a b", "/%2e/<"], random);
+    let target = one(
+        &[
+            "/",
+            "/a?b=c#d",
+            "/\u{e4}?\"",
+            "http://a/b",
+            "http://a:80?b",
+            "https://[::1]",
+            "*",
+            "a:1",
+            "/a b",
+            "/%2e/<",
+        ],
+        random,
+    );
     let version = one(&["1.1", "1.1", "1.1", "1.1", "1.0", "1.2"], random);
     let mut head = format!("{method} {target} HTTP/{version}\r\n");
     fields(&mut head, random);
@@ -127,9 +149,17 @@ fn request(random: &mut Random) -> Vec<u8> {
     }
     match framing {
         0 => head.push_str("Transfer-Encoding: chunked\r\n"),
-        1 => head.push_str(one(&["transfer-encoding:Chunked\r\n", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"], random)),
+        1 => head.push_str(one(
+            &[
+                "transfer-encoding:Chunked\r\n",
+                "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            ],
+            random,
+        )),
         2 => head.push_str(&format!("Content-Length: {}\r\n", body.len())),
-        3 => head.push_str(&format!("content-length:{0:03}\r\nContent-Length: {0}\r\n", body.len())),
+        3 => {
+            head.push_str(&format!("content-length:{0:03}\r\nContent-Length: {0}\r\n", body.len()))
+        }
         _ => {}
     }
     [head.as_bytes(), b"\r\n", &body].concat()
@@ -175,8 +205,18 @@ fn chunks(random: &mut Random) -> Vec<u8> {
         bytes.extend([size.as_bytes(), extension.as_bytes(), b"\r\n", content, b"\r\n"].concat());
     }
     bytes.extend_from_slice(
-        one(&["0\r\n\r\n", "0\r\n\r\n", "00;a\r\n\r\n", "0\r\nX: y\r\nx:z\r\n\r\n", "0\r\nContent-Length: 3\r\n\r\n", "0\r\n"], random)
-            .as_bytes(),
+        one(
+            &[
+                "0\r\n\r\n",
+                "0\r\n\r\n",
+                "00;a\r\n\r\n",
+                "0\r\nX: y\r\nx:z\r\n\r\n",
+                "0\r\nContent-Length: 3\r\n\r\n",
+                "0\r\n",
+            ],
+            random,
+        )
+        .as_bytes(),
     );
     bytes
 }
@@ -184,10 +224,24 @@ fn chunks(random: &mut Random) -> Vec<u8> {
 fn reply(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     if random.below(4) == 0 {
-        bytes.extend_from_slice(one(&["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 A\r\nLink: </a>\r\n\r\n"], random).as_bytes());
+        bytes.extend_from_slice(
+            one(&["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 A\r\nLink: </a>\r\n\r\n"], random)
+                .as_bytes(),
+        );
     }
-    let status =
-        one(&["200 OK", "200", "204 No Content", "304 Not Modified", "404 ", "500 \u{e4}", "101 Switching", "599 Own\treason"], random);
+    let status = one(
+        &[
+            "200 OK",
+            "200",
+            "204 No Content",
+            "304 Not Modified",
+            "404 ",
+            "500 \u{e4}",
+            "101 Switching",
+            "599 Own\treason",
+        ],
+        random,
+    );
     let mut head = format!("HTTP/1.{} {status}\r\n", random.below(2));
     fields(&mut head, random);
     let body = match random.below(4) {
@@ -197,7 +251,11 @@ fn reply(random: &mut Random) -> Vec<u8> {
         }
         1 => {
             head.push_str(one(
-                &["Content-Length: 5\r\n", "Content-Length: 5, 5\r\n", "Content-Length: 5\r\nContent-Length: 5\r\n"],
+                &[
+                    "Content-Length: 5\r\n",
+                    "Content-Length: 5, 5\r\n",
+                    "Content-Length: 5\r\nContent-Length: 5\r\n",
+                ],
                 random,
             ));
             b"hello".to_vec()
@@ -208,7 +266,9 @@ fn reply(random: &mut Random) -> Vec<u8> {
     if random.below(8) == 0 {
         head = head.replace("\r\n", "\n");
     }
-    bytes.extend([head.as_bytes(), if head.contains('\r') { b"\r\n" } else { b"\n" }, &body].concat());
+    bytes.extend(
+        [head.as_bytes(), if head.contains('\r') { b"\r\n" } else { b"\n" }, &body].concat(),
+    );
     spoil(bytes, random)
 }
 
@@ -252,7 +312,10 @@ fn spoil(mut bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
             2 => drop(bytes.drain(at..to)),
             3 => bytes.truncate(at),
             _ => {
-                let line = bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| at + end + 1);
+                let line = bytes[at..]
+                    .iter()
+                    .position(|byte| *byte == b'\n')
+                    .map_or(bytes.len(), |end| at + end + 1);
                 let again = bytes[at..line].to_vec();
                 drop(bytes.splice(line..line, again));
             }
@@ -267,5 +330,8 @@ fn place(bytes: &[u8], random: &mut Random) -> usize {
     if random.below(3) == 0 {
         return from;
     }
-    bytes[from..].iter().position(|byte| matches!(byte, b'\r' | b'\n' | b':')).map_or(from, |found| from + found + random.below(2))
+    bytes[from..]
+        .iter()
+        .position(|byte| matches!(byte, b'\r' | b'\n' | b':'))
+        .map_or(from, |found| from + found + random.below(2))
 }

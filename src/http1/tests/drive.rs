@@ -1,5 +1,6 @@
-//! Reads a stream of requests, or one reply, out of bytes that come in pieces, as `listen/http1.rs` and `upstream/link.rs` do: what was understood, and
-//! how it ended. The fuzz targets include this file too.
+//! Reads a stream of requests, or one reply, out of bytes that come in pieces, as `listen/http1.rs`
+//! and `upstream/link.rs` do: what was understood, and how it ended. The fuzz targets include this
+//! file too.
 
 use std::task::Poll;
 
@@ -80,7 +81,11 @@ pub(crate) fn requests<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Answer
 }
 
 /// Reads the reply to a `method` request. `closes`: the upstream closes after its last byte.
-pub(crate) fn reply<'b>(pieces: impl IntoIterator<Item = &'b [u8]>, method: &Method, closes: bool) -> Answer {
+pub(crate) fn reply<'b>(
+    pieces: impl IntoIterator<Item = &'b [u8]>,
+    method: &Method,
+    closes: bool,
+) -> Answer {
     Reader::new(Side::Upstream(method.clone())).read(pieces, closes)
 }
 
@@ -112,7 +117,9 @@ impl Reader {
                     room[..bytes].copy_from_slice(&rest[..bytes]);
                     Poll::Ready(Ok(bytes))
                 });
-                let Poll::Ready(Ok(bytes)) = read else { panic!("neither used nor refused, and yet there is no room") };
+                let Poll::Ready(Ok(bytes)) = read else {
+                    panic!("neither used nor refused, and yet there is no room")
+                };
                 rest = &rest[bytes..];
                 self.advance();
             }
@@ -145,12 +152,20 @@ impl Reader {
     fn head(&mut self) -> bool {
         let bytes = self.input.bytes();
         let found = match &self.side {
-            Side::Client => self.scan.request(bytes).map(|found| found.map(|(head, end)| (of_request(head), end))),
-            Side::Upstream(method) => self.scan.reply(bytes, method).map(|found| found.map(|(head, end)| (of_reply(&head), end))),
+            Side::Client => self
+                .scan
+                .request(bytes)
+                .map(|found| found.map(|(head, end)| (of_request(head), end))),
+            Side::Upstream(method) => self
+                .scan
+                .reply(bytes, method)
+                .map(|found| found.map(|(head, end)| (of_reply(&head), end))),
         };
         let ((message, framing, keep_alive), end) = match found {
             Ok(Some(found)) => found,
-            Ok(None) if bytes.len() >= HEAD_BYTES_MAX => return self.stop(Ending::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)),
+            Ok(None) if bytes.len() >= HEAD_BYTES_MAX => {
+                return self.stop(Ending::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+            }
             Ok(None) => return false,
             Err(refused) => return self.stop(Ending::Refused(refused.status())),
         };
@@ -160,7 +175,8 @@ impl Reader {
             && status.is_informational()
         {
             // Nobody asked for another protocol; the others are left out.
-            return status != StatusCode::SWITCHING_PROTOCOLS || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
+            return status != StatusCode::SWITCHING_PROTOCOLS
+                || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
         }
         self.answer.messages.push(message);
         self.body = Some((Decoder::new(framing), keep_alive));
@@ -184,7 +200,8 @@ impl Reader {
             }
             Ok(Next::More) => false,
             Ok(Next::End) => {
-                message.trailers = decoder.take_trailers().map(|trailers| of_map(&trailers)).unwrap_or_default();
+                message.trailers =
+                    decoder.take_trailers().map(|trailers| of_map(&trailers)).unwrap_or_default();
                 message.whole = true;
                 self.answer.ends.push(self.used);
                 let closes = !*keep_alive || matches!(self.side, Side::Upstream(_));
@@ -209,18 +226,34 @@ fn of_request(head: RequestHead) -> Read {
 }
 
 fn of_reply(head: &ReplyHead) -> Read {
-    (message(Start::Reply(head.reply.status), Version::HTTP_11, &head.reply.fields), head.framing, head.keep_alive)
+    (
+        message(Start::Reply(head.reply.status), Version::HTTP_11, &head.reply.fields),
+        head.framing,
+        head.keep_alive,
+    )
 }
 
 type Read = (Message, Framing, bool);
 
 fn message(start: Start, version: Version, fields: &Fields) -> Message {
-    Message { start, version, fields: of_fields(fields), body: Vec::new(), trailers: Vec::new(), whole: false }
+    Message {
+        start,
+        version,
+        fields: of_fields(fields),
+        body: Vec::new(),
+        trailers: Vec::new(),
+        whole: false,
+    }
 }
 
 /// In small letters, as they came.
 pub(crate) fn of_fields(fields: &Fields) -> Pairs {
-    fields.iter().map(|(name, value)| (String::from_utf8(name.to_ascii_lowercase()).unwrap(), value.to_vec())).collect()
+    fields
+        .iter()
+        .map(|(name, value)| {
+            (String::from_utf8(name.to_ascii_lowercase()).unwrap(), value.to_vec())
+        })
+        .collect()
 }
 
 pub(crate) fn of_map(map: &HeaderMap) -> Pairs {

@@ -30,7 +30,11 @@ fn every_named_case_is_answered_as_it_says() {
         let got = drive::reply([bytes], &Method::GET, true);
         assert_eq!((got.ends.len(), got.ending.clone()), want, "{name}");
         for place in 0..bytes.len() {
-            assert_eq!(drive::reply(cut(bytes, &[place]), &Method::GET, true), got, "{name} cut at {place}");
+            assert_eq!(
+                drive::reply(cut(bytes, &[place]), &Method::GET, true),
+                got,
+                "{name} cut at {place}"
+            );
         }
     }
 }
@@ -42,7 +46,10 @@ fn a_request_has_the_body_that_its_fields_declare_and_none_without() {
     assert_eq!(ask("HTTP/1.0", &["Content-Length: 007"]), Ok(Framing::Length(7)));
     assert_eq!(ask("HTTP/1.1", &["Content-Length: 7", "content-length:7"]), Ok(Framing::Length(7)));
     assert_eq!(ask("HTTP/1.1", &["Transfer-Encoding: cHUNKED"]), Ok(Framing::Chunked));
-    assert_eq!(ask("HTTP/1.1", &[&format!("Content-Length: {}", i64::MAX)]), Ok(Framing::Length(i64::MAX as u64)));
+    assert_eq!(
+        ask("HTTP/1.1", &[&format!("Content-Length: {}", i64::MAX)]),
+        Ok(Framing::Length(i64::MAX as u64))
+    );
 }
 
 #[test]
@@ -91,14 +98,16 @@ fn whatever_could_be_read_in_two_ways_is_refused() {
         let refused = ask("HTTP/1.1", &[&format!("Transfer-Encoding: {coding}")]);
         assert!(matches!(refused, Err(Refused::Malformed(_))), "{coding}: {refused:?}");
     }
-    let refused = |version: &str, fields: &[&str]| matches!(ask(version, fields), Err(Refused::Malformed(_)));
+    let refused =
+        |version: &str, fields: &[&str]| matches!(ask(version, fields), Err(Refused::Malformed(_)));
     assert!(refused("HTTP/1.1", &["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"]));
     assert!(refused("HTTP/1.1", &["Transfer-Encoding: chunked", "Transfer-Encoding: gzip"]));
     assert!(refused("HTTP/1.0", &["Transfer-Encoding: chunked"]), "1.0 has none");
     for length in ["5", "0", "", "x"] {
         let length = format!("Content-Length: {length}");
         assert!(
-            refused("HTTP/1.1", &["Transfer-Encoding: chunked", &length]) && refused("HTTP/1.1", &[&length, "Transfer-Encoding: chunked"])
+            refused("HTTP/1.1", &["Transfer-Encoding: chunked", &length])
+                && refused("HTTP/1.1", &[&length, "Transfer-Encoding: chunked"])
         );
         assert!(refused("HTTP/1.1", &["Transfer-Encoding: gzip", &length]));
     }
@@ -128,8 +137,21 @@ fn a_reply_ends_as_it_says_or_with_its_connection() {
         assert!(matches!(refused, Err(Refused::Malformed(_))), "{length}: {refused:?}");
     }
     assert!(framing(&["Content-Length: 5", "Content-Length: 6"]).is_err());
-    for coding in ["", "gzip", "gzip, chunked", "chunked, gzip", "chunked, chunked", "chunked,", "xchunked", "identity"] {
-        assert_eq!(framing(&[&format!("Transfer-Encoding: {coding}")]), Err(Refused::UnknownCoding), "{coding}");
+    for coding in [
+        "",
+        "gzip",
+        "gzip, chunked",
+        "chunked, gzip",
+        "chunked, chunked",
+        "chunked,",
+        "xchunked",
+        "identity",
+    ] {
+        assert_eq!(
+            framing(&[&format!("Transfer-Encoding: {coding}")]),
+            Err(Refused::UnknownCoding),
+            "{coding}"
+        );
     }
     let old = http1::reply(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &Method::GET);
     assert_eq!(old.map(|head| head.framing).unwrap_err(), Refused::UnknownCoding);
@@ -139,7 +161,11 @@ fn a_reply_ends_as_it_says_or_with_its_connection() {
 fn a_length_is_passed_on_once_and_not_beside_chunks() {
     let lengths = |fields: &[&str]| {
         let head = answer(&Method::GET, "200 OK", fields).unwrap();
-        head.reply.fields.get_all(Known::ContentLength).map(|value| String::from_utf8(value.to_vec()).unwrap()).collect::<Vec<_>>()
+        head.reply
+            .fields
+            .get_all(Known::ContentLength)
+            .map(|value| String::from_utf8(value.to_vec()).unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!(lengths(&["Content-Length: 5"]), ["5"]);
     assert_eq!(lengths(&["Content-Length: 5, 5"]), ["5"]);
@@ -150,9 +176,24 @@ fn a_length_is_passed_on_once_and_not_beside_chunks() {
 
 #[test]
 fn replies_that_have_no_body_have_none_whatever_they_declare() {
-    for fields in [&[][..], &["Content-Length: 5"], &["Transfer-Encoding: chunked"], &["Transfer-Encoding: chunked", "Content-Length: 5"]] {
-        for line in ["204 No Content", "304 Not Modified", "100 Continue", "103 Early Hints", "101 Switching Protocols"] {
-            assert_eq!(answer(&Method::GET, line, fields).unwrap().framing, Framing::Length(0), "{line} {fields:?}");
+    for fields in [
+        &[][..],
+        &["Content-Length: 5"],
+        &["Transfer-Encoding: chunked"],
+        &["Transfer-Encoding: chunked", "Content-Length: 5"],
+    ] {
+        for line in [
+            "204 No Content",
+            "304 Not Modified",
+            "100 Continue",
+            "103 Early Hints",
+            "101 Switching Protocols",
+        ] {
+            assert_eq!(
+                answer(&Method::GET, line, fields).unwrap().framing,
+                Framing::Length(0),
+                "{line} {fields:?}"
+            );
         }
         let head = answer(&Method::HEAD, "200 OK", fields).unwrap();
         assert_eq!(head.framing, Framing::Length(0), "{fields:?}");

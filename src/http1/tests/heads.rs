@@ -1,4 +1,5 @@
-//! Heads: RFC 9112, 2.2 (lines), 3 (request line), 3.2 (target), 4 (status line), 5 (fields) and 9.3 (persistence); RFC 9110, 5 (fields).
+//! Heads: RFC 9112, 2.2 (lines), 3 (request line), 3.2 (target), 4 (status line), 5 (fields) and
+//! 9.3 (persistence); RFC 9110, 5 (fields).
 
 use http::{Method, StatusCode, Version};
 
@@ -50,14 +51,24 @@ fn a_head_cut_anywhere_is_found_where_it_is_when_it_is_whole() {
 fn a_head_in_single_bytes_is_found_once() {
     let bytes = b"GET / HTTP/1.1\r\nA: b\r\n\r\n";
     let mut scan = Scan::default();
-    let found: Vec<_> = (1..=bytes.len()).filter_map(|end| scan.find(&bytes[..end], false).unwrap()).collect();
+    let found: Vec<_> =
+        (1..=bytes.len()).filter_map(|end| scan.find(&bytes[..end], false).unwrap()).collect();
     assert_eq!((found.len(), found[0].clone()), (1, 0..bytes.len()));
 }
 
 #[test]
 fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
-    for bytes in ["GET / HTTP/1.1\n\n", "GET / HTTP/1.1\r\nA: b\n\r\n", "\nGET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nA: b\r\n\n", "\n"] {
-        assert!(matches!(Scan::default().find(bytes.as_bytes(), false), Err(Refused::Malformed(_))), "{bytes:?}");
+    for bytes in [
+        "GET / HTTP/1.1\n\n",
+        "GET / HTTP/1.1\r\nA: b\n\r\n",
+        "\nGET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nA: b\r\n\n",
+        "\n",
+    ] {
+        assert!(
+            matches!(Scan::default().find(bytes.as_bytes(), false), Err(Refused::Malformed(_))),
+            "{bytes:?}"
+        );
     }
     for bytes in [
         "GET / HTTP/1.1\r\nA: b\n\r\n",
@@ -66,12 +77,23 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
         "GET / HTTP/1.1\r\nA:\n\r\n",
         "GET / HTTP/1.1\n\r\n",
     ] {
-        assert!(matches!(Scan::default().request(bytes.as_bytes()), Err(Refused::Malformed(_))), "{bytes:?}");
+        assert!(
+            matches!(Scan::default().request(bytes.as_bytes()), Err(Refused::Malformed(_))),
+            "{bytes:?}"
+        );
     }
     // Told as soon as it is seen.
     assert!(Scan::default().find(b"GET / HTTP/1.1\nA", false).is_err());
-    for bytes in ["HTTP/1.1 200 OK\nA: b\n\nx", "HTTP/1.1 200 OK\r\nA: b\n\r\nx", "HTTP/1.1 200 OK\r\nA: b\r\n\nx"] {
-        assert_eq!(Scan::default().find(bytes.as_bytes(), true).unwrap(), Some(0..bytes.len() - 1), "{bytes:?}");
+    for bytes in [
+        "HTTP/1.1 200 OK\nA: b\n\nx",
+        "HTTP/1.1 200 OK\r\nA: b\n\r\nx",
+        "HTTP/1.1 200 OK\r\nA: b\r\n\nx",
+    ] {
+        assert_eq!(
+            Scan::default().find(bytes.as_bytes(), true).unwrap(),
+            Some(0..bytes.len() - 1),
+            "{bytes:?}"
+        );
     }
 }
 
@@ -113,7 +135,10 @@ fn a_request_line_has_three_parts_with_one_blank_between() {
 #[test]
 fn a_method_keeps_its_case() {
     for method in ["GET", "get", "PURGE", "M!#$%&'*+-.^_`|~9"] {
-        assert_eq!(ask(&format!("{method} / HTTP/1.1"), &[]).unwrap().request.method.as_str(), method);
+        assert_eq!(
+            ask(&format!("{method} / HTTP/1.1"), &[]).unwrap().request.method.as_str(),
+            method
+        );
     }
 }
 
@@ -142,7 +167,17 @@ fn only_versions_1_0_and_1_1_are_taken() {
 
 #[test]
 fn a_path_is_taken_as_it_came_without_its_fragment() {
-    let same = ["/", "/a/b;c=d?e=f&g", "/%00%2f", "/a//../b/.", "/?", "/?/?", "/\"{}~!$&'()*+,;=:@", "/\u{e4}?\u{e4}", "/a?\\^`|{}"];
+    let same = [
+        "/",
+        "/a/b;c=d?e=f&g",
+        "/%00%2f",
+        "/a//../b/.",
+        "/?",
+        "/?/?",
+        "/\"{}~!$&'()*+,;=:@",
+        "/\u{e4}?\u{e4}",
+        "/a?\\^`|{}",
+    ];
     for asked in same {
         assert_eq!(target(asked), Some((asked.to_owned(), None)), "{asked}");
     }
@@ -159,7 +194,9 @@ fn a_path_is_taken_as_it_came_without_its_fragment() {
 
 #[test]
 fn an_absolute_target_is_taken_apart() {
-    let parts = |asked: &str| target(asked).map(|(path, authority)| format!("{} {path}", authority.unwrap()));
+    let parts = |asked: &str| {
+        target(asked).map(|(path, authority)| format!("{} {path}", authority.unwrap()))
+    };
     assert_eq!(parts("http://a/b?c").unwrap(), "a /b?c");
     assert_eq!(parts("HTTPS://A.b:80/").unwrap(), "A.b:80 /");
     assert_eq!(parts("http://[::1]:8080/x").unwrap(), "[::1]:8080 /x");
@@ -167,7 +204,17 @@ fn an_absolute_target_is_taken_apart() {
     assert_eq!(parts("http://a?b").unwrap(), "a ?b");
     assert_eq!(parts("http://a#b").unwrap(), "a ");
     assert_eq!(parts("http://a/b#c").unwrap(), "a /b");
-    for asked in ["http:///a", "http://", "http:a", "ftp://a/", "://a", "//a", "http://a/<", "httpx://a/", "http:/a/b"] {
+    for asked in [
+        "http:///a",
+        "http://",
+        "http:a",
+        "ftp://a/",
+        "://a",
+        "//a",
+        "http://a/<",
+        "httpx://a/",
+        "http:/a/b",
+    ] {
         assert!(parts_or_path(asked), "{asked}");
     }
 }
@@ -180,7 +227,10 @@ fn parts_or_path(asked: &str) -> bool {
 #[test]
 fn an_authority_is_what_connect_asks_for_and_a_star_what_options_may() {
     let connect = ask("CONNECT a:443 HTTP/1.1", &[]).unwrap().request;
-    assert_eq!((&connect.method, connect.target(), connect.authority()), (&Method::CONNECT, "", Some("a:443")));
+    assert_eq!(
+        (&connect.method, connect.target(), connect.authority()),
+        (&Method::CONNECT, "", Some("a:443"))
+    );
     assert_eq!(target("a:443"), None);
     assert_eq!(path("*").unwrap(), "*");
     assert_eq!(target("*a"), None);
@@ -209,12 +259,16 @@ fn a_name_is_a_token_directly_before_its_colon() {
     }
     let names = "!#$%&'*+-.^_`|~09azAZ";
     let head = ask("GET / HTTP/1.1", &[&format!("{names}: a")]).unwrap();
-    assert_eq!(head.request.fields.iter().collect::<Vec<_>>(), [(names.as_bytes(), b"a".as_slice())]);
+    assert_eq!(
+        head.request.fields.iter().collect::<Vec<_>>(),
+        [(names.as_bytes(), b"a".as_slice())]
+    );
 }
 
 #[test]
 fn a_line_that_is_folded_is_refused() {
-    for fields in [["X: a", " b"], ["X: a", "\tb"], ["X:", " a"], ["X: a", " Y: b"], ["X: a", " "]] {
+    for fields in [["X: a", " b"], ["X: a", "\tb"], ["X:", " a"], ["X: a", " Y: b"], ["X: a", " "]]
+    {
         assert!(malformed("GET / HTTP/1.1", &fields), "{fields:?}");
     }
     let folded = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n";
@@ -223,7 +277,11 @@ fn a_line_that_is_folded_is_refused() {
 
 #[test]
 fn a_value_is_what_stands_between_the_blanks() {
-    let value = |field: &str| ask("GET / HTTP/1.1", &[field]).map(|head| head.request.fields.get("x").unwrap().to_vec()).ok();
+    let value = |field: &str| {
+        ask("GET / HTTP/1.1", &[field])
+            .map(|head| head.request.fields.get("x").unwrap().to_vec())
+            .ok()
+    };
     for (field, expected) in [
         ("X:a", "a"),
         ("X: a", "a"),
@@ -251,7 +309,11 @@ fn a_value_is_what_stands_between_the_blanks() {
 fn fields_keep_order_and_case_and_are_written_as_they_came() {
     let head = ask("GET / HTTP/1.1", &["hOST: a", "X-Key:  one ", "E:", "x-kEY:two"]).unwrap();
     let fields = &head.request.fields;
-    assert_eq!(of_fields(fields), [("host", "a"), ("x-key", "one"), ("e", ""), ("x-key", "two")].map(|(n, v)| (n.to_owned(), v.into())));
+    assert_eq!(
+        of_fields(fields),
+        [("host", "a"), ("x-key", "one"), ("e", ""), ("x-key", "two")]
+            .map(|(n, v)| (n.to_owned(), v.into()))
+    );
     assert_eq!(fields.get_all("x-key").collect::<Vec<_>>(), [b"one", b"two"]);
     assert_eq!(fields.get(Known::Host).unwrap(), b"a");
     let mut out = Vec::new();
@@ -264,7 +326,10 @@ fn there_may_be_so_many_fields_and_no_more() {
     let fields = vec!["X: a"; FIELDS_MAX + 1];
     assert!(ask("GET / HTTP/1.1", &fields[1..]).is_ok());
     let refused = ask("GET / HTTP/1.1", &fields).unwrap_err();
-    assert_eq!((refused, refused.status()), (Refused::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+    assert_eq!(
+        (refused, refused.status()),
+        (Refused::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+    );
     let reply = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: a\r\n".repeat(FIELDS_MAX + 1));
     assert_eq!(http1::reply(reply.as_bytes(), &Method::GET).unwrap_err(), Refused::TooManyFields);
 }
@@ -276,27 +341,48 @@ fn a_head_of_all_sorts_cut_at_every_byte_gives_the_same_answer() {
     assert_eq!((whole.messages.len(), whole.ending.clone()), (2, Ending::Closes));
     for first in 0..bytes.len() {
         for second in (first..bytes.len()).step_by(7) {
-            assert_eq!(drive::requests(cut(bytes, &[first, second])), whole, "cut at {first} and {second}");
+            assert_eq!(
+                drive::requests(cut(bytes, &[first, second])),
+                whole,
+                "cut at {first} and {second}"
+            );
         }
     }
 }
 
 #[test]
 fn a_connection_is_kept_unless_somebody_says_otherwise() {
-    let kept = |version: &str, fields: &[&str]| ask(&format!("GET / {version}"), fields).unwrap().keep_alive;
+    let kept = |version: &str, fields: &[&str]| {
+        ask(&format!("GET / {version}"), fields).unwrap().keep_alive
+    };
     assert!(kept("HTTP/1.1", &[]) && !kept("HTTP/1.0", &[]));
     assert!(
-        kept("HTTP/1.1", &["Connection: x"]) && kept("HTTP/1.1", &["Connection: keep-alive"]) && kept("HTTP/1.1", &["Connection: closed"])
+        kept("HTTP/1.1", &["Connection: x"])
+            && kept("HTTP/1.1", &["Connection: keep-alive"])
+            && kept("HTTP/1.1", &["Connection: closed"])
     );
-    assert!(kept("HTTP/1.0", &["Connection: x, Keep-Alive"]) && !kept("HTTP/1.0", &["Connection: x"]));
-    for close in ["Connection: close", "connection: CLOSE", "Connection: x ,\tclose", "Connection: close,"] {
-        assert!(!kept("HTTP/1.1", &[close]) && !kept("HTTP/1.0", &["Connection: keep-alive", close]), "{close}");
+    assert!(
+        kept("HTTP/1.0", &["Connection: x, Keep-Alive"]) && !kept("HTTP/1.0", &["Connection: x"])
+    );
+    for close in
+        ["Connection: close", "connection: CLOSE", "Connection: x ,\tclose", "Connection: close,"]
+    {
+        assert!(
+            !kept("HTTP/1.1", &[close]) && !kept("HTTP/1.0", &["Connection: keep-alive", close]),
+            "{close}"
+        );
         assert!(!kept("HTTP/1.1", &[close, "Connection: keep-alive"]), "{close}");
     }
     let reply = |head: &str| http1::reply(head.as_bytes(), &Method::GET).unwrap().keep_alive;
-    assert!(reply("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") && !reply("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n"));
+    assert!(
+        reply("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            && !reply("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n")
+    );
     assert!(reply("HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"));
-    assert!(!reply("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") && !reply("HTTP/1.1 200 OK\r\n\r\n"));
+    assert!(
+        !reply("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            && !reply("HTTP/1.1 200 OK\r\n\r\n")
+    );
 }
 
 #[test]
@@ -304,16 +390,25 @@ fn a_hundred_is_awaited_by_whoever_says_so_and_has_a_body() {
     let awaited = |line: &str, fields: &[&str]| ask(line, fields).unwrap().expects_continue;
     assert!(awaited("POST / HTTP/1.1", &["Expect: 100-Continue", "Content-Length: 1"]));
     assert!(awaited("POST / HTTP/1.1", &["Expect: 100-continue", "Transfer-Encoding: chunked"]));
-    assert!(!awaited("POST / HTTP/1.1", &["Expect: 100-continue"]) && !awaited("POST / HTTP/1.1", &["Content-Length: 1"]));
+    assert!(
+        !awaited("POST / HTTP/1.1", &["Expect: 100-continue"])
+            && !awaited("POST / HTTP/1.1", &["Content-Length: 1"])
+    );
     assert!(!awaited("POST / HTTP/1.0", &["Expect: 100-continue", "Content-Length: 1"]));
     assert!(!awaited("POST / HTTP/1.1", &["Expect: something", "Content-Length: 1"]));
 }
 
 #[test]
 fn a_status_line_is_read_with_or_without_a_reason() {
-    let read = |line: &str| http1::reply(format!("{line}\r\nContent-Length: 0\r\n\r\n").as_bytes(), &Method::GET).map(|head| head.reply);
+    let read = |line: &str| {
+        http1::reply(format!("{line}\r\nContent-Length: 0\r\n\r\n").as_bytes(), &Method::GET)
+            .map(|head| head.reply)
+    };
     let own = read("HTTP/1.1 200 Fine \tby me").unwrap();
-    assert_eq!((own.status, own.reason.as_deref()), (StatusCode::OK, Some(b"Fine \tby me".as_slice())));
+    assert_eq!(
+        (own.status, own.reason.as_deref()),
+        (StatusCode::OK, Some(b"Fine \tby me".as_slice()))
+    );
     for line in ["HTTP/1.1 200 OK", "HTTP/1.0 200 OK", "HTTP/1.1 200 ", "HTTP/1.1 200"] {
         let reply = read(line).unwrap();
         assert_eq!((reply.status, reply.reason), (StatusCode::OK, None), "{line}");
@@ -338,7 +433,8 @@ fn a_status_line_is_read_with_or_without_a_reason() {
 
 #[test]
 fn a_reply_with_bare_lines_is_passed_on_with_whole_ones() {
-    let head = http1::reply(b"HTTP/1.1 200 OK\nX-Key:  one \nContent-Length: 5\n\n", &Method::GET).unwrap();
+    let head = http1::reply(b"HTTP/1.1 200 OK\nX-Key:  one \nContent-Length: 5\n\n", &Method::GET)
+        .unwrap();
     let mut out = Vec::new();
     head.reply.fields.write(&mut out);
     assert_eq!(out, b"X-Key: one\r\nContent-Length: 5\r\n");

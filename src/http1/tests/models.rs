@@ -19,7 +19,14 @@ enum Deed {
 }
 
 fn deed() -> impl Strategy<Value = Deed> {
-    let size = || prop_oneof![0..40_usize, 0..2000_usize, (PLAIN_BYTES - 2)..(PLAIN_BYTES + 3), 0..100_000_usize];
+    let size = || {
+        prop_oneof![
+            0..40_usize,
+            0..2000_usize,
+            (PLAIN_BYTES - 2)..(PLAIN_BYTES + 3),
+            0..100_000_usize
+        ]
+    };
     prop_oneof![
         size().prop_map(Deed::Push),
         (size(), size()).prop_map(|(bytes, most)| Deed::Fill(bytes, most)),
@@ -165,8 +172,17 @@ enum Change {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    prop_oneof![Just("Host"), Just("hOST"), Just("te"), Just("X-Key"), Just("x-kEY"), Just("y"), Just("Content-Length"), Just("hosts")]
-        .prop_map(str::to_owned)
+    prop_oneof![
+        Just("Host"),
+        Just("hOST"),
+        Just("te"),
+        Just("X-Key"),
+        Just("x-kEY"),
+        Just("y"),
+        Just("Content-Length"),
+        Just("hosts")
+    ]
+    .prop_map(str::to_owned)
 }
 
 fn pairs() -> impl Strategy<Value = Vec<(String, String)>> {
@@ -203,13 +219,22 @@ fn came(pairs: &[(String, String)]) -> Fields {
 
 fn agrees(fields: &Fields, model: &[(String, String)]) -> Result<(), TestCaseError> {
     let all: Vec<_> = fields.iter().collect();
-    prop_assert_eq!(&all, &model.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect::<Vec<_>>());
+    prop_assert_eq!(
+        &all,
+        &model.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect::<Vec<_>>()
+    );
     prop_assert_eq!(fields.is_empty(), model.is_empty());
     for name in ["host", "TE", "x-Key", "Y", "content-length", "hosts", "none", "date"] {
-        let values: Vec<_> =
-            model.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_bytes()).collect();
+        let values: Vec<_> = model
+            .iter()
+            .filter(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_bytes())
+            .collect();
         prop_assert_eq!(fields.get_all(name).collect::<Vec<_>>(), values.clone());
-        prop_assert_eq!(fields.get_all(name).rev().collect::<Vec<_>>(), values.iter().rev().copied().collect::<Vec<_>>());
+        prop_assert_eq!(
+            fields.get_all(name).rev().collect::<Vec<_>>(),
+            values.iter().rev().copied().collect::<Vec<_>>()
+        );
         prop_assert_eq!(fields.get(name), values.first().copied());
         prop_assert_eq!(fields.has(name), !values.is_empty());
         let known = Known::of(name.as_bytes());
@@ -221,7 +246,11 @@ fn agrees(fields: &Fields, model: &[(String, String)]) -> Result<(), TestCaseErr
     let text = String::from_utf8(out).unwrap();
     let read: Vec<_> = text
         .split_terminator("\r\n")
-        .map(|line| line.split_once(':').map(|(name, value)| (name.as_bytes(), value.trim().as_bytes())).unwrap())
+        .map(|line| {
+            line.split_once(':')
+                .map(|(name, value)| (name.as_bytes(), value.trim().as_bytes()))
+                .unwrap()
+        })
         .collect();
     prop_assert_eq!(all, read);
     prop_assert!(text.is_empty() || text.ends_with("\r\n"));

@@ -1,5 +1,5 @@
-//! A chunked body read byte by byte, as RFC 9112 (7.1) has it with our limits: slow, and written apart from the decoder. The fuzz targets include this
-//! file too.
+//! A chunked body read byte by byte, as RFC 9112 (7.1) has it with our limits: slow, and written
+//! apart from the decoder. The fuzz targets include this file too.
 
 use super::drive::Pairs;
 
@@ -79,7 +79,9 @@ fn size(bytes: &[u8]) -> Line<(u64, usize)> {
             return Line::Broken;
         }
         match (byte, bytes.get(at.wrapping_sub(1))) {
-            (b'\n', Some(b'\r')) => return Line::Whole { value: (size, at - 1 - digits), length: at + 1 },
+            (b'\n', Some(b'\r')) => {
+                return Line::Whole { value: (size, at - 1 - digits), length: at + 1 };
+            }
             // The line must end behind it.
             (b'\r', _) if bytes.get(at + 1).is_none_or(|next| *next == b'\n') => {}
             (b' ' | b'\t', _) => {}
@@ -96,7 +98,8 @@ fn trailers(bytes: &[u8]) -> Line<Pairs> {
     let mut trailers = Vec::new();
     let mut at = 0;
     loop {
-        let line = bytes[at..].iter().position(|byte| *byte == b'\n').map(|end| &bytes[at..at + end + 1]);
+        let line =
+            bytes[at..].iter().position(|byte| *byte == b'\n').map(|end| &bytes[at..at + end + 1]);
         let Some(line) = line else {
             return if bytes.len() >= 16 << 10 { Line::Broken } else { Line::Short };
         };
@@ -119,7 +122,9 @@ fn field(line: &[u8]) -> Option<(String, Vec<u8>)> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    let fits = !name.is_empty() && name.iter().all(token) && value.iter().all(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7F));
+    let fits = !name.is_empty()
+        && name.iter().all(token)
+        && value.iter().all(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7F));
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let from = value.iter().position(|byte| !blank(byte)).unwrap_or(value.len());
     let to = value.iter().rposition(|byte| !blank(byte)).map_or(from, |last| last + 1);

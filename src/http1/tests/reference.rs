@@ -1,4 +1,5 @@
-//! The same bytes as hyper reads them, whole, on a connection without a runtime. The fuzz targets include this file too.
+//! The same bytes as hyper reads them, whole, on a connection without a runtime. The fuzz targets
+//! include this file too.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -34,13 +35,18 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
         async move {
             take_request(request, &messages).await;
             // Not 200, which would make a tunnel of a CONNECT.
-            Ok::<_, Infallible>(Response::builder().status(StatusCode::BAD_REQUEST).body(Nothing).unwrap())
+            Ok::<_, Infallible>(
+                Response::builder().status(StatusCode::BAD_REQUEST).body(Nothing).unwrap(),
+            )
         }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.header_read_timeout(None).half_close(true).max_buf_size(1 << 20);
     let failed = {
-        let connection = builder.serve_connection(Wire { bytes: bytes.to_vec(), read: 0, silent: false, reader: None }, service);
+        let connection = builder.serve_connection(
+            Wire { bytes: bytes.to_vec(), read: 0, silent: false, reader: None },
+            service,
+        );
         !matches!(run(pin!(connection)), Some(Ok(())))
     };
     Seen { messages: messages.take(), failed }
@@ -51,9 +57,13 @@ pub(crate) fn reply(bytes: &[u8], method: &Method) -> Seen {
     let messages = RefCell::new(Vec::new());
     let wire = Wire { bytes: bytes.to_vec(), read: 0, silent: true, reader: None };
     let failed = run(pin!(async {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::Builder::new().max_buf_size(1 << 20).handshake(wire).await.map_err(|_| ())?;
-        let request = Request::builder().method(method).uri("/").header("host", "a").body(Nothing).unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(1 << 20)
+            .handshake(wire)
+            .await
+            .map_err(|_| ())?;
+        let request =
+            Request::builder().method(method).uri("/").header("host", "a").body(Nothing).unwrap();
         let reply = sender.send_request(request);
         let exchange = async {
             let reply = reply.await.map_err(|_| ())?;
@@ -78,7 +88,10 @@ pub(crate) fn reply(bytes: &[u8], method: &Method) -> Seen {
 }
 
 /// Runs both to their ends.
-async fn both(first: impl Future<Output = Result<(), ()>>, second: impl Future<Output = hyper::Result<()>>) -> Result<(), ()> {
+async fn both(
+    first: impl Future<Output = Result<(), ()>>,
+    second: impl Future<Output = hyper::Result<()>>,
+) -> Result<(), ()> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut one, mut other) = (None, None);
     std::future::poll_fn(move |cx| {
@@ -103,11 +116,19 @@ async fn both(first: impl Future<Output = Result<(), ()>>, second: impl Future<O
 
 async fn take_request(request: Request<Incoming>, messages: &RefCell<Vec<Message>>) {
     let (head, body) = request.into_parts();
-    let target = head.uri.path_and_query().map_or_else(String::new, |target| target.as_str().to_owned());
+    let target =
+        head.uri.path_and_query().map_or_else(String::new, |target| target.as_str().to_owned());
     let authority = head.uri.authority().map(|authority| authority.as_str().to_owned());
     let start = Start::Request { method: head.method, target, authority };
     let fields = of_map(&head.headers);
-    messages.borrow_mut().push(Message { start, version: head.version, fields, body: Vec::new(), trailers: Vec::new(), whole: false });
+    messages.borrow_mut().push(Message {
+        start,
+        version: head.version,
+        fields,
+        body: Vec::new(),
+        trailers: Vec::new(),
+        whole: false,
+    });
     take_body(body, messages).await;
 }
 
@@ -156,7 +177,11 @@ struct Wire {
 }
 
 impl Read for Wire {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut room: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.silent {
             self.reader = Some(cx.waker().clone());
             return Poll::Pending;
@@ -169,7 +194,11 @@ impl Read for Wire {
 }
 
 impl Write for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.silent = false;
         if let Some(reader) = self.reader.take() {
             reader.wake();
@@ -193,7 +222,10 @@ impl http_body::Body for Nothing {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(None)
     }
 

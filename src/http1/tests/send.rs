@@ -1,5 +1,5 @@
-//! Writes messages as `listen/http1.rs` and `upstream/link.rs` do, to a connection that takes few bytes at a time, and reads them back. The fuzz targets
-//! include this file too.
+//! Writes messages as `listen/http1.rs` and `upstream/link.rs` do, to a connection that takes few
+//! bytes at a time, and reads them back. The fuzz targets include this file too.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,13 @@ use crate::http1::{self, Encoding, Outbox, Scan, SendError};
 use crate::wire::{Body, BodyError, End, Known, KnownSet, Source};
 
 /// Of one hop only.
-const HOP: KnownSet = KnownSet::of(&[Known::Connection, Known::KeepAlive, Known::ProxyConnection, Known::Upgrade, Known::TransferEncoding]);
+const HOP: KnownSet = KnownSet::of(&[
+    Known::Connection,
+    Known::KeepAlive,
+    Known::ProxyConnection,
+    Known::Upgrade,
+    Known::TransferEncoding,
+]);
 
 /// Numbers that follow from a seed: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -23,7 +29,9 @@ pub(crate) struct Random(pub(crate) u64);
 impl Random {
     /// From the content of `bytes`.
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self(bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)))
+        Self(bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
+        }))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -62,7 +70,16 @@ impl Pieces {
     /// `body` in pieces of up to `most` bytes.
     pub(crate) fn of(body: &[u8], most: usize) -> Self {
         let pieces = body.chunks(most.max(1)).rev().map(<[u8]>::to_vec).collect();
-        Self { pieces, declared: None, trailers: None, late: false, taken: 0, waited: false, here: false, ended: false }
+        Self {
+            pieces,
+            declared: None,
+            trailers: None,
+            late: false,
+            taken: 0,
+            waited: false,
+            here: false,
+            ended: false,
+        }
     }
 }
 
@@ -119,7 +136,11 @@ impl Slow {
 }
 
 impl AsyncWrite for Slow {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if self.hesitates && !std::mem::replace(&mut self.hesitated, true) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -130,7 +151,11 @@ impl AsyncWrite for Slow {
         Poll::Ready(Ok(now))
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let all: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
         self.as_mut().poll_write(cx, &all)
     }
@@ -145,13 +170,18 @@ impl AsyncWrite for Slow {
 }
 
 /// Sends what `outbox` began, with `body`: the bytes, or why not.
-pub(crate) fn send(outbox: &mut Outbox, body: &mut Body, mut connection: Slow) -> Result<Vec<u8>, SendError> {
+pub(crate) fn send(
+    outbox: &mut Outbox,
+    body: &mut Body,
+    mut connection: Slow,
+) -> Result<Vec<u8>, SendError> {
     let sent = std::future::poll_fn(|cx| outbox.poll_send(cx, &mut connection, body));
     reference::run(std::pin::pin!(sent)).expect("it is woken when it can go on")?;
     Ok(connection.taken)
 }
 
-/// Whatever is accepted of `bytes`, requests or a reply, is written so that it is read as the same one message.
+/// Whatever is accepted of `bytes`, requests or a reply, is written so that it is read as the same
+/// one message.
 pub(crate) fn round_trip(bytes: &[u8]) {
     let mut random = Random::of(bytes);
     let mut from = 0;
@@ -164,7 +194,11 @@ pub(crate) fn round_trip(bytes: &[u8]) {
     }
     for method in [Method::GET, Method::HEAD] {
         let answer = drive::reply([bytes], &method, true);
-        if let Some(message) = answer.messages.first().filter(|message| message.whole && message.fields.len() <= FIELDS_MAX) {
+        if let Some(message) = answer
+            .messages
+            .first()
+            .filter(|message| message.whole && message.fields.len() <= FIELDS_MAX)
+        {
             for version in [Version::HTTP_11, Version::HTTP_10] {
                 reply(bytes, message, (&method, version), &mut random);
             }
@@ -183,7 +217,8 @@ fn request(bytes: &[u8], message: &Message, random: &mut Random) {
         request.set_target(&format!("/{}", request.target()));
     }
     let mut body = body(message, framing != http1::Framing::Chunked, random);
-    let declares = request.fields.has(Known::ContentLength) || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
+    let declares = request.fields.has(Known::ContentLength)
+        || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
     let encoding = match body.length() {
         Some(0) if !declares => Encoding::Nothing,
         Some(length) => Encoding::Length(length),
@@ -195,21 +230,37 @@ fn request(bytes: &[u8], message: &Message, random: &mut Random) {
     let written = send(&mut outbox, &mut body, slow(random)).unwrap();
 
     let start = Start::Request { method: request.method.clone(), target, authority: None };
-    let expected = Message { start, version: Version::HTTP_11, fields: framed(&message.fields, encoding), ..message.clone() };
+    let expected = Message {
+        start,
+        version: Version::HTTP_11,
+        fields: framed(&message.fields, encoding),
+        ..message.clone()
+    };
     let again = drive::requests([written.as_slice()]);
-    assert_eq!((again.ending, again.ends.as_slice()), (Ending::More, [written.len()].as_slice()), "{}", written.escape_ascii());
+    assert_eq!(
+        (again.ending, again.ends.as_slice()),
+        (Ending::More, [written.len()].as_slice()),
+        "{}",
+        written.escape_ascii()
+    );
     is(&expected, &again.messages[0]);
     let seen = reference::requests(&written);
     assert!(!seen.failed && seen.messages.len() == 1, "{seen:?}\n{}", written.escape_ascii());
     is(&expected, &seen.messages[0]);
 }
 
-fn reply(bytes: &[u8], message: &Message, (method, version): (&Method, Version), random: &mut Random) {
+fn reply(
+    bytes: &[u8],
+    message: &Message,
+    (method, version): (&Method, Version),
+    random: &mut Random,
+) {
     let Start::Reply(status) = message.start else { return };
     let (mut fields, reason, framing) = last_head(bytes, method);
     fields.remove_all(HOP);
     let mut body = body(message, matches!(framing, http1::Framing::Length(_)), random);
-    let bodiless = *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let bodiless = *method == Method::HEAD
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let encoding = match body.length() {
         _ if bodiless => Encoding::Nothing,
         Some(length) => Encoding::Length(length),
@@ -221,10 +272,20 @@ fn reply(bytes: &[u8], message: &Message, (method, version): (&Method, Version),
     }
     let closes = encoding == Encoding::Close || random.below(2) == 0;
     let mut outbox = Outbox::default();
-    http1::reply_head(outbox.begin(encoding), (status, reason.as_deref()), &mut fields, encoding, (version, closes));
+    http1::reply_head(
+        outbox.begin(encoding),
+        (status, reason.as_deref()),
+        &mut fields,
+        encoding,
+        (version, closes),
+    );
     let written = send(&mut outbox, &mut body, slow(random)).unwrap();
 
-    assert!(written.starts_with(if version == Version::HTTP_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " }));
+    assert!(written.starts_with(if version == Version::HTTP_10 {
+        b"HTTP/1.0 "
+    } else {
+        b"HTTP/1.1 "
+    }));
     let mut expected = message.clone();
     expected.fields = framed(&message.fields, encoding);
     if status == StatusCode::NO_CONTENT {
@@ -242,7 +303,10 @@ fn reply(bytes: &[u8], message: &Message, (method, version): (&Method, Version),
 }
 
 /// The head of the first reply that is not interim.
-fn last_head(bytes: &[u8], method: &Method) -> (crate::wire::Fields, Option<Box<[u8]>>, http1::Framing) {
+fn last_head(
+    bytes: &[u8],
+    method: &Method,
+) -> (crate::wire::Fields, Option<Box<[u8]>>, http1::Framing) {
     let mut rest = bytes;
     loop {
         let (head, end) = Scan::default().reply(rest, method).unwrap().unwrap();
@@ -272,16 +336,30 @@ fn body(message: &Message, declared: bool, random: &mut Random) -> Body {
 }
 
 pub(crate) fn map(pairs: &Pairs) -> HeaderMap {
-    pairs.iter().map(|(name, value)| (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value).unwrap())).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| {
+            (
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_bytes(value).unwrap(),
+            )
+        })
+        .collect()
 }
 
 /// Fields as they are to be read after they were written with `encoding`.
 fn framed(fields: &Pairs, encoding: Encoding) -> Pairs {
-    let hop = |name: &str| ["connection", "keep-alive", "proxy-connection", "upgrade", "transfer-encoding"].contains(&name);
+    let hop = |name: &str| {
+        ["connection", "keep-alive", "proxy-connection", "upgrade", "transfer-encoding"]
+            .contains(&name)
+    };
     let mut fields = fields.clone();
     // What a HEAD would have had stays.
-    fields.retain(|(name, _)| !hop(name) && (name != "content-length" || encoding == Encoding::Nothing));
-    let mut framing = |name: &str, value: String| fields.push((name.to_owned(), value.into_bytes()));
+    fields.retain(|(name, _)| {
+        !hop(name) && (name != "content-length" || encoding == Encoding::Nothing)
+    });
+    let mut framing =
+        |name: &str, value: String| fields.push((name.to_owned(), value.into_bytes()));
     match encoding {
         Encoding::Length(length) => framing("content-length", length.to_string()),
         Encoding::Chunked => framing("transfer-encoding", "chunked".to_owned()),
@@ -292,7 +370,9 @@ fn framed(fields: &Pairs, encoding: Encoding) -> Pairs {
 
 /// `read` is what `expected` says, but for what is written besides.
 fn is(expected: &Message, read: &Message) {
-    let besides = |name: &str, value: &[u8]| name == "date" || (name == "connection" && (value == b"close" || value == b"keep-alive"));
+    let besides = |name: &str, value: &[u8]| {
+        name == "date" || (name == "connection" && (value == b"close" || value == b"keep-alive"))
+    };
     let strip = |message: &Message| {
         let mut message = message.clone();
         message.fields.retain(|(name, value)| !besides(name, value));

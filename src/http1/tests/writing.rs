@@ -1,4 +1,5 @@
-//! What we write: RFC 9112, 2.1, 3, 4, 6 and 7; RFC 9110, 6.6.1 and 8.6. Each message is read back by us, by httparse and by hyper.
+//! What we write: RFC 9112, 2.1, 3, 4, 6 and 7; RFC 9110, 6.6.1 and 8.6. Each message is read back
+//! by us, by httparse and by hyper.
 
 use std::task::{Context, Poll, Waker};
 
@@ -20,7 +21,8 @@ fn request(line: &str, fields: &str) -> crate::wire::Request {
 
 fn pieces(sizes: &[usize], declared: Option<u64>, trailers: Option<HeaderMap>, late: bool) -> Body {
     let mut all = Pieces::of(&[], 1);
-    all.pieces = sizes.iter().enumerate().map(|(at, size)| vec![b'a' + at as u8; *size]).rev().collect();
+    all.pieces =
+        sizes.iter().enumerate().map(|(at, size)| vec![b'a' + at as u8; *size]).rev().collect();
     (all.declared, all.trailers, all.late) = (declared, trailers, late);
     Body::source(Box::new(all))
 }
@@ -47,40 +49,79 @@ fn a_request_head_is_written_in_one_form() {
         http1::request_head(&mut out, &mut request(line, fields), encoding);
         String::from_utf8(out).unwrap()
     };
-    assert_eq!(written("GET /a?b#c", "hOST:  a \r\n", Encoding::Nothing), "GET /a?b HTTP/1.1\r\nhOST:  a \r\n\r\n");
+    assert_eq!(
+        written("GET /a?b#c", "hOST:  a \r\n", Encoding::Nothing),
+        "GET /a?b HTTP/1.1\r\nhOST:  a \r\n\r\n"
+    );
     assert_eq!(
         written("POST http://x/a", "Content-Length: 5\r\nA: b\r\n", Encoding::Length(5)),
         "POST /a HTTP/1.1\r\nContent-Length: 5\r\nA: b\r\n\r\n"
     );
     assert_eq!(written("OPTIONS *", "", Encoding::Nothing), "OPTIONS * HTTP/1.1\r\n\r\n");
     // What is declared is what is sent.
-    let length = |fields: &str, encoding: Encoding| written("POST /", fields, encoding).replace("POST / HTTP/1.1\r\n", "");
+    let length = |fields: &str, encoding: Encoding| {
+        written("POST /", fields, encoding).replace("POST / HTTP/1.1\r\n", "")
+    };
     assert_eq!(length("", Encoding::Length(0)), "content-length: 0\r\n\r\n");
     assert_eq!(length("Content-Length: 5\r\n", Encoding::Length(7)), "content-length: 7\r\n\r\n");
     assert_eq!(length("Content-Length: 5\r\n", Encoding::Length(0)), "content-length: 0\r\n\r\n");
     assert_eq!(length("Content-Length: 05\r\n", Encoding::Length(5)), "content-length: 5\r\n\r\n");
-    assert_eq!(length("Content-Length: 5\r\nContent-Length: 5\r\n", Encoding::Length(5)), "content-length: 5\r\n\r\n");
-    assert_eq!(length("Content-Length: 5\r\nContent-Length: 05\r\n", Encoding::Length(5)), "content-length: 5\r\n\r\n");
-    assert_eq!(length("Transfer-Encoding: chunked\r\n", Encoding::Length(5)), "content-length: 5\r\n\r\n");
-    assert_eq!(length("Content-Length: 5\r\n", Encoding::Chunked), "transfer-encoding: chunked\r\n\r\n");
-    assert_eq!(length("Transfer-Encoding: CHUNKED\r\n", Encoding::Chunked), "transfer-encoding: chunked\r\n\r\n");
+    assert_eq!(
+        length("Content-Length: 5\r\nContent-Length: 5\r\n", Encoding::Length(5)),
+        "content-length: 5\r\n\r\n"
+    );
+    assert_eq!(
+        length("Content-Length: 5\r\nContent-Length: 05\r\n", Encoding::Length(5)),
+        "content-length: 5\r\n\r\n"
+    );
+    assert_eq!(
+        length("Transfer-Encoding: chunked\r\n", Encoding::Length(5)),
+        "content-length: 5\r\n\r\n"
+    );
+    assert_eq!(
+        length("Content-Length: 5\r\n", Encoding::Chunked),
+        "transfer-encoding: chunked\r\n\r\n"
+    );
+    assert_eq!(
+        length("Transfer-Encoding: CHUNKED\r\n", Encoding::Chunked),
+        "transfer-encoding: chunked\r\n\r\n"
+    );
     assert_eq!(length("Transfer-Encoding: chunked\r\n", Encoding::Nothing), "\r\n");
 }
 
 #[test]
 fn a_reply_head_is_written_in_one_form() {
-    let written = |status: u16, reason: Option<&[u8]>, lines: &[(&str, &str)], encoding: Encoding, to: (Version, bool)| {
+    let written = |status: u16,
+                   reason: Option<&[u8]>,
+                   lines: &[(&str, &str)],
+                   encoding: Encoding,
+                   to: (Version, bool)| {
         let mut fields = Fields::new();
         lines.iter().for_each(|(name, value)| fields.append(*name, value));
         let mut out = Vec::new();
-        http1::reply_head(&mut out, (StatusCode::from_u16(status).unwrap(), reason), &mut fields, encoding, to);
+        http1::reply_head(
+            &mut out,
+            (StatusCode::from_u16(status).unwrap(), reason),
+            &mut fields,
+            encoding,
+            to,
+        );
         String::from_utf8(out).unwrap()
     };
     let dated = [("date", "then")];
     let (new, old) = (Version::HTTP_11, Version::HTTP_10);
-    assert_eq!(written(200, None, &dated, Encoding::Length(5), (new, false)), "HTTP/1.1 200 OK\r\ndate: then\r\ncontent-length: 5\r\n\r\n");
-    assert_eq!(written(200, Some(b"Fine"), &dated, Encoding::Nothing, (new, false)), "HTTP/1.1 200 Fine\r\ndate: then\r\n\r\n");
-    assert_eq!(written(599, None, &dated, Encoding::Nothing, (new, false)), "HTTP/1.1 599 \r\ndate: then\r\n\r\n");
+    assert_eq!(
+        written(200, None, &dated, Encoding::Length(5), (new, false)),
+        "HTTP/1.1 200 OK\r\ndate: then\r\ncontent-length: 5\r\n\r\n"
+    );
+    assert_eq!(
+        written(200, Some(b"Fine"), &dated, Encoding::Nothing, (new, false)),
+        "HTTP/1.1 200 Fine\r\ndate: then\r\n\r\n"
+    );
+    assert_eq!(
+        written(599, None, &dated, Encoding::Nothing, (new, false)),
+        "HTTP/1.1 599 \r\ndate: then\r\n\r\n"
+    );
     assert_eq!(
         written(204, None, &dated, Encoding::Nothing, (new, true)),
         "HTTP/1.1 204 No Content\r\ndate: then\r\nconnection: close\r\n\r\n"
@@ -89,21 +130,30 @@ fn a_reply_head_is_written_in_one_form() {
         written(200, None, &dated, Encoding::Chunked, (new, false)),
         "HTTP/1.1 200 OK\r\ndate: then\r\ntransfer-encoding: chunked\r\n\r\n"
     );
-    assert_eq!(written(200, None, &dated, Encoding::Close, (old, true)), "HTTP/1.0 200 OK\r\ndate: then\r\nconnection: close\r\n\r\n");
+    assert_eq!(
+        written(200, None, &dated, Encoding::Close, (old, true)),
+        "HTTP/1.0 200 OK\r\ndate: then\r\nconnection: close\r\n\r\n"
+    );
     assert_eq!(
         written(200, None, &dated, Encoding::Length(1), (old, false)),
         "HTTP/1.0 200 OK\r\ndate: then\r\ncontent-length: 1\r\nconnection: keep-alive\r\n\r\n"
     );
     // Of a HEAD it is as it came.
     let length = [("Date", "then"), ("Content-Length", "7")];
-    assert_eq!(written(200, None, &length, Encoding::Nothing, (new, false)), "HTTP/1.1 200 OK\r\nDate: then\r\nContent-Length: 7\r\n\r\n");
+    assert_eq!(
+        written(200, None, &length, Encoding::Nothing, (new, false)),
+        "HTTP/1.1 200 OK\r\nDate: then\r\nContent-Length: 7\r\n\r\n"
+    );
     // Interim ones have no date, no length and no word about the connection.
     let upgrade = [("connection", "upgrade"), ("upgrade", "a"), ("content-length", "5")];
     assert_eq!(
         written(101, None, &upgrade, Encoding::Nothing, (new, true)),
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n"
     );
-    assert_eq!(written(103, None, &[("Link", "a")], Encoding::Nothing, (new, false)), "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n");
+    assert_eq!(
+        written(103, None, &[("Link", "a")], Encoding::Nothing, (new, false)),
+        "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n"
+    );
     // The date is added where there is none.
     let text = written(200, None, &[], Encoding::Nothing, (new, false));
     let date = text.lines().find_map(|line| line.strip_prefix("date: ")).unwrap();
@@ -113,7 +163,11 @@ fn a_reply_head_is_written_in_one_form() {
 #[test]
 fn httparse_reads_what_was_written() {
     let mut out = Vec::new();
-    http1::request_head(&mut out, &mut request("POST /a", "X-Key:  \u{e4} \r\nE:\r\n"), Encoding::Length(3));
+    http1::request_head(
+        &mut out,
+        &mut request("POST /a", "X-Key:  \u{e4} \r\nE:\r\n"),
+        Encoding::Length(3),
+    );
     let mut lines = [httparse::EMPTY_HEADER; 8];
     let mut read = httparse::Request::new(&mut lines);
     assert_eq!(read.parse(&out).unwrap(), httparse::Status::Complete(out.len()));
@@ -124,27 +178,54 @@ fn httparse_reads_what_was_written() {
 
 #[test]
 fn bodies_leave_whole_whatever_their_pieces_and_the_connection() {
-    let sizes: [&[usize]; 8] =
-        [&[], &[1], &[5, 0, 7], &[LARGE - 1], &[LARGE], &[3, LARGE, 2], &[LARGE, 2 * LARGE], &[9000, 9000, 100_000, 1]];
+    let sizes: [&[usize]; 8] = [
+        &[],
+        &[1],
+        &[5, 0, 7],
+        &[LARGE - 1],
+        &[LARGE],
+        &[3, LARGE, 2],
+        &[LARGE, 2 * LARGE],
+        &[9000, 9000, 100_000, 1],
+    ];
     for sizes in sizes {
         let sizes: Vec<usize> = sizes.iter().copied().filter(|size| *size > 0).collect();
         let all = content(&sizes);
-        for (most, hesitates, late) in [(usize::MAX, false, false), (1, false, true), (1000, true, false), (20 << 10, true, true)] {
+        for (most, hesitates, late) in [
+            (usize::MAX, false, false),
+            (1, false, true),
+            (1000, true, false),
+            (20 << 10, true, true),
+        ] {
             let to = || Slow::new(most, hesitates);
             let length = all.len() as u64;
-            assert!(sent(Encoding::Length(length), pieces(&sizes, Some(length), None, late), to()).unwrap() == all, "{sizes:?} {most}");
-            assert!(sent(Encoding::Close, pieces(&sizes, None, None, late), to()).unwrap() == all, "{sizes:?} {most}");
+            assert!(
+                sent(Encoding::Length(length), pieces(&sizes, Some(length), None, late), to())
+                    .unwrap()
+                    == all,
+                "{sizes:?} {most}"
+            );
+            assert!(
+                sent(Encoding::Close, pieces(&sizes, None, None, late), to()).unwrap() == all,
+                "{sizes:?} {most}"
+            );
             let chunked = sent(Encoding::Chunked, pieces(&sizes, None, None, late), to()).unwrap();
             let expected: Vec<u8> = sizes
                 .iter()
                 .zip(b'a'..)
-                .flat_map(|(size, letter)| [format!("{size:x}\r\n").into_bytes(), vec![letter; *size], b"\r\n".to_vec()].concat())
+                .flat_map(|(size, letter)| {
+                    [format!("{size:x}\r\n").into_bytes(), vec![letter; *size], b"\r\n".to_vec()]
+                        .concat()
+                })
                 .chain(*b"0\r\n\r\n")
                 .collect();
             assert!(chunked == expected, "{sizes:?} {most}: {}", chunked.escape_ascii());
         }
     }
-    assert_eq!(sent(Encoding::Nothing, pieces(&[5], Some(5), None, false), Slow::new(1, true)).unwrap(), b"");
+    assert_eq!(
+        sent(Encoding::Nothing, pieces(&[5], Some(5), None, false), Slow::new(1, true)).unwrap(),
+        b""
+    );
 }
 
 #[test]
@@ -162,7 +243,11 @@ fn a_large_piece_leaves_with_its_head_and_its_end_with_what_follows() {
 struct Counting(Vec<usize>);
 
 impl tokio::io::AsyncWrite for Counting {
-    fn poll_write(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         self.0.push(bytes.len());
         Poll::Ready(Ok(bytes.len()))
     }
@@ -176,35 +261,59 @@ impl tokio::io::AsyncWrite for Counting {
         self.poll_write(cx, &all)
     }
 
-    fn poll_flush(self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_flush(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_shutdown(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 }
 
 #[test]
 fn trailers_follow_chunks_where_they_are_taken() {
-    let trailers =
-        || Some(map(&vec![("x".to_owned(), b"1".to_vec()), ("x".to_owned(), b"\xff 2".to_vec()), ("e".to_owned(), b"".to_vec())]));
-    let written = sent(Encoding::Chunked, pieces(&[2], None, trailers(), false), Slow::new(3, true)).unwrap();
+    let trailers = || {
+        Some(map(&vec![
+            ("x".to_owned(), b"1".to_vec()),
+            ("x".to_owned(), b"\xff 2".to_vec()),
+            ("e".to_owned(), b"".to_vec()),
+        ]))
+    };
+    let written =
+        sent(Encoding::Chunked, pieces(&[2], None, trailers(), false), Slow::new(3, true)).unwrap();
     assert_eq!(written, b"2\r\naa\r\n0\r\nx: 1\r\nx: \xff 2\r\ne: \r\n\r\n");
     let mut outbox = Outbox::default();
     outbox.set_trailers(false);
     outbox.begin(Encoding::Chunked);
-    let written = send(&mut outbox, &mut pieces(&[2], None, trailers(), false), Slow::new(9, false)).unwrap();
+    let written =
+        send(&mut outbox, &mut pieces(&[2], None, trailers(), false), Slow::new(9, false)).unwrap();
     assert_eq!(written, b"2\r\naa\r\n0\r\n\r\n");
-    assert_eq!(sent(Encoding::Close, pieces(&[2], None, trailers(), false), Slow::new(9, false)).unwrap(), b"aa");
+    assert_eq!(
+        sent(Encoding::Close, pieces(&[2], None, trailers(), false), Slow::new(9, false)).unwrap(),
+        b"aa"
+    );
 }
 
 #[test]
 fn a_body_that_is_not_as_long_as_was_said_is_an_error() {
-    for (said, sizes) in
-        [(3, &[2][..]), (3, &[]), (3, &[2, 2]), (0, &[1]), (5, &[LARGE]), (LARGE as u64 + 1, &[LARGE]), (LARGE as u64, &[1, LARGE])]
-    {
-        let error = sent(Encoding::Length(said), pieces(sizes, None, None, false), Slow::new(100, false)).unwrap_err();
+    for (said, sizes) in [
+        (3, &[2][..]),
+        (3, &[]),
+        (3, &[2, 2]),
+        (0, &[1]),
+        (5, &[LARGE]),
+        (LARGE as u64 + 1, &[LARGE]),
+        (LARGE as u64, &[1, LARGE]),
+    ] {
+        let error =
+            sent(Encoding::Length(said), pieces(sizes, None, None, false), Slow::new(100, false))
+                .unwrap_err();
         assert!(matches!(error, SendError::Length), "{said} {sizes:?}: {error:?}");
     }
 }
@@ -216,15 +325,26 @@ fn no_more_is_written_than_was_said_before_a_longer_body_is_refused() {
     let mut connection = Slow::new(100, false);
     let mut body = pieces(&[2, 2], None, None, false);
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(matches!(outbox.poll_send(&mut cx, &mut connection, &mut body), Poll::Ready(Err(SendError::Length))));
+    assert!(matches!(
+        outbox.poll_send(&mut cx, &mut connection, &mut body),
+        Poll::Ready(Err(SendError::Length))
+    ));
     assert!(connection.taken.len() <= 1 + 3, "{:?}", connection.taken);
 }
 
 #[test]
 fn a_connection_that_takes_nothing_is_an_error() {
     for sizes in [&[1][..], &[LARGE]] {
-        let error = sent(Encoding::Length(sizes[0] as u64), pieces(sizes, None, None, false), Slow::new(0, false)).unwrap_err();
-        assert!(matches!(&error, SendError::Io(error) if error.kind() == std::io::ErrorKind::WriteZero), "{error:?}");
+        let error = sent(
+            Encoding::Length(sizes[0] as u64),
+            pieces(sizes, None, None, false),
+            Slow::new(0, false),
+        )
+        .unwrap_err();
+        assert!(
+            matches!(&error, SendError::Io(error) if error.kind() == std::io::ErrorKind::WriteZero),
+            "{error:?}"
+        );
     }
 }
 
@@ -240,7 +360,11 @@ fn an_outbox_says_for_whom_it_waits() {
     let mut connection = Slow::new(10, true);
     assert!(outbox.poll_send(&mut cx, &mut connection, &mut body).is_pending());
     assert!(!outbox.awaits_body() && !outbox.is_empty());
-    assert!(outbox.poll_send(&mut cx, &mut Slow::new(10, false), &mut pieces(&[1], Some(1), None, true)).is_pending());
+    assert!(
+        outbox
+            .poll_send(&mut cx, &mut Slow::new(10, false), &mut pieces(&[1], Some(1), None, true))
+            .is_pending()
+    );
     assert!(outbox.awaits_body() && outbox.is_empty() && !outbox.has_ended());
     assert!(outbox.poll_send(&mut cx, &mut Slow::new(10, false), &mut body).is_ready());
     assert!(!outbox.awaits_body() && outbox.has_ended());
@@ -254,8 +378,15 @@ fn messages_follow_each_other() {
     for (path, sizes) in [("/a", &[3_usize][..]), ("/b", &[]), ("/c", &[LARGE])] {
         let length = sizes.iter().sum::<usize>() as u64;
         let encoding = Encoding::Length(length);
-        http1::request_head(outbox.begin(encoding), &mut request(&format!("POST {path}"), "Host: a\r\n"), encoding);
-        all.extend(send(&mut outbox, &mut pieces(sizes, Some(length), None, false), Slow::new(1000, true)).unwrap());
+        http1::request_head(
+            outbox.begin(encoding),
+            &mut request(&format!("POST {path}"), "Host: a\r\n"),
+            encoding,
+        );
+        all.extend(
+            send(&mut outbox, &mut pieces(sizes, Some(length), None, false), Slow::new(1000, true))
+                .unwrap(),
+        );
         outbox.rest();
     }
     let read = drive::requests([all.as_slice()]);
@@ -288,17 +419,45 @@ fn hyper_reads_a_reply_in_each_encoding() {
         let mut outbox = Outbox::default();
         let mut body = body;
         let closes = encoding == Encoding::Close;
-        http1::reply_head(outbox.begin(encoding), (StatusCode::OK, None), &mut Fields::new(), encoding, (version, closes));
+        http1::reply_head(
+            outbox.begin(encoding),
+            (StatusCode::OK, None),
+            &mut Fields::new(),
+            encoding,
+            (version, closes),
+        );
         let written = send(&mut outbox, &mut body, Slow::new(1, false)).unwrap();
         let seen = reference::reply(&written, method);
         assert!(!seen.failed, "{}", written.escape_ascii());
         (seen.messages[0].body.clone(), seen.messages[0].trailers.len())
     };
     let trailers = || Some(map(&vec![("x".to_owned(), b"1".to_vec())]));
-    assert_eq!(reply(&Method::GET, Encoding::Length(2), Version::HTTP_11, pieces(&[1, 1], Some(2), None, true)), (b"ab".to_vec(), 0));
-    assert_eq!(reply(&Method::GET, Encoding::Chunked, Version::HTTP_11, pieces(&[1, 1], None, trailers(), true)), (b"ab".to_vec(), 1));
-    assert_eq!(reply(&Method::GET, Encoding::Close, Version::HTTP_10, pieces(&[1, 1], None, None, true)), (b"ab".to_vec(), 0));
-    assert_eq!(reply(&Method::HEAD, Encoding::Nothing, Version::HTTP_11, Body::empty()), (Vec::new(), 0));
+    assert_eq!(
+        reply(
+            &Method::GET,
+            Encoding::Length(2),
+            Version::HTTP_11,
+            pieces(&[1, 1], Some(2), None, true)
+        ),
+        (b"ab".to_vec(), 0)
+    );
+    assert_eq!(
+        reply(
+            &Method::GET,
+            Encoding::Chunked,
+            Version::HTTP_11,
+            pieces(&[1, 1], None, trailers(), true)
+        ),
+        (b"ab".to_vec(), 1)
+    );
+    assert_eq!(
+        reply(&Method::GET, Encoding::Close, Version::HTTP_10, pieces(&[1, 1], None, None, true)),
+        (b"ab".to_vec(), 0)
+    );
+    assert_eq!(
+        reply(&Method::HEAD, Encoding::Nothing, Version::HTTP_11, Body::empty()),
+        (Vec::new(), 0)
+    );
 }
 
 #[test]
@@ -306,7 +465,16 @@ fn what_a_head_would_declare_is_left_as_it_came() {
     let mut fields = Fields::new();
     fields.append(Known::ContentLength, "12");
     let mut out = Vec::new();
-    http1::reply_head(&mut out, (StatusCode::OK, None), &mut fields, Encoding::Nothing, (Version::HTTP_11, false));
+    http1::reply_head(
+        &mut out,
+        (StatusCode::OK, None),
+        &mut fields,
+        Encoding::Nothing,
+        (Version::HTTP_11, false),
+    );
     let seen = reference::reply(&out, &Method::HEAD);
-    assert_eq!(seen.messages[0].fields.iter().find(|(name, _)| name == "content-length").unwrap().1, b"12");
+    assert_eq!(
+        seen.messages[0].fields.iter().find(|(name, _)| name == "content-length").unwrap().1,
+        b"12"
+    );
 }

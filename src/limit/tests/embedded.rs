@@ -6,7 +6,8 @@ use super::super::{Ending, local};
 use super::*;
 
 /// Pairs of keys whose digests sort in either order.
-const PAIRS: [(&str, &str); 6] = [("a", "b"), ("b", "a"), ("c", "d"), ("e", "f"), ("g", "h"), ("203.0.113.7", "tenant")];
+const PAIRS: [(&str, &str); 6] =
+    [("a", "b"), ("b", "a"), ("c", "d"), ("e", "f"), ("g", "h"), ("203.0.113.7", "tenant")];
 
 #[tokio::test]
 async fn a_limit_admits_its_amount_and_says_what_remains_and_when_all_is_back() {
@@ -14,10 +15,16 @@ async fn a_limit_admits_its_amount_and_says_what_remains_and_when_all_is_back() 
     let limit = Limit::new("per-minute", "k", window(2, 60_000));
     rig.clock.step(15_000_000);
     let (first, _) = granted(rig.take(std::slice::from_ref(&limit)).await);
-    assert_eq!((first.limits[0].remaining, first.limits[0].reset_us, first.limits[0].retry_after_us), (1, 45 * SECOND_US, None));
+    assert_eq!(
+        (first.limits[0].remaining, first.limits[0].reset_us, first.limits[0].retry_after_us),
+        (1, 45 * SECOND_US, None)
+    );
     drop(granted(rig.take(std::slice::from_ref(&limit)).await));
     let third = refused(rig.take(std::slice::from_ref(&limit)).await);
-    assert_eq!((third.limits[0].remaining, third.limits[0].retry_after_us), (0, Some(45 * SECOND_US)));
+    assert_eq!(
+        (third.limits[0].remaining, third.limits[0].retry_after_us),
+        (0, Some(45 * SECOND_US))
+    );
     rig.clock.step(45_000_000);
     drop(granted(rig.take(&[limit]).await));
     assert_eq!(rig.count(names::LIMIT_REFUSALS, &["public", "per-minute"]), 1);
@@ -71,7 +78,11 @@ async fn a_refusal_under_another_tag_is_rolled_back_whole() {
             assert_eq!(remaining(&outcome), [5, 0, 5], "{one} {other}");
             assert!(outcome.limits[0].fits && !outcome.limits[1].fits && outcome.limits[2].fits);
         }
-        assert_eq!((rig.remaining(&open).await, rig.remaining(&seen).await), (5, 5), "{one} {other}");
+        assert_eq!(
+            (rig.remaining(&open).await, rig.remaining(&seen).await),
+            (5, 5),
+            "{one} {other}"
+        );
     }
 }
 
@@ -79,7 +90,10 @@ async fn a_refusal_under_another_tag_is_rolled_back_whole() {
 async fn retry_after_is_the_longest_over_all_tags() {
     let rig = Rig::embedded();
     for (one, other) in PAIRS {
-        let limits = [Limit::new("short", one, window(1, 10_000)), Limit::new("long", other, window(1, 60_000))];
+        let limits = [
+            Limit::new("short", one, window(1, 10_000)),
+            Limit::new("long", other, window(1, 60_000)),
+        ];
         assert!(rig.outcome(&limits).await.admitted);
         let outcome = refused(rig.take(&limits).await);
         assert_eq!(outcome.retry_after_us(&limits), Some(60 * SECOND_US), "{one} {other}");
@@ -93,11 +107,19 @@ async fn a_cost_that_is_only_looked_at_is_judged_by_its_size() {
     let rig = Rig::embedded();
     for (one, other) in PAIRS {
         let full = daily("full", one, 1);
-        assert!(rig.outcome(&[full.clone(), Limit { cost: 6, ..daily("big", other, 10) }]).await.admitted);
+        assert!(
+            rig.outcome(&[full.clone(), Limit { cost: 6, ..daily("big", other, 10) }])
+                .await
+                .admitted
+        );
         for (cost, fits) in [(4, true), (5, false), (11, false)] {
             let limits = [full.clone(), Limit { cost, ..daily("big", other, 10) }];
             let outcome = refused(rig.take(&limits).await);
-            assert_eq!((outcome.limits[1].fits, outcome.limits[1].remaining), (fits, 4), "{one} {other} {cost}");
+            assert_eq!(
+                (outcome.limits[1].fits, outcome.limits[1].remaining),
+                (fits, 4),
+                "{one} {other} {cost}"
+            );
             let waits = (cost == 5).then_some(86_400 * SECOND_US);
             assert_eq!(outcome.limits[1].retry_after_us, waits, "{one} {other} {cost}");
         }
@@ -108,7 +130,8 @@ async fn a_cost_that_is_only_looked_at_is_judged_by_its_size() {
 fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
     let rig = Rig::embedded();
     for round in 0..100 {
-        let limits = [daily("a", &format!("one {round}"), 1), daily("b", &format!("other {round}"), 1)];
+        let limits =
+            [daily("a", &format!("one {round}"), 1), daily("b", &format!("other {round}"), 1)];
         let start = Barrier::new(8);
         let admitted = std::thread::scope(|threads| {
             let takers: Vec<_> = (0..8)
@@ -117,13 +140,18 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
                     threads.spawn(move || {
                         // Half of them name the limits the other way round.
                         limits.rotate_left(taker % 2);
-                        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                        let runtime =
+                            tokio::runtime::Builder::new_current_thread().build().unwrap();
                         start.wait();
                         runtime.block_on(rig.outcome(&limits)).admitted
                     })
                 })
                 .collect();
-            takers.into_iter().map(|taker| taker.join().unwrap()).filter(|admitted| *admitted).count()
+            takers
+                .into_iter()
+                .map(|taker| taker.join().unwrap())
+                .filter(|admitted| *admitted)
+                .count()
         });
         assert_eq!(admitted, 1, "round {round}");
     }
@@ -133,10 +161,17 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
 async fn an_amount_or_a_burst_of_zero_refuses_for_ever_and_asks_no_counter() {
     let rig = Rig::embedded();
     let rate = Rate { amount: 0, per_ms: 1_000 };
-    let closed =
-        [window(0, 1_000), Algorithm::Gcra { burst: 5, rate }, Algorithm::TokenBucket { burst: 0, rate: Rate { amount: 5, ..rate } }];
+    let closed = [
+        window(0, 1_000),
+        Algorithm::Gcra { burst: 5, rate },
+        Algorithm::TokenBucket { burst: 0, rate: Rate { amount: 5, ..rate } },
+    ];
     for algorithm in closed {
-        let limits = [daily("open", "k", 3), Limit::new("closed", "k", algorithm), Limit { cost: 4, ..daily("small", "k", 3) }];
+        let limits = [
+            daily("open", "k", 3),
+            Limit::new("closed", "k", algorithm),
+            Limit { cost: 4, ..daily("small", "k", 3) },
+        ];
         let outcome = refused(rig.take(&limits).await);
         assert_eq!(outcome.retry_after_us(&limits), None);
         assert_eq!(
@@ -155,7 +190,8 @@ async fn an_amount_or_a_burst_of_zero_refuses_for_ever_and_asks_no_counter() {
 #[tokio::test]
 async fn a_shadow_counts_what_it_would_refuse_and_is_charged_only_with_all_others() {
     let rig = Rig::embedded();
-    let (seen, open, full) = (shadow(daily("seen", "k", 2)), daily("open", "k", 9), daily("full", "k", 0));
+    let (seen, open, full) =
+        (shadow(daily("seen", "k", 2)), daily("open", "k", 9), daily("full", "k", 0));
     for _ in 0..3 {
         drop(granted(rig.take(&[seen.clone(), open.clone()]).await));
     }
@@ -176,12 +212,17 @@ async fn each_refund_answers_to_its_own_endings() {
         (Refund::BySettle, [3, 3, 3, 3]),
     ];
     for (refund, left) in table {
-        for (ending, left) in [Completed, Unsent, UpstreamFailed, ClientGone].into_iter().zip(left) {
+        for (ending, left) in [Completed, Unsent, UpstreamFailed, ClientGone].into_iter().zip(left)
+        {
             let rig = Rig::embedded();
             let limit = refunded(Limit { cost: 2, ..daily("l", "k", 5) }, refund);
             let beside = daily("beside", "k", 5);
             granted(rig.take(&[limit.clone(), beside.clone()]).await).1.settle(ending, &[]);
-            assert_eq!((rig.remaining(&limit).await, rig.remaining(&beside).await), (left, 4), "{refund:?} {ending:?}");
+            assert_eq!(
+                (rig.remaining(&limit).await, rig.remaining(&beside).await),
+                (left, 4),
+                "{refund:?} {ending:?}"
+            );
         }
     }
 }
@@ -200,14 +241,22 @@ fn adjustment(units: i64) -> Adjustment {
 
 #[tokio::test]
 async fn a_policy_gives_back_at_most_what_was_taken_and_charges_what_fits() {
-    for (units, left) in [(-1, 13), (-4, 16), (-5, 16), (-(1 << 31), 16), (0, 12), (3, 9), (12, 0), (13, 12)] {
+    for (units, left) in
+        [(-1, 13), (-4, 16), (-5, 16), (-(1 << 31), 16), (0, 12), (3, 9), (12, 0), (13, 12)]
+    {
         let rig = Rig::embedded();
         let limit = refunded(Limit { cost: 4, ..daily("l", "k", 20) }, Refund::BySettle);
         // What another request took is not this one's to give back.
         drop(granted(rig.take(std::slice::from_ref(&limit)).await));
-        granted(rig.take(std::slice::from_ref(&limit)).await).1.settle(Ending::Completed, &[adjustment(units)]);
+        granted(rig.take(std::slice::from_ref(&limit)).await)
+            .1
+            .settle(Ending::Completed, &[adjustment(units)]);
         assert_eq!(rig.remaining(&limit).await, left, "{units}");
-        assert_eq!(rig.count(names::SETTLES_FAILED, &["charge_refused"]), u64::from(units == 13), "{units}");
+        assert_eq!(
+            rig.count(names::SETTLES_FAILED, &["charge_refused"]),
+            u64::from(units == 13),
+            "{units}"
+        );
     }
 }
 
@@ -215,8 +264,12 @@ async fn a_policy_gives_back_at_most_what_was_taken_and_charges_what_fits() {
 async fn adjustments_that_cannot_be_are_counted_and_change_nothing() {
     let rig = Rig::embedded();
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 10) }, Refund::Unsent);
-    let wrong =
-        [adjustment(-1), adjustment((1 << 31) + 1), adjustment(i64::MIN), Adjustment { limit: "other".into(), change: Change::Units(1) }];
+    let wrong = [
+        adjustment(-1),
+        adjustment((1 << 31) + 1),
+        adjustment(i64::MIN),
+        Adjustment { limit: "other".into(), change: Change::Units(1) },
+    ];
     granted(rig.take(std::slice::from_ref(&limit)).await).1.settle(Ending::Completed, &wrong);
     assert_eq!(rig.remaining(&limit).await, 6);
     assert_eq!(rig.count(names::POLICY_ERRORS, &["public", "answer"]), wrong.len() as u64);
@@ -242,7 +295,8 @@ async fn giving_back_after_a_refill_never_yields_a_second_burst() {
 #[tokio::test]
 async fn a_period_edited_applies_at_once_and_an_amount_edited_keeps_the_counter() {
     let rig = Rig::embedded();
-    let limit = |amount, per_ms| Limit { cost: 100, ..Limit::new("l", "k", window(amount, per_ms)) };
+    let limit =
+        |amount, per_ms| Limit { cost: 100, ..Limit::new("l", "k", window(amount, per_ms)) };
     let hourly = limit(100, 3_600_000);
     drop(granted(rig.take(std::slice::from_ref(&hourly)).await));
     refused(rig.take(std::slice::from_ref(&hourly)).await);
@@ -261,7 +315,11 @@ async fn a_full_engine_follows_the_fallback_and_charges_no_other_tag() {
         let rig = Rig::new(&settings, None);
         let limits = [daily("a", one, 5), daily("b", other, 5)];
         assert!(matches!(rig.take(&limits).await, Take::Unavailable));
-        assert_eq!((rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await), (5, 5), "{one} {other}");
+        assert_eq!(
+            (rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await),
+            (5, 5),
+            "{one} {other}"
+        );
 
         let open = Rig { scope: scope("public", Fallback::Allow), ..rig };
         let (outcome, grant) = granted(open.take(&limits).await);
@@ -277,7 +335,9 @@ async fn what_a_worker_remembers_is_bounded_and_a_new_scope_is_not_taken_for_an_
     let space = |scope: &Arc<Scope>, limit: &str| {
         let algorithm = window(1, 1_000);
         local::with(&rig.limiter.shared, |local| {
-            local.scope(scope, |known| known.space(scope, limit, &algorithm, &rig.limiter.shared).text.clone())
+            local.scope(scope, |known| {
+                known.space(scope, limit, &algorithm, &rig.limiter.shared).text.clone()
+            })
         })
     };
     for name in 0..5_000 {
@@ -312,7 +372,8 @@ fn names_of_scopes_do_not_meet() {
     assert_ne!(Scope::name_of("p%40r", None), Scope::name_of("p@r", None));
 }
 
-/// What is prepared of a plan holds for one limiter and for the scopes of one name, and is prepared anew where there are more of them than are kept.
+/// What is prepared of a plan holds for one limiter and for the scopes of one name, and is prepared
+/// anew where there are more of them than are kept.
 #[tokio::test]
 async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_each() {
     let rigs = [Rig::embedded(), Rig::new(&in_memory(), Some("secret"))];
@@ -323,7 +384,8 @@ async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_ea
                 // Two of each name, as the routes have that share a policy's counters.
                 for admits in [admits, false] {
                     let scope = scope(&format!("s{name}"), Fallback::Deny);
-                    let admitted = matches!(rig.limiter.take(&scope, &plan).await, Take::Granted(..));
+                    let admitted =
+                        matches!(rig.limiter.take(&scope, &plan).await, Take::Granted(..));
                     assert_eq!(admitted, admits, "s{name}");
                 }
             }
@@ -339,7 +401,9 @@ fn threads_that_share_a_plan_share_its_counters() {
     let admitted = std::thread::scope(|threads| {
         let take = || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let admitted = |_: &u32| matches!(runtime.block_on(rig.limiter.take(&rig.scope, &plan)), Take::Granted(..));
+            let admitted = |_: &u32| {
+                matches!(runtime.block_on(rig.limiter.take(&rig.scope, &plan)), Take::Granted(..))
+            };
             (0..1_000).filter(admitted).count()
         };
         let threads: Vec<_> = (0..4).map(|_| threads.spawn(take)).collect();

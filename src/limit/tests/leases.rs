@@ -1,4 +1,5 @@
-//! Places in flight: held as long as the request is, on both engines, whatever becomes of it; on Redis as leases.
+//! Places in flight: held as long as the request is, on both engines, whatever becomes of it; on
+//! Redis as leases.
 
 use super::super::Ending;
 use super::super::keys::PlanDigests;
@@ -29,7 +30,14 @@ fn ends(server: &mut Server) -> Vec<u64> {
 }
 
 fn now_ms(server: &mut Server) -> u64 {
-    server.command(&["EVAL", "local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000)", "0"]).parse().unwrap()
+    server
+        .command(&[
+            "EVAL",
+            "local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000)",
+            "0",
+        ])
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test]
@@ -38,7 +46,9 @@ async fn a_place_is_free_again_however_the_request_ends() {
     for rig in Rig::both(&server, &patient()) {
         for refund in [Refund::Never, Refund::Unsent, Refund::UpstreamError, Refund::BySettle] {
             let limit = refunded(places(1), refund);
-            let endings = [Ending::Completed, Ending::Unsent, Ending::UpstreamFailed, Ending::ClientGone].map(Some);
+            let endings =
+                [Ending::Completed, Ending::Unsent, Ending::UpstreamFailed, Ending::ClientGone]
+                    .map(Some);
             for ending in endings.into_iter().chain([None]) {
                 let grant = rig.grant(&limit).await;
                 assert!(!rig.admits(&limit).await, "{} {ending:?}: it is taken", rig.name());
@@ -102,11 +112,17 @@ fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
         loop {
             let before = now_ms(&mut server);
             let admitted = alive.admits(&limit).await;
-            assert!(!admitted || now_ms(&mut server) >= lease_ends, "while the lease stands nobody else gets the place");
+            assert!(
+                !admitted || now_ms(&mut server) >= lease_ends,
+                "while the lease stands nobody else gets the place"
+            );
             if admitted {
                 break;
             }
-            assert!(before < lease_ends + 1 && began.elapsed() < PATIENCE, "the lease is over at {lease_ends}, it is {before}");
+            assert!(
+                before < lease_ends + 1 && began.elapsed() < PATIENCE,
+                "the lease is over at {lease_ends}, it is {before}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
@@ -115,7 +131,8 @@ fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
 #[tokio::test]
 async fn renewals_that_fail_are_counted_and_the_next_one_holds_the_place() {
     let mut server = Server::start();
-    let settings = RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
+    let settings =
+        RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
     let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
     let limit = places(1);
     let grant = rig.grant(&limit).await;
@@ -159,7 +176,8 @@ async fn a_place_that_is_let_go_of_while_it_is_renewed_is_free_afterwards() {
 #[tokio::test]
 async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
     let mut server = Server::start();
-    let settings = RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
+    let settings =
+        RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
     let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
     let limit = places(1);
     // The connection and the script are there before Redis is held.
@@ -182,7 +200,10 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
     while now_ms(&mut server) < lease_ends {
         let admitted = other.admits(&limit).await;
         assert!(!admitted || now_ms(&mut server) >= lease_ends);
-        assert!(ends(&mut server).first().is_none_or(|ends| *ends == lease_ends) || admitted, "nobody renews it");
+        assert!(
+            ends(&mut server).first().is_none_or(|ends| *ends == lease_ends) || admitted,
+            "nobody renews it"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     other.limiter.drain(PATIENCE).await;
@@ -197,8 +218,16 @@ const FROZEN_PLACES: usize = 4_200;
 async fn places_are_renewed_while_another_shard_does_not_answer() {
     let cluster = Cluster::start(0);
     let (deadline, lease) = (Duration::from_millis(300), Duration::from_millis(1_500));
-    let settings = RedisSettings { nodes: cluster.addresses(), mode: RedisMode::Cluster, deadline, ..redis_settings(0) };
-    let rig = Rig::with(&EngineSettings::Redis(settings), Settings { deadline, lease, ..Settings::default() });
+    let settings = RedisSettings {
+        nodes: cluster.addresses(),
+        mode: RedisMode::Cluster,
+        deadline,
+        ..redis_settings(0)
+    };
+    let rig = Rig::with(
+        &EngineSettings::Redis(settings),
+        Settings { deadline, lease, ..Settings::default() },
+    );
     let began = monotonic();
     while rig.limiter.shared.engine.ping().await.is_err() {
         assert!(began.elapsed() < PATIENCE);
@@ -209,7 +238,8 @@ async fn places_are_renewed_while_another_shard_does_not_answer() {
     };
     let keys: Vec<String> = (0..100).map(|key| format!("k{key}")).collect();
     let [frozen, well] = [0, 1].map(|node| keys.iter().find(|key| on(node, key)).unwrap());
-    let places = |key: &str, amount| Limit::new("in-flight", key, Algorithm::Concurrency { amount });
+    let places =
+        |key: &str, amount| Limit::new("in-flight", key, Algorithm::Concurrency { amount });
     let mut held = Vec::new();
     for _ in 0..20 {
         held.push(rig.grant(&places(well, 20)).await);

@@ -1,4 +1,5 @@
-//! The limiter through its door: on the embedded engine under a virtual clock, and on a real Redis where its calls take time or fail.
+//! The limiter through its door: on the embedded engine under a virtual clock, and on a real Redis
+//! where its calls take time or fail.
 
 mod embedded;
 mod leases;
@@ -15,8 +16,13 @@ use std::time::Duration;
 
 use super::{Limiter, Scope, Settings, Take};
 use crate::clock::Clock;
-use crate::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings};
-use crate::plan::{Adjustment, Algorithm, Alignment, Change, Enforcement, Fallback, Limit, LimitOutcome, Outcome, Plan, Rate, Refund};
+use crate::engine::{
+    EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings,
+};
+use crate::plan::{
+    Adjustment, Algorithm, Alignment, Change, Enforcement, Fallback, Limit, LimitOutcome, Outcome,
+    Plan, Rate, Refund,
+};
 use crate::telemetry::{Metrics, names};
 
 const SECOND_US: u64 = 1_000_000;
@@ -53,12 +59,21 @@ impl Rig {
         let metrics = Metrics::new(1);
         let engine = Arc::new(Engine::build(engine, clock.clone(), &metrics).unwrap());
         let limiter = Limiter::new(settings, engine, metrics.clone());
-        Self { limiter, metrics, clock, scope: scope("public", Fallback::Deny), asked: std::sync::atomic::AtomicBool::new(false) }
+        Self {
+            limiter,
+            metrics,
+            clock,
+            scope: scope("public", Fallback::Deny),
+            asked: std::sync::atomic::AtomicBool::new(false),
+        }
     }
 
     /// One on each engine, with these settings.
     fn both(server: &redis_server::Server, settings: &Settings) -> [Self; 2] {
-        [Self::with(&in_memory(), settings.clone()), Self::with(&on_redis(server.port), settings.clone())]
+        [
+            Self::with(&in_memory(), settings.clone()),
+            Self::with(&on_redis(server.port), settings.clone()),
+        ]
     }
 
     /// The proxy's own clock, which names a calendar's periods.
@@ -81,7 +96,8 @@ impl Rig {
 
     async fn take(&self, limits: &[Limit]) -> Take {
         if !self.asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            // On a loaded machine a first connection may take longer than a proxy waits for one: these tests are not about that.
+            // On a loaded machine a first connection may take longer than a proxy waits for one:
+            // these tests are not about that.
             for _ in 0..3 {
                 if self.limiter.shared.engine.ping().await.is_ok() {
                     break;

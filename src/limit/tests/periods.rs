@@ -13,17 +13,34 @@ fn quota(name: &str, amount: u64, calendar: Calendar) -> Limit {
 
 fn calendars() -> [Calendar; 4] {
     let utc = TimeZone::utc;
-    [Calendar::Hour(utc()), Calendar::Day(utc()), Calendar::Week(utc()), Calendar::Month { time_zone: utc(), anchor_day: 1 }]
+    [
+        Calendar::Hour(utc()),
+        Calendar::Day(utc()),
+        Calendar::Week(utc()),
+        Calendar::Month { time_zone: utc(), anchor_day: 1 },
+    ]
 }
 
 /// How far a proxy's clock may be off.
-const OFF_US: [i64; 7] = [-800 * 24 * HOUR_US, -31 * 24 * HOUR_US, -HOUR_US, 0, HOUR_US, 31 * 24 * HOUR_US, 800 * 24 * HOUR_US];
+const OFF_US: [i64; 7] = [
+    -800 * 24 * HOUR_US,
+    -31 * 24 * HOUR_US,
+    -HOUR_US,
+    0,
+    HOUR_US,
+    31 * 24 * HOUR_US,
+    800 * 24 * HOUR_US,
+];
 
 #[tokio::test]
 async fn a_proxy_whose_clock_is_off_decides_by_the_stores_time() {
     let server = Server::start();
     for off_us in OFF_US {
-        let believed = |rig: &Rig| Clock::virtual_at(off_us + if rig.name() == "redis" { Clock::system().wall_us() } else { START_US });
+        let believed = |rig: &Rig| {
+            Clock::virtual_at(
+                off_us + if rig.name() == "redis" { Clock::system().wall_us() } else { START_US },
+            )
+        };
         for rig in Rig::both(&server, &patient()) {
             let clock = believed(&rig);
             let rig = rig.believing(clock);
@@ -32,7 +49,8 @@ async fn a_proxy_whose_clock_is_off_decides_by_the_stores_time() {
                 let seen = shadow(Limit { name: "seen".into(), ..limit.clone() });
                 let refunds = refunded(limit, Refund::Unsent);
                 for (back, left) in [(true, 2), (false, 2), (false, 1), (false, 0)] {
-                    let (outcome, grant) = granted(rig.take(&[refunds.clone(), seen.clone()]).await);
+                    let (outcome, grant) =
+                        granted(rig.take(&[refunds.clone(), seen.clone()]).await);
                     assert_eq!(remaining(&outcome)[0], left, "{} {off_us} {refunds:?}", rig.name());
                     grant.settle(if back { Ending::Unsent } else { Ending::Completed }, &[]);
                     rig.limiter.drain(PATIENCE).await;
@@ -50,7 +68,10 @@ async fn what_is_charged_later_is_charged_by_the_stores_time_too() {
     for off_us in OFF_US {
         for rig in Rig::both(&server, &patient()) {
             let rig = rig.believing(Clock::virtual_at(START_US + off_us));
-            let limit = Limit { key: format!("{off_us}"), ..quota("l", 9, Calendar::Hour(TimeZone::utc())) };
+            let limit = Limit {
+                key: format!("{off_us}"),
+                ..quota("l", 9, Calendar::Hour(TimeZone::utc()))
+            };
             let more = Adjustment { limit: "l".into(), change: Change::Units(3) };
             rig.grant(&limit).await.settle(Ending::Completed, &[more]);
             rig.limiter.drain(PATIENCE).await;
@@ -77,9 +98,17 @@ async fn unconditional_counts_and_shows_and_never_refuses() {
     let server = Server::start();
     for rig in Rig::both(&server, &patient()) {
         let calendar = Calendar::Day(TimeZone::utc());
-        let limit = Limit { cost: 2, ..Limit::new("q", "k", Algorithm::Quota { amount: 5, calendar, conditional: false }) };
+        let limit = Limit {
+            cost: 2,
+            ..Limit::new("q", "k", Algorithm::Quota { amount: 5, calendar, conditional: false })
+        };
         for left in [3, 1, 0, 0] {
-            assert_eq!(remaining(&granted(rig.take(std::slice::from_ref(&limit)).await).0), [left], "{}", rig.name());
+            assert_eq!(
+                remaining(&granted(rig.take(std::slice::from_ref(&limit)).await).0),
+                [left],
+                "{}",
+                rig.name()
+            );
         }
         let none = Algorithm::Quota { amount: 0, calendar: Calendar::Forever, conditional: false };
         assert!(rig.admits(&Limit::new("none", "k", none)).await);

@@ -17,11 +17,13 @@ pub(super) async fn in_mid_take<'a>(
     rig: &'a Rig,
     limits: &[Limit],
 ) -> Pin<Box<dyn Future<Output = Take> + Send + 'a>> {
-    // A connection and the scripts are there before Redis is held: what waits then is the take itself.
+    // A connection and the scripts are there before Redis is held: what waits then is the take
+    // itself.
     rig.outcome(&[Limit { name: "warm".into(), ..limits[0].clone() }]).await;
     server.hold();
     let plan = plan(limits);
-    let mut take: Pin<Box<dyn Future<Output = Take> + Send>> = Box::pin(async move { rig.limiter.take(&rig.scope, &plan).await });
+    let mut take: Pin<Box<dyn Future<Output = Take> + Send>> =
+        Box::pin(async move { rig.limiter.take(&rig.scope, &plan).await });
     let began = monotonic();
     while server.held() == 0 {
         assert!(began.elapsed() < PATIENCE, "the take was never sent");
@@ -89,7 +91,11 @@ async fn a_roll_back_is_whole_though_its_request_is_gone() {
         assert!(taken.admitted);
         rig.limiter.drain(PATIENCE).await;
         assert_eq!(rig.remaining(&open).await, 5, "{pair:?}");
-        assert!(!server.keys().iter().any(|key| key.contains("open")), "{pair:?}: {:?}", server.keys());
+        assert!(
+            !server.keys().iter().any(|key| key.contains("open")),
+            "{pair:?}: {:?}",
+            server.keys()
+        );
     }
 }
 
@@ -105,7 +111,11 @@ async fn refused_requests_drain_no_bucket_that_others_share() {
     let server = Server::start();
     let rig = Arc::new(Rig::redis(server.port));
     for pair in [["a", "b"], ["b", "a"]] {
-        let shared = Limit::new("shared", pair[0], Algorithm::Gcra { burst: 1_000, rate: Rate { amount: 1_000, per_ms: 1_000 } });
+        let shared = Limit::new(
+            "shared",
+            pair[0],
+            Algorithm::Gcra { burst: 1_000, rate: Rate { amount: 1_000, per_ms: 1_000 } },
+        );
         let own = daily("own", pair[1], 1);
         assert!(rig.outcome(&[shared.clone(), own.clone()]).await.admitted);
         while rig.remaining(&shared).await < 1_000 {
@@ -138,7 +148,11 @@ async fn refusals_under_another_tag_leave_no_key() {
             let limits = [daily("key", &format!("made-up-{key}"), 5), address.clone()];
             assert!(!rig.outcome(&limits).await.admitted);
         }
-        let keys = if rig.name() == "redis" { server.keys().len() as i64 } else { rig.metrics.gauge(names::EMBEDDED_KEYS).get() };
+        let keys = if rig.name() == "redis" {
+            server.keys().len() as i64
+        } else {
+            rig.metrics.gauge(names::EMBEDDED_KEYS).get()
+        };
         assert_eq!(keys, 1, "{}", rig.name());
     }
 }
@@ -148,11 +162,15 @@ async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
     let server = Server::start();
     let rig = Arc::new(Rig::redis(server.port));
     // The second limit, the smaller one, makes some refuse and roll back.
-    let limits = [("a", 400), ("b", 100)].map(|(key, amount)| refunded(daily(key, key, amount), Refund::Unsent));
+    let limits = [("a", 400), ("b", 100)]
+        .map(|(key, amount)| refunded(daily(key, key, amount), Refund::Unsent));
     let (mut kept, mut dropped) = (0, 0);
     for _ in 0..40 {
-        let requests: Vec<_> =
-            (0..16).map(|request| tokio::spawn(perhaps_dropped(Arc::clone(&rig), limits.clone(), request % 2 == 0))).collect();
+        let requests: Vec<_> = (0..16)
+            .map(|request| {
+                tokio::spawn(perhaps_dropped(Arc::clone(&rig), limits.clone(), request % 2 == 0))
+            })
+            .collect();
         for request in requests {
             match request.await.unwrap() {
                 Some(Take::Granted(..)) => kept += 1,
@@ -162,7 +180,10 @@ async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
         }
     }
     rig.limiter.drain(PATIENCE).await;
-    assert_eq!([rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await], [400 - kept, 100 - kept]);
+    assert_eq!(
+        [rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await],
+        [400 - kept, 100 - kept]
+    );
     assert!(kept > 0 && dropped > 0, "{kept} kept, {dropped} dropped");
     assert!(rig.count(names::LIMIT_REFUSALS, &["public", "b"]) > 0);
 }
@@ -207,11 +228,15 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
                 let (start, port) = (&start, server.port);
                 // Each is a proxy of its own, with its own engine and connection.
                 threads.spawn(move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     let rig = Rig::redis(port);
                     runtime.block_on(rig.outcome(&[daily("warm", "k", 100)]));
                     std::array::from_fn(|round| {
-                        let mut limits = [daily("a", &format!("one {round}"), 1), daily("b", &format!("other {round}"), 1)];
+                        let mut limits = [
+                            daily("a", &format!("one {round}"), 1),
+                            daily("b", &format!("other {round}"), 1),
+                        ];
                         limits.rotate_left(taker % 2);
                         start.wait();
                         runtime.block_on(rig.outcome(&limits)).admitted
@@ -230,7 +255,8 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
 async fn a_counters_name_holds_the_digests_and_what_it_belongs_to() {
     let mut server = Server::start();
     let rig = Rig { scope: scope("{x}", Fallback::Deny), ..Rig::redis(server.port) };
-    let limits = [daily("l", "a\0{b}", 1), Limit { tag: Some("}{".into()), ..daily("m", "a\0{b}", 1) }];
+    let limits =
+        [daily("l", "a\0{b}", 1), Limit { tag: Some("}{".into()), ..daily("m", "a\0{b}", 1) }];
     assert!(rig.outcome(&limits).await.admitted);
     let digests = &rig.limiter.shared.digests;
     let (key, tag) = (digests.of(&[b"a\0{b}"]), digests.of(&[b"}{"]));
@@ -262,7 +288,9 @@ async fn settling_is_queued_and_a_drain_waits_for_it() {
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 100) }, Refund::BySettle);
     for units in [-3, -1, 5, 200] {
         let adjustment = Adjustment { limit: "l".into(), change: Change::Units(units) };
-        granted(rig.take(std::slice::from_ref(&limit)).await).1.settle(Ending::Completed, &[adjustment]);
+        granted(rig.take(std::slice::from_ref(&limit)).await)
+            .1
+            .settle(Ending::Completed, &[adjustment]);
     }
     rig.limiter.drain(PATIENCE).await;
     assert_eq!(rig.remaining(&limit).await, 100 - 16 + 4 - 5);
@@ -275,7 +303,8 @@ async fn a_dead_store_denies_or_lets_through_uncounted_as_the_limits_say() {
     let rig = Rig::redis(free_port());
     let limit = daily("l", "k", 5);
     assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
-    let stricter = [limit.clone(), Limit { on_store_error: Some(Fallback::Deny), ..daily("m", "k", 5) }];
+    let stricter =
+        [limit.clone(), Limit { on_store_error: Some(Fallback::Deny), ..daily("m", "k", 5) }];
     let rig = Rig { scope: scope("public", Fallback::Allow), ..rig };
     assert!(matches!(rig.take(&stricter).await, Take::Unavailable));
     assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 0);
@@ -309,7 +338,13 @@ async fn what_a_dead_store_does_not_settle_is_counted() {
     drop(server);
     grant.settle(Ending::Unsent, &[Adjustment { limit: "l".into(), change: Change::Units(1) }]);
     rig.limiter.drain(PATIENCE).await;
-    assert_eq!((rig.count(names::SETTLES_FAILED, &["give_back"]), rig.count(names::SETTLES_FAILED, &["charge"])), (1, 1));
+    assert_eq!(
+        (
+            rig.count(names::SETTLES_FAILED, &["give_back"]),
+            rig.count(names::SETTLES_FAILED, &["charge"])
+        ),
+        (1, 1)
+    );
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! One real redis-server on a free port, stopped by Drop, with a plain connection of its own for what a test does behind the limiter's back.
+//! One real redis-server on a free port, stopped by Drop, with a plain connection of its own for
+//! what a test does behind the limiter's back.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +23,17 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--dir",
+            ])
             .arg(folder.path())
             .stdout(Stdio::null())
             .spawn()
@@ -31,7 +42,9 @@ impl Server {
         let control = loop {
             match TcpStream::connect(("127.0.0.1", port)) {
                 Ok(stream) => break BufReader::new(stream),
-                Err(error) => assert!(began.elapsed() < PATIENCE, "redis-server does not answer: {error}"),
+                Err(error) => {
+                    assert!(began.elapsed() < PATIENCE, "redis-server does not answer: {error}")
+                }
             }
             std::thread::sleep(Duration::from_millis(5));
         };
@@ -39,7 +52,8 @@ impl Server {
         Self { child, port, control, _folder: folder }
     }
 
-    /// Sends a command and returns its reply, a status, a number or a text, without its first character.
+    /// Sends a command and returns its reply, a status, a number or a text, without its first
+    /// character.
     pub(super) fn command(&mut self, words: &[&str]) -> String {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
@@ -63,7 +77,10 @@ impl Server {
 
     /// How many connections wait because of [`Server::hold`].
     pub(super) fn held(&mut self) -> usize {
-        self.command(&["CLIENT", "LIST"]).lines().filter(|client| client.contains(" flags=b ")).count()
+        self.command(&["CLIENT", "LIST"])
+            .lines()
+            .filter(|client| client.contains(" flags=b "))
+            .count()
     }
 
     pub(super) fn release(&mut self) {
@@ -72,7 +89,8 @@ impl Server {
 
     /// Every key's name.
     pub(super) fn keys(&mut self) -> Vec<String> {
-        let text = self.command(&["EVAL", "return table.concat(redis.call('KEYS', '*'), '\\n')", "0"]);
+        let text =
+            self.command(&["EVAL", "return table.concat(redis.call('KEYS', '*'), '\\n')", "0"]);
         text.lines().map(str::to_owned).collect()
     }
 }

@@ -20,16 +20,32 @@ enum Store {
 }
 
 fn store() -> impl Strategy<Value = Store> {
-    prop_oneof![Just(Store::Fits), Just(Store::Refuses), Just(Store::Fails(Ran::No)), Just(Store::Fails(Ran::Unknown))]
+    prop_oneof![
+        Just(Store::Fits),
+        Just(Store::Refuses),
+        Just(Store::Fails(Ran::No)),
+        Just(Store::Fails(Ran::Unknown))
+    ]
 }
 
 fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
     let space = Arc::new(Space { text: String::new(), digest: 0 });
-    Cell { program: &PROGRAM, key: Key { tag, key: 0, space }, unit_us: 1, shadow, cost, numbers: [9, 1, 9, 0, 0, 0], member: 0 }
+    Cell {
+        program: &PROGRAM,
+        key: Key { tag, key: 0, space },
+        unit_us: 1,
+        shadow,
+        cost,
+        numbers: [9, 1, 9, 0, 0, 0],
+        member: 0,
+    }
 }
 
 fn limit(cost: u64) -> Limit {
-    Limit { cost, ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }) }
+    Limit {
+        cost,
+        ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } })
+    }
 }
 
 /// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never
@@ -38,8 +54,15 @@ fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
     if let Store::Fails(ran) = store {
         return Err(EngineError { cause: Cause::Timeout, ran });
     }
-    let fits = |cell: &Cell| if cell.shadow { cell.cost.is_multiple_of(2) } else { store == Store::Fits };
-    let reply = |cell: &Cell| CellReply { fits: fits(cell), remaining: 5, retry_units: None, reset_units: 0, outside: false };
+    let fits =
+        |cell: &Cell| if cell.shadow { cell.cost.is_multiple_of(2) } else { store == Store::Fits };
+    let reply = |cell: &Cell| CellReply {
+        fits: fits(cell),
+        remaining: 5,
+        retry_units: None,
+        reset_units: 0,
+        outside: false,
+    };
     let admitted = cells.iter().all(|cell| cell.shadow || fits(cell));
     Ok(Taken { at_us: 7, admitted, cells: cells.iter().map(reply).collect() })
 }
@@ -144,7 +167,8 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
     loop {
         match round.next() {
             Step::Look => {
-                let looks: Vec<_> = round.looks().into_iter().map(|(at, cells)| (at, cells.clone())).collect();
+                let looks: Vec<_> =
+                    round.looks().into_iter().map(|(at, cells)| (at, cells.clone())).collect();
                 for (at, cells) in looks {
                     steps.push(("look", cells[0].key.tag, cells.len()));
                     round.looked(at, answer(&cells, Store::Fits), |_, _| None);
@@ -167,17 +191,27 @@ fn what_is_given_back_goes_the_way_it_came() {
     let looks = [("look", 2, 1), ("look", 3, 1)];
     let takes = [("take", 1, 2), ("take", 2, 1), ("take", 3, 1)];
     assert_eq!(steps(0), [&looks[..], &takes].concat());
-    assert_eq!(steps(1), [&looks[..], &takes[..1]].concat(), "the first take refuses without a trace");
-    assert_eq!(steps(3), [&looks[..], &takes, &[("give back", 2, 1), ("give back", 1, 2)]].concat());
+    assert_eq!(
+        steps(1),
+        [&looks[..], &takes[..1]].concat(),
+        "the first take refuses without a trace"
+    );
+    assert_eq!(
+        steps(3),
+        [&looks[..], &takes, &[("give back", 2, 1), ("give back", 1, 2)]].concat()
+    );
 }
 
 #[test]
 fn a_tag_that_is_asked_last_comes_after_all_others() {
     let mut calls = Calls::default();
-    for (tag, last, place) in [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)] {
+    for (tag, last, place) in
+        [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)]
+    {
         calls.add(cell(tag, false, 1), place, last);
     }
-    let order: Vec<(u128, &[u8])> = calls.0.iter().map(|call| (call.tag, &call.places[..])).collect();
+    let order: Vec<(u128, &[u8])> =
+        calls.0.iter().map(|call| (call.tag, &call.places[..])).collect();
     assert_eq!(order, [(2, &[3][..]), (3, &[2][..]), (1, &[0, 1, 4][..])]);
     assert_eq!(calls.cell(3).map(|cell| cell.key.tag), Some(2));
     assert!(calls.cell(5).is_none());
@@ -188,7 +222,13 @@ fn a_tag_that_is_asked_last_comes_after_all_others() {
 #[test]
 fn what_lies_outside_is_told_again_once() {
     let outside = |cells: &Cells, which: usize| {
-        let reply = |place| CellReply { fits: place != which, remaining: 5, retry_units: None, reset_units: 0, outside: place == which };
+        let reply = |place| CellReply {
+            fits: place != which,
+            remaining: 5,
+            retry_units: None,
+            reset_units: 0,
+            outside: place == which,
+        };
         Ok(Taken { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
     };
     // The one that is outside may be a shadow: it refuses nobody, and is asked again all the same.
@@ -205,8 +245,11 @@ fn what_lies_outside_is_told_again_once() {
         }
         assert_eq!(numbers, [[9, 9], [9, 78]]);
         assert_eq!(round.verdict(), if denies { Verdict::Unavailable } else { Verdict::Admitted });
-        let (mut outcomes, mut charged) = (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
+        let (mut outcomes, mut charged) =
+            (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
         round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);
-        assert!(outcomes.iter().all(|outcome| outcome.degraded) && charged.iter().all(Option::is_none));
+        assert!(
+            outcomes.iter().all(|outcome| outcome.degraded) && charged.iter().all(Option::is_none)
+        );
     }
 }

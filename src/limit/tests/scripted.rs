@@ -7,11 +7,20 @@ use crate::limit::Ending;
 const LOCKOUT: &str = include_str!("../../../examples/scripts/lockout.lua");
 
 fn scripts(text: &str) -> Scripts {
-    Scripts::load(&[ScriptFile { name: "lockout".into(), path: "lockout.lua".into(), text: text.into() }]).unwrap()
+    Scripts::load(&[ScriptFile {
+        name: "lockout".into(),
+        path: "lockout.lua".into(),
+        text: text.into(),
+    }])
+    .unwrap()
 }
 
 fn limiter(engine: &Arc<Engine>, scripts: Scripts) -> Limiter {
-    Limiter::new(Settings { deadline: PATIENCE, scripts, ..Settings::default() }, Arc::clone(engine), Metrics::new(1))
+    Limiter::new(
+        Settings { deadline: PATIENCE, scripts, ..Settings::default() },
+        Arc::clone(engine),
+        Metrics::new(1),
+    )
 }
 
 fn tries(amount: i64) -> Limit {
@@ -22,10 +31,14 @@ fn tries(amount: i64) -> Limit {
 #[tokio::test]
 async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
     let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
-    let engine = Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
+    let engine =
+        Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
     let scope = scope("public", Fallback::Deny);
     let first = limiter(&engine, scripts(LOCKOUT));
-    let left = async |limiter: &Limiter, limit: &Limit| match limiter.take(&scope, &plan(std::slice::from_ref(limit))).await {
+    let left = async |limiter: &Limiter, limit: &Limit| match limiter
+        .take(&scope, &plan(std::slice::from_ref(limit)))
+        .await
+    {
         Take::Granted(outcome, _) => outcome.limits[0].remaining,
         other => panic!("{other:?}"),
     };
@@ -40,7 +53,8 @@ async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
 #[tokio::test]
 async fn what_a_script_took_is_given_back_and_its_retry_is_told() {
     let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
-    let engine = Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
+    let engine =
+        Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
     let (scope, limiter) = (scope("public", Fallback::Deny), limiter(&engine, scripts(LOCKOUT)));
     let limits = plan(&[refunded(tries(2), Refund::Unsent)]);
     let (_, unsent) = granted(limiter.take(&scope, &limits).await);
@@ -58,6 +72,7 @@ async fn a_script_that_is_not_there_is_a_store_error() {
     let rig = Rig::embedded();
     let limits = plan(&[tries(5)]);
     assert!(matches!(rig.limiter.take(&rig.scope, &limits).await, Take::Unavailable));
-    let (outcome, _grant) = granted(rig.limiter.take(&scope("open", Fallback::Allow), &limits).await);
+    let (outcome, _grant) =
+        granted(rig.limiter.take(&scope("open", Fallback::Allow), &limits).await);
     assert!(outcome.limits[0].degraded);
 }

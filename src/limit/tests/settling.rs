@@ -1,4 +1,5 @@
-//! What each algorithm does at a request's end, on both engines: refunds, adjustments, resets; and what a cost of 0 and a shadow do.
+//! What each algorithm does at a request's end, on both engines: refunds, adjustments, resets; and
+//! what a cost of 0 and a shadow do.
 
 use super::super::Ending;
 use super::redis_server::Server;
@@ -18,7 +19,11 @@ pub(super) fn algorithms(amount: u64) -> [Algorithm; 9] {
         Algorithm::SlidingWindowBuckets { rate, buckets: 30 },
         Algorithm::TokenBucket { burst: amount, rate },
         Algorithm::Gcra { burst: amount, rate },
-        Algorithm::Quota { amount, calendar: Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 }, conditional: true },
+        Algorithm::Quota {
+            amount,
+            calendar: Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 },
+            conditional: true,
+        },
         Algorithm::Concurrency { amount },
         Algorithm::LeakyBucket { burst: amount, rate, max_delay_ms: 0 },
     ]
@@ -70,9 +75,16 @@ async fn each_algorithm_refunds_as_its_limit_declares() {
         ] {
             for algorithm in algorithms(20) {
                 let key = format!("{refund:?} {ending:?}");
-                let limit = refunded(Limit { cost: 4, ..Limit::new("l", &key, algorithm.clone()) }, refund);
+                let limit =
+                    refunded(Limit { cost: 4, ..Limit::new("l", &key, algorithm.clone()) }, refund);
                 let left = settled(&rig, &limit, ending, &[]).await;
-                assert_eq!(left, after(&algorithm, back), "{} {key} {}", rig.name(), algorithm.name());
+                assert_eq!(
+                    left,
+                    after(&algorithm, back),
+                    "{} {key} {}",
+                    rig.name(),
+                    algorithm.name()
+                );
             }
         }
     }
@@ -84,7 +96,10 @@ async fn each_algorithm_is_adjusted_up_and_down_or_says_that_it_is_not() {
     for rig in Rig::both(&server, &patient()) {
         for (units, left) in [(-1, 17), (-4, 20), (-9, 20), (3, 13), (16, 0), (17, 16)] {
             for algorithm in algorithms(20) {
-                let limit = refunded(Limit { cost: 4, ..Limit::new("l", format!("{units}"), algorithm.clone()) }, Refund::BySettle);
+                let limit = refunded(
+                    Limit { cost: 4, ..Limit::new("l", format!("{units}"), algorithm.clone()) },
+                    Refund::BySettle,
+                );
                 let before = wrong(&rig);
                 let found = settled(&rig, &limit, Ending::Completed, &[change(units)]).await;
                 let expected = if counted(&algorithm) { left } else { after(&algorithm, 0) };
@@ -93,7 +108,12 @@ async fn each_algorithm_is_adjusted_up_and_down_or_says_that_it_is_not() {
             }
         }
         let refused = algorithms(1).iter().filter(|algorithm| counted(algorithm)).count();
-        assert_eq!(rig.count(names::SETTLES_FAILED, &["charge_refused"]), refused as u64, "{}", rig.name());
+        assert_eq!(
+            rig.count(names::SETTLES_FAILED, &["charge_refused"]),
+            refused as u64,
+            "{}",
+            rig.name()
+        );
     }
 }
 
@@ -102,9 +122,13 @@ async fn a_reset_forgets_what_anybody_took_under_that_key_and_nothing_else() {
     let server = Server::start();
     for rig in Rig::both(&server, &patient()) {
         for algorithm in algorithms(20) {
-            let limit = refunded(Limit { cost: 4, ..Limit::new("l", "k", algorithm.clone()) }, Refund::BySettle);
+            let limit = refunded(
+                Limit { cost: 4, ..Limit::new("l", "k", algorithm.clone()) },
+                Refund::BySettle,
+            );
             let neighbour = Limit { key: "neighbour".into(), ..limit.clone() };
-            let kept = [rig.grant(&limit).await, rig.grant(&limit).await, rig.grant(&neighbour).await];
+            let kept =
+                [rig.grant(&limit).await, rig.grant(&limit).await, rig.grant(&neighbour).await];
             let before = wrong(&rig);
             let left = settled(&rig, &limit, Ending::Completed, &[reset()]).await;
             let name = algorithm.name();
@@ -112,7 +136,12 @@ async fn a_reset_forgets_what_anybody_took_under_that_key_and_nothing_else() {
                 assert_eq!((left, wrong(&rig) - before), (20, 0), "{} {name}", rig.name());
             } else {
                 // Others are in flight, or wait for turns that they were told.
-                assert_eq!((left, wrong(&rig) - before), (after(&algorithm, 0) - 8, 1), "{} {name}", rig.name());
+                assert_eq!(
+                    (left, wrong(&rig) - before),
+                    (after(&algorithm, 0) - 8, 1),
+                    "{} {name}",
+                    rig.name()
+                );
             }
             assert_eq!(rig.remaining(&neighbour).await, 16, "{} {name}", rig.name());
             drop(kept);
@@ -157,8 +186,16 @@ async fn a_cost_of_0_looks_and_is_decided_as_1() {
             for left in [2, 1, 0] {
                 for _ in 0..2 {
                     let take = rig.take(std::slice::from_ref(&look)).await;
-                    assert_eq!(matches!(take, Take::Granted(..)), left > 0, "{} {}", rig.name(), algorithm.name());
-                    let (Take::Granted(outcome, _) | Take::Refused(outcome)) = &take else { panic!() };
+                    assert_eq!(
+                        matches!(take, Take::Granted(..)),
+                        left > 0,
+                        "{} {}",
+                        rig.name(),
+                        algorithm.name()
+                    );
+                    let (Take::Granted(outcome, _) | Take::Refused(outcome)) = &take else {
+                        panic!()
+                    };
                     assert_eq!(remaining(outcome), [left], "{} {}", rig.name(), algorithm.name());
                     if let Take::Granted(_, grant) = take {
                         grant.settle(Ending::Unsent, &[]);
@@ -196,7 +233,10 @@ async fn a_log_gives_back_the_takes_own_units_by_name() {
     let server = Server::start();
     for rig in Rig::both(&server, &patient()) {
         let rate = Rate { amount: 6, per_ms: DAY_MS };
-        let limit = refunded(Limit { cost: 2, ..Limit::new("l", "k", Algorithm::SlidingWindowLog { rate }) }, Refund::Unsent);
+        let limit = refunded(
+            Limit { cost: 2, ..Limit::new("l", "k", Algorithm::SlidingWindowLog { rate }) },
+            Refund::Unsent,
+        );
         let first = rig.grant(&limit).await;
         let [second, third] = [rig.grant(&limit).await, rig.grant(&limit).await];
         assert!(!rig.admits(&limit).await);
@@ -212,7 +252,10 @@ async fn a_log_gives_back_the_takes_own_units_by_name() {
 async fn a_sub_window_that_no_longer_counts_takes_nothing_back() {
     let rig = Rig::embedded();
     let rate = Rate { amount: 5, per_ms: 4_000 };
-    let limit = refunded(Limit::new("l", "k", Algorithm::SlidingWindowBuckets { rate, buckets: 4 }), Refund::Unsent);
+    let limit = refunded(
+        Limit::new("l", "k", Algorithm::SlidingWindowBuckets { rate, buckets: 4 }),
+        Refund::Unsent,
+    );
     let (early, late) = (rig.grant(&limit).await, rig.grant(&limit).await);
     rig.clock.step(3_000_000);
     drop(rig.grant(&limit).await);

@@ -45,7 +45,11 @@ async fn a_turn_is_waited_for_on_the_monotonic_clock() {
         // Nothing that a wall clock does lengthens the wait; in memory it would be an hour.
         rig.clock.step(-3_600_000_000);
         let (outcome, grant) = granted(second.await.unwrap());
-        assert!(outcome.admitted && (1..=300_000).contains(&outcome.limits[0].delay_us), "{}: {outcome:?}", rig.name());
+        assert!(
+            outcome.admitted && (1..=300_000).contains(&outcome.limits[0].delay_us),
+            "{}: {outcome:?}",
+            rig.name()
+        );
         assert!(began.elapsed() >= Duration::from_millis(300), "{}", rig.name());
         assert_eq!(waiting(&rig), 0);
         grant.settle(Ending::Completed, &[]);
@@ -61,15 +65,23 @@ async fn beyond_waiting_max_only_what_passes_at_once_fits_and_nothing_is_left_ch
         assert!(rig.outcome(&limits).await.admitted);
         // All at once: on Redis none of them knows yet whether it must wait.
         let mut takes: Vec<_> = (0..6).map(|_| start(&rig, &limits)).collect();
-        until("four are refused", || takes.iter().filter(|take| take.is_finished()).count() == 4).await;
+        until("four are refused", || takes.iter().filter(|take| take.is_finished()).count() == 4)
+            .await;
         assert_eq!(waiting(&rig), 2, "{}", rig.name());
         for take in takes.extract_if(.., |take| take.is_finished()) {
             let outcome = refused(take.await.unwrap());
             assert!(!outcome.limits[0].fits && outcome.limits[0].retry_after_us.is_some());
         }
-        assert_eq!([rig.remaining(&limits[1]).await, rig.remaining(&limits[2]).await], [97, 97], "{}", rig.name());
+        assert_eq!(
+            [rig.remaining(&limits[1]).await, rig.remaining(&limits[2]).await],
+            [97, 97],
+            "{}",
+            rig.name()
+        );
         // A request that needs no turn passes; and so does one whose turn is free.
-        assert!(rig.admits(&daily("day", "k", 100)).await && rig.admits(&every(30_000, "free")).await);
+        assert!(
+            rig.admits(&daily("day", "k", 100)).await && rig.admits(&every(30_000, "free")).await
+        );
         takes.iter().for_each(tokio::task::JoinHandle::abort);
         until("their places are free", || waiting(&rig) == 0).await;
     }
@@ -80,7 +92,11 @@ async fn who_goes_away_while_waiting_frees_its_place_and_keeps_its_turn_taken() 
     let server = Server::start();
     for rig in Rig::both(&server, &Settings { waiting_max: 1, ..patient() }) {
         let rig = Arc::new(rig);
-        let limits = [every(10_000, "k"), refunded(daily("unsent", "k", 9), Refund::Unsent), daily("never", "k", 9)];
+        let limits = [
+            every(10_000, "k"),
+            refunded(daily("unsent", "k", 9), Refund::Unsent),
+            daily("never", "k", 9),
+        ];
         assert!(rig.outcome(&limits).await.admitted);
         let gone = start(&rig, &limits);
         until("it waits", || waiting(&rig) == 1).await;
@@ -88,7 +104,12 @@ async fn who_goes_away_while_waiting_frees_its_place_and_keeps_its_turn_taken() 
         until("its place is free", || waiting(&rig) == 0).await;
         rig.limiter.drain(PATIENCE).await;
         // Nothing was sent for it: what is refunded then is back.
-        assert_eq!([rig.remaining(&limits[1]).await, rig.remaining(&limits[2]).await], [8, 7], "{}", rig.name());
+        assert_eq!(
+            [rig.remaining(&limits[1]).await, rig.remaining(&limits[2]).await],
+            [8, 7],
+            "{}",
+            rig.name()
+        );
         // Two turns are taken: the next one is the third.
         let third = rig.outcome(&[Limit { cost: AMOUNT_MAX, ..limits[0].clone() }]).await;
         let reset_s = third.limits[0].reset_us as f64 / SECOND_US as f64;
@@ -108,7 +129,12 @@ async fn a_turn_is_taken_only_when_every_other_tag_has_agreed() {
                 refused(rig.take(&[turn.clone(), full.clone(), third.clone()]).await);
             }
             let outcome = granted(rig.take(std::slice::from_ref(&turn)).await).0;
-            assert_eq!(outcome.delay_us(), 0, "{} {one} {other}: no turn was left taken", rig.name());
+            assert_eq!(
+                outcome.delay_us(),
+                0,
+                "{} {one} {other}: no turn was left taken",
+                rig.name()
+            );
             assert_eq!(rig.remaining(&third).await, 100);
         }
     }

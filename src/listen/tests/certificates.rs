@@ -20,7 +20,10 @@ pub(super) fn identity(issued: &Issued) -> Identity {
 }
 
 pub(super) fn listener(issued: &[Issued]) -> Settings {
-    Settings { certificates: issued.iter().map(identity).collect(), ..Settings::plain(([127, 0, 0, 1], 0).into()) }
+    Settings {
+        certificates: issued.iter().map(identity).collect(),
+        ..Settings::plain(([127, 0, 0, 1], 0).into())
+    }
 }
 
 pub(super) fn tls(settings: &Settings) -> Arc<Tls> {
@@ -37,16 +40,24 @@ pub(super) fn client(ca: &str, alpn: &[&[u8]]) -> ClientConfig {
     for certificate in pem("ca.pem", ca).certificates().unwrap() {
         roots.add(certificate).unwrap();
     }
-    let builder = ClientConfig::builder_with_provider(wire::provider()).with_safe_default_protocol_versions().unwrap();
+    let builder = ClientConfig::builder_with_provider(wire::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     config
 }
 
-pub(super) async fn shake(house: &House, config: ClientConfig, name: &str) -> std::io::Result<TlsStream<TcpStream>> {
+pub(super) async fn shake(
+    house: &House,
+    config: ClientConfig,
+    name: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let socket = TcpStream::connect(house.address).await?;
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, socket)).await.expect("no handshake in time")
+    tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, socket))
+        .await
+        .expect("no handshake in time")
 }
 
 /// The certificate that a client sees who asks for `name`; it need not be for that name.
@@ -54,14 +65,20 @@ async fn seen(house: &House, ca: &str, name: &str) -> Vec<u8> {
     seen_with(house, ca, name, &[]).await
 }
 
-async fn seen_with(house: &House, ca: &str, name: &str, schemes: &'static [rustls::SignatureScheme]) -> Vec<u8> {
+async fn seen_with(
+    house: &House,
+    ca: &str,
+    name: &str,
+    schemes: &'static [rustls::SignatureScheme],
+) -> Vec<u8> {
     let mut config = client(ca, &[]);
     config.dangerous().set_certificate_verifier(Arc::new(Anything(schemes)));
     let stream = shake(house, config, name).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// Believes everything: these tests look at what was shown. Understands these signatures only, where there are any.
+/// Believes everything: these tests look at what was shown. Understands these signatures only,
+/// where there are any.
 #[derive(Debug)]
 struct Anything(&'static [rustls::SignatureScheme]);
 
@@ -96,14 +113,22 @@ impl rustls::client::danger::ServerCertVerifier for Anything {
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        if self.0.is_empty() { wire::provider().signature_verification_algorithms.supported_schemes() } else { self.0.to_vec() }
+        if self.0.is_empty() {
+            wire::provider().signature_verification_algorithms.supported_schemes()
+        } else {
+            self.0.to_vec()
+        }
     }
 }
 
 #[tokio::test]
 async fn a_client_sees_the_certificate_of_the_host_it_names() {
     let pki = Pki::new();
-    let all = [pki.server(&["first.example"]), pki.server(&["api.example", "www.example"]), pki.server(&["*.wild.example"])];
+    let all = [
+        pki.server(&["first.example"]),
+        pki.server(&["api.example", "www.example"]),
+        pki.server(&["*.wild.example"]),
+    ];
     let der = |issued: &Issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec();
     let [first, second, wild] = all.each_ref().map(der);
     let house = secured_house(settings(), Some(tls(&listener(&all))));
@@ -129,11 +154,16 @@ async fn a_client_sees_a_key_that_it_understands() {
     let all = [pki.server(&["api.example"]), pki.server_ed25519(&["api.example"])];
     // Until the year 4096.
     assert_eq!(tls(&listener(&all)).expires_s(), 67_090_118_400);
-    let [ecdsa, ed25519] = all.each_ref().map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
+    let [ecdsa, ed25519] = all
+        .each_ref()
+        .map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
     let house = secured_house(settings(), Some(tls(&listener(&all))));
     // Also without a name: the second stands in for the default.
     for name in ["api.example", "127.0.0.1"] {
-        assert!(seen_with(&house, &pki.ca, name, &[S::ECDSA_NISTP256_SHA256]).await == ecdsa, "{name}");
+        assert!(
+            seen_with(&house, &pki.ca, name, &[S::ECDSA_NISTP256_SHA256]).await == ecdsa,
+            "{name}"
+        );
         assert!(seen_with(&house, &pki.ca, name, &[S::ED25519]).await == ed25519, "{name}");
         assert!(seen(&house, &pki.ca, name).await == ecdsa, "{name}");
     }
@@ -144,7 +174,10 @@ async fn what_cannot_stand_is_told_with_its_setting() {
     let pki = Pki::new();
     let (good, other) = (pki.server(&["api.example"]), pki.server(&["www.example"]));
     let wrong = |certificate: &str, key: &str| {
-        let identities = vec![identity(&good), Identity { certificate: pem("a.pem", certificate), key: pem("a.key", key) }];
+        let identities = vec![
+            identity(&good),
+            Identity { certificate: pem("a.pem", certificate), key: pem("a.key", key) },
+        ];
         let found = mistakes(&Settings { certificates: identities, ..listener(&[]) });
         assert_eq!(found.len(), 1, "{found:?}");
         (found[0].setting.clone(), found[0].found.clone())
@@ -153,7 +186,10 @@ async fn what_cannot_stand_is_told_with_its_setting() {
     assert_eq!(setting, "listeners[0].certificates[1].key");
     assert!(found.contains("does not fit") && found.contains("a.key"), "{found}");
     let (setting, found) = wrong("", &good.key);
-    assert_eq!((setting.as_str(), found.as_str()), ("listeners[0].certificates[1].certificate", "no certificate in a.pem"));
+    assert_eq!(
+        (setting.as_str(), found.as_str()),
+        ("listeners[0].certificates[1].certificate", "no certificate in a.pem")
+    );
     assert_eq!(wrong(&other.certificate, "").1, "no private key in a.key");
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(wrong(broken, &good.key).1.starts_with("a broken certificate in a.pem"));
@@ -161,7 +197,10 @@ async fn what_cannot_stand_is_told_with_its_setting() {
     assert!(wrong(&nameless.certificate, &nameless.key).1.contains("without a DNS name"));
     let clients = ClientCertificates { ca: pem("ca.pem", "nothing"), required: true };
     let found = mistakes(&Settings { clients: Some(clients), ..listener(&[good]) });
-    assert_eq!((found[0].setting.as_str(), found[0].found.as_str()), ("listeners[0].client_ca", "no certificate in ca.pem"));
+    assert_eq!(
+        (found[0].setting.as_str(), found[0].found.as_str()),
+        ("listeners[0].client_ca", "no certificate in ca.pem")
+    );
 }
 
 #[tokio::test]

@@ -27,7 +27,8 @@ async fn idle_connections_close_and_a_request_under_way_is_finished() {
 #[tokio::test]
 async fn a_connection_that_the_kernel_had_accepted_is_answered_and_not_reset() {
     let house = house(settings());
-    // This runtime has one thread: the accept loop runs only when this test awaits. A blocking connect succeeds in the kernel before it does.
+    // This runtime has one thread: the accept loop runs only when this test awaits. A blocking
+    // connect succeeds in the kernel before it does.
     let mut queued = std::net::TcpStream::connect(house.address).unwrap();
     std::io::Write::write_all(&mut queued, b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     house.drain.start();
@@ -52,7 +53,9 @@ async fn when_the_grace_is_over_connections_end_with_serve() {
     house.answers.0.begun.notified().await;
     house.drain.start();
     house.serving.abort();
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the handler lives on");
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+        .await
+        .expect("the handler lives on");
     assert_eq!(busy.read_all().await, "");
 }
 
@@ -67,15 +70,22 @@ async fn a_cut_ends_what_is_under_way_and_serve_returns_when_it_has_ended() {
     house.drain.start();
     assert!(house.drain.started());
     tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the handler lives on");
-    assert!(house.metrics.encode().contains("weir_connections_open 0\n"), "{}", house.metrics.encode());
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+        .await
+        .expect("the handler lives on");
+    assert!(
+        house.metrics.encode().contains("weir_connections_open 0\n"),
+        "{}",
+        house.metrics.encode()
+    );
     assert_eq!(busy.read_all().await, "");
 }
 
 #[tokio::test]
 async fn listeners_count_together_under_the_same_settings_only() {
     let drain = Drain::new();
-    let (one, other) = (Arc::new(ArcSwap::from_pointee(settings())), Arc::new(ArcSwap::from_pointee(settings())));
+    let (one, other) =
+        (Arc::new(ArcSwap::from_pointee(settings())), Arc::new(ArcSwap::from_pointee(settings())));
     let places = drain.places_under(&one);
     let gauge = Metrics::new(1).gauge(crate::telemetry::names::CONNECTIONS_OPEN);
     let (connections, client) = (Connections::new(&places, gauge), [127, 0, 0, 1].into());

@@ -70,7 +70,9 @@ impl Raw {
     async fn next(&mut self, kind: u8) -> Option<Frame> {
         loop {
             let mut head = [0; 9];
-            let read = tokio::time::timeout(PATIENCE, self.0.read_exact(&mut head)).await.expect("no frame");
+            let read = tokio::time::timeout(PATIENCE, self.0.read_exact(&mut head))
+                .await
+                .expect("no frame");
             if read.is_err() {
                 return None;
             }
@@ -89,7 +91,10 @@ async fn streams_above_the_maximum_are_refused_and_those_below_go_on() {
     let house = house(ConnectionSettings { streams_max: 2, ..settings() });
     let mut raw = Raw::connect(&house).await;
     let told = raw.next(SETTINGS).await.unwrap().payload;
-    assert!(told.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]), "MAX_CONCURRENT_STREAMS: {told:?}");
+    assert!(
+        told.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]),
+        "MAX_CONCURRENT_STREAMS: {told:?}"
+    );
     for stream in [1, 3, 5] {
         raw.request(stream, "/wait").await;
     }
@@ -127,7 +132,8 @@ async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
     }
     drop(other);
     let mut rest = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest)).await.expect("never closed");
+    let _ =
+        tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest)).await.expect("never closed");
     house.await_shown("weir_connections_open 0").await;
 }
 
@@ -148,14 +154,23 @@ impl tokio::io::AsyncRead for Endless {
 #[tokio::test]
 async fn a_connection_is_not_read_while_too_many_streams_have_not_ended() {
     let pulse = Arc::<pulse::Pulse>::default();
-    let mut guarded = super::super::http2::Guarded { stream: Endless, begun: bytes::Bytes::new(), pulse: Arc::clone(&pulse), tasks_max: 2 };
+    let mut guarded = super::super::http2::Guarded {
+        stream: Endless,
+        begun: bytes::Bytes::new(),
+        pulse: Arc::clone(&pulse),
+        tasks_max: 2,
+    };
     pulse.stream_opened();
     assert_eq!(guarded.read(&mut [0; 1]).await.unwrap(), 1);
     pulse.stream_opened();
     let reading = tokio::spawn(std::future::poll_fn(move |cx| {
         pulse.wake_with(cx.waker());
         let mut piece = [0; 1];
-        let polled = tokio::io::AsyncRead::poll_read(Pin::new(&mut guarded), cx, &mut tokio::io::ReadBuf::new(&mut piece));
+        let polled = tokio::io::AsyncRead::poll_read(
+            Pin::new(&mut guarded),
+            cx,
+            &mut tokio::io::ReadBuf::new(&mut piece),
+        );
         if polled.is_pending() {
             // The stream's task ends elsewhere.
             let pulse = Arc::clone(&pulse);
@@ -182,7 +197,8 @@ async fn a_head_without_end_is_cut_off() {
         }
     });
     let mut told = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("never closed");
+    let _ =
+        tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("never closed");
     drop(reading);
     flood.await.unwrap();
     assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 0);
@@ -197,7 +213,11 @@ async fn a_head_above_the_limit_is_answered_431() {
     raw.send(HEADERS, END_STREAM | END_HEADERS, 1, &[head("/hello"), field].concat()).await;
     let reply = raw.next(HEADERS).await.unwrap();
     // "431" in HPACK's Huffman code.
-    assert!(reply.payload.windows(3).any(|digits| digits == [0x69, 0x90, 0xff]), "{:?}", reply.payload);
+    assert!(
+        reply.payload.windows(3).any(|digits| digits == [0x69, 0x90, 0xff]),
+        "{:?}",
+        reply.payload
+    );
     assert_eq!((reply.stream, reply.flags & END_STREAM), (1, END_STREAM));
     raw.request(3, "/hello").await;
     assert_eq!(raw.next(DATA).await.unwrap().payload, b"hello");
@@ -227,7 +247,8 @@ async fn a_slow_reader_gets_the_rest_of_a_connection_that_was_closed() {
     let ping = raw.next(PING).await.unwrap();
     raw.send(PING, 1, 0, &ping.payload).await;
     house.answers.0.go.notify_one();
-    // All of it lies in the sockets, and we have closed. The client reads nothing yet, and still speaks.
+    // All of it lies in the sockets, and we have closed. The client reads nothing yet, and still
+    // speaks.
     for _ in 0..25 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         raw.send(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).await;
@@ -252,7 +273,11 @@ async fn a_client_that_does_not_answer_a_goodbye_does_not_hold_a_drain() {
     let began = crate::clock::monotonic();
     tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
     let lasted = crate::clock::monotonic() - began;
-    assert!(lasted >= Duration::from_millis(super::super::http2::GOODBYE_MS - 500) && lasted < Duration::from_secs(10), "{lasted:?}");
+    assert!(
+        lasted >= Duration::from_millis(super::super::http2::GOODBYE_MS - 500)
+            && lasted < Duration::from_secs(10),
+        "{lasted:?}"
+    );
 }
 
 #[tokio::test]

@@ -51,7 +51,8 @@ async fn speak<S>(stream: S) -> (SendRequest<Outgoing>, JoinHandle<hyper::Result
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, connection) = hyper::client::conn::http2::handshake(OnThisThread, TokioIo::new(stream)).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(OnThisThread, TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
 }
 
@@ -64,7 +65,10 @@ fn request(path: &str, body: Outgoing) -> http::Request<Outgoing> {
 }
 
 async fn get(sender: &mut SendRequest<Outgoing>, path: &str) -> (u16, String) {
-    let reply = tokio::time::timeout(PATIENCE, sender.send_request(request(path, empty()))).await.expect("no reply").unwrap();
+    let reply = tokio::time::timeout(PATIENCE, sender.send_request(request(path, empty())))
+        .await
+        .expect("no reply")
+        .unwrap();
     let status = reply.status().as_u16();
     let body = reply.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -74,10 +78,14 @@ async fn get(sender: &mut SendRequest<Outgoing>, path: &str) -> (u16, String) {
 async fn it_is_spoken_by_alpn_and_by_prior_knowledge() {
     let pki = Pki::new();
     let house = secured_house(settings(), Some(tls(&listener(&[pki.server(&["api.example"])]))));
-    let stream = shake(&house, client(&pki.ca, &[b"http/1.1", b"h2"]), "api.example").await.unwrap();
+    let stream =
+        shake(&house, client(&pki.ca, &[b"http/1.1", b"h2"]), "api.example").await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut sender, _connection) = speak(stream).await;
-    assert_eq!(get(&mut sender, "/tls").await, (200, "true Some(\"api.example\") None HTTP/2.0".into()));
+    assert_eq!(
+        get(&mut sender, "/tls").await,
+        (200, "true Some(\"api.example\") None HTTP/2.0".into())
+    );
     house.security.swap(None);
     let (mut sender, _connection) = connect(&house).await;
     assert_eq!(get(&mut sender, "/tls").await, (200, "false None None HTTP/2.0".into()));
@@ -100,7 +108,9 @@ async fn requests_run_side_by_side_and_one_that_is_cancelled_ends_its_handler() 
     let cancelled = tokio::spawn(async move { get(&mut cancelled, "/wait").await });
     house.answers.0.begun.notified().await;
     cancelled.abort();
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the handler lives on");
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+        .await
+        .expect("the handler lives on");
     assert_eq!(get(&mut sender, "/empty").await, (200, String::new()));
 }
 
@@ -148,7 +158,11 @@ async fn a_head_above_the_limit_is_431_and_harms_no_other_stream() {
 #[tokio::test]
 async fn an_idle_connection_is_closed_with_a_goodbye_and_a_silent_one_sooner() {
     const KEEP: Duration = Duration::from_millis(400);
-    let house = house(ConnectionSettings { request_header: Duration::from_millis(100), keep_alive: KEEP, ..settings() });
+    let house = house(ConnectionSettings {
+        request_header: Duration::from_millis(100),
+        keep_alive: KEEP,
+        ..settings()
+    });
     let (mut sender, connection) = connect(&house).await;
     for _ in 0..3 {
         assert_eq!(get(&mut sender, "/hello").await.0, 200);
@@ -168,7 +182,8 @@ async fn an_idle_connection_is_closed_with_a_goodbye_and_a_silent_one_sooner() {
 #[tokio::test]
 async fn a_request_that_takes_long_is_not_cut_by_the_idle_time() {
     let short = Duration::from_millis(60);
-    let house = house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
+    let house =
+        house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
     let (mut sender, _connection) = connect(&house).await;
     let waiting = tokio::spawn(async move { get(&mut sender, "/wait").await });
     house.answers.0.begun.notified().await;
@@ -205,13 +220,16 @@ async fn a_drain_says_goodbye_finishes_the_streams_and_closes() {
 async fn when_the_grace_is_over_streams_end_before_serve_returns() {
     let house = house(settings());
     let (mut sender, _connection) = connect(&house).await;
-    let waiting = tokio::spawn(async move { sender.send_request(request("/wait", empty())).await.is_err() });
+    let waiting =
+        tokio::spawn(async move { sender.send_request(request("/wait", empty())).await.is_err() });
     house.answers.0.begun.notified().await;
     house.drain.start();
     house.drain.cut();
     tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
     // Not after it: whoever waits for serve settles what is left.
-    tokio::time::timeout(Duration::ZERO, house.answers.0.dropped.notified()).await.expect("the handler outlived serve()");
+    tokio::time::timeout(Duration::ZERO, house.answers.0.dropped.notified())
+        .await
+        .expect("the handler outlived serve()");
     assert!(waiting.await.unwrap());
 }
 
@@ -222,7 +240,9 @@ async fn a_stream_whose_client_takes_nothing_is_given_up_and_the_others_go_on() 
     let (mut sender, _connection) = connect(&house).await;
     let (upload, body) = upload();
     let reply = sender.send_request(request("/echo", body)).await.unwrap();
-    let uploading = tokio::spawn(async move { while upload.send(Frame::data(vec![0; 64 << 10].into())).await.is_ok() {} });
+    let uploading = tokio::spawn(async move {
+        while upload.send(Frame::data(vec![0; 64 << 10].into())).await.is_ok() {}
+    });
     let began = clock::monotonic();
     let mut other = sender.clone();
     while !uploading.is_finished() {

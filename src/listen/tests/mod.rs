@@ -68,7 +68,10 @@ impl Handler for Answers {
             "/empty" => ok(Body::empty()),
             "/bare" => Response::new(StatusCode::NOT_FOUND, Body::empty()),
             "/peer" => ok(wire::full(peer.address.to_string())),
-            "/tls" => ok(wire::full(format!("{} {:?} {:?} {:?}", peer.tls, peer.sni, peer.client_subject, request.version))),
+            "/tls" => ok(wire::full(format!(
+                "{} {:?} {:?} {:?}",
+                peer.tls, peer.sni, peer.client_subject, request.version
+            ))),
             "/long" => ok(wire::full(vec![b'x'; LONG])),
             "/upgrade" => {
                 let seen = Arc::clone(&self.0);
@@ -136,11 +139,19 @@ fn house(settings: ConnectionSettings) -> House {
 /// One that speaks TLS, where there is any.
 fn secured_house(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> House {
     let security = Security::new(tls);
-    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0).secured(&security);
+    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
+        .unwrap()
+        .remove(0)
+        .secured(&security);
     let address = listener.address();
     let (answers, settings) = (Answers::default(), Arc::new(ArcSwap::from_pointee(settings)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
-    let serving = tokio::spawn(listener.serve(answers.clone(), Arc::clone(&settings), drain.clone(), metrics.clone()));
+    let serving = tokio::spawn(listener.serve(
+        answers.clone(),
+        Arc::clone(&settings),
+        drain.clone(),
+        metrics.clone(),
+    ));
     House { address, answers, settings, drain, metrics, serving, security }
 }
 
@@ -160,7 +171,9 @@ impl House {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, shown).await.unwrap_or_else(|_| panic!("{line}\n{}", self.metrics.encode()));
+        tokio::time::timeout(PATIENCE, shown)
+            .await
+            .unwrap_or_else(|_| panic!("{line}\n{}", self.metrics.encode()));
     }
 }
 
@@ -176,7 +189,10 @@ impl Client {
         let mut text = String::new();
         while !text.ends_with(end) {
             let mut piece = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece)).await.unwrap_or_else(|_| panic!("only {text:?}")).unwrap();
+            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece))
+                .await
+                .unwrap_or_else(|_| panic!("only {text:?}"))
+                .unwrap();
             assert!(read > 0, "closed after {text:?}");
             text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
         }
@@ -186,7 +202,10 @@ impl Client {
     /// Reads until the server closes; a reset fails.
     async fn read_all(&mut self) -> String {
         let mut text = String::new();
-        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut text)).await.expect("not closed in time").unwrap();
+        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut text))
+            .await
+            .expect("not closed in time")
+            .unwrap();
         text
     }
 

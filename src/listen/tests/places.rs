@@ -26,7 +26,11 @@ async fn one_address_can_not_take_all_places() {
     // Closed at once, although there are 97 places.
     assert_eq!(connect_from(&house, 1).await.read_all().await, "");
     house.await_shown("weir_connections_refused_total{cause=\"address\"} 1").await;
-    assert!(house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 0"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 0"),
+        "{}",
+        house.metrics.encode()
+    );
     // Another address is served, and the first one again when it has closed one.
     connect_from(&house, 2).await.get("/hello", "hello").await;
     held.pop();
@@ -37,7 +41,8 @@ async fn one_address_can_not_take_all_places() {
 #[tokio::test]
 async fn a_trusted_proxys_connections_are_many_clients() {
     let trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
-    let house = house(ConnectionSettings { connections_per_address_max: 1, trusted_proxies, ..settings() });
+    let house =
+        house(ConnectionSettings { connections_per_address_max: 1, trusted_proxies, ..settings() });
     let mut held = Vec::new();
     for _ in 0..4 {
         let mut client = connect_from(&house, 1).await;
@@ -52,17 +57,25 @@ async fn a_trusted_proxys_connections_are_many_clients() {
 #[tokio::test]
 async fn a_tls_client_over_the_bound_is_closed_before_its_handshake() {
     let pki = crate::wire::pki::Pki::new();
-    let house = secured_house(ConnectionSettings { connections_per_address_max: 1, ..settings() }, Some(tls::api(&pki)));
+    let house = secured_house(
+        ConnectionSettings { connections_per_address_max: 1, ..settings() },
+        Some(tls::api(&pki)),
+    );
     let _silent = connect_from(&house, 1).await;
     house.await_shown("weir_connections_open 1").await;
     assert_eq!(connect_from(&house, 1).await.read_all().await, "");
-    assert!(house.shows("weir_connections_refused_total{cause=\"address\"} 1"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_refused_total{cause=\"address\"} 1"),
+        "{}",
+        house.metrics.encode()
+    );
 }
 
 #[tokio::test]
 async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
     let house = house(ConnectionSettings { connections_max: 3, ..settings() });
-    let (mut oldest, mut waiting, mut idle) = (house.connect().await, house.connect().await, house.connect().await);
+    let (mut oldest, mut waiting, mut idle) =
+        (house.connect().await, house.connect().await, house.connect().await);
     for client in [&mut oldest, &mut waiting, &mut idle] {
         client.get("/hello", "hello").await;
         // So that the times differ.
@@ -73,7 +86,11 @@ async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
     let mut fourth = house.connect().await;
     fourth.get("/hello", "hello").await;
     assert_eq!(oldest.read_all().await, "");
-    assert!(house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 1"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 1"),
+        "{}",
+        house.metrics.encode()
+    );
     // The next one takes the place of the other idle one; the request that is under way is
     // answered.
     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -82,7 +99,11 @@ async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
     assert_eq!(idle.read_all().await, "");
     house.answers.0.go.notify_one();
     assert!(waiting.read_to("waited").await.starts_with("HTTP/1.1 200"));
-    assert!(house.shows("weir_connections_refused_total{cause=\"limit\"} 0"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_refused_total{cause=\"limit\"} 0"),
+        "{}",
+        house.metrics.encode()
+    );
 }
 
 #[tokio::test]
@@ -102,7 +123,10 @@ async fn a_client_that_has_sent_nothing_yet_gives_way_too() {
 #[tokio::test]
 async fn a_tls_client_that_has_not_begun_its_handshake_gives_way_too() {
     let pki = crate::wire::pki::Pki::new();
-    let house = secured_house(ConnectionSettings { connections_max: 1, ..settings() }, Some(tls::api(&pki)));
+    let house = secured_house(
+        ConnectionSettings { connections_max: 1, ..settings() },
+        Some(tls::api(&pki)),
+    );
     let mut silent = house.connect().await;
     house.await_shown("weir_connections_open 1").await;
     let mut client = tls::Client::connect(&house, &pki.ca, "api.example").await;
@@ -123,7 +147,11 @@ async fn an_idle_http2_connection_gives_way_too() {
     // It is told, and closes; until then the newcomer's place may still be taken.
     drop(house.connect().await);
     tokio::time::timeout(PATIENCE, gone).await.expect("told to go").unwrap().unwrap();
-    assert!(house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 1"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_reclaimed_total{cause=\"limit\"} 1"),
+        "{}",
+        house.metrics.encode()
+    );
     house.await_shown("weir_connections_open 0").await;
     house.connect().await.get("/hello", "hello").await;
 }
@@ -148,7 +176,10 @@ fn the_longest_idle_connection_is_found_among_all_workers() {
     let mut reclaimed = 0;
     let refused = workers[1].enter(&Arc::default(), client, &settings, &mut reclaimed);
     assert_eq!((refused.err(), reclaimed), (Some(NoPlace::Full { reclaimed: 1 }), 1));
-    assert_eq!(pulses.iter().map(|pulse| pulse.is_draining()).collect::<Vec<_>>(), [false, false, true, false]);
+    assert_eq!(
+        pulses.iter().map(|pulse| pulse.is_draining()).collect::<Vec<_>>(),
+        [false, false, true, false]
+    );
     held.remove(2);
     assert!(workers[1].enter(&Arc::default(), client, &settings, &mut 0).is_ok());
 }

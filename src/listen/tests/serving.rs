@@ -15,12 +15,21 @@ async fn a_connection_is_kept_and_pipelined_requests_are_answered_in_order() {
     let house = house(settings());
     let mut client = house.connect().await;
     let reply = client.get("/hello", "hello").await;
-    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.contains("content-length: 5\r\n"), "{reply}");
-    client.send("GET /empty HTTP/1.1\r\nhost: a\r\n\r\nGET /peer HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(
+        reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.contains("content-length: 5\r\n"),
+        "{reply}"
+    );
+    client
+        .send("GET /empty HTTP/1.1\r\nhost: a\r\n\r\nGET /peer HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await;
     let both = client.read_to(&client.0.local_addr().unwrap().to_string()).await;
     assert!(both.contains("content-length: 0\r\n") && !both.contains("chunked"), "{both}");
     assert_eq!(both.matches("HTTP/1.1 200 OK").count(), 2, "{both}");
-    assert!(house.shows("weir_connections_total 1") && house.shows("weir_connections_open 1"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_total 1") && house.shows("weir_connections_open 1"),
+        "{}",
+        house.metrics.encode()
+    );
     drop(client);
     house.await_shown("weir_connections_open 0").await;
 }
@@ -31,7 +40,10 @@ async fn an_old_client_is_answered_in_its_version_and_closed_unless_it_asks() {
     let mut client = house.connect().await;
     client.send("GET /hello HTTP/1.0\r\n\r\n").await;
     let reply = client.read_all().await;
-    assert!(reply.starts_with("HTTP/1.0 200 OK\r\n") && reply.ends_with("\r\n\r\nhello"), "{reply}");
+    assert!(
+        reply.starts_with("HTTP/1.0 200 OK\r\n") && reply.ends_with("\r\n\r\nhello"),
+        "{reply}"
+    );
     let mut client = house.connect().await;
     for _ in 0..2 {
         client.send("GET /hello HTTP/1.0\r\nconnection: keep-alive\r\n\r\n").await;
@@ -63,7 +75,11 @@ async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_send
     client.send(&format!("{head}{}\r\n\r\n", "y".repeat((4 << 10) - head.len() - 3))).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{reply}");
-    assert!(reply.contains("connection: close\r\n") && reply.ends_with("unreadable: 431 Request Header Fields Too Large"), "{reply}");
+    assert!(
+        reply.contains("connection: close\r\n")
+            && reply.ends_with("unreadable: 431 Request Header Fields Too Large"),
+        "{reply}"
+    );
     assert_eq!(reply.matches("content-length: ").count(), 1, "{reply}");
 
     let mut client = house.connect().await;
@@ -82,14 +98,19 @@ async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
     let mut client = house.connect().await;
     client.send("this is not HTTP\r\n\r\n").await;
     let reply = client.read_all().await;
-    assert!(reply.starts_with("HTTP/1.1 400 ") && reply.ends_with("unreadable: 400 Bad Request"), "{reply}");
+    assert!(
+        reply.starts_with("HTTP/1.1 400 ") && reply.ends_with("unreadable: 400 Bad Request"),
+        "{reply}"
+    );
     house.await_shown("weir_connection_errors_total{cause=\"malformed\"} 1").await;
     // Behind a good one, and in one piece with it.
     let mut client = house.connect().await;
     client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nthis is not HTTP\r\n\r\n").await;
     let both = client.read_all().await;
     assert!(
-        both.starts_with("HTTP/1.1 200 ") && both.contains("helloHTTP/1.1 400 ") && both.ends_with("unreadable: 400 Bad Request"),
+        both.starts_with("HTTP/1.1 200 ")
+            && both.contains("helloHTTP/1.1 400 ")
+            && both.ends_with("unreadable: 400 Bad Request"),
         "{both}"
     );
 }
@@ -100,15 +121,23 @@ async fn a_handlers_own_bare_reply_stays_as_it_is() {
     let mut client = house.connect().await;
     client.send("GET /bare HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     let reply = client.read_all().await;
-    assert!(reply.starts_with("HTTP/1.1 404 ") && reply.contains("content-length: 0\r\n") && reply.ends_with("\r\n\r\n"), "{reply}");
+    assert!(
+        reply.starts_with("HTTP/1.1 404 ")
+            && reply.contains("content-length: 0\r\n")
+            && reply.ends_with("\r\n\r\n"),
+        "{reply}"
+    );
 }
 
 #[tokio::test]
 async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
     let house = house(settings());
     let mut client = house.connect().await;
-    client.send(&format!("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 4 << 20)).await;
-    // More than the sockets' buffers hold: the server has to read it away, or its close would reset the connection.
+    client
+        .send(&format!("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 4 << 20))
+        .await;
+    // More than the sockets' buffers hold: the server has to read it away, or its close would reset
+    // the connection.
     client.send(&"z".repeat(4 << 20)).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 429 ") && reply.ends_with("no"), "{reply}");
@@ -128,8 +157,13 @@ async fn a_closing_connection_waits_for_a_silent_client_no_longer_than_the_named
 #[tokio::test]
 async fn a_head_that_trickles_in_is_cut_off() {
     const HEAD: Duration = Duration::from_millis(150);
-    let house = house(ConnectionSettings { request_header: HEAD, keep_alive: Duration::from_secs(600), ..settings() });
-    // A first request, and one on a connection that has proved itself: the longer wait ends with the next head's first byte.
+    let house = house(ConnectionSettings {
+        request_header: HEAD,
+        keep_alive: Duration::from_secs(600),
+        ..settings()
+    });
+    // A first request, and one on a connection that has proved itself: the longer wait ends with
+    // the next head's first byte.
     for warm in [false, true] {
         let mut client = house.connect().await;
         if warm {
@@ -146,7 +180,9 @@ async fn a_head_that_trickles_in_is_cut_off() {
         });
         let mut rest = Vec::new();
         // Closed, or reset since we were still sending; not answered.
-        let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest)).await.expect("never cut off");
+        let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest))
+            .await
+            .expect("never cut off");
         assert_eq!(rest, b"", "{warm}");
         assert!(clock::monotonic() - began >= HEAD - Duration::from_millis(5));
         trickle.await.unwrap();
@@ -156,7 +192,11 @@ async fn a_head_that_trickles_in_is_cut_off() {
 #[tokio::test]
 async fn an_idle_connection_is_kept_for_keep_alive_and_not_for_the_heads_time() {
     const KEEP: Duration = Duration::from_millis(400);
-    let house = house(ConnectionSettings { request_header: Duration::from_millis(100), keep_alive: KEEP, ..settings() });
+    let house = house(ConnectionSettings {
+        request_header: Duration::from_millis(100),
+        keep_alive: KEEP,
+        ..settings()
+    });
     let mut client = house.connect().await;
     for _ in 0..3 {
         client.get("/hello", "hello").await;
@@ -172,7 +212,8 @@ async fn an_idle_connection_is_kept_for_keep_alive_and_not_for_the_heads_time() 
 #[tokio::test]
 async fn a_request_that_takes_long_is_not_cut_by_the_waits_for_heads() {
     let short = Duration::from_millis(40);
-    let house = house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
+    let house =
+        house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
     let mut client = house.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     house.answers.0.begun.notified().await;
@@ -192,7 +233,11 @@ async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
     }
     let mut third = house.connect().await;
     assert_eq!(third.read_all().await, "");
-    assert!(house.shows("weir_connections_refused_total{cause=\"limit\"} 1"), "{}", house.metrics.encode());
+    assert!(
+        house.shows("weir_connections_refused_total{cause=\"limit\"} 1"),
+        "{}",
+        house.metrics.encode()
+    );
     // A reload changes it for the next connection.
     house.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
     house.connect().await.get("/hello", "hello").await;
@@ -209,7 +254,9 @@ async fn a_client_that_goes_away_ends_its_handler() {
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     house.answers.0.begun.notified().await;
     drop(client);
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the handler lives on");
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+        .await
+        .expect("the handler lives on");
 }
 
 #[tokio::test]
@@ -261,7 +308,10 @@ async fn what_a_client_sends_ahead_waits_for_its_turn_within_the_bound_of_a_head
 async fn a_client_that_takes_nothing_is_given_up() {
     let (near, _far) = duplex(16);
     let mut stream = ClientStream::new(near, Arc::<Pulse>::default(), Duration::from_millis(50));
-    let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64])).await.expect("waits for ever").unwrap_err();
+    let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64]))
+        .await
+        .expect("waits for ever")
+        .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
@@ -269,13 +319,21 @@ async fn a_client_that_takes_nothing_is_given_up() {
 struct Deaf;
 
 impl tokio::io::AsyncRead for Deaf {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut tokio::io::ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         Poll::Pending
     }
 }
 
 impl tokio::io::AsyncWrite for Deaf {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -303,7 +361,10 @@ async fn workers_share_a_port_and_a_second_weir_is_refused() {
     let any = Settings::plain(([127, 0, 0, 1], 0).into());
     let sockets = Listener::bind(&any, 3).unwrap();
     let addresses: Vec<_> = sockets.iter().map(Listener::address).collect();
-    assert!(addresses[0].port() != 0 && addresses.iter().all(|address| *address == addresses[0]), "{addresses:?}");
+    assert!(
+        addresses[0].port() != 0 && addresses.iter().all(|address| *address == addresses[0]),
+        "{addresses:?}"
+    );
     let taken = Listener::bind(&Settings::plain(addresses[0]), 1).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
     drop(sockets);
@@ -315,7 +376,8 @@ async fn a_socket_that_the_caller_bound_is_served() {
     let listener = Listener::from_std(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let address = listener.address();
     let settings = Arc::new(ArcSwap::from_pointee(settings()));
-    let serving = tokio::spawn(listener.serve(Answers::default(), settings, Drain::new(), Metrics::new(1)));
+    let serving =
+        tokio::spawn(listener.serve(Answers::default(), settings, Drain::new(), Metrics::new(1)));
     let mut client = Client(TcpStream::connect(address).await.unwrap());
     assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
     serving.abort();

@@ -15,11 +15,17 @@ impl Client {
     }
 
     pub(super) async fn get(&mut self, path: &str, end: &str) -> String {
-        self.0.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+        self.0
+            .write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut text = String::new();
         while !text.ends_with(end) {
             let mut piece = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece)).await.unwrap_or_else(|_| panic!("only {text:?}")).unwrap();
+            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece))
+                .await
+                .unwrap_or_else(|_| panic!("only {text:?}"))
+                .unwrap();
             assert!(read > 0, "closed after {text:?}");
             text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
         }
@@ -54,7 +60,9 @@ async fn only_tls_1_2_and_1_3_are_spoken_and_both_are() {
         let roots = pem("ca.pem", &pki.ca).certificates().unwrap();
         let mut store = rustls::RootCertStore::empty();
         store.add(roots[0].clone()).unwrap();
-        let builder = rustls::ClientConfig::builder_with_provider(wire::provider()).with_protocol_versions(&[version]).unwrap();
+        let builder = rustls::ClientConfig::builder_with_provider(wire::provider())
+            .with_protocol_versions(&[version])
+            .unwrap();
         config.clone_from(&builder.with_root_certificates(store).with_no_client_auth());
         let stream = shake(&house, config, "api.example").await.unwrap();
         assert_eq!(stream.get_ref().1.protocol_version(), Some(version.version));
@@ -68,7 +76,10 @@ async fn only_tls_1_2_and_1_3_are_spoken_and_both_are() {
     hello.extend(b"\x00\x00\x04\xc0\x13\x00\x2f\x01\x00");
     old.0.write_all(&hello).await.unwrap();
     let mut alert = Vec::new();
-    tokio::time::timeout(PATIENCE, old.0.read_to_end(&mut alert)).await.expect("not closed").unwrap();
+    tokio::time::timeout(PATIENCE, old.0.read_to_end(&mut alert))
+        .await
+        .expect("not closed")
+        .unwrap();
     assert_eq!(alert[0], 21, "an alert: {alert:?}");
     house.await_shown(&failed("incompatible")).await;
 }
@@ -78,19 +89,27 @@ async fn a_client_resumes_its_session() {
     let pki = Pki::new();
     let house = secured_house(settings(), Some(api(&pki)));
     let config = client(&pki.ca, &[b"http/1.1"]);
-    for (turn, expected) in [(0, rustls::HandshakeKind::Full), (1, rustls::HandshakeKind::Resumed)] {
+    for (turn, expected) in [(0, rustls::HandshakeKind::Full), (1, rustls::HandshakeKind::Resumed)]
+    {
         let mut client = Client(shake(&house, config.clone(), "api.example").await.unwrap());
         client.get("/hello", "hello").await;
         let kind = client.0.get_ref().1.handshake_kind().unwrap();
         // The first may need a further round to agree on a group.
-        assert_eq!(kind == rustls::HandshakeKind::Resumed, expected == rustls::HandshakeKind::Resumed, "{turn}: {kind:?}");
+        assert_eq!(
+            kind == rustls::HandshakeKind::Resumed,
+            expected == rustls::HandshakeKind::Resumed,
+            "{turn}: {kind:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_shake_hands_is_cut_off_and_holds_nobody() {
     let pki = Pki::new();
-    let house = secured_house(ConnectionSettings { tls_handshake: Duration::from_millis(300), ..settings() }, Some(api(&pki)));
+    let house = secured_house(
+        ConnectionSettings { tls_handshake: Duration::from_millis(300), ..settings() },
+        Some(api(&pki)),
+    );
     let mut silent = house.connect().await;
     let mut half = house.connect().await;
     half.0.write_all(b"\x16\x03\x01").await.unwrap();
@@ -146,14 +165,26 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
     let with = |issued: &crate::wire::pki::Issued| {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(pem("ca.pem", &pki.ca).certificates().unwrap()[0].clone()).unwrap();
-        let builder = rustls::ClientConfig::builder_with_provider(wire::provider()).with_safe_default_protocol_versions().unwrap();
-        let (chain, key) = (pem("c", &issued.certificate).certificates().unwrap(), pem("k", &issued.key).key().unwrap());
+        let builder = rustls::ClientConfig::builder_with_provider(wire::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let (chain, key) = (
+            pem("c", &issued.certificate).certificates().unwrap(),
+            pem("k", &issued.key).key().unwrap(),
+        );
         builder.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap()
     };
     for required in [true, false] {
         let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required };
-        let house = secured_house(settings(), Some(tls(&Settings { clients: Some(clients), ..listener(&[pki.server(&["api.example"])]) })));
-        let mut alice = Client(shake(&house, with(&pki.client("alice")), "api.example").await.unwrap());
+        let house = secured_house(
+            settings(),
+            Some(tls(&Settings {
+                clients: Some(clients),
+                ..listener(&[pki.server(&["api.example"])])
+            })),
+        );
+        let mut alice =
+            Client(shake(&house, with(&pki.client("alice")), "api.example").await.unwrap());
         let reply = alice.get("/tls", "HTTP/1.1").await;
         assert!(reply.contains("Some(\"CN=alice\")"), "{reply}");
         // TLS 1.3: the client has shaken hands before the server has looked.
@@ -163,7 +194,9 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
         let mut nobody = shake(&house, client(&pki.ca, &[]), "api.example").await.unwrap();
         if required {
             assert!(nobody.read(&mut [0; 1]).await.is_err());
-            house.await_shown("weir_tls_handshakes_failed_total{cause=\"client_certificate\"} 2").await;
+            house
+                .await_shown("weir_tls_handshakes_failed_total{cause=\"client_certificate\"} 2")
+                .await;
         } else {
             let reply = Client(nobody).get("/tls", "HTTP/1.1").await;
             assert!(reply.ends_with("true Some(\"api.example\") None HTTP/1.1"), "{reply}");
@@ -174,7 +207,10 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up_also_behind_tls() {
     let pki = Pki::new();
-    let house = secured_house(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() }, Some(api(&pki)));
+    let house = secured_house(
+        ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() },
+        Some(api(&pki)),
+    );
     let mut client = Client::connect(&house, &pki.ca, "api.example").await;
     client.0.write_all(b"GET /long HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     house.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const ASK: &str = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+const ASK: &str =
+    "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
 
 async fn upgraded(house: &House) -> Client {
     let mut client = house.connect().await;
@@ -35,7 +36,9 @@ async fn a_drain_lets_it_go_on_until_the_grace_is_over() {
     assert!(!house.serving.is_finished());
     house.drain.cut();
     tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified()).await.expect("the tunnel lives on");
+    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+        .await
+        .expect("the tunnel lives on");
     assert_eq!(client.read_all().await, "");
 }
 
@@ -49,7 +52,10 @@ async fn it_works_behind_tls_and_a_half_that_is_closed_leaves_the_other() {
     let mut text = String::new();
     while !text.ends_with("early") {
         let mut piece = [0; 4096];
-        let read = tokio::time::timeout(PATIENCE, client.read(&mut piece)).await.expect("no answer").unwrap();
+        let read = tokio::time::timeout(PATIENCE, client.read(&mut piece))
+            .await
+            .expect("no answer")
+            .unwrap();
         assert!(read > 0, "closed after {text:?}");
         text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
     }
@@ -61,7 +67,10 @@ async fn it_works_behind_tls_and_a_half_that_is_closed_leaves_the_other() {
         writing.shutdown().await.unwrap();
     });
     let mut all = Vec::new();
-    tokio::time::timeout(PATIENCE, reading.read_to_end(&mut all)).await.expect("never ends").unwrap();
+    tokio::time::timeout(PATIENCE, reading.read_to_end(&mut all))
+        .await
+        .expect("never ends")
+        .unwrap();
     assert_eq!(all.len(), 8 << 20);
     sending.await.unwrap();
     house.await_shown("weir_connections_open 0").await;

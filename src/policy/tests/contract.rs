@@ -6,21 +6,34 @@ use crate::plan::{Adjustment, Algorithm, Alignment, Calendar, Change, Rate, Time
 #[test]
 fn the_shipped_policy_charges_the_clients_address() {
     let policy = client_ip();
-    assert_eq!(policy.request_facts(), [FactName { text: "client-ip".into(), kind: FactKind::ClientIp }]);
+    assert_eq!(
+        policy.request_facts(),
+        [FactName { text: "client-ip".into(), kind: FactKind::ClientIp }]
+    );
     let decision = policy.decide(&[("client-ip", "2001:db8::1")]).unwrap();
     let limits = plan(&decision).limits();
-    assert_eq!(limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["per-minute", "burst"]);
+    assert_eq!(
+        limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(),
+        ["per-minute", "burst"]
+    );
     assert!(limits.iter().all(|limit| limit.key == "2001:db8::/64" && limit.cost == 1));
-    let window = Algorithm::FixedWindow { rate: Rate { amount: 100, per_ms: 60_000 }, alignment: Alignment::FirstRequest };
+    let window = Algorithm::FixedWindow {
+        rate: Rate { amount: 100, per_ms: 60_000 },
+        alignment: Alignment::FirstRequest,
+    };
     assert_eq!(limits[0].algorithm, window);
-    assert_eq!(limits[1].algorithm, Algorithm::Gcra { burst: 20, rate: Rate { amount: 10, per_ms: 1_000 } });
+    assert_eq!(
+        limits[1].algorithm,
+        Algorithm::Gcra { burst: 20, rate: Rate { amount: 10, per_ms: 1_000 } }
+    );
 }
 
 #[test]
 fn each_algorithm_that_is_written_arrives() {
     let rate = Rate { amount: 6, per_ms: 1_000 };
     let timed = r#""quota": 6, "period": "1s""#;
-    let month = Calendar::Month { time_zone: TimeZone::named("Europe/Berlin").unwrap(), anchor_day: 31 };
+    let month =
+        Calendar::Month { time_zone: TimeZone::named("Europe/Berlin").unwrap(), anchor_day: 31 };
     for (written, expected) in [
         (format!(r#""fixed_window", "alignment": "clock", {timed}"#), Algorithm::FixedWindow { rate, alignment: Alignment::Clock }),
         (format!(r#""sliding_window_counter", {timed}"#), Algorithm::SlidingWindowCounter { rate }),
@@ -59,22 +72,28 @@ fn a_policy_from_a_file_is_loaded_as_cargo_built_it() {
     let policy = build(&settings(file(&guest::api_key()), LIMITS)).unwrap();
     let facts: Vec<&str> = policy.request_facts().iter().map(|fact| fact.text.as_str()).collect();
     assert_eq!(facts, ["header.x-api-key", "client-ip"]);
-    let decision = policy.decide(&[("header.x-api-key", "k\u{e9}y"), ("client-ip", "192.0.2.1")]).unwrap();
+    let decision =
+        policy.decide(&[("header.x-api-key", "k\u{e9}y"), ("client-ip", "192.0.2.1")]).unwrap();
     assert_eq!(plan(&decision).limits()[0].key, "key:k\u{e9}y");
 }
 
 #[test]
 fn a_component_is_accepted_as_it_is() {
-    // What a plain module becomes inside is a component: handed in from outside, it must serve the same.
+    // What a plain module becomes inside is a component: handed in from outside, it must serve the
+    // same.
     let module = std::fs::read(guest::api_key()).unwrap();
     let component = super::super::component::encode(&module).unwrap();
     let policy = build(&settings(bytes(component), LIMITS)).unwrap();
-    assert_eq!(plan(&policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()).limits()[0].key, "ip:192.0.2.1");
+    assert_eq!(
+        plan(&policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()).limits()[0].key,
+        "ip:192.0.2.1"
+    );
 }
 
 #[test]
 fn the_largest_plan_of_the_contract_passes_the_bound_on_what_is_handed_over() {
-    // Otherwise a long header would be a way round the limits, where a route lets requests through on a policy error.
+    // Otherwise a long header would be a way round the limits, where a route lets requests through
+    // on a policy error.
     let limit = |index: usize| {
         format!(
             r#"{{"name": "l{index}", "algorithm": "gcra", "quota": 1, "period": "1s", "key": "{{header.x}}", "unit": "{}"}}"#,
@@ -82,7 +101,9 @@ fn the_largest_plan_of_the_contract_passes_the_bound_on_what_is_handed_over() {
         )
     };
     let limits: Vec<String> = (0..crate::plan::LIMITS_MAX).map(limit).collect();
-    let policy = build(&settings(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")))).unwrap();
+    let policy =
+        build(&settings(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(","))))
+            .unwrap();
     let key = "x".repeat(crate::plan::KEY_BYTES_MAX);
     let decision = policy.decide(&[("client-ip", "192.0.2.1"), ("header.x", &key)]).unwrap();
     assert!(plan(&decision).limits().iter().all(|limit| limit.key == key));
@@ -95,7 +116,10 @@ fn each_verdict_arrives() {
     assert_eq!(decide("bypass").verdict, Verdict::Bypass);
     assert_eq!(decide("no-limits").verdict, Verdict::Bypass);
     let Verdict::Deny(denial) = &decide("deny").verdict else { panic!() };
-    assert_eq!((denial.status, denial.reason.as_str(), denial.retry_after_ms), (403, "not you", Some(5_000)));
+    assert_eq!(
+        (denial.status, denial.reason.as_str(), denial.retry_after_ms),
+        (403, "not you", Some(5_000))
+    );
     assert_eq!(denial.headers, [("x-why".to_owned(), "because".to_owned())]);
     let decorated = decide("decorated");
     assert_eq!(decorated.upstream_headers, [("x-plan".to_owned(), "gold".to_owned())]);
@@ -110,9 +134,18 @@ fn adjustment(change: Change) -> Adjustment {
 
 #[test]
 fn settle_gets_its_memo_and_adjusts() {
-    let policy = build(&settings(misbehaving(), r#"{"response_facts": ["header.x-cost", "response.bytes"]}"#)).unwrap();
+    let policy = build(&settings(
+        misbehaving(),
+        r#"{"response_facts": ["header.x-cost", "response.bytes"]}"#,
+    ))
+    .unwrap();
     assert_eq!(policy.response_facts(), ["header.x-cost", "response.bytes"]);
-    let view = ResponseView { outcome: ResponseOutcome::Completed, status: 201, facts: vec![], limits: vec![("tokens".into(), true, 3)] };
+    let view = ResponseView {
+        outcome: ResponseOutcome::Completed,
+        status: 201,
+        facts: vec![],
+        limits: vec![("tokens".into(), true, 3)],
+    };
     assert_eq!(policy.settle("memo", &view).unwrap(), [adjustment(Change::Units(5))]);
     assert_eq!(policy.settle("reset", &view).unwrap(), [adjustment(Change::Reset)]);
     assert_eq!(policy.settle("huge", &view).unwrap_err().cause, Cause::Answer);
@@ -125,14 +158,20 @@ fn settle_gets_its_memo_and_adjusts() {
 fn time_stands_still_during_a_call() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let decision = policy.decide(&[("query", "now")]).unwrap();
-    let (before, after) = plan(&decision).limits()[0].key.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let (before, after) = plan(&decision).limits()[0]
+        .key
+        .split_once(' ')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
     assert_eq!(before, after);
     assert!(before.parse::<u64>().unwrap() > 1_700_000_000_000);
 }
 
 #[test]
 fn an_instance_is_reused_unless_it_is_isolated() {
-    let calls = |policy: &Policy| plan(&policy.decide(&[("query", "calls")]).unwrap()).limits()[0].key.clone();
+    let calls = |policy: &Policy| {
+        plan(&policy.decide(&[("query", "calls")]).unwrap()).limits()[0].key.clone()
+    };
     let mut settings = settings(misbehaving(), "{}");
     let reused = build(&settings).unwrap();
     assert_eq!([calls(&reused), calls(&reused), calls(&reused)], ["1", "2", "3"]);
@@ -144,9 +183,14 @@ fn an_instance_is_reused_unless_it_is_isolated() {
 #[test]
 fn a_pure_policy_is_remembered_and_a_new_one_is_asked_afresh() {
     let settings = settings(misbehaving(), r#"{"pure": true}"#);
-    let calls = |policy: &Policy, path: &str| plan(&policy.decide(&[("query", "calls"), ("path", path)]).unwrap()).limits()[0].key.clone();
+    let calls = |policy: &Policy, path: &str| {
+        plan(&policy.decide(&[("query", "calls"), ("path", path)]).unwrap()).limits()[0].key.clone()
+    };
     let policy = build(&settings).unwrap();
-    assert_eq!([calls(&policy, "/a"), calls(&policy, "/a"), calls(&policy, "/b"), calls(&policy, "/a")], ["1", "1", "2", "1"]);
+    assert_eq!(
+        [calls(&policy, "/a"), calls(&policy, "/a"), calls(&policy, "/b"), calls(&policy, "/a")],
+        ["1", "1", "2", "1"]
+    );
     drop(policy);
     let replaced = build(&settings).unwrap();
     assert_eq!([calls(&replaced, "/b"), calls(&replaced, "/a")], ["1", "2"]);
@@ -169,10 +213,15 @@ fn what_a_guest_logs_is_bounded() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-    tracing::subscriber::with_default(subscriber, || policy.decide_for(Some(b"id-1"), &[("query", "log")]).unwrap());
+    tracing::subscriber::with_default(subscriber, || {
+        policy.decide_for(Some(b"id-1"), &[("query", "log")]).unwrap()
+    });
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert_eq!(text.lines().count(), 9, "{text}");
-    assert!(text.lines().all(|line| line.len() < 1_200 && line.contains("request_id=\"id-1\"")), "{text}");
+    assert!(
+        text.lines().all(|line| line.len() < 1_200 && line.contains("request_id=\"id-1\"")),
+        "{text}"
+    );
     assert!(text.contains("line 7 xxx") && text.contains("992 more lines"), "{text}");
 }
 
@@ -190,7 +239,8 @@ fn what_all_calls_of_a_policy_log_together_is_bounded() {
             assert!(started.elapsed() < Duration::from_secs(30), "{}", said());
         }
     });
-    let (count, seconds) = (said().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
+    let (count, seconds) =
+        (said().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
     assert!(count <= seconds * 101, "{count} lines in {seconds} s");
 }
 

@@ -8,14 +8,17 @@ fn mistakes(module: Module, config: &str) -> Vec<Mistake> {
 
 #[test]
 fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
-    let config =
-        r#"{"ipv6_prefix": 129, "bypass": ["x"], "limits": [{"name": "a", "algorithm": "gcra", "qouta": 1, "quota": 1, "period": "1s"}]}"#;
+    let config = r#"{"ipv6_prefix": 129, "bypass": ["x"], "limits": [{"name": "a", "algorithm": "gcra", "qouta": 1, "quota": 1, "period": "1s"}]}"#;
     let mut found = mistakes(shipped("client-ip"), config);
     found.sort_by(|a, b| a.setting.cmp(&b.setting));
     let settings: Vec<&str> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
     assert_eq!(
         settings,
-        ["policies.public.config.bypass[0]", "policies.public.config.ipv6_prefix", "policies.public.config.limits[0].qouta"]
+        [
+            "policies.public.config.bypass[0]",
+            "policies.public.config.ipv6_prefix",
+            "policies.public.config.limits[0].qouta"
+        ]
     );
     assert_eq!((found[1].found.as_str(), found[1].expected.as_str()), ("129", "0 to 128"));
     assert!(found[2].expected.ends_with("`quota` is near"), "{found:?}");
@@ -23,11 +26,16 @@ fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
 
 #[test]
 fn a_time_zone_that_nobody_knows_is_a_mistake_beside_the_guests_own() {
-    let limit = |name: &str, more: &str| format!(r#"{{"name": "{name}", "algorithm": "quota", "quota": 1, "calendar": "day", {more}}}"#);
+    let limit = |name: &str, more: &str| {
+        format!(
+            r#"{{"name": "{name}", "algorithm": "quota", "quota": 1, "calendar": "day", {more}}}"#
+        )
+    };
     let known = limit("a", r#""time_zone": "Europe/Berlin""#);
     let unknown = limit("b", r#""time_zone": "Europe/Berln""#);
     let settings = |limits: &[&str]| {
-        let found = mistakes(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")));
+        let found =
+            mistakes(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")));
         found.into_iter().map(|mistake| mistake.setting).collect::<Vec<_>>()
     };
     assert_eq!(settings(&[&known, &unknown]), ["policies.public.config.limits[1].time_zone"]);
@@ -45,7 +53,10 @@ fn a_time_zone_that_nobody_knows_is_a_mistake_beside_the_guests_own() {
 #[test]
 fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
     let found = mistakes(shipped("client-ip"), "{}");
-    assert_eq!((found.len(), found[0].setting.as_str(), found[0].found.as_str()), (1, "policies.public.config", "no `limits`"));
+    assert_eq!(
+        (found.len(), found[0].setting.as_str(), found[0].found.as_str()),
+        (1, "policies.public.config", "no `limits`")
+    );
 }
 
 #[test]
@@ -58,10 +69,17 @@ fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
 
 #[test]
 fn unknown_facts_refuse_the_configuration() {
-    let found = mistakes(misbehaving(), r#"{"facts": ["client_ip", "tls.serial"], "response_facts": ["bytes"]}"#);
+    let found = mistakes(
+        misbehaving(),
+        r#"{"facts": ["client_ip", "tls.serial"], "response_facts": ["bytes"]}"#,
+    );
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(found.iter().all(|mistake| mistake.setting == "policies.public.wasm"));
-    assert!(found[0].found.contains("`client_ip`") && found[0].expected.ends_with("nearest is `client-ip`"), "{found:?}");
+    assert!(
+        found[0].found.contains("`client_ip`")
+            && found[0].expected.ends_with("nearest is `client-ip`"),
+        "{found:?}"
+    );
     assert!(found[1].found.contains("`tls.serial`"), "{found:?}");
 }
 
@@ -78,13 +96,18 @@ fn what_is_no_policy_is_refused() {
     ] {
         let found = mistakes(module, "{}");
         assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.wasm"));
-        assert!(found[0].to_string().contains(part) && found[0].to_string().len() < 800, "{part}: {found:?}");
+        assert!(
+            found[0].to_string().contains(part) && found[0].to_string().len() < 800,
+            "{part}: {found:?}"
+        );
     }
 }
 
 #[test]
 fn a_guest_that_fails_before_it_is_configured_is_refused() {
-    for (module, part) in [(wat("looping_start.wat"), "time: "), (wat("outside_memory.wat"), "answer: ")] {
+    for (module, part) in
+        [(wat("looping_start.wat"), "time: "), (wat("outside_memory.wat"), "answer: ")]
+    {
         let found = mistakes(module, "{}");
         assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.wasm"));
         assert!(found[0].found.contains(part), "{found:?}");
@@ -100,7 +123,8 @@ fn a_guest_that_fails_before_it_is_configured_is_refused() {
 
 #[test]
 fn a_damaged_description_of_types_is_never_read() {
-    // The custom section from which the toolchain would learn the guest's types: any two bytes of it flipped must not matter.
+    // The custom section from which the toolchain would learn the guest's types: any two bytes of
+    // it flipped must not matter.
     let module = std::fs::read(guest::api_key()).unwrap();
     let at = module.windows(14).position(|window| window == b"component-type").unwrap();
     let mut random = fastrand::Rng::with_seed(7);
@@ -129,11 +153,15 @@ fn damaged_modules_cost_at_most_their_loading() {
             damaged[at] ^= 1 << random.u8(..8);
         }
         match build(&settings(bytes(damaged), LIMITS)) {
-            // Some flips change code that is still valid: whatever it then does is bounded like any guest.
+            // Some flips change code that is still valid: whatever it then does is bounded like any
+            // guest.
             Ok(policy) => drop(policy.decide(&[("client-ip", "192.0.2.1")])),
             Err(mistakes) => {
                 refused += 1;
-                assert!(mistakes.iter().all(|mistake| mistake.to_string().len() < 1_500), "{mistakes:?}");
+                assert!(
+                    mistakes.iter().all(|mistake| mistake.to_string().len() < 1_500),
+                    "{mistakes:?}"
+                );
             }
         }
     }

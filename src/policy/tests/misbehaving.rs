@@ -1,4 +1,5 @@
-//! What a bad guest costs: its own call. After each, the same policy serves the next request as if nothing had been.
+//! What a bad guest costs: its own call. After each, the same policy serves the next request as if
+//! nothing had been.
 
 use super::*;
 use crate::clock::thread_cpu;
@@ -23,7 +24,11 @@ fn each_breach_costs_one_call_and_has_its_cause() {
         ("bad-name", Cause::Answer, "limits[0].name"),
         ("two-names", Cause::Answer, "limits[1].name"),
         ("17-limits", Cause::Answer, "limits: 17"),
-        ("no-zone", Cause::Answer, "limits[0].algorithm.time-zone: found \"Europe/Atlantis\", expected a name of the IANA database"),
+        (
+            "no-zone",
+            Cause::Answer,
+            "limits[0].algorithm.time-zone: found \"Europe/Atlantis\", expected a name of the IANA database",
+        ),
         ("period-0", Cause::Answer, "limits[0].algorithm.rate.per-ms"),
         ("cost", Cause::Answer, "limits[0].cost"),
         ("status-200", Cause::Answer, "denial.status: 200"),
@@ -41,12 +46,18 @@ fn each_breach_costs_one_call_and_has_its_cause() {
         assert_eq!(error.cause, cause, "{how}: {error}");
         assert!(error.message.contains(message) && error.message.len() < 400, "{how}: {error}");
         assert_eq!(error.policy, "public");
-        let next = policy.decide(&[("query", "well")]).unwrap_or_else(|error| panic!("after {how}: {error}"));
+        let next = policy
+            .decide(&[("query", "well")])
+            .unwrap_or_else(|error| panic!("after {how}: {error}"));
         assert_eq!(plan(&next).limits()[0].key, "k");
     }
     for cause in Cause::ALL {
         let expected = breaches.iter().filter(|(_, each, _)| *each == cause).count() as u64;
-        assert_eq!(metrics.counter(names::POLICY_ERRORS, &["public", cause.label()]).get(), expected, "{cause:?}");
+        assert_eq!(
+            metrics.counter(names::POLICY_ERRORS, &["public", cause.label()]).get(),
+            expected,
+            "{cause:?}"
+        );
     }
 }
 
@@ -72,7 +83,8 @@ fn a_loop_is_stopped_after_its_cpu_time_and_work_within_it_is_not() {
     let before = thread_cpu();
     assert_eq!(policy.decide(&[("query", "loop")]).unwrap_err().cause, Cause::Time);
     let spent = thread_cpu() - before;
-    // The budget, the uncounted time before the first tick, the one tick of grain, and an instance to start.
+    // The budget, the uncounted time before the first tick, the one tick of grain, and an instance
+    // to start.
     assert!((Duration::from_millis(20)..Duration::from_millis(60)).contains(&spent), "{spent:?}");
     settings.cpu_time = Duration::from_secs(5);
     assert!(build(&settings).unwrap().decide(&[("query", "work")]).is_ok());
@@ -83,7 +95,12 @@ fn an_isolated_guest_is_held_to_the_same_bounds() {
     let mut settings = settings(misbehaving(), "{}");
     settings.isolated = true;
     let policy = build(&settings).unwrap();
-    for (how, cause) in [("loop", Cause::Time), ("memory", Cause::Memory), ("recursion", Cause::Stack), ("big-key", Cause::Answer)] {
+    for (how, cause) in [
+        ("loop", Cause::Time),
+        ("memory", Cause::Memory),
+        ("recursion", Cause::Stack),
+        ("big-key", Cause::Answer),
+    ] {
         assert_eq!(policy.decide(&[("query", how)]).unwrap_err().cause, cause);
         assert!(policy.decide(&[("query", "well")]).is_ok());
     }

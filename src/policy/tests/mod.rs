@@ -1,4 +1,5 @@
-//! The room as others use it: real guests, real calls. `misbehaving` shows what a bad guest costs, `loading` what a bad module does.
+//! The room as others use it: real guests, real calls. `misbehaving` shows what a bad guest costs,
+//! `loading` what a bad module does.
 
 mod contract;
 mod loading;
@@ -45,7 +46,12 @@ fn bytes(bytes: Vec<u8>) -> Module {
 }
 
 fn wat(name: &str) -> Module {
-    bytes(wat::parse_file(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name)).unwrap())
+    bytes(
+        wat::parse_file(
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name),
+        )
+        .unwrap(),
+    )
 }
 
 fn misbehaving() -> Module {

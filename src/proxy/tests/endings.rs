@@ -36,7 +36,10 @@ async fn is_back(rig: &Rig) -> bool {
 }
 
 fn reply(status: u16) -> Response {
-    Response::new(StatusCode::from_u16(status).unwrap(), crate::wire::full(Bytes::from_static(b"body")))
+    Response::new(
+        StatusCode::from_u16(status).unwrap(),
+        crate::wire::full(Bytes::from_static(b"body")),
+    )
 }
 
 #[tokio::test]
@@ -79,9 +82,12 @@ async fn a_reply_that_was_left_unread_refunds_nothing() {
 
 #[tokio::test]
 async fn an_upstream_that_gives_no_reply_refunds_as_far_as_it_was_reached() {
-    for (sent, refund, back) in
-        [(false, Refund::Unsent, true), (true, Refund::Unsent, false), (true, Refund::UpstreamError, true), (true, Refund::Never, false)]
-    {
+    for (sent, refund, back) in [
+        (false, Refund::Unsent, true),
+        (true, Refund::Unsent, false),
+        (true, Refund::UpstreamError, true),
+        (true, Refund::Never, false),
+    ] {
         let rig = rig();
         let mut visit = admitted(&rig, refund).await;
         visit.sending(Body::empty());
@@ -105,8 +111,13 @@ async fn a_request_whose_own_body_failed_is_the_clients_doing() {
 #[tokio::test]
 async fn each_failure_of_an_upstream_has_its_status() {
     let rig = rig();
-    for (cause, status) in [(Cause::Connect, 502), (Cause::Cut, 502), (Cause::Protocol, 502), (Cause::Overload, 503), (Cause::Timeout, 504)]
-    {
+    for (cause, status) in [
+        (Cause::Connect, 502),
+        (Cause::Cut, 502),
+        (Cause::Protocol, 502),
+        (Cause::Overload, 503),
+        (Cause::Timeout, 504),
+    ] {
         let mut visit = rig.visit(0);
         let refusal = visit.not_replied(&UpstreamError { cause, sent: false, body: None });
         Answered::read(visit.refuse(&refusal)).await.problem(status);
@@ -130,10 +141,14 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
         reply.fields.append(name, value);
     }
     let answered = Answered::read(visit.stream(reply)).await;
-    assert_eq!((answered.field("connection"), answered.field("x-hop"), answered.field("trailer")), (None, None, Some("x-sum")));
+    assert_eq!(
+        (answered.field("connection"), answered.field("x-hop"), answered.field("trailer")),
+        (None, None, Some("x-sum"))
+    );
     assert_eq!(answered.field("weir-degraded"), Some("store"));
     assert_eq!(answered.headers.get_all("x-request-id").iter().count(), 1);
-    let members: Vec<&[u8]> = answered.headers.get_all("ratelimit").iter().map(HeaderValue::as_bytes).collect();
+    let members: Vec<&[u8]> =
+        answered.headers.get_all("ratelimit").iter().map(HeaderValue::as_bytes).collect();
     assert_eq!(members, [b"\"up\";r=3;t=1".as_slice(), b"\"one\";r=0;t=60"]);
 }
 
@@ -141,10 +156,14 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
 async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
     let rig = rig();
     let mut visit = rig.visit(0);
-    let asked = Decision { settle_with: Some("memo".into()), ..(*check(vec![window("a", 9), window("b", 9)])).clone() };
+    let asked = Decision {
+        settle_with: Some("memo".into()),
+        ..(*check(vec![window("a", 9), window("b", 9)])).clone()
+    };
     admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
     visit.status = 201;
-    let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"].map(str::to_owned);
+    let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"]
+        .map(str::to_owned);
     let fields = |name: &str, value: &str| {
         let mut fields = Fields::new();
         fields.append(name, value);
@@ -152,9 +171,19 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
     };
     visit.reply_facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
     visit.reply_facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
-    let view = settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
-    let facts: Vec<(&str, &str)> = view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    assert_eq!(facts, [("header.x-cost", "7"), ("trailer.t", "8"), ("response.bytes", "5"), ("duration-ms", "12")]);
+    let view =
+        settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
+    let facts: Vec<(&str, &str)> =
+        view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(
+        facts,
+        [
+            ("header.x-cost", "7"),
+            ("trailer.t", "8"),
+            ("response.bytes", "5"),
+            ("duration-ms", "12")
+        ]
+    );
     assert_eq!((view.status, view.outcome), (201, crate::policy::ResponseOutcome::Completed));
     assert_eq!(view.limits, [("a".to_owned(), true, 8), ("b".to_owned(), true, 8)]);
 }
@@ -163,7 +192,8 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
 async fn a_settle_without_adjustments_leaves_the_declared_refunds() {
     let rig = rig();
     let mut visit = rig.visit(0);
-    let asked = Decision { settle_with: Some("memo".into()), ..(*refunded(Refund::UpstreamError)).clone() };
+    let asked =
+        Decision { settle_with: Some("memo".into()), ..(*refunded(Refund::UpstreamError)).clone() };
     admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
     visit.sending(Body::empty());
     // The policy that ships has no settle of its own.
@@ -178,7 +208,10 @@ async fn switching(rig: &Rig) -> (Box<Visit>, Response, DuplexStream) {
     let upgrades = &rig.house.route(0).unwrap().upgrades;
     tunnel::ask(upgrades, &mut request, &Body::empty(), b"WebSocket".as_slice().into(), &mut visit);
     assert!(request.upgrade);
-    assert_eq!((request.fields.get("connection"), request.fields.get("upgrade")), (Some(&b"upgrade"[..]), Some(&b"WebSocket"[..])));
+    assert_eq!(
+        (request.fields.get("connection"), request.fields.get("upgrade")),
+        (Some(&b"upgrade"[..]), Some(&b"WebSocket"[..]))
+    );
     visit.sending(Body::empty());
     let (far, near) = tokio::io::duplex(64);
     let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
@@ -195,7 +228,10 @@ async fn a_tunnel_joins_client_and_upstream_and_is_settled_at_its_end() {
     let (visit, mut reply, mut upstream) = switching(&rig).await;
     reply.fields.append("content-length", "5");
     let reply = visit.stream(reply);
-    assert!(reply.fields.get("connection") == Some(b"upgrade") && !reply.fields.has("content-length"), "{reply:?}");
+    assert!(
+        reply.fields.get("connection") == Some(b"upgrade") && !reply.fields.has("content-length"),
+        "{reply:?}"
+    );
     rig.counted("weir_tunnels_open", 1);
     let Some(wire::Upgrade::Then(begin)) = reply.upgrade else { panic!("no upgrade") };
     let (mut client, near) = tokio::io::duplex(64);
@@ -231,14 +267,20 @@ async fn a_log_line_names_the_shadow_limits_that_would_refuse() {
     let mut visit = rig.visit(0);
     let shadow = Limit { enforcement: Enforcement::Shadow, ..window("trial", 0) };
     admit::charge(&rig.limiter, check(vec![window("real", 1), shadow]), &mut visit).await.unwrap();
-    let line: serde_json::Value = serde_json::from_slice(&access::line(&visit, 0, Duration::ZERO, START_US, true)).unwrap();
-    assert_eq!((&line["would_refuse"], &line["refused_by"]), (&serde_json::json!(["trial"]), &serde_json::Value::Null));
+    let line: serde_json::Value =
+        serde_json::from_slice(&access::line(&visit, 0, Duration::ZERO, START_US, true)).unwrap();
+    assert_eq!(
+        (&line["would_refuse"], &line["refused_by"]),
+        (&serde_json::json!(["trial"]), &serde_json::Value::Null)
+    );
 }
 
 #[tokio::test]
 async fn a_status_that_means_nothing_is_no_reply() {
     let visit = rig().visit(0);
-    for (status, means) in [(200, true), (404, true), (599, true), (600, false), (999, false), (101, false)] {
+    for (status, means) in
+        [(200, true), (404, true), (599, true), (600, false), (999, false), (101, false)]
+    {
         assert_eq!(visit.understands(&reply(status)), means, "{status}");
     }
 }
@@ -248,7 +290,10 @@ async fn a_log_line_is_one_json_object_without_the_query() {
     let routes = vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }];
     let rig = Rig::with(Settings { access: Access::Refused, ..settings() }, routes);
     let mut visit = rig.visit(0);
-    let denied = Decision { labels: vec![("plan".into(), "g\"1".into())], ..(*check(vec![window("a", 0), window("b", 1)])).clone() };
+    let denied = Decision {
+        labels: vec![("plan".into(), "g\"1".into())],
+        ..(*check(vec![window("a", 0), window("b", 1)])).clone()
+    };
     admit::charge(&rig.limiter, Arc::new(denied), &mut visit).await.unwrap_err();
     visit.status = 429;
     let line = access::line(&visit, 17, Duration::from_micros(1_234), START_US, true);
@@ -261,7 +306,8 @@ async fn a_log_line_is_one_json_object_without_the_query() {
         "decision": "refused", "policy": "public", "refused_by": ["a"], "labels": { "plan": "g\"1" },
     });
     assert_eq!(line, expected);
-    let text = String::from_utf8(access::line(&visit, 17, Duration::ZERO, START_US, false)).unwrap();
+    let text =
+        String::from_utf8(access::line(&visit, 17, Duration::ZERO, START_US, false)).unwrap();
     assert!(text.starts_with("2024-10-04T00:00:00.000Z  INFO request request_id="), "{text}");
     assert!(
         text.contains(" client=192.0.2.1 method=GET path=/x route=\"\" status=429 bytes=17 duration_ms=0.000 decision=refused"),

@@ -9,7 +9,11 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn an_answer_of_its_own_has_any_status_type_and_fields() {
-    let moved = Respond { status: 308, headers: pairs(&[("location", "https://new.example/")]), ..Respond::default() };
+    let moved = Respond {
+        status: 308,
+        headers: pairs(&[("location", "https://new.example/")]),
+        ..Respond::default()
+    };
     let page = Respond {
         status: 503,
         body: "<p>".into(),
@@ -19,15 +23,27 @@ async fn an_answer_of_its_own_has_any_status_type_and_fields() {
     let rig = Rig::new(vec![
         RouteSettings { target: Target::Respond(moved), ..respond("/old/*") },
         RouteSettings { target: Target::Respond(page), ..respond("/page") },
-        RouteSettings { target: Target::Respond(Respond { status: 204, ..Respond::default() }), ..respond("/nothing") },
+        RouteSettings {
+            target: Target::Respond(Respond { status: 204, ..Respond::default() }),
+            ..respond("/nothing")
+        },
     ]);
     let moved = rig.get("/old/x").await;
-    assert_eq!((moved.status.as_u16(), moved.field("location"), moved.field("content-type")), (308, Some("https://new.example/"), None));
+    assert_eq!(
+        (moved.status.as_u16(), moved.field("location"), moved.field("content-type")),
+        (308, Some("https://new.example/"), None)
+    );
     let page = rig.get("/page").await;
-    assert_eq!((page.status.as_u16(), page.field("content-type"), page.body.as_str()), (503, Some("text/html"), "<p>"));
+    assert_eq!(
+        (page.status.as_u16(), page.field("content-type"), page.body.as_str()),
+        (503, Some("text/html"), "<p>")
+    );
     assert_eq!(page.headers.get_all("set-cookie").iter().count(), 2);
     let nothing = rig.get("/nothing").await;
-    assert_eq!((nothing.status.as_u16(), nothing.field("content-length"), nothing.field("content-type")), (204, None, None));
+    assert_eq!(
+        (nothing.status.as_u16(), nothing.field("content-length"), nothing.field("content-type")),
+        (204, None, None)
+    );
 }
 
 #[tokio::test]
@@ -42,11 +58,19 @@ async fn a_routes_fields_are_on_every_reply_and_never_in_the_place_of_a_refusals
         ..HeaderRules::default()
     };
     let extras = Extras { response_headers: rules, ..Extras::default() };
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), extras, ..respond("/*") }]);
+    let rig = Rig::new(vec![RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        extras,
+        ..respond("/*")
+    }]);
     for _ in 0..2 {
         let reply = rig.get("/").await;
         assert_eq!(
-            (reply.status.as_u16(), reply.field("strict-transport-security"), reply.field("cache-control")),
+            (
+                reply.status.as_u16(),
+                reply.field("strict-transport-security"),
+                reply.field("cache-control")
+            ),
             (200, Some("max-age=1"), Some("public"))
         );
         assert_eq!(reply.field("x-request-id").map(str::len), Some(32));
@@ -78,11 +102,22 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     let head = front.heads().pop().unwrap();
     assert!(head.starts_with("GET /t/acme/x/y?q=/api HTTP/1.1\r\n"), "{head}");
-    for line in ["host: inner.example:81", "x-forwarded-host: a", "x-forwarded-proto: https", "X-Tag: a", "x-tag: b"] {
+    for line in [
+        "host: inner.example:81",
+        "x-forwarded-host: a",
+        "x-forwarded-proto: https",
+        "X-Tag: a",
+        "x-tag: b",
+    ] {
         assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
     }
     let head = head.to_lowercase();
-    assert!(!head.contains("authorization") && !head.contains("\r\nforwarded:") && head.matches("\r\nhost:").count() == 1, "{head}");
+    assert!(
+        !head.contains("authorization")
+            && !head.contains("\r\nforwarded:")
+            && head.matches("\r\nhost:").count() == 1,
+        "{head}"
+    );
 }
 
 #[tokio::test]
@@ -95,24 +130,44 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
         route.extras.request_headers.remove = vec!["x-key".into()];
     })
     .await;
-    for (path, key, status) in [("/api/a", "1", 200), ("/api/b", "1", 200), ("/api/a", "2", 200), ("/api/a", "1", 429)] {
-        let reply = front.exchange(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n")).await;
+    for (path, key, status) in
+        [("/api/a", "1", 200), ("/api/b", "1", 200), ("/api/a", "2", 200), ("/api/a", "1", 429)]
+    {
+        let reply = front
+            .exchange(&format!(
+                "GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n"
+            ))
+            .await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {key}: {reply}");
     }
-    assert!(front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n") && !head.to_lowercase().contains("x-key")));
+    assert!(
+        front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n")
+            && !head.to_lowercase().contains("x-key"))
+    );
 }
 
 #[tokio::test]
 async fn each_mistake_in_a_routes_extras_has_its_place() {
     let extras = Extras {
         request_headers: HeaderRules { remove: vec!["host".into()], ..HeaderRules::default() },
-        response_headers: HeaderRules { set: pairs(&[("content-length", "1")]), ..HeaderRules::default() },
+        response_headers: HeaderRules {
+            set: pairs(&[("content-length", "1")]),
+            ..HeaderRules::default()
+        },
         upstream_host: Some("a/b".into()),
         rewrite: Some(Rewrite::Template("/{id}".into())),
-        upgrade: Upgrade { protocols: ["websocket", "h2c", "a/b/c", "", "TLS/1.0"].map(str::to_owned).to_vec(), ..Upgrade::default() },
+        upgrade: Upgrade {
+            protocols: ["websocket", "h2c", "a/b/c", "", "TLS/1.0"].map(str::to_owned).to_vec(),
+            ..Upgrade::default()
+        },
         ..Extras::default()
     };
-    let own = Respond { status: 204, body: "x".into(), content_type: Some("html".into()), headers: pairs(&[("te", "x")]) };
+    let own = Respond {
+        status: 204,
+        body: "x".into(),
+        content_type: Some("html".into()),
+        headers: pairs(&[("te", "x")]),
+    };
     let metrics = Metrics::new(1);
     let route = RouteSettings { extras, target: Target::Respond(own), ..respond("/a") };
     let mistakes = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
@@ -134,17 +189,29 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
 }
 
 fn page(status: u16, content_type: &str, body: &str) -> RefusalPage {
-    RefusalPage { statuses: vec![status], content_type: Some(content_type.into()), body: body.into() }
+    RefusalPage {
+        statuses: vec![status],
+        content_type: Some(content_type.into()),
+        body: body.into(),
+    }
 }
 
 #[tokio::test]
 async fn a_refusals_body_is_the_routes_else_everybodys_else_weirs() {
-    let everybodys = vec![page(429, "text/plain", "all"), page(404, "text/html", "<p>{status} {title} {detail}")];
-    let own = page(429, "application/json", "{\"wait\":{retry_after},\"limit\":\"{limit}\",\"id\":{request_id}}");
+    let everybodys = vec![
+        page(429, "text/plain", "all"),
+        page(404, "text/html", "<p>{status} {title} {detail}"),
+    ];
+    let own = page(
+        429,
+        "application/json",
+        "{\"wait\":{retry_after},\"limit\":\"{limit}\",\"id\":{request_id}}",
+    );
     let extras = Extras { refusals: vec![own], ..Extras::default() };
     let limited = |path| RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond(path) };
     let settings = Settings { refusals: everybodys, ..settings() };
-    let rig = Rig::with(settings, vec![RouteSettings { extras, ..limited("/own") }, limited("/all")]);
+    let rig =
+        Rig::with(settings, vec![RouteSettings { extras, ..limited("/own") }, limited("/all")]);
     for _ in 0..2 {
         assert_eq!(rig.get("/own").await.status, StatusCode::OK);
     }
@@ -154,13 +221,22 @@ async fn a_refusals_body_is_the_routes_else_everybodys_else_weirs() {
         (StatusCode::TOO_MANY_REQUESTS, Some("application/json"), Some("no-store"))
     );
     let body: serde_json::Value = serde_json::from_str(&own.body).unwrap();
-    assert_eq!(body, serde_json::json!({"wait": 60, "limit": "per-minute", "id": own.field("x-request-id").unwrap()}));
+    assert_eq!(
+        body,
+        serde_json::json!({"wait": 60, "limit": "per-minute", "id": own.field("x-request-id").unwrap()})
+    );
     assert_eq!(rig.get("/all").await.body, "all");
     let nothing = rig.get("/nothing").await;
-    assert_eq!((nothing.status.as_u16(), nothing.body.as_str()), (404, "<p>404 Not Found Nothing is served here."));
+    assert_eq!(
+        (nothing.status.as_u16(), nothing.body.as_str()),
+        (404, "<p>404 Not Found Nothing is served here.")
+    );
     rig.ask("TRACE", "/all", &[]).await.problem(501);
     let head = rig.ask("HEAD", "/all", &[]).await;
-    assert_eq!((head.status.as_u16(), head.body.as_str(), head.field("content-length")), (429, "", Some("3")));
+    assert_eq!(
+        (head.status.as_u16(), head.body.as_str(), head.field("content-length")),
+        (429, "", Some("3"))
+    );
 }
 
 #[tokio::test]
@@ -168,7 +244,13 @@ async fn a_page_that_can_not_be_filled_in_is_a_mistake_with_its_place() {
     let metrics = Metrics::new(1);
     let extras = Extras { refusals: vec![page(429, "text/plain", "{wait}")], ..Extras::default() };
     let settings = Settings { refusals: vec![page(429, "application/json", "{")], ..settings() };
-    let mistakes = House::build(settings, vec![RouteSettings { extras, ..respond("/") }], limiter(&metrics), &metrics).unwrap_err();
+    let mistakes = House::build(
+        settings,
+        vec![RouteSettings { extras, ..respond("/") }],
+        limiter(&metrics),
+        &metrics,
+    )
+    .unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
     assert_eq!(settings, ["refusals[0].body", "routes[0].refusals[0].body"]);
 }
@@ -177,7 +259,10 @@ const ORIGIN: (&str, &str) = ("origin", "https://app.example");
 const PREFLIGHT: (&str, &str) = ("access-control-request-method", "PUT");
 
 fn open(preflight: Preflight) -> Extras {
-    Extras { cors: Some(Cors { origins: vec![ORIGIN.1.into()], credentials: false, preflight }), ..Extras::default() }
+    Extras {
+        cors: Some(Cors { origins: vec![ORIGIN.1.into()], credentials: false, preflight }),
+        ..Extras::default()
+    }
 }
 
 #[tokio::test]
@@ -187,16 +272,29 @@ async fn a_browsers_script_may_read_a_refusal_and_when_to_come_back() {
     for status in [200, 200, 429] {
         let reply = rig.ask("GET", "/", &[ORIGIN]).await;
         assert_eq!(reply.status, status);
-        assert_eq!((reply.field("access-control-allow-origin"), reply.field("vary")), (Some(ORIGIN.1), Some("origin")));
+        assert_eq!(
+            (reply.field("access-control-allow-origin"), reply.field("vary")),
+            (Some(ORIGIN.1), Some("origin"))
+        );
         let exposed = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Weir-Degraded";
-        assert_eq!(reply.headers.get_all("access-control-expose-headers").iter().collect::<Vec<_>>(), [exposed]);
+        assert_eq!(
+            reply.headers.get_all("access-control-expose-headers").iter().collect::<Vec<_>>(),
+            [exposed]
+        );
     }
     let other = rig.ask("GET", "/", &[("origin", "https://evil.example")]).await;
-    assert_eq!((other.field("access-control-allow-origin"), other.field("vary")), (None, Some("origin")));
+    assert_eq!(
+        (other.field("access-control-allow-origin"), other.field("vary")),
+        (None, Some("origin"))
+    );
     rig.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await.problem(429);
     let plain = Rig::new(vec![limited]);
     let reply = plain.ask("GET", "/", &[ORIGIN]).await;
-    assert!(!reply.headers.keys().any(|name| name.as_str().starts_with("access-control")) && reply.field("vary").is_none(), "{reply:?}");
+    assert!(
+        !reply.headers.keys().any(|name| name.as_str().starts_with("access-control"))
+            && reply.field("vary").is_none(),
+        "{reply:?}"
+    );
 }
 
 #[tokio::test]
@@ -214,10 +312,16 @@ async fn a_preflight_is_not_counted_where_the_route_says_so() {
     }
     rig.counted("weir_decisions_total{policy=\"public\",decision=\"bypassed\"}", 5);
     // Each of these is no preflight for this route.
-    for fields in [&[][..], &[ORIGIN], &[PREFLIGHT], &[ORIGIN, ("access-control-request-method", "PATCH")]] {
+    for fields in
+        [&[][..], &[ORIGIN], &[PREFLIGHT], &[ORIGIN, ("access-control-request-method", "PATCH")]]
+    {
         rig.ask("OPTIONS", "/", fields).await.problem(405);
     }
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), extras: open(Preflight::Bypass), ..respond("/*") }]);
+    let rig = Rig::new(vec![RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        extras: open(Preflight::Bypass),
+        ..respond("/*")
+    }]);
     let mut told = Vec::new();
     for fields in [&[ORIGIN][..], &[PREFLIGHT], &[ORIGIN], &[ORIGIN, PREFLIGHT]] {
         told.push(rig.ask("OPTIONS", "/", fields).await.status.as_u16());

@@ -1,4 +1,5 @@
-//! Requests as HTTP/2 brings them: they look like any other to policies and upstreams; and gRPC, which is told of refusals in its own way.
+//! Requests as HTTP/2 brings them: they look like any other to policies and upstreams; and gRPC,
+//! which is told of refusals in its own way.
 
 use super::sockets::Front;
 use super::*;
@@ -20,17 +21,26 @@ impl Rig {
 #[tokio::test]
 async fn the_upstream_sees_what_an_older_client_would_have_sent() {
     let front = Front::new(|route| route.host = Some("api.example".into())).await;
-    let fields = [("cookie", "a=1"), ("cookie", "b=2; c=3"), ("te", "trailers"), ("x-a", "1"), ("x-a", "2")];
-    let reply = Answered::read(front.handle(request("GET", "https://API.example:8443/a//b?c", &fields)).await).await;
+    let fields =
+        [("cookie", "a=1"), ("cookie", "b=2; c=3"), ("te", "trailers"), ("x-a", "1"), ("x-a", "2")];
+    let reply = Answered::read(
+        front.handle(request("GET", "https://API.example:8443/a//b?c", &fields)).await,
+    )
+    .await;
     assert_eq!((reply.status, reply.body.as_str()), (StatusCode::OK, "ok"));
     for name in ["connection", "keep-alive", "transfer-encoding"] {
         assert_eq!(reply.field(name), None, "{name}");
     }
     let head = front.heads().pop().unwrap();
     assert!(head.starts_with("GET /a/b?c HTTP/1.1\r\n"), "{head}");
-    for line in
-        ["host: API.example:8443", "cookie: a=1; b=2; c=3", "te: trailers", "x-a: 1", "x-a: 2", "x-forwarded-host: API.example:8443"]
-    {
+    for line in [
+        "host: API.example:8443",
+        "cookie: a=1; b=2; c=3",
+        "te: trailers",
+        "x-a: 1",
+        "x-a: 2",
+        "x-forwarded-host: API.example:8443",
+    ] {
         assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
     }
 }
@@ -40,7 +50,8 @@ async fn a_policy_counts_by_the_same_facts_in_both_versions() {
     let keyed = r#"{"name":"l","algorithm":"fixed_window","quota":2,"period":"1m","key":"{authority} {header.cookie} {cookie.b}"}"#;
     let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(keyed)), ..respond("/*") }]);
     let one = rig.ask("GET", "/", &[("cookie", "a=1; b=2")]).await;
-    let two = rig.ask_h2("GET", "http://api.example/", &[("cookie", "a=1"), ("cookie", "b=2")]).await;
+    let two =
+        rig.ask_h2("GET", "http://api.example/", &[("cookie", "a=1"), ("cookie", "b=2")]).await;
     let three = rig.ask_h2("GET", "http://API.example:80/", &[("cookie", "a=1; b=2")]).await;
     assert_eq!([one.status.as_u16(), two.status.as_u16(), three.status.as_u16()], [200, 200, 429]);
 }
@@ -52,7 +63,12 @@ async fn what_names_no_host_or_is_a_tunnel_is_refused() {
     rig.ask_h2("CONNECT", "api.example:443", &[]).await.problem(501);
     assert_eq!(rig.ask_h2("GET", "/", &[("host", "api.example")]).await.status, StatusCode::OK);
     // The authority counts more than Host, as in an absolute target.
-    assert_eq!(rig.ask_h2("GET", "http://api.example/", &[("host", "other"), ("host", "another")]).await.status, StatusCode::OK);
+    assert_eq!(
+        rig.ask_h2("GET", "http://api.example/", &[("host", "other"), ("host", "another")])
+            .await
+            .status,
+        StatusCode::OK
+    );
 }
 
 const GRPC: (&str, &str) = ("content-type", "application/grpc+proto");
@@ -61,12 +77,19 @@ const GRPC: (&str, &str) = ("content-type", "application/grpc+proto");
 async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
     let page = RefusalPage { statuses: vec![429], content_type: None, body: "page".into() };
     let extras = Extras { refusals: vec![page], ..Extras::default() };
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), extras, ..respond("/a/*") }]);
+    let rig = Rig::new(vec![RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        extras,
+        ..respond("/a/*")
+    }]);
     for _ in 0..2 {
         rig.ask_h2("POST", "http://h/a/x", &[GRPC]).await;
     }
     let refused = rig.ask_h2("POST", "http://h/a/x", &[GRPC]).await;
-    assert_eq!((refused.status, refused.body.as_str(), refused.field("content-length")), (StatusCode::OK, "", None));
+    assert_eq!(
+        (refused.status, refused.body.as_str(), refused.field("content-length")),
+        (StatusCode::OK, "", None)
+    );
     for (name, value) in [
         ("content-type", "application/grpc"),
         ("grpc-status", "8"),
@@ -81,9 +104,22 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
     assert!(refused.field("x-request-id").is_some());
     rig.counted("weir_requests_total{route=\"a\",code=\"429\"}", 1);
     let nowhere = rig.ask_h2("POST", "http://h/b", &[GRPC]).await;
-    assert_eq!((nowhere.status.as_u16(), nowhere.field("grpc-status"), nowhere.field("grpc-retry-pushback-ms")), (200, Some("12"), None));
+    assert_eq!(
+        (
+            nowhere.status.as_u16(),
+            nowhere.field("grpc-status"),
+            nowhere.field("grpc-retry-pushback-ms")
+        ),
+        (200, Some("12"), None)
+    );
     // What is no gRPC is answered as ever.
-    assert_eq!(rig.ask_h2("POST", "http://h/a/x", &[("content-type", "application/grpc-web")]).await.status.as_u16(), 429);
+    assert_eq!(
+        rig.ask_h2("POST", "http://h/a/x", &[("content-type", "application/grpc-web")])
+            .await
+            .status
+            .as_u16(),
+        429
+    );
     assert_eq!(rig.ask("POST", "/a/x", &[GRPC]).await.status.as_u16(), 429);
     assert_eq!(rig.ask_h2("GET", "http://h/a/x", &[GRPC]).await.status.as_u16(), 429);
 }
@@ -91,17 +127,26 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
 #[tokio::test]
 async fn a_grpc_client_is_told_when_waiting_is_no_help_and_what_the_policy_said() {
     use crate::policy::Denial;
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
+    let rig =
+        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
     let told = async |decision: Arc<Decision>| {
         let mut visit = rig.visit(0);
         visit.grpc = true;
         let refusal = admit::charge(&rig.limiter, decision, &mut visit).await.unwrap_err();
         let reply = Answered::read(visit.refuse(&refusal)).await;
-        ["grpc-status", "grpc-message", "grpc-retry-pushback-ms", "x-why"].map(|name| reply.field(name).unwrap_or_default().to_owned())
+        ["grpc-status", "grpc-message", "grpc-retry-pushback-ms", "x-why"]
+            .map(|name| reply.field(name).unwrap_or_default().to_owned())
     };
     let closed = told(check(vec![window("closed", 0)])).await;
     assert_eq!(closed, ["8", "The allowance is used up for now.", "-1", ""]);
-    let denial =
-        Denial { status: 401, reason: "no k\u{e9}y".into(), retry_after_ms: Some(1_001), headers: vec![("x-why".into(), "law".into())] };
-    assert_eq!(told(Arc::new(decision(Verdict::Deny(denial)))).await, ["16", "no k%C3%A9y", "1001", "law"]);
+    let denial = Denial {
+        status: 401,
+        reason: "no k\u{e9}y".into(),
+        retry_after_ms: Some(1_001),
+        headers: vec![("x-why".into(), "law".into())],
+    };
+    assert_eq!(
+        told(Arc::new(decision(Verdict::Deny(denial)))).await,
+        ["16", "no k%C3%A9y", "1001", "law"]
+    );
 }

@@ -1,4 +1,5 @@
-//! The room through its door: a real limiter on the embedded engine, the policy that ships, and real sockets where a body streams.
+//! The room through its door: a real limiter on the embedded engine, the policy that ships, and
+//! real sockets where a body streams.
 
 mod endings;
 mod extras;
@@ -68,7 +69,8 @@ fn client_ip(limits: &str) -> RoutePolicy {
     RoutePolicy { policy: Arc::new(policy), scope: Arc::new(scope), allow_on_error: false }
 }
 
-const TWO_A_MINUTE: &str = r#"{"name":"per-minute","algorithm":"fixed_window","quota":2,"period":"1m"}"#;
+const TWO_A_MINUTE: &str =
+    r#"{"name":"per-minute","algorithm":"fixed_window","quota":2,"period":"1m"}"#;
 
 pub(super) fn settings() -> Settings {
     Settings {
@@ -89,7 +91,11 @@ pub(super) fn settings() -> Settings {
 fn limiter(metrics: &Metrics) -> Arc<Limiter> {
     let engine = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1_000 });
     let engine = Engine::build(&engine, Clock::virtual_at(START_US), metrics).unwrap();
-    Arc::new(Limiter::new(crate::limit::Settings { deadline: PATIENCE, ..Default::default() }, Arc::new(engine), metrics.clone()))
+    Arc::new(Limiter::new(
+        crate::limit::Settings { deadline: PATIENCE, ..Default::default() },
+        Arc::new(engine),
+        metrics.clone(),
+    ))
 }
 
 impl Rig {
@@ -100,16 +106,26 @@ impl Rig {
     fn with(settings: Settings, routes: Vec<RouteSettings>) -> Self {
         let metrics = Metrics::new(1);
         let limiter = limiter(&metrics);
-        let house = Arc::new(House::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
-        Self { local: Arc::new(Local::new(0, Arc::clone(&house), &Arc::default())), house, limiter, metrics }
+        let house =
+            Arc::new(House::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
+        Self {
+            local: Arc::new(Local::new(0, Arc::clone(&house), &Arc::default())),
+            house,
+            limiter,
+            metrics,
+        }
     }
 
     async fn ask(&self, method: &str, uri: &str, fields: &[(&str, &str)]) -> Answered {
-        let mut request = http::Request::builder().method(method).uri(uri).header("host", "api.example");
+        let mut request =
+            http::Request::builder().method(method).uri(uri).header("host", "api.example");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        Answered::read(handle(&self.local, request.body(Body::empty()).unwrap().into(), &peer()).await).await
+        Answered::read(
+            handle(&self.local, request.body(Body::empty()).unwrap().into(), &peer()).await,
+        )
+        .await
     }
 
     async fn get(&self, uri: &str) -> Answered {
@@ -148,7 +164,11 @@ impl Answered {
     async fn read(reply: Response) -> Self {
         let (head, body) = reply.into_http().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Self { status: head.status, headers: head.headers, body: String::from_utf8(body.to_vec()).unwrap() }
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
     }
 
     fn field(&self, name: &str) -> Option<&str> {
@@ -181,7 +201,14 @@ fn decision(verdict: Verdict) -> Decision {
 }
 
 fn window(name: &str, amount: u64) -> Limit {
-    Limit::new(name, "k", Algorithm::FixedWindow { rate: Rate { amount, per_ms: 60_000 }, alignment: Alignment::Clock })
+    Limit::new(
+        name,
+        "k",
+        Algorithm::FixedWindow {
+            rate: Rate { amount, per_ms: 60_000 },
+            alignment: Alignment::Clock,
+        },
+    )
 }
 
 fn check(limits: Vec<Limit>) -> Arc<Decision> {

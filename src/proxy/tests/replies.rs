@@ -17,7 +17,10 @@ async fn a_route_may_answer_by_itself() {
 
 #[tokio::test]
 async fn each_refusal_before_the_policy_is_a_problem_document() {
-    let rig = Rig::new(vec![RouteSettings { methods: vec!["GET".into(), "PUT".into()], ..respond("/a") }]);
+    let rig = Rig::new(vec![RouteSettings {
+        methods: vec!["GET".into(), "PUT".into()],
+        ..respond("/a")
+    }]);
     assert_eq!(rig.get("/b").await.problem(404)["title"], "Not Found");
     let wrong_method = rig.ask("POST", "/a", &[]).await;
     wrong_method.problem(405);
@@ -37,16 +40,25 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
     }
     rig.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
     let head = rig.ask("HEAD", "/b", &[]).await;
-    assert!(head.status == 404 && head.body.is_empty() && head.headers.contains_key("content-length"), "{head:?}");
+    assert!(
+        head.status == 404 && head.body.is_empty() && head.headers.contains_key("content-length"),
+        "{head:?}"
+    );
     let options = rig.ask("OPTIONS", "*", &[]).await;
-    assert!(options.status == 204 && options.body.is_empty() && options.headers.contains_key("x-request-id"), "{options:?}");
+    assert!(
+        options.status == 204
+            && options.body.is_empty()
+            && options.headers.contains_key("x-request-id"),
+        "{options:?}"
+    );
     rig.counted("weir_requests_total{route=\"none\",code=\"404\"}", 2);
     rig.counted("weir_requests_total{route=\"none\",code=\"405\"}", 1);
 }
 
 #[tokio::test]
 async fn a_limit_admits_its_quota_and_then_says_when_to_come_back() {
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
+    let rig =
+        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
     for left in [1, 0] {
         let reply = rig.get("/a").await;
         assert_eq!(reply.status, StatusCode::OK);
@@ -67,9 +79,12 @@ async fn a_limit_admits_its_quota_and_then_says_when_to_come_back() {
 
 #[tokio::test]
 async fn a_quota_of_nothing_has_no_retry_after() {
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
+    let rig =
+        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
     let mut visit = rig.visit(0);
-    let refusal = admit::charge(&rig.limiter, check(vec![window("closed", 0)]), &mut visit).await.unwrap_err();
+    let refusal = admit::charge(&rig.limiter, check(vec![window("closed", 0)]), &mut visit)
+        .await
+        .unwrap_err();
     let reply = Answered::read(visit.refuse(&refusal)).await;
     reply.problem(429);
     assert_eq!(reply.field("retry-after"), None);
@@ -77,11 +92,19 @@ async fn a_quota_of_nothing_has_no_retry_after() {
 
 #[tokio::test]
 async fn a_policys_denial_has_its_own_status_reason_and_fields() {
-    let rig = Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
-    let denial =
-        Denial { status: 451, reason: "not \"here\"".into(), retry_after_ms: Some(1_001), headers: vec![("x-why".into(), "law".into())] };
+    let rig =
+        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
+    let denial = Denial {
+        status: 451,
+        reason: "not \"here\"".into(),
+        retry_after_ms: Some(1_001),
+        headers: vec![("x-why".into(), "law".into())],
+    };
     let mut visit = rig.visit(0);
-    let refusal = admit::charge(&rig.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut visit).await.unwrap_err();
+    let refusal =
+        admit::charge(&rig.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut visit)
+            .await
+            .unwrap_err();
     let reply = Answered::read(visit.refuse(&refusal)).await;
     assert_eq!(reply.problem(451)["detail"], "not \"here\"");
     assert_eq!((reply.field("retry-after"), reply.field("x-why")), (Some("2"), Some("law")));
@@ -95,7 +118,10 @@ async fn a_house_names_all_its_mistakes() {
         respond("/a"),
         respond("/a"),
         respond("x"),
-        RouteSettings { target: Target::Respond(Respond { status: 101, ..Respond::default() }), ..respond("/b") },
+        RouteSettings {
+            target: Target::Respond(Respond { status: 101, ..Respond::default() }),
+            ..respond("/b")
+        },
     ];
     let mistakes = House::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
@@ -105,7 +131,8 @@ async fn a_house_names_all_its_mistakes() {
 #[test]
 fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
     let metrics = Metrics::new(1);
-    let house = |path| House::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap();
+    let house =
+        |path| House::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap();
     let live = Live::new(house("/a"));
     let serves = |local: &Local, path| local.house().routes.find("", path, &Method::GET).is_ok();
     let old = live.load();
@@ -114,6 +141,7 @@ fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
     let new = live.load();
     assert!(serves(&old, "/a") && !serves(&old, "/b"));
     assert!(serves(&new, "/b") && !serves(&new, "/a"));
-    let elsewhere = std::thread::scope(|scope| scope.spawn(|| serves(&live.load(), "/b")).join().unwrap());
+    let elsewhere =
+        std::thread::scope(|scope| scope.spawn(|| serves(&live.load(), "/b")).join().unwrap());
     assert!(elsewhere);
 }

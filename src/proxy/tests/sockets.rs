@@ -41,15 +41,32 @@ impl Front {
             ..upstream::Settings::new("api", vec![format!("http://{endpoint}")])
         };
         let upstream = Arc::new(Upstream::build(&upstream, &metrics).unwrap());
-        let mut route = RouteSettings { name: "api".into(), target: Target::Upstream(upstream), body_bytes_max: 10, ..respond("/*") };
+        let mut route = RouteSettings {
+            name: "api".into(),
+            target: Target::Upstream(upstream),
+            body_bytes_max: 10,
+            ..respond("/*")
+        };
         change(&mut route);
         let house = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap();
-        let listener = Listener::bind(&listen::Settings::plain("127.0.0.1:0".parse().unwrap()), 1).unwrap().pop().unwrap();
+        let listener = Listener::bind(&listen::Settings::plain("127.0.0.1:0".parse().unwrap()), 1)
+            .unwrap()
+            .pop()
+            .unwrap();
         let address = listener.address();
-        let connections = ConnectionSettings { request_header: PATIENCE, keep_alive: PATIENCE, ..ConnectionSettings::default() };
+        let connections = ConnectionSettings {
+            request_header: PATIENCE,
+            keep_alive: PATIENCE,
+            ..ConnectionSettings::default()
+        };
         let live = Live::new(house);
         let proxy = Proxy::new(Arc::clone(&live));
-        let serving = listener.serve(proxy, Arc::new(ArcSwap::from_pointee(connections)), Drain::new(), metrics.clone());
+        let serving = listener.serve(
+            proxy,
+            Arc::new(ArcSwap::from_pointee(connections)),
+            Drain::new(),
+            metrics.clone(),
+        );
         Self { address, heads, metrics, live, tasks: vec![tokio::spawn(serving), answers] }
     }
 
@@ -73,7 +90,8 @@ impl Front {
     }
 }
 
-/// An upstream: for each request its head is kept, a body of a declared length is read, and `ok` is answered.
+/// An upstream: for each request its head is kept, a body of a declared length is read, and `ok` is
+/// answered.
 async fn answer(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -81,7 +99,9 @@ async fn answer(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) {
         tokio::spawn(async move {
             let mut got = Vec::new();
             while let Ok(1..) = stream.read_buf(&mut got).await {
-                let Some(end) = got.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+                let Some(end) = got.windows(4).position(|four| four == b"\r\n\r\n") else {
+                    continue;
+                };
                 let head = String::from_utf8(got[..end + 2].to_vec()).unwrap();
                 let chunked = head.contains("transfer-encoding: chunked");
                 if chunked && !got.ends_with(b"0\r\n\r\n") {
@@ -89,7 +109,12 @@ async fn answer(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) {
                 }
                 heads.lock().unwrap().push(head);
                 got.clear();
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nkeep-alive: timeout=5\r\n\r\nok").await.unwrap();
+                stream
+                    .write_all(
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nkeep-alive: timeout=5\r\n\r\nok",
+                    )
+                    .await
+                    .unwrap();
             }
         });
     }
@@ -98,19 +123,29 @@ async fn answer(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) {
 #[tokio::test]
 async fn a_request_goes_through_and_back() {
     let front = Front::new(|route| route.policy = Some(client_ip(TWO_A_MINUTE))).await;
-    let request =
-        "GET /a/%2e%2e//b?q=%2e HTTP/1.1\r\nHost: Api.Example\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close, x-hop\r\nx-hop: 1\r\n\r\n";
+    let request = "GET /a/%2e%2e//b?q=%2e HTTP/1.1\r\nHost: Api.Example\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close, x-hop\r\nx-hop: 1\r\n\r\n";
     let reply = front.exchange(request).await;
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("\r\n\r\nok"), "{reply}");
-    assert!(reply.contains("\r\nratelimit: \"per-minute\";r=1;t=60\r\n") && reply.contains("\r\nx-request-id: "), "{reply}");
+    assert!(
+        reply.contains("\r\nratelimit: \"per-minute\";r=1;t=60\r\n")
+            && reply.contains("\r\nx-request-id: "),
+        "{reply}"
+    );
     assert!(!reply.contains("keep-alive: timeout"), "{reply}");
     let head = front.heads().pop().unwrap();
     assert!(head.starts_with("GET /b?q=%2e HTTP/1.1\r\n"), "{head}");
-    for line in ["Host: Api.Example", "x-forwarded-for: 127.0.0.1", "forwarded: for=127.0.0.1;host=api.example;proto=http"] {
+    for line in [
+        "Host: Api.Example",
+        "x-forwarded-for: 127.0.0.1",
+        "forwarded: for=127.0.0.1;host=api.example;proto=http",
+    ] {
         assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
     }
     let head = head.to_lowercase();
-    assert!(!head.contains("x-hop") && !head.contains("connection") && !head.contains("1.1.1.1"), "{head}");
+    assert!(
+        !head.contains("x-hop") && !head.contains("connection") && !head.contains("1.1.1.1"),
+        "{head}"
+    );
     for status in [200, 429, 429] {
         let reply = front.exchange("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
@@ -125,13 +160,21 @@ async fn an_old_client_is_served_and_the_upstream_asked_in_1_1() {
     let reply = front.exchange("GET / HTTP/1.0\r\n\r\n").await;
     assert!(reply.contains(" 200 OK\r\n") && reply.ends_with("ok"), "{reply}");
     let head = front.heads().pop().unwrap();
-    assert!(head.starts_with("GET / HTTP/1.1\r\n") && head.contains(&format!("\r\nhost: {}\r\n", front.address)), "{head}");
+    assert!(
+        head.starts_with("GET / HTTP/1.1\r\n")
+            && head.contains(&format!("\r\nhost: {}\r\n", front.address)),
+        "{head}"
+    );
 }
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_is_read_and_while_it_comes() {
     let front = Front::new(|route| route.policy = Some(client_ip(TWO_A_MINUTE))).await;
-    let declared = front.exchange("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n").await;
+    let declared = front
+        .exchange(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n",
+        )
+        .await;
     assert!(declared.starts_with("HTTP/1.1 413 "), "no 100 first: {declared}");
     assert!(!declared.contains("ratelimit"), "nothing was charged: {declared}");
     assert_eq!(front.heads().len(), 0);
@@ -169,8 +212,12 @@ async fn what_could_be_read_in_two_ways_never_reaches_the_upstream() {
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
         "GET /\\..\\a HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
-        let reply = front.exchange(&request.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)).await;
-        assert!(reply.starts_with("HTTP/1.1 400 ") || reply.starts_with("HTTP/1.1 501 "), "{request:?}: {reply}");
+        let reply =
+            front.exchange(&request.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)).await;
+        assert!(
+            reply.starts_with("HTTP/1.1 400 ") || reply.starts_with("HTTP/1.1 501 "),
+            "{request:?}: {reply}"
+        );
     }
     assert_eq!(front.heads(), [""; 0]);
 }

@@ -8,17 +8,25 @@ use crate::wire::tests::{CHUNKED, incoming};
 async fn a_request_of_known_length_is_sent_with_it_and_one_of_unknown_length_in_chunks() {
     let scripted = Scripted::new(|mut stream, _| async move {
         while let Some(head) = stream.head().await {
-            let end = if head.contains("transfer-encoding: chunked") { "\r\n0\r\n\r\n" } else { "abc" };
-            let body = if head.starts_with("GET") { String::new() } else { stream.read_to(end).await.unwrap() };
+            let end =
+                if head.contains("transfer-encoding: chunked") { "\r\n0\r\n\r\n" } else { "abc" };
+            let body = if head.starts_with("GET") {
+                String::new()
+            } else {
+                stream.read_to(end).await.unwrap()
+            };
             let echo = format!("{head}{body}");
-            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{echo}", echo.len())).await;
+            stream
+                .send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{echo}", echo.len()))
+                .await;
         }
     })
     .await;
     let upstream = upstream(&scripted);
     let plain = text(upstream.send(get()).await.unwrap()).await;
     assert!(!plain.contains("content-length") && !plain.contains("transfer-encoding"), "{plain}");
-    let full = text(upstream.send(post(Body::full(Bytes::from_static(b"abc")))).await.unwrap()).await;
+    let full =
+        text(upstream.send(post(Body::full(Bytes::from_static(b"abc")))).await.unwrap()).await;
     assert!(full.contains("content-length: 3\r\n") && full.ends_with("\r\n\r\nabc"), "{full}");
     let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
     let chunked = text(upstream.send(post(Body::incoming(body))).await.unwrap()).await;
@@ -91,7 +99,11 @@ async fn a_reader_that_is_slow_holds_the_upstream_back() {
 
 #[tokio::test]
 async fn a_request_body_that_fails_is_told_as_the_clients_fault() {
-    for (sent, cut, expected) in [("5\r\nhello\r\n", false, "TooLarge"), ("1\r\nh\r\n", false, "Idle"), ("1\r\nh\r\n", true, "Cut")] {
+    for (sent, cut, expected) in [
+        ("5\r\nhello\r\n", false, "TooLarge"),
+        ("1\r\nh\r\n", false, "Idle"),
+        ("1\r\nh\r\n", true, "Cut"),
+    ] {
         let scripted = Scripted::new(|mut stream, _| async move {
             stream.head().await;
             stream.closed().await;
@@ -107,7 +119,11 @@ async fn a_request_body_that_fails_is_told_as_the_clients_fault() {
         assert_eq!((error.cause, error.sent), (Cause::Body, true));
         let told = error.body.unwrap();
         assert!(format!("{told:?}").starts_with(expected), "{told:?}");
-        assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"body\"} 1\n"));
+        assert!(
+            metrics
+                .encode()
+                .contains("weir_upstream_errors_total{upstream=\"api\",cause=\"body\"} 1\n")
+        );
         drop(client);
     }
 }
@@ -121,7 +137,8 @@ async fn a_slow_upload_is_not_a_slow_upstream() {
     })
     .await;
     let short = Duration::from_millis(60);
-    let settings = Settings { response_header: short, idle: short, ..settings(&[scripted.address]) };
+    let settings =
+        Settings { response_header: short, idle: short, ..settings(&[scripted.address]) };
     let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
     let (mut client, body) = incoming(CHUNKED).await;
     let upload = tokio::spawn(async move {
@@ -149,7 +166,8 @@ async fn an_upstream_that_takes_nothing_or_answers_nothing_after_an_upload_times
     })
     .await;
     let short = Duration::from_millis(80);
-    let settings = Settings { response_header: short, idle: short, ..settings(&[scripted.address]) };
+    let settings =
+        Settings { response_header: short, idle: short, ..settings(&[scripted.address]) };
     let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
     let (mut client, body) = incoming(CHUNKED).await;
     let endless = tokio::spawn(async move {
@@ -229,11 +247,19 @@ async fn an_answer_to_a_body_that_broke_a_limit_does_not_hide_it() {
 async fn a_body_of_unknown_length_is_sent_whatever_the_method() {
     let scripted = Scripted::new(|mut stream, _| async move {
         while let Some(head) = stream.head().await {
-            let body =
-                if head.contains("transfer-encoding: chunked") { stream.read_to("\r\n0\r\n\r\n").await.unwrap() } else { String::new() };
+            let body = if head.contains("transfer-encoding: chunked") {
+                stream.read_to("\r\n0\r\n\r\n").await.unwrap()
+            } else {
+                String::new()
+            };
             let length = if head.starts_with("HEAD") { 0 } else { body.len() };
             assert_eq!(body, "3\r\nabc\r\n0\r\n\r\n", "{head}");
-            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", &body[..length])).await;
+            stream
+                .send(&format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}",
+                    &body[..length]
+                ))
+                .await;
         }
     })
     .await;
@@ -242,7 +268,9 @@ async fn a_body_of_unknown_length_is_sent_whatever_the_method() {
         let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
         let mut request = post(Body::incoming(body));
         request.method = method.parse().unwrap();
-        let reply = in_time(upstream.send(request)).await.unwrap_or_else(|error| panic!("{method}: {error}"));
+        let reply = in_time(upstream.send(request))
+            .await
+            .unwrap_or_else(|error| panic!("{method}: {error}"));
         assert_eq!(reply.status, 200, "{method}");
         drop(text(reply).await);
     }

@@ -39,7 +39,10 @@ async fn every_kind_of_whole_reply_gives_its_connection_back() {
 async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before() {
     for (head, pieces) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", ["ab", "cd"]),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", ["2\r\nab\r\n", "2\r\ncd\r\n0\r\n\r\n"]),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            ["2\r\nab\r\n", "2\r\ncd\r\n0\r\n\r\n"],
+        ),
     ] {
         let scripted = Scripted::new(move |mut stream, _| async move {
             while stream.head().await.is_some() {
@@ -58,7 +61,10 @@ async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before()
         assert_eq!(scripted.accepted(), 2, "{head}");
         assert_eq!(text(under_way).await, "abcd");
         let (one, other) = tokio::join!(upstream.send(get()), upstream.send(get()));
-        assert_eq!((text(one.unwrap()).await, text(other.unwrap()).await), ("abcd".to_owned(), "abcd".to_owned()));
+        assert_eq!(
+            (text(one.unwrap()).await, text(other.unwrap()).await),
+            ("abcd".to_owned(), "abcd".to_owned())
+        );
         assert_eq!(scripted.accepted(), 2, "{head}");
     }
 }
@@ -105,7 +111,9 @@ async fn a_request_that_nobody_waits_for_any_more_closes_its_connection() {
 
 #[tokio::test]
 async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
-    let scripted = Scripted::answering("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await;
+    let scripted =
+        Scripted::answering("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+            .await;
     let upstream = upstream(&scripted);
     for requests in 1..=3 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
@@ -113,8 +121,8 @@ async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
     }
 }
 
-/// An upstream on a thread of its own, so that it can close while this thread's runtime does not run: it answers one request of each connection,
-/// and closes when told.
+/// An upstream on a thread of its own, so that it can close while this thread's runtime does not
+/// run: it answers one request of each connection, and closes when told.
 fn closing_on_demand() -> (SocketAddr, std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -126,7 +134,8 @@ fn closing_on_demand() -> (SocketAddr, std::sync::mpsc::Sender<()>, std::sync::m
             let mut stream = stream.unwrap();
             let mut head = Vec::new();
             let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0)
+            {
                 head.extend(byte);
             }
             stream.write_all(OK.as_bytes()).unwrap();
@@ -147,7 +156,8 @@ async fn an_idle_connection_that_was_closed_a_moment_ago_costs_no_request() {
     for _ in 0..5 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
         std::thread::sleep(link::IDLE_TRUSTED);
-        // The kernel knows of the close and this thread's runtime does not: there is no await from here to the request.
+        // The kernel knows of the close and this thread's runtime does not: there is no await from
+        // here to the request.
         close.send(()).unwrap();
         was_closed.recv().unwrap();
     }
@@ -166,7 +176,10 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
                 told.notified().await;
                 return;
             }
-            assert!(head.starts_with("POST / ") && head.contains("content-length: 7\r\n"), "{head}");
+            assert!(
+                head.starts_with("POST / ") && head.contains("content-length: 7\r\n"),
+                "{head}"
+            );
             let payload = stream.read_to("payload").await.unwrap();
             stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{payload}")).await;
         }
@@ -177,10 +190,12 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
     close.notify_one();
     // The other side has closed when this thread's runtime has seen the close.
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
-    let mut other = link::Link::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
+    let mut other =
+        link::Link::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
     assert!(other.is_quiet());
     tokio::time::sleep(link::IDLE_TRUSTED).await;
-    let reply = in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
+    let reply =
+        in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
     assert_eq!(text(reply).await, "payload");
 }
 
@@ -196,9 +211,18 @@ async fn an_upstream_that_closes_whatever_it_accepts_is_not_tried_for_ever() {
 #[tokio::test]
 async fn a_worker_keeps_no_more_idle_connections_than_it_may() {
     let scripted = Scripted::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
-    let upstream = Upstream::build(&Settings { pool_idle_per_worker: 2, ..settings(&[scripted.address]) }, &Metrics::new(1)).unwrap();
+    let upstream = Upstream::build(
+        &Settings { pool_idle_per_worker: 2, ..settings(&[scripted.address]) },
+        &Metrics::new(1),
+    )
+    .unwrap();
     for round in 0..2 {
-        let replies = tokio::join!(upstream.send(get()), upstream.send(get()), upstream.send(get()), upstream.send(get()));
+        let replies = tokio::join!(
+            upstream.send(get()),
+            upstream.send(get()),
+            upstream.send(get()),
+            upstream.send(get())
+        );
         for reply in [replies.0, replies.1, replies.2, replies.3] {
             assert_eq!(text(reply.unwrap()).await, "ok");
         }
@@ -221,7 +245,9 @@ async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
     })
     .await;
     let idle = Duration::from_millis(100);
-    let upstream = Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &Metrics::new(1)).unwrap();
+    let upstream =
+        Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &Metrics::new(1))
+            .unwrap();
     let began = clock::monotonic();
     assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     assert!(in_time(was_closed.recv()).await.unwrap() - began >= idle);
@@ -238,7 +264,11 @@ async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
 async fn a_worker_with_too_many_requests_sends_no_more() {
     let metrics = Metrics::new(1);
     let scripted = Scripted::answering(OK).await;
-    let upstream = Upstream::build(&Settings { requests_per_worker: 10, ..settings(&[scripted.address]) }, &metrics).unwrap();
+    let upstream = Upstream::build(
+        &Settings { requests_per_worker: 10, ..settings(&[scripted.address]) },
+        &metrics,
+    )
+    .unwrap();
     let mut seats = Vec::new();
     while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) {
         seats.push(seat);
@@ -246,7 +276,11 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
     assert_eq!(seats.len(), 10);
     let error = upstream.send(get()).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Overload, false));
-    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"} 1"));
+    assert!(
+        metrics
+            .encode()
+            .contains("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"} 1")
+    );
     seats.pop();
     // Its own place comes back when it is answered.
     for _ in 0..2 {
@@ -258,7 +292,11 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
 async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() {
     let metrics = Metrics::new(1);
     let scripted = Scripted::answering(OK).await;
-    let upstream = Upstream::build(&Settings { requests_per_worker: 32, ..settings(&[scripted.address]) }, &metrics).unwrap();
+    let upstream = Upstream::build(
+        &Settings { requests_per_worker: 32, ..settings(&[scripted.address]) },
+        &metrics,
+    )
+    .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
     let mut seats = Vec::new();
     while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, client(1)) {
@@ -268,7 +306,9 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     assert_eq!(seats.len(), 16 + 4);
     let error = upstream.send_for(get(), client(1)).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Share, false));
-    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"share\"} 1"));
+    assert!(
+        metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"share\"} 1")
+    );
     assert_eq!(text(upstream.send_for(get(), client(2)).await.unwrap()).await, "ok");
     assert_eq!(text(upstream.send_for(get(), None).await.unwrap()).await, "ok");
     // What was counted is given back; below half nothing is counted.

@@ -70,7 +70,9 @@ async fn a_reply_that_stands_still_is_no_failure_of_its_host() {
 
 #[tokio::test]
 async fn at_most_a_share_of_the_hosts_is_ejected_and_one_in_any_case() {
-    for (hosts, max_percent, expected) in [(4, 50, 2), (3, 50, 1), (2, 50, 1), (3, 10, 1), (3, 100, 3)] {
+    for (hosts, max_percent, expected) in
+        [(4, 50, 2), (3, 50, 1), (2, 50, 1), (3, 10, 1), (3, 100, 3)]
+    {
         let mut dead = Vec::new();
         for _ in 0..hosts {
             dead.push(nobody().await);
@@ -88,12 +90,18 @@ async fn at_most_a_share_of_the_hosts_is_ejected_and_one_in_any_case() {
 async fn what_was_under_way_when_a_host_was_ejected_says_nothing_of_its_probe() {
     let (one, two) = (silent().await, silent().await);
     let metrics = Metrics::new(1);
-    let ejection = Ejection { failures: 1, time: Duration::from_millis(100), ..Ejection::default() };
-    let upstream = Upstream::build(&Settings { ejection, ..settings(&[one.address, two.address]) }, &metrics).unwrap();
+    let ejection =
+        Ejection { failures: 1, time: Duration::from_millis(100), ..Ejection::default() };
+    let upstream =
+        Upstream::build(&Settings { ejection, ..settings(&[one.address, two.address]) }, &metrics)
+            .unwrap();
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
     let now = || Some(crate::clock::monotonic());
     let ejections = |count: usize| {
-        let line = format!("weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{}\"}} {count}\n", one.address);
+        let line = format!(
+            "weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{}\"}} {count}\n",
+            one.address
+        );
         assert!(metrics.encode().contains(&line), "{line}{}", metrics.encode());
     };
     let before = now();

@@ -7,15 +7,20 @@ async fn fails(scripted: &Scripted, changed: impl Fn(&mut Settings)) -> Upstream
     let metrics = Metrics::new(1);
     let mut settings = settings(&[scripted.address]);
     changed(&mut settings);
-    let error = in_time(Upstream::build(&settings, &metrics).unwrap().send(get())).await.unwrap_err();
-    let line = format!("weir_upstream_errors_total{{upstream=\"api\",cause=\"{}\"}} 1\n", error.cause.label());
+    let error =
+        in_time(Upstream::build(&settings, &metrics).unwrap().send(get())).await.unwrap_err();
+    let line = format!(
+        "weir_upstream_errors_total{{upstream=\"api\",cause=\"{}\"}} 1\n",
+        error.cause.label()
+    );
     assert!(metrics.encode().contains(&line), "{line}{}", metrics.encode());
     error
 }
 
 #[tokio::test]
 async fn nobody_there_is_a_failure_to_connect_and_nothing_was_sent() {
-    let upstream = Upstream::build(&settings(&[nobody().await, nobody().await]), &Metrics::new(1)).unwrap();
+    let upstream =
+        Upstream::build(&settings(&[nobody().await, nobody().await]), &Metrics::new(1)).unwrap();
     let error = upstream.send(get()).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Connect, false));
     assert!(error.body.is_none());
@@ -33,7 +38,9 @@ async fn a_connection_that_does_not_come_about_times_out() {
     while let Ok(stream) = tokio::time::timeout(wait, TcpStream::connect(address)).await {
         waiting.push(stream.unwrap());
     }
-    let upstream = Upstream::build(&Settings { connect: wait, ..settings(&[address]) }, &Metrics::new(1)).unwrap();
+    let upstream =
+        Upstream::build(&Settings { connect: wait, ..settings(&[address]) }, &Metrics::new(1))
+            .unwrap();
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Timeout, false));
 }
@@ -118,7 +125,11 @@ async fn a_reply_that_breaks_off_fails_its_body_and_is_counted() {
     let reply = upstream.send(get()).await.unwrap();
     let error = in_time(reply.body.collect()).await.unwrap_err();
     assert!(matches!(error, crate::wire::BodyError::Cut(_)), "{error}");
-    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"} 1\n"), "{}", metrics.encode());
+    assert!(
+        metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"} 1\n"),
+        "{}",
+        metrics.encode()
+    );
 }
 
 #[tokio::test]
@@ -131,18 +142,28 @@ async fn a_reply_that_stands_still_fails_after_the_idle_time() {
     .await;
     let metrics = Metrics::new(1);
     let idle = Duration::from_millis(80);
-    let upstream = Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &metrics).unwrap();
+    let upstream =
+        Upstream::build(&Settings { idle, ..settings(&[scripted.address]) }, &metrics).unwrap();
     let reply = upstream.send(get()).await.unwrap();
     let error = in_time(reply.body.collect()).await.unwrap_err();
     assert!(matches!(error, crate::wire::BodyError::Idle), "{error}");
-    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"timeout\"} 1\n"), "{}", metrics.encode());
+    assert!(
+        metrics
+            .encode()
+            .contains("weir_upstream_errors_total{upstream=\"api\",cause=\"timeout\"} 1\n"),
+        "{}",
+        metrics.encode()
+    );
 }
 
 #[tokio::test]
 async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
     let (one, other) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
     let (metrics, budget) = (Metrics::new(1), Budget::unlimited());
-    let settings = Settings { ejection: Ejection { failures: 1, ..Ejection::default() }, ..settings(&[one.address, other.address]) };
+    let settings = Settings {
+        ejection: Ejection { failures: 1, ..Ejection::default() },
+        ..settings(&[one.address, other.address])
+    };
     let upstream = Upstream::build_within(&settings, &metrics, &budget).unwrap();
     let held = budget.open().unwrap();
     budget.set(1, 1);
@@ -152,7 +173,13 @@ async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
     }
     assert_eq!(one.accepted() + other.accepted(), 0);
     assert!(upstream.status().iter().all(|host| !host.ejected));
-    assert!(metrics.encode().contains("weir_upstream_errors_total{upstream=\"api\",cause=\"descriptors\"} 5\n"), "{}", metrics.encode());
+    assert!(
+        metrics
+            .encode()
+            .contains("weir_upstream_errors_total{upstream=\"api\",cause=\"descriptors\"} 5\n"),
+        "{}",
+        metrics.encode()
+    );
     drop(held);
     // Where few are left an idle connection is not kept; the next request has room for its own.
     for _ in 0..5 {
@@ -165,7 +192,9 @@ async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
 async fn an_idle_connection_gives_way_to_one_that_is_needed() {
     let (one, other) = (Scripted::answering(OK).await, Scripted::answering(OK).await);
     let budget = Budget::unlimited();
-    let build = |scripted: &Scripted| Upstream::build_within(&settings(&[scripted.address]), &Metrics::new(1), &budget).unwrap();
+    let build = |scripted: &Scripted| {
+        Upstream::build_within(&settings(&[scripted.address]), &Metrics::new(1), &budget).unwrap()
+    };
     let (first, second) = (build(&one), build(&other));
     assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");
     // What the first keeps is all there is.

@@ -1,4 +1,5 @@
-//! Several hosts: who gets a request, who is left alone, what is sent twice, and names whose addresses change.
+//! Several hosts: who gets a request, who is left alone, what is sent twice, and names whose
+//! addresses change.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,7 +40,9 @@ fn build(settings: &Settings) -> Upstream {
 async fn named(name: &'static str) -> Scripted {
     Scripted::new(move |mut stream, _| async move {
         while stream.head().await.is_some() {
-            stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len())).await;
+            stream
+                .send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()))
+                .await;
         }
     })
     .await
@@ -105,9 +108,12 @@ async fn one_that_refuses_costs_no_reply_and_is_left_alone() {
     let settings = settings(&[nowhere, good.address]);
     let upstream = Upstream::build(&settings, &metrics).unwrap();
     assert_eq!(tally(&upstream, 100).await["good"], 100);
-    let line = format!("weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{nowhere}\"}} 1\n");
+    let line = format!(
+        "weir_upstream_ejections_total{{upstream=\"api\",endpoint=\"http://{nowhere}\"}} 1\n"
+    );
     assert!(metrics.encode().contains(&line), "{}", metrics.encode());
-    let ejected: Vec<bool> = upstream.0.hosts.current().iter().map(|host| host.is_ejected()).collect();
+    let ejected: Vec<bool> =
+        upstream.0.hosts.current().iter().map(|host| host.is_ejected()).collect();
     assert_eq!(ejected, [true, false]);
 }
 
@@ -117,7 +123,12 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let good = named("good").await;
-    let ejection = Ejection { failures: 1, time: Duration::from_millis(100), time_max: Duration::from_millis(400), ..Ejection::default() };
+    let ejection = Ejection {
+        failures: 1,
+        time: Duration::from_millis(100),
+        time_max: Duration::from_millis(400),
+        ..Ejection::default()
+    };
     let upstream = build(&Settings { ejection, ..settings(&[address, good.address]) });
     let back = || !upstream.0.hosts.current()[0].is_ejected();
     until_async(async || {
@@ -184,7 +195,11 @@ async fn an_idempotent_request_without_a_body_survives_a_cut_and_no_other_does()
         let (cut, good) = (cutting().await, named("good").await);
         let metrics = Metrics::new(1);
         let ejection = Ejection { failures: 0, ..Ejection::default() };
-        let upstream = Upstream::build(&Settings { ejection, ..settings(&[cut.address, good.address]) }, &metrics).unwrap();
+        let upstream = Upstream::build(
+            &Settings { ejection, ..settings(&[cut.address, good.address]) },
+            &metrics,
+        )
+        .unwrap();
         let mut errors = 0;
         while cut.accepted() == 0 || errors == 0 && cut.accepted() < 3 {
             let mut request = get();
@@ -199,7 +214,10 @@ async fn an_idempotent_request_without_a_body_survives_a_cut_and_no_other_does()
         }
         let repeated = !matches!(method, "POST" | "PATCH");
         assert_eq!(errors == 0, repeated, "{method}");
-        let sent = format!("weir_upstream_retries_total{{upstream=\"api\",result=\"sent\"}} {}\n", if repeated { 3 } else { 0 });
+        let sent = format!(
+            "weir_upstream_retries_total{{upstream=\"api\",result=\"sent\"}} {}\n",
+            if repeated { 3 } else { 0 }
+        );
         assert!(metrics.encode().contains(&sent), "{method}: {}", metrics.encode());
     }
 }
@@ -217,11 +235,18 @@ async fn a_request_with_a_body_or_without_another_host_or_that_was_slow_is_not_r
     assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Cut);
     assert_eq!(one.accepted() + two.accepted(), 3);
     let alone = cutting().await;
-    assert_eq!(in_time(build(&settings(&[alone.address])).send(get())).await.unwrap_err().cause, Cause::Cut);
+    assert_eq!(
+        in_time(build(&settings(&[alone.address])).send(get())).await.unwrap_err().cause,
+        Cause::Cut
+    );
     assert_eq!(alone.accepted(), 1);
-    let silent = || async { Scripted::new(|mut stream, _| async move { stream.closed().await }).await };
+    let silent =
+        || async { Scripted::new(|mut stream, _| async move { stream.closed().await }).await };
     let (one, two) = (silent().await, silent().await);
-    let upstream = build(&Settings { response_header: Duration::from_millis(80), ..settings(&[one.address, two.address]) });
+    let upstream = build(&Settings {
+        response_header: Duration::from_millis(80),
+        ..settings(&[one.address, two.address])
+    });
     assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Timeout);
     assert_eq!(one.accepted() + two.accepted(), 1);
 }
@@ -232,13 +257,21 @@ async fn retry_says_what_is_tried_again() {
     let ejection = Ejection { failures: 0, ..Ejection::default() };
     for (retry, unsent) in [(Retry::Off, true), (Retry::Unsent, false)] {
         let good = named("good").await;
-        let upstream = build(&Settings { retry, ejection: ejection.clone(), ..settings(&[nowhere, good.address]) });
+        let upstream = build(&Settings {
+            retry,
+            ejection: ejection.clone(),
+            ..settings(&[nowhere, good.address])
+        });
         let mut failed = 0;
         for _ in 0..50 {
             failed += usize::from(in_time(upstream.send(get())).await.is_err());
         }
         assert_eq!(failed > 0, unsent, "{retry:?}: {failed}");
-        let upstream = build(&Settings { retry, ejection: ejection.clone(), ..settings(&[cut.address, good.address]) });
+        let upstream = build(&Settings {
+            retry,
+            ejection: ejection.clone(),
+            ..settings(&[cut.address, good.address])
+        });
         let mut failed = 0;
         for _ in 0..50 {
             failed += usize::from(in_time(upstream.send(get())).await.is_err());
@@ -252,17 +285,21 @@ async fn second_tries_are_bounded_by_a_share_of_the_requests() {
     let (cut, good) = (cutting().await, named("good").await);
     let metrics = Metrics::new(1);
     let ejection = Ejection { failures: 0, ..Ejection::default() };
-    let settings = Settings { ejection, retry_percent: 10, ..settings(&[cut.address, good.address]) };
+    let settings =
+        Settings { ejection, retry_percent: 10, ..settings(&[cut.address, good.address]) };
     let upstream = Upstream::build(&settings, &metrics).unwrap();
     let mut failed = 0;
     for _ in 0..400 {
         failed += usize::from(in_time(upstream.send(get())).await.is_err());
     }
-    // Some 200 lost their connection: 32 to begin with and a tenth of 400 went to the other, but for what the last requests earned.
+    // Some 200 lost their connection: 32 to begin with and a tenth of 400 went to the other, but
+    // for what the last requests earned.
     let sent = cut.accepted() - failed;
     assert!((68..=72).contains(&sent), "{sent} of {}", cut.accepted());
     for (result, count) in [("held", failed), ("sent", sent)] {
-        let line = format!("weir_upstream_retries_total{{upstream=\"api\",result=\"{result}\"}} {count}\n");
+        let line = format!(
+            "weir_upstream_retries_total{{upstream=\"api\",result=\"{result}\"}} {count}\n"
+        );
         assert!(metrics.encode().contains(&line), "{line}{}", metrics.encode());
     }
 }
@@ -273,8 +310,13 @@ async fn a_names_addresses_are_all_used_and_followed() {
     let names = Names::default();
     names.set("api.internal", &[one.address, two.address]);
     let every = Duration::from_millis(50);
-    let settings = Settings { resolve_every: every, endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
-    let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names.clone())).unwrap();
+    let settings = Settings {
+        resolve_every: every,
+        endpoints: vec!["http://api.internal".to_owned()],
+        ..settings(&[])
+    };
+    let upstream =
+        Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names.clone())).unwrap();
     let before = tally(&upstream, 60).await;
     assert!(before["one"] > 10 && before["two"] > 10, "{before:?}");
     let kept = upstream.0.hosts.current();
@@ -284,7 +326,9 @@ async fn a_names_addresses_are_all_used_and_followed() {
     assert!(!after.contains_key("one") && after["two"] > 10 && after["three"] > 10, "{after:?}");
     // What is known of one that stayed is still known, and its connection in use.
     let now = upstream.0.hosts.current();
-    assert!(now.iter().any(|host| kept.iter().any(|before| Arc::ptr_eq(before, host) && host.address == two.address)));
+    assert!(now.iter().any(|host| {
+        kept.iter().any(|before| Arc::ptr_eq(before, host) && host.address == two.address)
+    }));
     assert_eq!((one.accepted(), two.accepted(), three.accepted()), (1, 1, 1));
     // The resolver fails: nothing changes. An empty answer is no answer.
     for _ in 0..2 {
@@ -316,8 +360,11 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
     let names = Names::default();
     names.set("api.internal", &[gone.address]);
     let endpoints = vec!["http://api.internal".to_owned()];
-    let settings = Settings { resolve_every: Duration::from_millis(50), endpoints, ..settings(&[]) };
-    let upstream = Arc::new(Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names.clone())).unwrap());
+    let settings =
+        Settings { resolve_every: Duration::from_millis(50), endpoints, ..settings(&[]) };
+    let upstream = Arc::new(
+        Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names.clone())).unwrap(),
+    );
     let under_way = tokio::spawn({
         let upstream = Arc::clone(&upstream);
         async move { who(&upstream).await }
@@ -334,7 +381,8 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
 #[tokio::test]
 async fn a_name_that_nobody_knows_is_a_failure_to_connect() {
     let settings = Settings { endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
-    let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(Names::default())).unwrap();
+    let upstream =
+        Upstream::build_with(&settings, &Metrics::new(1), Arc::new(Names::default())).unwrap();
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Connect, false));
 }
@@ -361,10 +409,15 @@ impl Resolve for Slow {
 #[tokio::test]
 async fn a_slow_resolver_is_asked_once_and_outlives_the_requests_that_waited() {
     let one = named("one").await;
-    let (answers, may, asked) = (Names::default(), Arc::new(tokio::sync::Notify::new()), Arc::default());
+    let (answers, may, asked) =
+        (Names::default(), Arc::new(tokio::sync::Notify::new()), Arc::default());
     answers.set("api.internal", &[one.address]);
     let names = Slow { answers, may: Arc::clone(&may), asked: Arc::clone(&asked) };
-    let settings = Settings { connect: Duration::from_millis(20), endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
+    let settings = Settings {
+        connect: Duration::from_millis(20),
+        endpoints: vec!["http://api.internal".to_owned()],
+        ..settings(&[])
+    };
     let upstream = Upstream::build_with(&settings, &Metrics::new(1), Arc::new(names)).unwrap();
     for _ in 0..5 {
         let error = in_time(upstream.send(get())).await.unwrap_err();
@@ -430,14 +483,17 @@ async fn a_request_for_another_protocol_gets_the_connection() {
     .await;
     // Also where HTTP/2 is spoken otherwise.
     for protocol in [Protocol::H1, Protocol::H2] {
-        let upstream = build(&Settings { protocol, requests_per_worker: 1, ..settings(&[scripted.address]) });
+        let upstream =
+            build(&Settings { protocol, requests_per_worker: 1, ..settings(&[scripted.address]) });
         let mut request = get();
         request.fields.append("upgrade", "echo");
         request.fields.append("connection", "upgrade");
         request.upgrade = true;
         let reply = in_time(upstream.send(request)).await.unwrap();
         assert_eq!(reply.status, 101);
-        let Some(crate::wire::Upgrade::Stream(mut stream)) = reply.upgrade else { panic!("no stream") };
+        let Some(crate::wire::Upgrade::Stream(mut stream)) = reply.upgrade else {
+            panic!("no stream")
+        };
         stream.write_all(b"hello\n").await.unwrap();
         let mut heard = [0; 11];
         in_time(stream.read_exact(&mut heard)).await.unwrap();

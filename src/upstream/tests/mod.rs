@@ -111,7 +111,10 @@ fn settings(endpoints: &[SocketAddr]) -> Settings {
         response_header: Duration::from_secs(5),
         idle: Duration::from_secs(5),
         pool_idle_per_worker: 8,
-        ..Settings::new("api", endpoints.iter().map(|address| format!("http://{address}")).collect())
+        ..Settings::new(
+            "api",
+            endpoints.iter().map(|address| format!("http://{address}")).collect(),
+        )
     }
 }
 

@@ -17,7 +17,11 @@ where
     Scripted::new(move |stream, number| {
         let script = script.clone();
         async move {
-            let Ok(mut connection) = h2::server::Builder::new().max_concurrent_streams(streams_max).handshake(stream.0).await else {
+            let Ok(mut connection) = h2::server::Builder::new()
+                .max_concurrent_streams(streams_max)
+                .handshake(stream.0)
+                .await
+            else {
                 return;
             };
             while let Some(Ok((request, respond))) = connection.accept().await {
@@ -95,13 +99,19 @@ async fn a_request_is_translated() {
     })
     .await;
     let upstream = build(&settings_h2(&scripted));
-    let request = http::Request::get("/a/b?c=d").header("host", "api.example").header("te", "trailers").header("x-a", "1");
+    let request = http::Request::get("/a/b?c=d")
+        .header("host", "api.example")
+        .header("te", "trailers")
+        .header("x-a", "1");
     let reply = in_time(upstream.send(request.body(Body::empty()).unwrap().into())).await.unwrap();
     assert_eq!(reply.status, http::StatusCode::OK);
     let request = was_seen.recv().await.unwrap();
     assert_eq!(request.uri().to_string(), "http://api.example/a/b?c=d");
     let fields = request.headers();
-    assert_eq!((fields.len(), &fields["te"], &fields["x-a"]), (2, &"trailers".parse().unwrap(), &"1".parse().unwrap()));
+    assert_eq!(
+        (fields.len(), &fields["te"], &fields["x-a"]),
+        (2, &"trailers".parse().unwrap(), &"1".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -119,7 +129,11 @@ async fn where_a_connection_takes_no_more_another_is_opened_and_then_a_request_w
     })
     .await;
     let http2 = Http2Settings { connections_per_worker: 2, ..Http2Settings::default() };
-    let upstream = Arc::new(build(&Settings { http2, connect: Duration::from_millis(300), ..settings_h2(&scripted) }));
+    let upstream = Arc::new(build(&Settings {
+        http2,
+        connect: Duration::from_millis(300),
+        ..settings_h2(&scripted)
+    }));
     let request = || {
         let upstream = Arc::clone(&upstream);
         async move {
@@ -152,8 +166,16 @@ async fn what_the_upstream_refused_is_sent_again_and_otherwise_told_as_unsent() 
     let refusals = Arc::new(AtomicUsize::new(2));
     let left = Arc::clone(&refusals);
     let scripted = multiplexing(10, move |_, mut respond, _| {
-        let refuse = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        async move { if refuse { respond.send_reset(h2::Reason::REFUSED_STREAM) } else { answer(&mut respond, "ok") } }
+        let refuse = left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok();
+        async move {
+            if refuse {
+                respond.send_reset(h2::Reason::REFUSED_STREAM)
+            } else {
+                answer(&mut respond, "ok")
+            }
+        }
     })
     .await;
     let upstream = build(&settings_h2(&scripted));
@@ -170,14 +192,18 @@ async fn what_the_upstream_refused_is_sent_again_and_otherwise_told_as_unsent() 
 
 #[tokio::test]
 async fn a_reset_is_not_a_refusal() {
-    let scripted = multiplexing(10, move |_, mut respond, _| async move { respond.send_reset(h2::Reason::INTERNAL_ERROR) }).await;
+    let scripted = multiplexing(10, move |_, mut respond, _| async move {
+        respond.send_reset(h2::Reason::INTERNAL_ERROR)
+    })
+    .await;
     let error = in_time(build(&settings_h2(&scripted)).send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Cut, true));
 }
 
 #[tokio::test]
 async fn a_connection_that_says_goodbye_is_replaced_and_what_it_did_not_count_is_sent_again() {
-    // Each connection answers its first request and says goodbye after that, whatever else has come meanwhile.
+    // Each connection answers its first request and says goodbye after that, whatever else has come
+    // meanwhile.
     let scripted = Scripted::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let Some(Ok((_, mut respond))) = connection.accept().await else { return };
@@ -206,11 +232,17 @@ async fn a_cut_connection_is_told_as_sent() {
 
 #[tokio::test]
 async fn what_is_not_http2_is_told_and_so_is_nobody() {
-    let scripted = Scripted::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+    let scripted =
+        Scripted::answering("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
     let error = in_time(build(&settings_h2(&scripted)).send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Protocol, false));
     let silent = Scripted::new(|mut stream, _| async move { stream.closed().await }).await;
-    let error = in_time(build(&Settings { connect: Duration::from_millis(100), ..settings_h2(&silent) }).send(get())).await.unwrap_err();
+    let error = in_time(
+        build(&Settings { connect: Duration::from_millis(100), ..settings_h2(&silent) })
+            .send(get()),
+    )
+    .await
+    .unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Timeout, false));
     let upstream = build(&Settings { protocol: Protocol::H2, ..settings(&[nobody().await]) });
     let replies = tokio::join!(upstream.send(get()), upstream.send(get()), upstream.send(get()));
@@ -231,7 +263,10 @@ async fn both_directions_stream_at_once_and_trailers_pass_both_ways() {
         let trailers = body.trailers().await.unwrap().unwrap();
         assert_eq!(trailers["x-up"], "1");
         reply
-            .send_trailers(http::HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), http::HeaderValue::from(0))]))
+            .send_trailers(http::HeaderMap::from_iter([(
+                http::HeaderName::from_static("grpc-status"),
+                http::HeaderValue::from(0),
+            )]))
             .unwrap();
     })
     .await;
@@ -261,7 +296,8 @@ async fn silent(head: bool) -> (Scripted, tokio::sync::mpsc::UnboundedReceiver<h
                 let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
                 told.send(std::future::poll_fn(|cx| stream.poll_reset(cx)).await.unwrap()).unwrap();
             } else {
-                told.send(std::future::poll_fn(|cx| respond.poll_reset(cx)).await.unwrap()).unwrap();
+                told.send(std::future::poll_fn(|cx| respond.poll_reset(cx)).await.unwrap())
+                    .unwrap();
             }
         }
     })
@@ -278,14 +314,19 @@ async fn what_nobody_waits_for_any_more_is_reset() {
         let (_client, body) = incoming(CHUNKED).await;
         let request = || if uploads { None } else { Some(get()) };
         let request = request().unwrap_or_else(|| post(Body::incoming(body)));
-        assert!(tokio::time::timeout(Duration::from_millis(100), upstream.send(request)).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(100), upstream.send(request)).await.is_err()
+        );
         assert_eq!(in_time(resets.recv()).await, Some(h2::Reason::CANCEL));
         until(|| loads(&upstream) == [0]).await;
         // ... and after it, also where the request's body is still on its way.
         let (scripted, mut resets) = silent(true).await;
         let upstream = build(&settings_h2(&scripted));
         let (_client, body) = incoming(CHUNKED).await;
-        let reply = in_time(upstream.send(if uploads { post(Body::incoming(body)) } else { get() })).await.unwrap();
+        let reply =
+            in_time(upstream.send(if uploads { post(Body::incoming(body)) } else { get() }))
+                .await
+                .unwrap();
         drop(reply);
         assert_eq!(in_time(resets.recv()).await, Some(h2::Reason::CANCEL));
         assert_eq!(loads(&upstream), [0]);
@@ -313,7 +354,8 @@ async fn an_upstream_that_does_not_answer_times_out_and_others_take_a_new_connec
         }
     })
     .await;
-    let upstream = build(&Settings { response_header: Duration::from_millis(80), ..settings_h2(&scripted) });
+    let upstream =
+        build(&Settings { response_header: Duration::from_millis(80), ..settings_h2(&scripted) });
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
     assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "ok");
@@ -329,7 +371,9 @@ async fn a_slow_reader_holds_nobody_else_on_its_connection() {
         let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
         loop {
             stream.reserve_capacity(16 << 10);
-            let Some(Ok(room)) = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await else { return };
+            let Some(Ok(room)) = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await else {
+                return;
+            };
             if room > 0 && stream.send_data(vec![b'x'; room].into(), false).is_err() {
                 return;
             }
@@ -364,8 +408,10 @@ async fn a_dead_connection_is_noticed_by_its_ping() {
     })
     .await;
     let ping = Duration::from_millis(50);
-    let http2 = Http2Settings { ping_interval: Some(ping), ping_timeout: ping, ..Http2Settings::default() };
-    let upstream = build(&Settings { http2, response_header: 2 * PATIENCE, ..settings_h2(&scripted) });
+    let http2 =
+        Http2Settings { ping_interval: Some(ping), ping_timeout: ping, ..Http2Settings::default() };
+    let upstream =
+        build(&Settings { http2, response_header: 2 * PATIENCE, ..settings_h2(&scripted) });
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
 }
@@ -393,8 +439,12 @@ async fn an_unused_connection_is_closed() {
     in_time(was_closed.recv()).await.unwrap();
 }
 
-/// In a thread of its own: answers the first request of each connection, and closes it without a goodbye when told to.
-fn closing(close: std::sync::mpsc::Receiver<()>, closed: std::sync::mpsc::Sender<()>) -> SocketAddr {
+/// In a thread of its own: answers the first request of each connection, and closes it without a
+/// goodbye when told to.
+fn closing(
+    close: std::sync::mpsc::Receiver<()>,
+    closed: std::sync::mpsc::Sender<()>,
+) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -408,7 +458,8 @@ fn closing(close: std::sync::mpsc::Receiver<()>, closed: std::sync::mpsc::Sender
                 answer(&mut respond, "ok");
                 // Moves the answer out and goes on taking what comes.
                 while close.try_recv().is_err() {
-                    let _ = tokio::time::timeout(Duration::from_millis(5), connection.accept()).await;
+                    let _ =
+                        tokio::time::timeout(Duration::from_millis(5), connection.accept()).await;
                 }
             });
             closed.send(()).unwrap();
@@ -422,7 +473,8 @@ async fn a_connection_that_was_closed_while_unused_is_noticed_before_a_request_i
     let ((close, told), (tell, closed)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     let upstream = build(&Settings { protocol: Protocol::H2, ..settings(&[closing(told, tell)]) });
     for _ in 0..5 {
-        let reply = in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
+        let reply =
+            in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
         assert_eq!(text(reply).await, "ok");
         close.send(()).unwrap();
         // This thread stands still meanwhile: the proxy's side can't have seen the close.
@@ -444,5 +496,9 @@ async fn a_plain_answer_goes_through_with_many_at_once() {
     for one in all {
         assert_eq!(in_time(one).await.unwrap(), "ok");
     }
-    assert!(scripted.accepted() <= Http2Settings::default().connections_per_worker, "{}", scripted.accepted());
+    assert!(
+        scripted.accepted() <= Http2Settings::default().connections_per_worker,
+        "{}",
+        scripted.accepted()
+    );
 }

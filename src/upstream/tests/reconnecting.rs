@@ -13,11 +13,20 @@ async fn closing(first: &'static str, said_before: &'static str) -> Scripted {
             if number == 0 && turn == 2 {
                 return stream.send(said_before).await;
             }
-            let body = if head.contains("chunked") { stream.read_to("0\r\n\r\n").await.unwrap_or_default() } else { String::new() };
+            let body = if head.contains("chunked") {
+                stream.read_to("0\r\n\r\n").await.unwrap_or_default()
+            } else {
+                String::new()
+            };
             if number == 0 {
                 stream.send(first).await;
             } else {
-                stream.send(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+                stream
+                    .send(&format!(
+                        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+                        body.len()
+                    ))
+                    .await;
             }
         }
     })
@@ -25,7 +34,11 @@ async fn closing(first: &'static str, said_before: &'static str) -> Scripted {
 }
 
 /// One request that is answered, and whose connection is then in the pool; then `request`.
-async fn second(scripted: &Scripted, changed: impl Fn(&mut Settings), request: Request) -> Result<String, UpstreamError> {
+async fn second(
+    scripted: &Scripted,
+    changed: impl Fn(&mut Settings),
+    request: Request,
+) -> Result<String, UpstreamError> {
     let mut settings = settings(&[scripted.address]);
     changed(&mut settings);
     let upstream = Upstream::build(&settings, &Metrics::new(1)).unwrap();
@@ -51,7 +64,9 @@ async fn an_idempotent_request_goes_to_a_new_connection_of_the_only_host() {
 async fn what_may_not_be_done_twice_does_not() {
     let refused = async |method: &str, retry: Retry, said: &'static str| {
         let scripted = closing(OK, said).await;
-        let error = second(&scripted, |settings| settings.retry = retry, with(method, get())).await.unwrap_err();
+        let error = second(&scripted, |settings| settings.retry = retry, with(method, get()))
+            .await
+            .unwrap_err();
         assert_eq!((error.cause, error.sent), (Cause::Cut, true), "{method} {retry:?} {said:?}");
         assert_eq!(scripted.accepted(), 1, "{method} {retry:?} {said:?}");
     };
@@ -67,7 +82,8 @@ async fn what_may_not_be_done_twice_does_not() {
     }
     let scripted = closing(OK, "").await;
     let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
-    let error = second(&scripted, |_| {}, with("PUT", post(Body::incoming(body)))).await.unwrap_err();
+    let error =
+        second(&scripted, |_| {}, with("PUT", post(Body::incoming(body)))).await.unwrap_err();
     assert_eq!((error.cause, scripted.accepted()), (Cause::Cut, 1));
 }
 
@@ -86,7 +102,11 @@ async fn it_is_sent_once_more_and_no_host_is_blamed() {
     assert_eq!(scripted.accepted(), 2);
     let (one, two) = (closing(OK, "").await, closing(OK, "").await);
     let ejection = Ejection { failures: 1, ..Ejection::default() };
-    let upstream = Upstream::build(&Settings { ejection, ..settings(&[one.address, two.address]) }, &Metrics::new(1)).unwrap();
+    let upstream = Upstream::build(
+        &Settings { ejection, ..settings(&[one.address, two.address]) },
+        &Metrics::new(1),
+    )
+    .unwrap();
     for _ in 0..20 {
         assert_eq!(in_time(upstream.send(get())).await.unwrap().status, 200);
     }
@@ -96,12 +116,16 @@ async fn it_is_sent_once_more_and_no_host_is_blamed() {
 
 #[tokio::test]
 async fn an_upload_never_goes_to_a_kept_connection_of_http_1_0() {
-    let scripted = closing("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok", "").await;
+    let scripted =
+        closing("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok", "")
+            .await;
     let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
     let answer = second(&scripted, |_| {}, post(Body::incoming(body))).await.unwrap();
     assert_eq!((answer.as_str(), scripted.accepted()), ("3\r\nabc\r\n0\r\n\r\n", 2));
     // A request without a body is sent on it, and then on a new one.
-    let scripted = closing("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok", "").await;
+    let scripted =
+        closing("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok", "")
+            .await;
     assert_eq!(second(&scripted, |_| {}, get()).await.unwrap(), "");
     assert_eq!(scripted.accepted(), 2);
 }

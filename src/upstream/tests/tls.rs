@@ -29,13 +29,18 @@ fn server(
     let issued = pki.server(&[name]);
     let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
-    let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions).unwrap();
+    let config =
+        ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions).unwrap();
     let config = match clients {
         None => config.with_no_client_auth(),
         Some(clients) => {
             let mut roots = rustls::RootCertStore::empty();
             roots.add(CertificateDer::from_pem_slice(clients.ca.as_bytes()).unwrap()).unwrap();
-            config.with_client_cert_verifier(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap())
+            config.with_client_cert_verifier(
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+                    .build()
+                    .unwrap(),
+            )
         }
     };
     let mut config = config.with_single_cert(chain, key).unwrap();
@@ -50,14 +55,21 @@ async fn scripted(acceptor: TlsAcceptor) -> Scripted {
         async move {
             let Ok(mut tls) = acceptor.accept(stream.0).await else { return };
             let session = tls.get_ref().1;
-            let told =
-                format!("{:?} {:?} {:?}", session.protocol_version().unwrap(), session.handshake_kind().unwrap(), session.server_name());
+            let told = format!(
+                "{:?} {:?} {:?}",
+                session.protocol_version().unwrap(),
+                session.handshake_kind().unwrap(),
+                session.server_name()
+            );
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
                 let Ok(byte) = tls.read_u8().await else { return };
                 head.push(byte);
             }
-            let reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{told}", told.len());
+            let reply = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{told}",
+                told.len()
+            );
             let _ = tls.write_all(reply.as_bytes()).await;
             let _ = tls.shutdown().await;
         }
@@ -80,7 +92,9 @@ async fn send(settings: &Settings) -> Result<String, UpstreamError> {
 #[tokio::test]
 async fn both_versions_are_spoken_and_sessions_resumed() {
     let pki = Pki::new();
-    for (version, name) in [(&rustls::version::TLS12, "TLSv1_2"), (&rustls::version::TLS13, "TLSv1_3")] {
+    for (version, name) in
+        [(&rustls::version::TLS12, "TLSv1_2"), (&rustls::version::TLS13, "TLSv1_3")]
+    {
         let scripted = scripted(server(&pki, "localhost", None, &["http/1.1"], &[version])).await;
         let upstream = Upstream::build(&settings_tls(&scripted, &pki), &Metrics::new(1)).unwrap();
         let first = text(in_time(upstream.send(get())).await.unwrap()).await;
@@ -96,14 +110,17 @@ async fn an_upstream_that_is_not_who_it_should_be_gets_nothing() {
     let scripted = scripted(server(&pki, "localhost", None, &[], rustls::ALL_VERSIONS)).await;
     let right = settings_tls(&scripted, &pki);
     assert!(send(&right).await.is_ok());
-    let named = |name: &str| TlsSettings { server_name: Some(name.to_owned()), ..right.tls.clone() };
-    let wrong = [TlsSettings { ca: Some(pem(&other.ca)), ..right.tls.clone() }, named("api.example")];
+    let named =
+        |name: &str| TlsSettings { server_name: Some(name.to_owned()), ..right.tls.clone() };
+    let wrong =
+        [TlsSettings { ca: Some(pem(&other.ca)), ..right.tls.clone() }, named("api.example")];
     for tls in wrong {
         let error = send(&Settings { tls, ..right.clone() }).await.unwrap_err();
         assert_eq!((error.cause, error.sent), (Cause::Tls, false));
     }
     // The address is not in its certificate, but the name is.
-    let by_address = Settings { endpoints: vec![format!("https://{}", scripted.address)], ..right.clone() };
+    let by_address =
+        Settings { endpoints: vec![format!("https://{}", scripted.address)], ..right.clone() };
     assert_eq!(send(&by_address).await.unwrap_err().cause, Cause::Tls);
     let told = send(&Settings { tls: named("localhost"), ..by_address }).await.unwrap();
     assert!(told.ends_with("Some(\"localhost\")"), "{told}");
@@ -112,12 +129,15 @@ async fn an_upstream_that_is_not_who_it_should_be_gets_nothing() {
 #[tokio::test]
 async fn our_own_certificate_is_shown_where_it_is_asked_for() {
     let (pki, clients) = (Pki::new(), Pki::new());
-    let scripted = scripted(server(&pki, "localhost", Some(&clients), &[], &[&rustls::version::TLS12])).await;
+    let scripted =
+        scripted(server(&pki, "localhost", Some(&clients), &[], &[&rustls::version::TLS12])).await;
     let without = settings_tls(&scripted, &pki);
     let error = send(&without).await.unwrap_err();
     assert_eq!(error.cause, Cause::Tls);
     let identity = Some(identity(&clients.client("weir")));
-    send(&Settings { tls: TlsSettings { identity, ..without.tls.clone() }, ..without }).await.unwrap();
+    send(&Settings { tls: TlsSettings { identity, ..without.tls.clone() }, ..without })
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -137,7 +157,8 @@ async fn http2_is_agreed_on_or_there_is_no_connection() {
             }
         })
         .await;
-        let sent = send(&Settings { protocol: Protocol::H2, ..settings_tls(&scripted, &pki) }).await;
+        let sent =
+            send(&Settings { protocol: Protocol::H2, ..settings_tls(&scripted, &pki) }).await;
         if agreed {
             assert_eq!(sent.unwrap(), "https://a/");
         } else {
@@ -149,7 +170,12 @@ async fn http2_is_agreed_on_or_there_is_no_connection() {
 #[tokio::test]
 async fn a_handshake_that_stands_still_ends_with_the_time_to_connect() {
     let scripted = Scripted::new(|mut stream, _| async move { stream.closed().await }).await;
-    let error = send(&Settings { connect: Duration::from_millis(100), ..settings_tls(&scripted, &Pki::new()) }).await.unwrap_err();
+    let error = send(&Settings {
+        connect: Duration::from_millis(100),
+        ..settings_tls(&scripted, &Pki::new())
+    })
+    .await
+    .unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Timeout, false));
 }
 
@@ -178,20 +204,39 @@ async fn a_reply_that_is_cut_without_a_goodbye_is_not_whole() {
 fn mistakes_name_their_setting() {
     let (pki, other) = (Pki::new(), Pki::new());
     let (client, stranger) = (pki.client("weir"), other.client("weir"));
-    let tls = |tls: TlsSettings| Settings { tls, ..Settings::new("api", vec!["https://localhost".to_owned()]) };
+    let tls = |tls: TlsSettings| Settings {
+        tls,
+        ..Settings::new("api", vec!["https://localhost".to_owned()])
+    };
     let ca = || Some(pem(&pki.ca));
     let mixed = Identity { certificate: pem(&client.certificate), key: pem(&stranger.key) };
     let swapped = Identity { certificate: pem(&client.key), key: pem(&client.certificate) };
     let cases = [
-        (tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }), &["upstreams.api.tls.ca"][..]),
-        (tls(TlsSettings { ca: ca(), identity: Some(mixed), ..TlsSettings::default() }), &["upstreams.api.tls.key"]),
+        (
+            tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }),
+            &["upstreams.api.tls.ca"][..],
+        ),
+        (
+            tls(TlsSettings { ca: ca(), identity: Some(mixed), ..TlsSettings::default() }),
+            &["upstreams.api.tls.key"],
+        ),
         (
             tls(TlsSettings { ca: ca(), identity: Some(swapped), ..TlsSettings::default() }),
             &["upstreams.api.tls.certificate", "upstreams.api.tls.key"],
         ),
-        (tls(TlsSettings { ca: ca(), server_name: Some("a:80".to_owned()), ..TlsSettings::default() }), &["upstreams.api.tls.server_name"]),
         (
-            Settings { endpoints: vec!["http://localhost".to_owned()], ..tls(TlsSettings { ca: ca(), ..TlsSettings::default() }) },
+            tls(TlsSettings {
+                ca: ca(),
+                server_name: Some("a:80".to_owned()),
+                ..TlsSettings::default()
+            }),
+            &["upstreams.api.tls.server_name"],
+        ),
+        (
+            Settings {
+                endpoints: vec!["http://localhost".to_owned()],
+                ..tls(TlsSettings { ca: ca(), ..TlsSettings::default() })
+            },
             &["upstreams.api.tls"],
         ),
     ];

@@ -1,4 +1,5 @@
-//! Borders between windows: where a fixed one lets twice its quota through, and what the sliding ones promise there.
+//! Borders between windows: where a fixed one lets twice its quota through, and what the sliding
+//! ones promise there.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +27,14 @@ fn sliding() -> [Algorithm; 6] {
     ]
 }
 
-/// What passes in each second from the last one of a window on, when somebody asks for all there is.
-async fn greedy(node: &Node, time: &HeldTime, algorithm: &Algorithm, seconds: i64) -> BTreeMap<i64, u64> {
+/// What passes in each second from the last one of a window on, when somebody asks for all there
+/// is.
+async fn greedy(
+    node: &Node,
+    time: &HeldTime,
+    algorithm: &Algorithm,
+    seconds: i64,
+) -> BTreeMap<i64, u64> {
     // Each has a counter of its own, also those of one shape.
     let plan = one(&format!("greedy for {seconds} s of {algorithm:?}"), algorithm.clone());
     let mut passed = BTreeMap::new();
@@ -45,11 +52,16 @@ async fn greedy(node: &Node, time: &HeldTime, algorithm: &Algorithm, seconds: i6
 
 /// The most that passed in any `span_s` seconds, the first one inside and the last one not.
 fn most(passed: &BTreeMap<i64, u64>, span_s: i64) -> u64 {
-    passed.keys().map(|from| passed.range(from..&(from + span_s)).map(|(_, count)| count).sum()).max().unwrap_or(0)
+    passed
+        .keys()
+        .map(|from| passed.range(from..&(from + span_s)).map(|(_, count)| count).sum())
+        .max()
+        .unwrap_or(0)
 }
 
 #[tokio::test]
-async fn a_fixed_window_lets_twice_its_quota_through_within_a_second_of_its_border_and_the_sliding_ones_do_not() {
+async fn a_fixed_window_lets_twice_its_quota_through_within_a_second_of_its_border_and_the_sliding_ones_do_not()
+ {
     let (time, redis) = held();
     let node = Node::single(redis.address);
     let fixed = Algorithm::FixedWindow { rate: RATE, alignment: Alignment::Clock };
@@ -67,25 +79,33 @@ async fn what_passes_in_any_span_of_one_period_is_within_each_sliding_algorithms
     let (time, redis) = held();
     let node = Node::single(redis.address);
     for algorithm in sliding() {
-        // Three windows of somebody who takes whatever there is, as soon as it is there: the worst that can be done.
+        // Three windows of somebody who takes whatever there is, as soon as it is there: the worst
+        // that can be done.
         let passed = greedy(&node, &time, &algorithm, 3 * PERIOD_S).await;
         let in_all: u64 = passed.values().sum();
         let held = most(&passed, PERIOD_S);
         let bound = match algorithm {
             Algorithm::SlidingWindowLog { .. } => QUOTA,
-            // What one sub-window held, the first of each round, is met again while its beginning is still inside.
-            Algorithm::SlidingWindowBuckets { .. } => QUOTA + most(&passed, PERIOD_S / i64::from(BUCKETS)),
+            // What one sub-window held, the first of each round, is met again while its beginning
+            // is still inside.
+            Algorithm::SlidingWindowBuckets { .. } => {
+                QUOTA + most(&passed, PERIOD_S / i64::from(BUCKETS))
+            }
             Algorithm::SlidingWindowCounter { .. } => 2 * QUOTA,
             // In any span of length t: the burst, and what flows in.
             _ => algorithm.capacity().unwrap() + QUOTA,
         };
-        assert!(held <= bound, "{held} in {PERIOD_S} s, {bound} are promised: {algorithm:?}: {passed:?}");
+        assert!(
+            held <= bound,
+            "{held} in {PERIOD_S} s, {bound} are promised: {algorithm:?}: {passed:?}"
+        );
         // And it is no limit that refuses all: in three periods it admits twice its quota at least.
         assert!(in_all >= 2 * QUOTA, "{in_all} in {} s: {algorithm:?}: {passed:?}", 3 * PERIOD_S);
     }
 }
 
-/// The tutorials' sliding window: a sorted set whose members are seconds and whose scores are their counts, trimmed by score as if those were times.
+/// The tutorials' sliding window: a sorted set whose members are seconds and whose scores are their
+/// counts, trimmed by score as if those were times.
 fn by_second(client: &mut Connection, key: &str, second: i64) -> i64 {
     client.ask(&["ZINCRBY", key, "1", &second.to_string()]);
     client.ask(&["ZREMRANGEBYSCORE", key, "-inf", &(second - PERIOD_S).to_string()]);
@@ -98,21 +118,33 @@ async fn a_bucket_whose_score_is_the_count_trims_all_or_nothing_and_ours_trims_w
     const LIMIT: i64 = 5;
     let (time, redis) = held();
     let mut client = redis.connect();
-    // Seconds since 1970: every count is below them, so each hit trims all, its own second as well. The limit never fires.
+    // Seconds since 1970: every count is below them, so each hit trims all, its own second as well.
+    // The limit never fires.
     for hit in 0..1_000 {
-        assert_eq!(by_second(&mut client, "absolute", BEGIN_S + hit / 100), 0, "hit {hit} is not even counted");
+        assert_eq!(
+            by_second(&mut client, "absolute", BEGIN_S + hit / 100),
+            0,
+            "hit {hit} is not even counted"
+        );
     }
-    // Seconds of the minute: the bound is below zero, so nothing is ever trimmed. Who used it up is refused for ever.
+    // Seconds of the minute: the bound is below zero, so nothing is ever trimmed. Who used it up is
+    // refused for ever.
     for hit in 0..LIMIT {
         assert_eq!(by_second(&mut client, "relative", 30), hit + 1);
     }
     for minutes in 1..100 {
-        assert!(by_second(&mut client, "relative", 30) > LIMIT, "still refused after {minutes} minutes");
+        assert!(
+            by_second(&mut client, "relative", 30) > LIMIT,
+            "still refused after {minutes} minutes"
+        );
     }
 
     let node = Node::single(redis.address);
     let rate = Rate { amount: LIMIT as u64, ..RATE };
-    for algorithm in [Algorithm::SlidingWindowBuckets { rate, buckets: 100 }, Algorithm::SlidingWindowLog { rate }] {
+    for algorithm in [
+        Algorithm::SlidingWindowBuckets { rate, buckets: 100 },
+        Algorithm::SlidingWindowLog { rate },
+    ] {
         time.set(BEGIN_S);
         let plan = one("seconds", algorithm.clone());
         assert_eq!(node.admitted(&plan, 1_000).await, LIMIT as u64, "{algorithm:?}");

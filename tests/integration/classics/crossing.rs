@@ -1,4 +1,5 @@
-//! Two limits of one under two tags, and eight clients at once: side by side they would all refuse each other, each holding what another one needs.
+//! Two limits of one under two tags, and eight clients at once: side by side they would all refuse
+//! each other, each holding what another one needs.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -16,18 +17,27 @@ const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 /// Two limits of one each; the leaky bucket, of which a plan has one at most, beside a window.
 fn pairs() -> Vec<[Algorithm; 2]> {
     let rate = Rate { amount: 1, per_ms: YEAR_MS };
-    let mut pairs: Vec<[Algorithm; 2]> = exact(1, YEAR_MS).into_iter().map(|algorithm| [algorithm.clone(), algorithm]).collect();
-    let more = [Algorithm::SlidingWindowBuckets { rate, buckets: 10 }, Algorithm::Concurrency { amount: 1 }];
+    let mut pairs: Vec<[Algorithm; 2]> =
+        exact(1, YEAR_MS).into_iter().map(|algorithm| [algorithm.clone(), algorithm]).collect();
+    let more = [
+        Algorithm::SlidingWindowBuckets { rate, buckets: 10 },
+        Algorithm::Concurrency { amount: 1 },
+    ];
     pairs.extend(more.map(|algorithm| [algorithm.clone(), algorithm]));
-    pairs.push([Algorithm::LeakyBucket { burst: 1, rate, max_delay_ms: 0 }, fixed_window(1, YEAR_MS)]);
+    pairs.push([
+        Algorithm::LeakyBucket { burst: 1, rate, max_delay_ms: 0 },
+        fixed_window(1, YEAR_MS),
+    ]);
     pairs
 }
 
 /// One client's plan: half of the clients name the two the other way round.
 fn plan(pair: &[Algorithm; 2], round: usize, client: usize) -> Arc<Plan> {
     let [one, other] = pair.clone();
-    let mut limits =
-        vec![Limit::new("one", format!("one of {pair:?} {round}"), one), Limit::new("other", format!("other of {pair:?} {round}"), other)];
+    let mut limits = vec![
+        Limit::new("one", format!("one of {pair:?} {round}"), one),
+        Limit::new("other", format!("other of {pair:?} {round}"), other),
+    ];
     if client % 2 == 1 {
         limits.reverse();
     }
@@ -51,7 +61,8 @@ async fn on_a_cluster_of_eight_clients_on_two_limits_of_one_exactly_one_is_admit
                 let (node, plan) = (node.clone(), plan(&pair, round, client));
                 async move { node.take(&plan).await }
             });
-            // Grants are kept until all have their answers: a place in flight would otherwise be free again.
+            // Grants are kept until all have their answers: a place in flight would otherwise be
+            // free again.
             exactly_one(clients.collect::<tokio::task::JoinSet<Take>>().join_all().await, &pair);
         }
     }
@@ -69,7 +80,10 @@ fn in_memory_of_eight_threads_on_two_limits_of_one_exactly_one_is_admitted() {
                     .map(|client| {
                         let (node, barrier, plan) = (&node, &barrier, plan(&pair, round, client));
                         scope.spawn(move || {
-                            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                            let runtime = tokio::runtime::Builder::new_current_thread()
+                                .enable_all()
+                                .build()
+                                .unwrap();
                             barrier.wait();
                             runtime.block_on(node.take(&plan))
                         })
@@ -85,7 +99,8 @@ fn in_memory_of_eight_threads_on_two_limits_of_one_exactly_one_is_admitted() {
 const SHARED_A_SECOND: u64 = 200;
 const SHARED_AT_ONCE: u64 = 50;
 
-/// A bucket that all share and that refills, and a limit of one of a client's own under another tag.
+/// A bucket that all share and that refills, and a limit of one of a client's own under another
+/// tag.
 fn behind(shared: &Algorithm, own: usize) -> Arc<Plan> {
     let own = Limit::new("own", format!("own {own} of {shared:?}"), fixed_window(1, YEAR_MS));
     of(vec![Limit::new("shared", "shared", shared.clone()), own])
@@ -93,7 +108,12 @@ fn behind(shared: &Algorithm, own: usize) -> Arc<Plan> {
 
 /// Each client asks for `rounds` keys of its own, one after another, all clients for the same ones
 /// at the same time; again and again until `over`. How many were admitted.
-async fn contend(nodes: &[Node], shared: &Algorithm, own: fn(usize) -> usize, over: Instant) -> u64 {
+async fn contend(
+    nodes: &[Node],
+    shared: &Algorithm,
+    own: fn(usize) -> usize,
+    over: Instant,
+) -> u64 {
     let clients = nodes.iter().map(|node| {
         let (node, shared) = (node.clone(), shared.clone());
         async move {
@@ -112,20 +132,34 @@ async fn contend(nodes: &[Node], shared: &Algorithm, own: fn(usize) -> usize, ov
 
 /// While roll-backs are under way a bucket fills at its rate: it admits what it promises, and is
 /// full when all others are refused by their own limits.
-async fn refills(node: &Node, contend: impl AsyncFn(&Algorithm, fn(usize) -> usize, Instant) -> u64) {
+async fn refills(
+    node: &Node,
+    contend: impl AsyncFn(&Algorithm, fn(usize) -> usize, Instant) -> u64,
+) {
     let rate = Rate { amount: SHARED_A_SECOND, per_ms: 1_000 };
-    for shared in [Algorithm::Gcra { burst: SHARED_AT_ONCE, rate }, Algorithm::TokenBucket { burst: SHARED_AT_ONCE, rate }] {
+    for shared in [
+        Algorithm::Gcra { burst: SHARED_AT_ONCE, rate },
+        Algorithm::TokenBucket { burst: SHARED_AT_ONCE, rate },
+    ] {
         let begun = Instant::now();
         let admitted = contend(&shared, |round| round, begun + Duration::from_secs(1)).await;
-        let most = SHARED_AT_ONCE + (begun.elapsed().as_secs_f64() * SHARED_A_SECOND as f64).ceil() as u64;
-        assert!((SHARED_AT_ONCE..=most).contains(&admitted), "{admitted}, at most {most}: {shared:?}");
+        let most =
+            SHARED_AT_ONCE + (begun.elapsed().as_secs_f64() * SHARED_A_SECOND as f64).ceil() as u64;
+        assert!(
+            (SHARED_AT_ONCE..=most).contains(&admitted),
+            "{admitted}, at most {most}: {shared:?}"
+        );
 
         // The first one's key is used up: all are refused, for twice as long as a burst takes to
         // come back.
         assert_eq!(contend(&shared, |_| 0, Instant::now() + Duration::from_millis(500)).await, 0);
         node.drain().await;
         let outcome = node.ask(&behind(&shared, usize::MAX)).await;
-        assert_eq!((outcome.admitted, outcome.limits[0].remaining), (true, SHARED_AT_ONCE - 1), "{shared:?}");
+        assert_eq!(
+            (outcome.admitted, outcome.limits[0].remaining),
+            (true, SHARED_AT_ONCE - 1),
+            "{shared:?}"
+        );
     }
 }
 
@@ -140,9 +174,12 @@ async fn on_a_cluster_a_shared_bucket_refills_while_other_limits_refuse() {
 async fn in_memory_a_shared_bucket_refills_while_other_limits_refuse() {
     let node = [Node::embedded()];
     let threads = async |shared: &Algorithm, own, over| {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| runtime().block_on(contend(&node, shared, own, over)))).collect();
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| scope.spawn(|| runtime().block_on(contend(&node, shared, own, over))))
+                .collect();
             clients.into_iter().map(|client| client.join().unwrap()).sum()
         })
     };

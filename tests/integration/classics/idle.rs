@@ -1,4 +1,5 @@
-//! Who was idle: a lifetime that is shorter than what it remembers gives the burst back for nothing.
+//! Who was idle: a lifetime that is shorter than what it remembers gives the burst back for
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ const PERIOD_S: i64 = 100;
 const UNIT_S: i64 = PERIOD_S / BURST as i64;
 const RATE: Rate = Rate { amount: BURST, per_ms: PERIOD_S as u64 * 1000 };
 
-/// A token bucket as it is found in middlewares: it forgets after a second, because "the rate is per second".
+/// A token bucket as it is found in middlewares: it forgets after a second, because "the rate is
+/// per second".
 const FORGETFUL: &str = "
 local now = tonumber(redis.call('TIME')[1])
 local state = redis.call('HMGET', KEYS[1], 'tokens', 'last')
@@ -34,12 +36,16 @@ async fn a_lifetime_shorter_than_the_refill_gives_the_burst_again_and_ours_gives
     let mut admitted = 0;
     for pause in 0..20 {
         time.set(BEGIN_S + 2 * pause);
-        admitted += (0..20).map(|_| client.ask(&["EVAL", FORGETFUL, "1", "bucket"]).number()).sum::<i64>();
+        admitted +=
+            (0..20).map(|_| client.ask(&["EVAL", FORGETFUL, "1", "bucket"]).number()).sum::<i64>();
     }
     assert_eq!(admitted, 20 * BURST as i64, "in 38 seconds, where 13 are right");
 
     let node = Node::single(redis.address);
-    for algorithm in [Algorithm::TokenBucket { burst: BURST, rate: RATE }, Algorithm::Gcra { burst: BURST, rate: RATE }] {
+    for algorithm in [
+        Algorithm::TokenBucket { burst: BURST, rate: RATE },
+        Algorithm::Gcra { burst: BURST, rate: RATE },
+    ] {
         time.set(BEGIN_S);
         let plan = one("bucket", algorithm);
         let mut admitted = 0;
@@ -54,7 +60,9 @@ async fn a_lifetime_shorter_than_the_refill_gives_the_burst_again_and_ours_gives
 /// Whatever has flowed back while a client was idle for `idle_s` seconds.
 fn back(algorithm: &Algorithm, idle_s: i64) -> u64 {
     match algorithm {
-        Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => BURST.min((idle_s / UNIT_S) as u64),
+        Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
+            BURST.min((idle_s / UNIT_S) as u64)
+        }
         _ if idle_s < PERIOD_S => 0,
         _ => BURST,
     }
@@ -74,15 +82,23 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
         Algorithm::Gcra { burst: BURST, rate: RATE },
         Algorithm::LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 },
     ];
-    // Around each unit's return, and across every lifetime: none is longer than three periods and a second.
-    let idle: Vec<i64> = (1..=BURST as i64).flat_map(|unit| [unit * UNIT_S - 1, unit * UNIT_S]).chain((110..350).step_by(9)).collect();
+    // Around each unit's return, and across every lifetime: none is longer than three periods and a
+    // second.
+    let idle: Vec<i64> = (1..=BURST as i64)
+        .flat_map(|unit| [unit * UNIT_S - 1, unit * UNIT_S])
+        .chain((110..350).step_by(9))
+        .collect();
     for idle_s in idle {
         for algorithm in &all {
             time.set(BEGIN_S);
             let plan = one(&format!("idle for {idle_s}"), algorithm.clone());
             assert_eq!(node.admitted(&plan, 12).await, BURST);
             time.set(BEGIN_S + idle_s);
-            assert_eq!(node.admitted(&plan, 12).await, back(algorithm, idle_s), "after {idle_s} s: {algorithm:?}");
+            assert_eq!(
+                node.admitted(&plan, 12).await,
+                back(algorithm, idle_s),
+                "after {idle_s} s: {algorithm:?}"
+            );
             // And not once more in the same moment, expired or not.
             assert_eq!(node.admitted(&plan, 3).await, 0, "after {idle_s} s: {algorithm:?}");
         }
@@ -91,7 +107,8 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
     let names = client.ask(&["KEYS", "*"]);
     assert!(names.list().len() >= all.len(), "{names:?}");
     time.set(BEGIN_S + 349 + 4 * PERIOD_S);
-    let left: i64 = names.list().iter().map(|name| client.ask(&["EXISTS", &name.text()]).number()).sum();
+    let left: i64 =
+        names.list().iter().map(|name| client.ask(&["EXISTS", &name.text()]).number()).sum();
     assert_eq!(left, 0, "all of them are forgotten");
 }
 
@@ -103,7 +120,9 @@ async fn after_its_key_has_expired_a_client_has_its_burst_and_no_more() {
     let nodes = Node::several(2, redis.address);
     let rate = Rate { amount: BURST, per_ms: PER_MS };
     let mut client = redis.connect();
-    for algorithm in [Algorithm::TokenBucket { burst: BURST, rate }, Algorithm::Gcra { burst: BURST, rate }] {
+    for algorithm in
+        [Algorithm::TokenBucket { burst: BURST, rate }, Algorithm::Gcra { burst: BURST, rate }]
+    {
         let plan = one("idle", algorithm);
         assert!(together(&nodes, 50, &plan).await >= BURST);
         eventually_async("the key expires", async || match client.ask(&["DBSIZE"]).number() {
@@ -113,7 +132,14 @@ async fn after_its_key_has_expired_a_client_has_its_burst_and_no_more() {
         .await;
         let begun = Instant::now();
         let admitted = together(&nodes, 50, &plan).await;
-        let flowed = begun.elapsed().as_micros().div_ceil(Duration::from_millis(PER_MS).as_micros() / u128::from(BURST)) as u64;
-        assert!((BURST..=BURST + flowed).contains(&admitted), "{admitted}, and at most {flowed} had flowed in: {plan:?}");
+        let flowed = begun
+            .elapsed()
+            .as_micros()
+            .div_ceil(Duration::from_millis(PER_MS).as_micros() / u128::from(BURST))
+            as u64;
+        assert!(
+            (BURST..=BURST + flowed).contains(&admitted),
+            "{admitted}, and at most {flowed} had flowed in: {plan:?}"
+        );
     }
 }

@@ -38,7 +38,10 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
     }
     for windows in [2, 1_000, 100_000] {
         time.set(BEGIN_S + windows * PERIOD_S);
-        assert!(incr_then_expire(&mut client, "crashed") > 5, "refused under a limit of 5, {windows} windows later");
+        assert!(
+            incr_then_expire(&mut client, "crashed") > 5,
+            "refused under a limit of 5, {windows} windows later"
+        );
         assert_eq!(client.ask(&["TTL", "crashed"]), FOR_EVER);
     }
     assert_eq!(redis.keys_without_lifetime(), ["crashed"]);
@@ -55,9 +58,13 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
         charged += 5 - left(&format!("crash {turns}")).await;
     }
     // The last one was killed with its answer in hand, the first one before it had sent anything.
-    assert!((1..CRASHES as u64).contains(&charged), "{charged} of {CRASHES} crashed takes are charged");
+    assert!(
+        (1..CRASHES as u64).contains(&charged),
+        "{charged} of {CRASHES} crashed takes are charged"
+    );
     assert_eq!(redis.keys_without_lifetime(), [] as [&str; 0]);
-    // And even one whose lifetime was lost by other hands ends: the window's id stands in the value, and expiry does not decide.
+    // And even one whose lifetime was lost by other hands ends: the window's id stands in the
+    // value, and expiry does not decide.
     let plan = one("persisted", fixed_window(5, PERIOD_MS));
     assert_eq!(node.admitted(&plan, 6).await, 5);
     for key in client.ask(&["KEYS", "*"]).list() {
@@ -66,14 +73,20 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
     assert!(!redis.keys_without_lifetime().is_empty());
     time.set(BEGIN_S + 100_001 * PERIOD_S);
     assert_eq!(node.admitted(&plan, 6).await, 5);
-    assert_eq!(redis.keys_without_lifetime().len() as u64, charged, "what is used again has its lifetime again");
+    assert_eq!(
+        redis.keys_without_lifetime().len() as u64,
+        charged,
+        "what is used again has its lifetime again"
+    );
 }
 
 const CRASHES: usize = 40;
 
-/// Begins a take, and takes down all that works on it after so many turns; the last one of [`CRASHES`] gets its answer.
+/// Begins a take, and takes down all that works on it after so many turns; the last one of
+/// [`CRASHES`] gets its answer.
 fn crash(address: std::net::SocketAddr, turns: usize, key: &str) {
-    let (warm, plan) = (one("warm", fixed_window(1_000_000, PERIOD_MS)), one(key, fixed_window(5, PERIOD_MS)));
+    let (warm, plan) =
+        (one("warm", fixed_window(1_000_000, PERIOD_MS)), one(key, fixed_window(5, PERIOD_MS)));
     // A thread of its own: what it keeps for itself dies with it.
     let process = std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -97,13 +110,15 @@ fn crash(address: std::net::SocketAddr, turns: usize, key: &str) {
 async fn expire_nx_still_keeps_what_never_comes_again_and_charges_old_hits_to_a_new_window() {
     let (time, redis) = held();
     let mut client = redis.connect();
-    // Each of a hundred callers crashed at its first hit. Those who never come again cost memory for ever.
+    // Each of a hundred callers crashed at its first hit. Those who never come again cost memory
+    // for ever.
     for caller in 0..100 {
         redis.connect().ask(&["INCR", &format!("caller {caller}")]);
     }
     time.set(BEGIN_S + 1_000 * PERIOD_S);
     assert_eq!(redis.keys_without_lifetime().len(), 100);
-    // And who comes again pays in this window, his first in a thousand, for what he did in another: refused under a limit of 1.
+    // And who comes again pays in this window, his first in a thousand, for what he did in another:
+    // refused under a limit of 1.
     assert_eq!(incr_then_expire_nx(&mut client, "caller 0"), 2);
     assert_eq!(client.ask(&["TTL", "caller 0"]), Value::Integer(PERIOD_S));
     client.ask(&["FLUSHALL"]);
@@ -118,7 +133,8 @@ async fn expire_nx_still_keeps_what_never_comes_again_and_charges_old_hits_to_a_
     assert_eq!(all.list().len(), 100);
     time.set(BEGIN_S + 2_000 * PERIOD_S);
     assert_eq!(node.admitted(&plan(0), 2).await, 1);
-    let left: i64 = all.list().iter().map(|key| client.ask(&["EXISTS", &key.text()]).number()).sum();
+    let left: i64 =
+        all.list().iter().map(|key| client.ask(&["EXISTS", &key.text()]).number()).sum();
     assert_eq!(left, 1, "the other 99 are gone");
 }
 
@@ -135,7 +151,11 @@ async fn expire_on_each_hit_locks_a_slow_client_out_and_a_window_that_is_set_onc
         refused += u64::from(client.ask(&["INCR", "slow"]).number() > LIMIT as i64);
         client.ask(&["EXPIRE", "slow", &PERIOD_S.to_string()]);
     }
-    assert_eq!(refused, HITS as u64 - LIMIT, "all but the first three: each hit puts the window's end off");
+    assert_eq!(
+        refused,
+        HITS as u64 - LIMIT,
+        "all but the first three: each hit puts the window's end off"
+    );
 
     let node = Node::single(redis.address);
     let rate = Rate { amount: LIMIT, per_ms: PERIOD_MS };
@@ -148,7 +168,8 @@ async fn expire_on_each_hit_locks_a_slow_client_out_and_a_window_that_is_set_onc
         }
         time.set(BEGIN_S);
     }
-    // Refused hits put nothing off either: one who hits four times a window is admitted three times in each.
+    // Refused hits put nothing off either: one who hits four times a window is admitted three times
+    // in each.
     let plan = one("persistent", fixed_window(LIMIT, PERIOD_MS));
     for hit in 0..HITS {
         time.set(BEGIN_S + 20_000 + 25 * hit);
@@ -161,8 +182,12 @@ async fn a_second_caller_who_sets_the_window_anew_lets_more_through_and_ours_has
     const LIMIT: u64 = 3;
     let (time, redis) = held();
     let (mut first, mut second) = (redis.connect(), redis.connect());
-    // Both find no window. The first one opens it and uses it up; then the second one opens it as well: SET with a new lifetime.
-    assert_eq!((first.ask(&["GET", "window"]), second.ask(&["GET", "window"])), (Value::Nil, Value::Nil));
+    // Both find no window. The first one opens it and uses it up; then the second one opens it as
+    // well: SET with a new lifetime.
+    assert_eq!(
+        (first.ask(&["GET", "window"]), second.ask(&["GET", "window"])),
+        (Value::Nil, Value::Nil)
+    );
     first.ask(&["SET", "window", "1", "EX", "100"]);
     let mut admitted = 1;
     for _ in 0..10 {
@@ -186,7 +211,11 @@ async fn a_second_caller_who_sets_the_window_anew_lets_more_through_and_ours_has
     admitted += nodes[1].admitted(&plan, 11).await;
     assert_eq!(admitted, LIMIT);
     let refused = nodes[1].ask(&plan).await;
-    assert_eq!(refused.limits[0].retry_after_us, Some(10_000_000), "it ends when the first one's window ends");
+    assert_eq!(
+        refused.limits[0].retry_after_us,
+        Some(10_000_000),
+        "it ends when the first one's window ends"
+    );
     time.set(BEGIN_S + 100);
     assert_eq!(nodes[1].admitted(&plan, 11).await, LIMIT);
 }

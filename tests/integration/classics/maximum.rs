@@ -16,9 +16,18 @@ fn quota(amount: u64, conditional: bool) -> Algorithm {
 async fn incr_then_compare_counts_what_it_refuses_and_a_conditional_quota_stops_at_its_maximum() {
     let redis = Redis::start();
     let mut naive: Vec<Connection> = (0..CLIENTS).map(|_| redis.connect()).collect();
-    let counted: Vec<i64> = naive.iter_mut().map(|client| client.ask(&["INCR", "seats"]).number()).collect();
-    assert_eq!(counted.iter().filter(|count| **count <= MOST as i64).count(), MOST as usize, "it admits as many as it should");
-    assert_eq!(naive[0].ask(&["GET", "seats"]).number(), CLIENTS as i64, "and the counter is beyond its maximum");
+    let counted: Vec<i64> =
+        naive.iter_mut().map(|client| client.ask(&["INCR", "seats"]).number()).collect();
+    assert_eq!(
+        counted.iter().filter(|count| **count <= MOST as i64).count(),
+        MOST as usize,
+        "it admits as many as it should"
+    );
+    assert_eq!(
+        naive[0].ask(&["GET", "seats"]).number(),
+        CLIENTS as i64,
+        "and the counter is beyond its maximum"
+    );
     // The maximum is raised by three: there is room, and nobody gets it.
     assert!(naive[0].ask(&["INCR", "seats"]).number() > MOST as i64 + 3, "refused with three free");
 
@@ -26,7 +35,8 @@ async fn incr_then_compare_counts_what_it_refuses_and_a_conditional_quota_stops_
     let plan = one("seats", quota(MOST, true));
     assert_eq!(together(&nodes, CLIENTS, &plan).await, MOST);
     assert_eq!(nodes[0].left(&plan).await, 0);
-    // Amount is no part of a counter's shape: the same counter under a higher maximum says how many it holds.
+    // Amount is no part of a counter's shape: the same counter under a higher maximum says how many
+    // it holds.
     let raised = one("seats", quota(MOST + 3, true));
     assert_eq!(nodes[0].left(&raised).await, 3, "exactly those that were admitted are counted");
     assert_eq!(together(&nodes, CLIENTS, &raised).await, 3);

@@ -1,7 +1,9 @@
-//! The classic ways to get a limit wrong, each shown to fail on a real Redis, and then Weir's own under the same load.
+//! The classic ways to get a limit wrong, each shown to fail on a real Redis, and then Weir's own
+//! under the same load.
 //!
-//! A failure is never waited for: connections take their turns in an order that the test sets, and where time matters it holds Redis' wall clock
-//! (`harness::held`). The limiter is used as a library: a proxy around it would add nothing here; `admission` and `several` have the proxies.
+//! A failure is never waited for: connections take their turns in an order that the test sets, and
+//! where time matters it holds Redis' wall clock (`harness::held`). The limiter is used as a
+//! library: a proxy around it would add nothing here; `admission` and `several` have the proxies.
 
 mod borders;
 mod crossing;

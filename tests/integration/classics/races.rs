@@ -17,9 +17,11 @@ fn clients(redis: &Redis, count: usize) -> Vec<Connection> {
 #[tokio::test]
 async fn a_read_and_then_an_update_admit_all_who_have_read_and_one_script_admits_the_limit() {
     let (_time, redis) = held();
-    // SELECT used; then UPDATE SET used = used + 1, as the application counted it. All have read before the first one writes.
+    // SELECT used; then UPDATE SET used = used + 1, as the application counted it. All have read
+    // before the first one writes.
     let mut naive = clients(&redis, CLIENTS);
-    let read: Vec<i64> = naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();
+    let read: Vec<i64> =
+        naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();
     let mut admitted = 0;
     for (client, used) in naive.iter_mut().zip(read) {
         if used < LIMIT {
@@ -38,9 +40,11 @@ async fn a_read_and_then_an_update_admit_all_who_have_read_and_one_script_admits
     }
 }
 
-/// Previous 8, current 2, limit 5, and a quarter of the previous window still inside: 8 x 0.25 + 2 = 4, so there is room for exactly one.
+/// Previous 8, current 2, limit 5, and a quarter of the previous window still inside: 8 x 0.25 + 2
+/// = 4, so there is room for exactly one.
 #[tokio::test]
-async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in_one_script_exactly_one_does() {
+async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in_one_script_exactly_one_does()
+ {
     const WINDOW_S: i64 = 100;
     let (time, redis) = held();
     let begin_s = BEGIN_S + WINDOW_S;
@@ -58,12 +62,20 @@ async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in
         .collect();
     assert_eq!(estimates, [4.0, 4.0], "both see room for one");
     naive.iter_mut().for_each(|client| drop(client.ask(&["INCR", "current"])));
-    assert_eq!(naive[0].ask(&["GET", "current"]).number(), 4, "both passed: 8 x 0.25 + 4 = 6 of {LIMIT}");
+    assert_eq!(
+        naive[0].ask(&["GET", "current"]).number(),
+        4,
+        "both passed: 8 x 0.25 + 4 = 6 of {LIMIT}"
+    );
 
-    // The same counters. Amount is no part of a counter's shape: a wide limit fills them, and the narrow one finds them so.
+    // The same counters. Amount is no part of a counter's shape: a wide limit fills them, and the
+    // narrow one finds them so.
     let of_limit = |amount: u64, cost: u64| {
         let rate = Rate { amount, per_ms: WINDOW_S as u64 * 1000 };
-        of(vec![Limit { cost, ..Limit::new("limit", "both", Algorithm::SlidingWindowCounter { rate }) }])
+        of(vec![Limit {
+            cost,
+            ..Limit::new("limit", "both", Algorithm::SlidingWindowCounter { rate })
+        }])
     };
     let nodes = Node::several(2, redis.address);
     time.set(begin_s - 50);
@@ -80,18 +92,29 @@ async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in
 async fn multi_and_exec_can_not_decide_and_a_script_can() {
     let redis = Redis::start();
     let mut naive = clients(&redis, 2);
-    // One of five is left. Inside MULTI a read has no answer yet, so what follows it can't depend on it: both increments are queued, and both run.
+    // One of five is left. Inside MULTI a read has no answer yet, so what follows it can't depend
+    // on it: both increments are queued, and both run.
     naive[0].ask(&["SET", "used", "4", "EX", "3600"]);
     for client in &mut naive {
         client.ask(&["MULTI"]);
-        assert_eq!(client.ask(&["GET", "used"]), Value::Text("QUEUED".into()), "no number to compare");
+        assert_eq!(
+            client.ask(&["GET", "used"]),
+            Value::Text("QUEUED".into()),
+            "no number to compare"
+        );
         assert_eq!(client.ask(&["INCR", "used"]), Value::Text("QUEUED".into()));
     }
-    let counted: Vec<i64> = naive.iter_mut().map(|client| client.ask(&["EXEC"]).list()[1].number()).collect();
-    assert_eq!(counted, [5, 6], "the second one learns that it was too late when it is counted: 6 of {LIMIT}");
+    let counted: Vec<i64> =
+        naive.iter_mut().map(|client| client.ask(&["EXEC"]).list()[1].number()).collect();
+    assert_eq!(
+        counted,
+        [5, 6],
+        "the second one learns that it was too late when it is counted: 6 of {LIMIT}"
+    );
     // Read before MULTI, and it is the read-then-update again.
     naive[0].ask(&["SET", "used", "4", "EX", "3600"]);
-    let read: Vec<i64> = naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();
+    let read: Vec<i64> =
+        naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();
     assert!(read.iter().all(|used| *used < LIMIT), "both may");
     for client in &mut naive {
         client.ask(&["MULTI"]);
@@ -101,7 +124,8 @@ async fn multi_and_exec_can_not_decide_and_a_script_can() {
     assert_eq!(naive[0].ask(&["GET", "used"]).number(), 6, "and both did");
 
     let nodes = Node::several(2, redis.address);
-    let (five, six) = (one("used", fixed_window(5, HOUR_MS)), one("used", fixed_window(6, HOUR_MS)));
+    let (five, six) =
+        (one("used", fixed_window(5, HOUR_MS)), one("used", fixed_window(6, HOUR_MS)));
     assert_eq!(nodes[0].admitted(&five, 4).await, 4);
     assert_eq!(together(&nodes, 2, &five).await, 1);
     assert_eq!(nodes[0].left(&six).await, 1, "five are counted, and not six");
@@ -132,7 +156,11 @@ async fn watch_is_tried_again_by_all_but_one_each_time_and_a_script_by_nobody() 
     }
     let mut look = redis.connect();
     assert_eq!(look.ask(&["GET", "used"]).number(), CLIENTS as i64, "it counts right");
-    assert_eq!(tries - CLIENTS, CLIENTS * (CLIENTS - 1) / 2, "retries of {CLIENTS} clients, each of five trips");
+    assert_eq!(
+        tries - CLIENTS,
+        CLIENTS * (CLIENTS - 1) / 2,
+        "retries of {CLIENTS} clients, each of five trips"
+    );
     assert_eq!(look.calls("exec"), tries as u64);
 
     let nodes = Node::several(4, redis.address);
@@ -141,9 +169,15 @@ async fn watch_is_tried_again_by_all_but_one_each_time_and_a_script_by_nobody() 
     for node in &nodes {
         node.left(&plan).await;
     }
-    let before = (look.calls("evalsha"), look.calls("eval"), look.calls("exec"), look.calls("watch"));
+    let before =
+        (look.calls("evalsha"), look.calls("eval"), look.calls("exec"), look.calls("watch"));
     assert_eq!(together(&nodes, CLIENTS, &plan).await, CLIENTS as u64);
-    let after = (look.calls("evalsha"), look.calls("eval"), look.calls("exec"), look.calls("watch"));
-    assert_eq!(after, (before.0 + CLIENTS as u64, before.1, before.2, before.3), "one call for each decision, and no retry");
+    let after =
+        (look.calls("evalsha"), look.calls("eval"), look.calls("exec"), look.calls("watch"));
+    assert_eq!(
+        after,
+        (before.0 + CLIENTS as u64, before.1, before.2, before.3),
+        "one call for each decision, and no retry"
+    );
     assert_eq!(nodes[0].left(&plan).await, 0);
 }

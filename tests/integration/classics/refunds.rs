@@ -1,4 +1,5 @@
-//! A hundred mails an hour, several workers, sends that fail: counting up first and down again afterwards.
+//! A hundred mails an hour, several workers, sends that fail: counting up first and down again
+//! afterwards.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -77,7 +78,8 @@ fn roll_back_by_decr_loses_what_a_killed_worker_had_and_carries_late_ones_into_t
     assert_eq!(post.sent.len() as u64, QUOTA - 1, "one of the hour's hundred was never sent");
     assert_eq!(workers[0].ask(&["GET", "mails"]).number(), QUOTA as i64);
 
-    // Ten sends are under way when the hour ends, and fail in the next one: DECR of a counter that is no longer theirs.
+    // Ten sends are under way when the hour ends, and fail in the next one: DECR of a counter that
+    // is no longer theirs.
     workers[0].ask(&["DEL", "mails"]);
     for worker in &mut workers {
         worker.ask(&["INCR", "mails"]);
@@ -118,7 +120,9 @@ async fn worker(node: Node, plan: Arc<Plan>, post: Arc<Mutex<Post>>) {
 async fn workers(nodes: &[Node], plan: &Arc<Plan>, post: &Arc<Mutex<Post>>) {
     loop {
         let before = post.lock().unwrap().sent.len();
-        let running = (0..WORKERS).map(|number| worker(nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(post)));
+        let running = (0..WORKERS).map(|number| {
+            worker(nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(post))
+        });
         running.collect::<tokio::task::JoinSet<()>>().join_all().await;
         // What the last ones gave back has arrived.
         for node in nodes {
@@ -141,8 +145,10 @@ async fn killed_in_mid_take(node: &Node, plan: &Arc<Plan>) {
 }
 
 #[tokio::test]
-async fn of_a_hundred_mails_an_hour_exactly_a_hundred_are_sent_though_sends_fail_and_a_worker_is_killed() {
-    // In one moment: a bucket would otherwise refill, and of what it is given back it keeps what has flowed back by itself.
+async fn of_a_hundred_mails_an_hour_exactly_a_hundred_are_sent_though_sends_fail_and_a_worker_is_killed()
+ {
+    // In one moment: a bucket would otherwise refill, and of what it is given back it keeps what
+    // has flowed back by itself.
     let (_time, redis) = held();
     for algorithm in exact(QUOTA, HOUR_MS) {
         let nodes = Node::several(4, redis.address);
@@ -155,7 +161,11 @@ async fn of_a_hundred_mails_an_hour_exactly_a_hundred_are_sent_though_sends_fail
         assert_eq!(nodes[1].left(&plan).await, 0, "{algorithm:?}");
         let post = post.lock().unwrap();
         let all: BTreeSet<u32> = post.sent.iter().chain(&post.queue).copied().collect();
-        assert_eq!((all.len(), post.queue.len()), (MAILS as usize, MAILS as usize - 100), "each mail was sent or waits");
+        assert_eq!(
+            (all.len(), post.queue.len()),
+            (MAILS as usize, MAILS as usize - 100),
+            "each mail was sent or waits"
+        );
     }
 }
 
@@ -181,7 +191,8 @@ async fn what_fails_after_its_hour_adds_nothing_to_the_next_one() {
     assert_eq!(nodes[0].admitted(&plan, 60).await, 50, "a hundred in the second hour");
 }
 
-/// What stands in for nobody can know: a worker that is gone with its grant in hand may have sent its mail. It is never over, and it ends with the hour.
+/// What stands in for nobody can know: a worker that is gone with its grant in hand may have sent
+/// its mail. It is never over, and it ends with the hour.
 #[tokio::test]
 async fn a_worker_that_dies_with_its_grant_costs_one_mail_of_this_hour_and_none_of_the_next() {
     let (time, redis) = held();

@@ -27,33 +27,55 @@ async fn keys_without_a_common_tag_are_refused_undeclared_ones_pass_by_luck_and_
     let mut first = cluster.nodes[0].connect();
     // Of three masters the first one has a third of the slots.
     let names: Vec<String> = (0..200).map(|number| format!("user-{number}")).collect();
-    let (own, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| slot(&mut first, name) < 16_384 / 3);
+    let (own, others): (Vec<String>, Vec<String>) =
+        names.into_iter().partition(|name| slot(&mut first, name) < 16_384 / 3);
     let (key, neighbour, stranger) = (own[0].as_str(), own[1].as_str(), others[0].as_str());
     assert_ne!(slot(&mut first, key), slot(&mut first, neighbour));
 
     // Two keys of two slots: refused, even where one server holds both.
     refused(first.command(&["MGET", key, neighbour]), "CROSSSLOT");
-    refused(first.command(&["EVAL", "return redis.call('MGET', KEYS[1], KEYS[2])", "2", key, stranger]), "CROSSSLOT");
+    refused(
+        first.command(&["EVAL", "return redis.call('MGET', KEYS[1], KEYS[2])", "2", key, stranger]),
+        "CROSSSLOT",
+    );
     // With one tag in both names: accepted. One server, one slot.
     let (minute, hour) = (format!("{{{key}}}:minute"), format!("{{{key}}}:hour"));
     assert_eq!(first.ask(&["MGET", &minute, &hour]), Value::List(vec![Value::Nil, Value::Nil]));
-    // A key that was not declared passes where this server happens to hold it, and fails for the caller whose key lives elsewhere.
-    assert_eq!(first.ask(&["EVAL", UNDECLARED, "1", key, neighbour]), Value::List(vec![Value::Integer(1), Value::Integer(1)]));
+    // A key that was not declared passes where this server happens to hold it, and fails for the
+    // caller whose key lives elsewhere.
+    assert_eq!(
+        first.ask(&["EVAL", UNDECLARED, "1", key, neighbour]),
+        Value::List(vec![Value::Integer(1), Value::Integer(1)])
+    );
     refused(first.command(&["EVAL", UNDECLARED, "1", key, stranger]), "non local key");
-    assert_eq!(first.ask(&["GET", key]).number(), 2, "and what it had written before it failed stays written");
+    assert_eq!(
+        first.ask(&["GET", key]).number(),
+        2,
+        "and what it had written before it failed stays written"
+    );
     // Ours begin with a shebang, and then there is no such luck.
-    refused(first.command(&["EVAL", &format!("#!lua\n{UNDECLARED}"), "1", key, neighbour]), "do not hash to the same slot");
+    refused(
+        first.command(&["EVAL", &format!("#!lua\n{UNDECLARED}"), "1", key, neighbour]),
+        "do not hash to the same slot",
+    );
     for node in &cluster.nodes {
         node.connect().ask(&["FLUSHALL"]);
     }
 
-    // Three limits of one caller, and others of other callers in the same plan: each tag is one script on one slot.
+    // Three limits of one caller, and others of other callers in the same plan: each tag is one
+    // script on one slot.
     let node = Node::cluster(&cluster.addresses());
     for caller in 0..20 {
         let limit = |name: &str, key: String| Limit::new(name, key, fixed_window(2, HOUR_MS));
         let caller = format!("user-{caller}");
-        let tagged = Limit { tag: Some(caller.clone()), ..limit("path", format!("{caller} on /a")) };
-        let plan = of(vec![limit("minute", caller.clone()), limit("hour", caller.clone()), tagged, limit("tenant", format!("{caller}'s"))]);
+        let tagged =
+            Limit { tag: Some(caller.clone()), ..limit("path", format!("{caller} on /a")) };
+        let plan = of(vec![
+            limit("minute", caller.clone()),
+            limit("hour", caller.clone()),
+            tagged,
+            limit("tenant", format!("{caller}'s")),
+        ]);
         assert_eq!(node.admitted(&plan, 5).await, 2, "{caller}");
     }
     let mut of_tags = std::collections::BTreeMap::<String, usize>::new();
@@ -68,7 +90,11 @@ async fn keys_without_a_common_tag_are_refused_undeclared_ones_pass_by_luck_and_
     }
     let mut counts: Vec<usize> = of_tags.into_values().collect();
     counts.sort_unstable();
-    assert_eq!(counts, [[1; 20], [3; 20]].concat(), "a caller's three counters have one tag, its tenant's its own");
+    assert_eq!(
+        counts,
+        [[1; 20], [3; 20]].concat(),
+        "a caller's three counters have one tag, its tenant's its own"
+    );
     assert_eq!(masters.len(), 3, "and the tags are spread over all masters");
     assert_eq!(cluster.keys_without_lifetime(), [] as [&str; 0]);
 }

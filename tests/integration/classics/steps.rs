@@ -10,7 +10,8 @@ const PERIOD_S: i64 = 100;
 const RATE: Rate = Rate { amount: BURST, per_ms: PERIOD_S as u64 * 1000 };
 const HOUR_S: i64 = 3_600;
 
-/// A token bucket that trusts its clock: what flowed in is the rate times the time that has passed, also where that is below zero.
+/// A token bucket that trusts its clock: what flowed in is the rate times the time that has passed,
+/// also where that is below zero.
 const TRUSTFUL: &str = "
 local now = tonumber(redis.call('TIME')[1])
 local state = redis.call('HMGET', KEYS[1], 'tokens', 'last')
@@ -30,7 +31,11 @@ fn all() -> [Algorithm; 8] {
         Algorithm::TokenBucket { burst: BURST, rate: RATE },
         Algorithm::Gcra { burst: BURST, rate: RATE },
         Algorithm::LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 },
-        Algorithm::Quota { amount: BURST, calendar: Calendar::Hour(TimeZone::utc()), conditional: true },
+        Algorithm::Quota {
+            amount: BURST,
+            calendar: Calendar::Hour(TimeZone::utc()),
+            conditional: true,
+        },
     ]
 }
 
@@ -55,7 +60,8 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
             node.admitted(&plan, 3 * BURST as usize).await
         };
         assert_eq!(greedy(BEGIN_S).await, BURST, "{algorithm:?}");
-        // Back by a little, and by an hour; each time at most one burst, and nothing more in the same moment.
+        // Back by a little, and by an hour; each time at most one burst, and nothing more in the
+        // same moment.
         for back_s in [3, HOUR_S] {
             let at_s = BEGIN_S - back_s;
             let first = greedy(at_s).await;
@@ -77,7 +83,10 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
                 }
             }
             let second = greedy(if goes_on { BEGIN_S + period_s } else { at_s + period_s }).await;
-            assert!((1..=BURST).contains(&second), "{second} a period after a step of {back_s} s: {algorithm:?}");
+            assert!(
+                (1..=BURST).contains(&second),
+                "{second} a period after a step of {back_s} s: {algorithm:?}"
+            );
         }
         // And forth: at most full.
         for ahead_s in [10 * HOUR_S, 1_000 * HOUR_S] {

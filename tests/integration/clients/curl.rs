@@ -37,13 +37,26 @@ impl Pages {
         let page: Vec<u8> = (0..300_000_usize).map(|index| b"abcdefghij\n"[index % 11]).collect();
         nginx.file("page.txt", &page);
         let url = format!("{}://{}", if secure { "https" } else { "http" }, nginx.address);
-        let more = if h2 { "protocol = \"h2\"\n" } else { "" }.to_owned() + if secure { "tls = { ca = \"ca.pem\" }" } else { "" };
+        let more = if h2 { "protocol = \"h2\"\n" } else { "" }.to_owned()
+            + if secure { "tls = { ca = \"ca.pem\" }" } else { "" };
         let front = Front::with(&house(&url, &more), &pki);
-        Self { name, protocol: if h2 { "HTTP/2.0" } else { "HTTP/1.1" }, front, page, _nginx: nginx, _files: files }
+        Self {
+            name,
+            protocol: if h2 { "HTTP/2.0" } else { "HTTP/1.1" },
+            front,
+            page,
+            _nginx: nginx,
+            _files: files,
+        }
     }
 
     fn all() -> Vec<Self> {
-        let four = [("h1", false, false), ("h2", false, true), ("TLS, h1", true, false), ("TLS, h2", true, true)];
+        let four = [
+            ("h1", false, false),
+            ("h2", false, true),
+            ("TLS, h1", true, false),
+            ("TLS, h2", true, true),
+        ];
         four.into_iter().map(|(name, secure, h2)| Self::start(name, secure, h2)).collect()
     }
 }
@@ -54,19 +67,44 @@ fn curl_fetches_from_nginx() {
         for way in pages.front.ways() {
             let which = format!("{} to Weir, {} to nginx", way.name, pages.name);
             let whole = way.curl("/page.txt", &[]);
-            assert_eq!((whole.status, whole.body == pages.page), (200, true), "{which}: {:?}", whole.heads);
+            assert_eq!(
+                (whole.status, whole.body == pages.page),
+                (200, true),
+                "{which}: {:?}",
+                whole.heads
+            );
             let etag = whole.field("etag").expect("nginx' own field").to_owned();
             let known = way.curl("/page.txt", &["--header", &format!("If-None-Match: {etag}")]);
             assert_eq!((known.status, known.body.len()), (304, 0), "{which}: {known:?}");
             let part = way.curl("/page.txt", &["--range", "11-21"]);
-            assert_eq!((part.status, part.text().as_str()), (206, "abcdefghij\n"), "{which}: {part:?}");
+            assert_eq!(
+                (part.status, part.text().as_str()),
+                (206, "abcdefghij\n"),
+                "{which}: {part:?}"
+            );
             let head = way.curl("/page.txt", &["--head"]);
-            assert_eq!((head.status, head.field("content-length")), (200, Some("300000")), "{which}: {head:?}");
+            assert_eq!(
+                (head.status, head.field("content-length")),
+                (200, Some("300000")),
+                "{which}: {head:?}"
+            );
             let zipped = way.curl("/zipped/page.txt", &["--compressed"]);
-            assert_eq!((zipped.field("content-encoding"), zipped.body == pages.page), (Some("gzip"), true), "{which}: {:?}", zipped.heads);
+            assert_eq!(
+                (zipped.field("content-encoding"), zipped.body == pages.page),
+                (Some("gzip"), true),
+                "{which}: {:?}",
+                zipped.heads
+            );
             assert_eq!(way.curl("/gone", &[]).status, 410, "{which}");
-            let told = way.curl("/told", &["--request", "REPORT", "--header", "X-Ask: yes", "--header", "Host: api.example"]);
-            assert_eq!(told.text(), format!("REPORT {} api.example yes", pages.protocol), "{which}: {told:?}");
+            let told = way.curl(
+                "/told",
+                &["--request", "REPORT", "--header", "X-Ask: yes", "--header", "Host: api.example"],
+            );
+            assert_eq!(
+                told.text(),
+                format!("REPORT {} api.example yes", pages.protocol),
+                "{which}: {told:?}"
+            );
         }
     }
 }
@@ -76,12 +114,17 @@ fn curl_reads_trailers_from_nginx() {
     for pages in Pages::all() {
         for way in pages.front.ways() {
             let which = format!("{} to Weir, {} to nginx", way.name, pages.name);
-            // Zipped as it goes, it has no length: over HTTP/1.1 only that leaves room for trailers.
+            // Zipped as it goes, it has no length: over HTTP/1.1 only that leaves room for
+            // trailers.
             let done = way.curl("/trailers", &["--compressed", "--header", "TE: trailers"]);
             assert!(done.status == 200 && done.body == pages.page, "{which}: {:?}", done.heads);
             assert_eq!(done.field("x-checked"), Some("GET checked"), "{which}: {}", done.heads);
             let (head, _) = done.heads.split_once("\r\n\r\n").expect("a head");
-            assert!(!head.to_lowercase().contains("x-checked:"), "{which}: not a trailer but a field: {}", done.heads);
+            assert!(
+                !head.to_lowercase().contains("x-checked:"),
+                "{which}: not a trailer but a field: {}",
+                done.heads
+            );
         }
     }
 }
@@ -94,23 +137,48 @@ fn curl_speaks_http_1_0() {
     let chunked = Weir::start(&house(&server.url(), "").text());
     let done = curl(&["--http1.0", &format!("http://{}/page.txt", weir.http)]);
     assert!(done.status == 200 && done.body == pages.page, "{:?}", done.heads);
-    // What comes in pieces and without a length ends with the connection: HTTP/1.0 has no other way to say it.
+    // What comes in pieces and without a length ends with the connection: HTTP/1.0 has no other way
+    // to say it.
     let done = curl(&["--http1.0", &format!("http://{}/size/200000", chunked.http)]);
     assert_eq!((done.status, done.body.len()), (200, 200_000), "{:?}", done.heads);
-    assert_eq!((done.version.as_str(), done.field("transfer-encoding")), ("1", None), "{:?}", done.heads);
+    assert_eq!(
+        (done.version.as_str(), done.field("transfer-encoding")),
+        ("1", None),
+        "{:?}",
+        done.heads
+    );
     // Without a Host, as the oldest do.
-    let done = try_curl(&["--http1.0", "--header", "Host:", &format!("http://{}/page.txt", weir.http)]);
-    assert_eq!((done.exit, done.status, done.body == pages.page), (0, 200, true), "{:?}", done.heads);
+    let done =
+        try_curl(&["--http1.0", "--header", "Host:", &format!("http://{}/page.txt", weir.http)]);
+    assert_eq!(
+        (done.exit, done.status, done.body == pages.page),
+        (0, 200, true),
+        "{:?}",
+        done.heads
+    );
     // Two on one connection, for whoever asks to keep it.
     let url = format!("http://{}/page.txt", weir.http);
-    let done = curl(&["--http1.0", "--header", "Connection: keep-alive", &url, "--next", "--http1.0", "--output", "/dev/null", &url]);
+    let done = curl(&[
+        "--http1.0",
+        "--header",
+        "Connection: keep-alive",
+        &url,
+        "--next",
+        "--http1.0",
+        "--output",
+        "/dev/null",
+        &url,
+    ]);
     assert_eq!(done.status, 200, "{:?}", done.heads);
 }
 
 #[test]
 fn curl_uploads_with_a_length_and_in_chunks() {
     let server = PythonServer::start("asgi.py", &[]);
-    let houses = [Front::start(&house(&server.url(), "")), Front::start(&house(&server.url(), "protocol = \"h2\""))];
+    let houses = [
+        Front::start(&house(&server.url(), "")),
+        Front::start(&house(&server.url(), "protocol = \"h2\"")),
+    ];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("body");
     let body: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
@@ -119,18 +187,30 @@ fn curl_uploads_with_a_length_and_in_chunks() {
     for way in houses.iter().flat_map(Front::ways) {
         for chunked in [false, true] {
             let mut options = vec!["--upload-file", path];
-            // HTTP/2 knows no chunks: there a body comes without a length when it comes from nowhere in particular.
+            // HTTP/2 knows no chunks: there a body comes without a length when it comes from
+            // nowhere in particular.
             if chunked {
                 options.extend(["--header", "Transfer-Encoding: chunked"]);
             }
-            // Without asking first, and with: then nothing is sent for a minute unless the server says that it may be.
+            // Without asking first, and with: then nothing is sent for a minute unless the server
+            // says that it may be.
             for expect in ["Expect:", "Expect: 100-continue"] {
                 options.extend(["--header", expect, "--expect100-timeout", "50"]);
                 let done = way.curl("/echo", &options);
-                assert!(done.status == 200 && done.body == body, "{} chunked {chunked} {expect}: {done:?}", way.name);
+                assert!(
+                    done.status == 200 && done.body == body,
+                    "{} chunked {chunked} {expect}: {done:?}",
+                    way.name
+                );
             }
-            let told: serde_json::Value = serde_json::from_slice(&way.curl("/seen?a=b", &options).body).unwrap();
-            assert_eq!((told["method"].as_str(), told["length"].as_u64()), (Some("PUT"), Some(3_000_000)), "{}: {told}", way.name);
+            let told: serde_json::Value =
+                serde_json::from_slice(&way.curl("/seen?a=b", &options).body).unwrap();
+            assert_eq!(
+                (told["method"].as_str(), told["length"].as_u64()),
+                (Some("PUT"), Some(3_000_000)),
+                "{}: {told}",
+                way.name
+            );
         }
     }
 }
@@ -139,26 +219,48 @@ fn curl_uploads_with_a_length_and_in_chunks() {
 fn a_refused_upload_gets_its_429_and_no_100() {
     let upstream = Upstream::start();
     let one = "name = \"one\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
-    let front = Front::start(&simple(&upstream.url(), &[one]).server("trusted_proxies = [\"127.0.0.1\"]"));
+    let front =
+        Front::start(&simple(&upstream.url(), &[one]).server("trusted_proxies = [\"127.0.0.1\"]"));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("body");
     std::fs::write(&path, vec![b'x'; 2_000_000]).unwrap();
     for (number, way) in front.ways().into_iter().enumerate() {
         let client = format!("X-Forwarded-For: 192.0.2.{number}");
-        let options =
-            ["--upload-file", path.to_str().unwrap(), "--header", "Expect: 100-continue", "--expect100-timeout", "50", "--header", &client];
+        let options = [
+            "--upload-file",
+            path.to_str().unwrap(),
+            "--header",
+            "Expect: 100-continue",
+            "--expect100-timeout",
+            "50",
+            "--header",
+            &client,
+        ];
         let admitted = way.curl("/", &options);
         // Over HTTP/2 curl never asks: it stops sending when the refusal comes.
         let asks = way.name.ends_with("h1");
         let statuses = if asks { vec![100, 200] } else { vec![200] };
-        assert_eq!((admitted.statuses(), admitted.sent), (statuses, 2_000_000), "{}: {admitted:?}", way.name);
+        assert_eq!(
+            (admitted.statuses(), admitted.sent),
+            (statuses, 2_000_000),
+            "{}: {admitted:?}",
+            way.name
+        );
         let before = upstream.count();
         let refused = way.curl("/", &options);
-        assert_eq!((refused.statuses(), asks && refused.sent > 0), (vec![429], false), "{}: {refused:?}", way.name);
+        assert_eq!(
+            (refused.statuses(), asks && refused.sent > 0),
+            (vec![429], false),
+            "{}: {refused:?}",
+            way.name
+        );
         assert!(refused.field("retry-after").is_some(), "{}: {refused:?}", way.name);
         assert_eq!(upstream.count(), before, "{}", way.name);
         // Who does not ask is answered as well, whatever he has sent meanwhile.
-        let refused = way.curl("/", &["--upload-file", path.to_str().unwrap(), "--header", "Expect:", "--header", &client]);
+        let refused = way.curl(
+            "/",
+            &["--upload-file", path.to_str().unwrap(), "--header", "Expect:", "--header", &client],
+        );
         assert_eq!(refused.statuses(), [429], "{}: {refused:?}", way.name);
         assert_eq!(upstream.count(), before, "{}", way.name);
     }
@@ -168,15 +270,36 @@ fn a_refused_upload_gets_its_429_and_no_100() {
 fn curl_keeps_its_connection_through_refusals() {
     let upstream = Upstream::start();
     let two = "name = \"two\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
-    let config = simple(&upstream.url(), &[two, MANY.replace("day", "many").as_str()]).server("trusted_proxies = [\"127.0.0.1\"]");
+    let config = simple(&upstream.url(), &[two, MANY.replace("day", "many").as_str()])
+        .server("trusted_proxies = [\"127.0.0.1\"]");
     let front = Front::start(&config);
     // curl 7.88 can't use an HTTP/2 connection again that it made by prior knowledge.
     for (number, way) in front.ways().into_iter().filter(|way| way.name != "h2").enumerate() {
         let url = format!("{}/", way.url);
         let client = format!("X-Forwarded-For: 192.0.2.{number}");
-        let done = way
-            .curl("/", &["--header", &client, &url, "--output", "/dev/null", &url, "--output", "/dev/null", &url, "--output", "/dev/null"]);
-        assert_eq!((done.statuses(), done.connects), (vec![200, 200, 429, 429], 1), "{}: {}", way.name, done.heads);
+        let done = way.curl(
+            "/",
+            &[
+                "--header",
+                &client,
+                &url,
+                "--output",
+                "/dev/null",
+                &url,
+                "--output",
+                "/dev/null",
+                &url,
+                "--output",
+                "/dev/null",
+            ],
+        );
+        assert_eq!(
+            (done.statuses(), done.connects),
+            (vec![200, 200, 429, 429], 1),
+            "{}: {}",
+            way.name,
+            done.heads
+        );
     }
     assert_eq!(upstream.count(), 2 * 3);
 }

@@ -11,9 +11,12 @@ const QUOTA: &str = "5";
 /// Routes for gRPC only: what else is asked for is not there.
 fn house(url: &str, more: &str) -> Toml {
     let route = |service: &str, upstream: &str, policy: &str| {
-        format!("name = \"{service}\"\npath = \"/test.{service}/*\"\nupstream = \"{upstream}\"\npolicy = \"{policy}\"")
+        format!(
+            "name = \"{service}\"\npath = \"/test.{service}/*\"\nupstream = \"{upstream}\"\npolicy = \"{policy}\""
+        )
     };
-    let few = format!("name = \"few\", algorithm = \"fixed_window\", quota = {QUOTA}, period = \"1d\"");
+    let few =
+        format!("name = \"few\", algorithm = \"fixed_window\", quota = {QUOTA}, period = \"1d\"");
     Toml::new()
         .upstream("api", url, more)
         .upstream("down", &format!("http://{}", free_address()), "protocol = \"h2\"")

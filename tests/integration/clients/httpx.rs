@@ -1,4 +1,5 @@
-//! Python's httpx through Weir to hypercorn: what a program in Python would do to an API, one after another and all at once.
+//! Python's httpx through Weir to hypercorn: what a program in Python would do to an API, one after
+//! another and all at once.
 
 use super::{limited_house, with_tls};
 use crate::harness::python::{PythonServer, client};
@@ -14,7 +15,10 @@ fn house(url: &str, more: &str) -> Toml {
 fn in_the_clear(more: &str, arguments: &[&str]) {
     let server = PythonServer::start("asgi.py", &[]);
     let weir = Weir::start(&house(&server.url(), more).text());
-    client("httpx_client.py", &[&[&format!("http://{}", weir.http), "--quota", QUOTA], arguments].concat());
+    client(
+        "httpx_client.py",
+        &[&[&format!("http://{}", weir.http), "--quota", QUOTA], arguments].concat(),
+    );
 }
 
 #[test]

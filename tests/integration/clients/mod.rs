@@ -1,5 +1,6 @@
-//! Clients and upstreams that people really use, on either side of Weir: curl, Python's httpx, websockets and grpcio, a listener of server-sent events;
-//! nginx, hypercorn and grpcio's server. What we made ourselves could share our mistakes; these can't.
+//! Clients and upstreams that people really use, on either side of Weir: curl, Python's httpx,
+//! websockets and grpcio, a listener of server-sent events; nginx, hypercorn and grpcio's server.
+//! What we made ourselves could share our mistakes; these can't.
 
 mod curl;
 mod grpc;
@@ -15,7 +16,8 @@ use crate::harness::toml::Toml;
 /// More than any test here asks for.
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
-/// Everything goes to this upstream, and nothing is refused. `more` are further lines of the upstream.
+/// Everything goes to this upstream, and nothing is refused. `more` are further lines of the
+/// upstream.
 fn house(url: &str, more: &str) -> Toml {
     Toml::new()
         .upstream("api", url, more)
@@ -25,12 +27,22 @@ fn house(url: &str, more: &str) -> Toml {
 
 /// The same, but for this path: so many requests pass there.
 fn limited_house(url: &str, more: &str, path: &str, quota: &str) -> Toml {
-    let few = format!("name = \"few\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
-    house(url, more).policy("few", &[&few]).route(&format!("name = \"few\"\npath = \"{path}\"\nupstream = \"api\"\npolicy = \"few\""))
+    let few =
+        format!("name = \"few\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
+    house(url, more)
+        .policy("few", &[&few])
+        .route(&format!("name = \"few\"\npath = \"{path}\"\nupstream = \"api\"\npolicy = \"few\""))
 }
 
-/// Runs a Python client against a Python server, with Weir between them and TLS on both sides of it.
-fn with_tls(server: &str, h2: bool, house: impl Fn(&str, &str) -> Toml, script: &str, arguments: &[&str]) -> PythonServer {
+/// Runs a Python client against a Python server, with Weir between them and TLS on both sides of
+/// it.
+fn with_tls(
+    server: &str,
+    h2: bool,
+    house: impl Fn(&str, &str) -> Toml,
+    script: &str,
+    arguments: &[&str],
+) -> PythonServer {
     let pki = Pki::new();
     let files = IdentityFiles::of(&pki);
     let server = PythonServer::start(server, &files.arguments());

@@ -1,4 +1,5 @@
-//! Server-sent events: each arrives when it is sent, pauses are nobody's business, and the server hears when nobody listens any more.
+//! Server-sent events: each arrives when it is sent, pauses are nobody's business, and the server
+//! hears when nobody listens any more.
 
 use super::{house, with_tls};
 use crate::harness::python::{PythonServer, client};
@@ -24,6 +25,12 @@ fn events_arrive_one_by_one_over_http_1_1() {
 
 #[test]
 fn events_arrive_one_by_one_over_tls_and_http_2() {
-    let server = with_tls("asgi.py", true, impatient_house, "sse_client.py", &["--h2", "secure", EVENTS, PAUSE_S, PAUSES]);
+    let server = with_tls(
+        "asgi.py",
+        true,
+        impatient_house,
+        "sse_client.py",
+        &["--h2", "secure", EVENTS, PAUSE_S, PAUSES],
+    );
     server.service.await_line("gone secure");
 }

@@ -7,9 +7,12 @@ use crate::harness::weir::Weir;
 
 const QUOTA: &str = "5";
 
-/// Impatient where heads and requests are meant, and with a small limit for bodies: none of it is about a tunnel.
+/// Impatient where heads and requests are meant, and with a small limit for bodies: none of it is
+/// about a tunnel.
 fn house(url: &str, more: &str) -> Toml {
-    limited_house(url, more, "/few", QUOTA).timeout("request_header = \"1s\"\nkeep_alive = \"1s\"").limit("body_bytes = \"1MiB\"")
+    limited_house(url, more, "/few", QUOTA)
+        .timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
+        .limit("body_bytes = \"1MiB\"")
 }
 
 fn the_server_heard_how_they_ended(server: &PythonServer) {

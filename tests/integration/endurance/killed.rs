@@ -1,4 +1,5 @@
-//! `kill -9` of an upstream: whoever is under way hears of it at once, and so does whoever comes later, until it is back.
+//! `kill -9` of an upstream: whoever is under way hears of it at once, and so does whoever comes
+//! later, until it is back.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -33,8 +34,15 @@ async fn a_killed_upstream_is_a_502_at_once_and_a_200_when_it_is_back() {
         }
         nginx.kill();
         for _ in 0..20 {
-            let reply = tokio::time::timeout(AT_ONCE, client.get("/", &[])).await.expect("at once").unwrap();
-            assert_eq!((reply.status, reply.header("content-type").as_str()), (502, "application/problem+json"), "{reply:?}");
+            let reply = tokio::time::timeout(AT_ONCE, client.get("/", &[]))
+                .await
+                .expect("at once")
+                .unwrap();
+            assert_eq!(
+                (reply.status, reply.header("content-type").as_str()),
+                (502, "application/problem+json"),
+                "{reply:?}"
+            );
         }
         nginx.start_again();
         eventually_async("it is served again", async || match client.get("/", &[]).await {
@@ -56,19 +64,22 @@ async fn requests_under_way_at_a_killed_upstream_are_answered_502_at_once() {
         let address = weir.http;
         tasks.spawn(async move { Client::connect(address).await.unwrap().get("/", &[]).await });
     }
-    eventually_async(
-        "all are under way",
-        async || if behind.count() == UNDER_WAY as u64 { Ok(()) } else { Err(behind.count().to_string()) },
-    )
+    eventually_async("all are under way", async || {
+        if behind.count() == UNDER_WAY as u64 { Ok(()) } else { Err(behind.count().to_string()) }
+    })
     .await;
     nginx.kill();
     let mut tally = Tally::default();
-    while let Some(reply) = tokio::time::timeout(AT_ONCE, tasks.join_next()).await.expect("at once") {
+    while let Some(reply) = tokio::time::timeout(AT_ONCE, tasks.join_next()).await.expect("at once")
+    {
         tally.add(&reply.unwrap());
     }
     tally.only(&[502]);
     assert_eq!(tally.count(502), UNDER_WAY as u64);
-    assert_eq!(weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"}"), UNDER_WAY as u64);
+    assert_eq!(
+        weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"cut\"}"),
+        UNDER_WAY as u64
+    );
 }
 
 /// Of a file that nginx sends slowly: it takes a hundred seconds.
@@ -81,7 +92,9 @@ fn a_reply_that_is_cut_in_the_middle_does_not_look_whole() {
     let weir = Weir::start(&simple(&nginx.url(), &[MANY]).text());
     let mut stream = std::net::TcpStream::connect(weir.http).unwrap();
     stream.set_read_timeout(Some(AT_ONCE)).unwrap();
-    stream.write_all(format!("GET /large HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http).as_bytes()).unwrap();
+    stream
+        .write_all(format!("GET /large HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http).as_bytes())
+        .unwrap();
     let mut reply = vec![0; 1000];
     stream.read_exact(&mut reply).unwrap();
     assert!(reply.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&reply));
@@ -113,7 +126,8 @@ async fn while_one_of_two_upstreams_is_killed_and_comes_back_no_get_fails() {
     for _ in 0..CLIENTS {
         let (address, stopped, served) = (weir.http, stopped.clone(), Arc::clone(&served));
         clients.spawn(async move {
-            let (mut client, mut tally) = (Client::connect(address).await.unwrap(), Tally::default());
+            let (mut client, mut tally) =
+                (Client::connect(address).await.unwrap(), Tally::default());
             while !*stopped.borrow() {
                 tally.add(&client.get("/", &[]).await);
                 served.fetch_add(1, Ordering::Relaxed);
@@ -124,8 +138,10 @@ async fn while_one_of_two_upstreams_is_killed_and_comes_back_no_get_fails() {
     // Requests under way before and after each change.
     let more = async || {
         let wanted = served.load(Ordering::Relaxed) + 400;
-        eventually_async("more is served", async || if served.load(Ordering::Relaxed) >= wanted { Ok(()) } else { Err(String::new()) })
-            .await;
+        eventually_async("more is served", async || {
+            if served.load(Ordering::Relaxed) >= wanted { Ok(()) } else { Err(String::new()) }
+        })
+        .await;
     };
     for _ in 0..TURNS {
         more().await;
@@ -151,10 +167,14 @@ async fn gets_under_way_at_a_killed_upstream_are_answered_by_the_other() {
         let address = weir.http;
         tasks.spawn(async move { Client::connect(address).await.unwrap().get("/", &[]).await });
     }
-    eventually_async("some wait at the one that will die", async || if behind.count() > 0 { Ok(()) } else { Err("none".into()) }).await;
+    eventually_async("some wait at the one that will die", async || {
+        if behind.count() > 0 { Ok(()) } else { Err("none".into()) }
+    })
+    .await;
     mortal.kill();
     let mut tally = Tally::default();
-    while let Some(reply) = tokio::time::timeout(AT_ONCE, tasks.join_next()).await.expect("at once") {
+    while let Some(reply) = tokio::time::timeout(AT_ONCE, tasks.join_next()).await.expect("at once")
+    {
         tally.add(&reply.unwrap());
     }
     tally.only(&[200]);

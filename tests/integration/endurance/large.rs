@@ -20,7 +20,10 @@ fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: boo
     let toml = Toml::new()
         .limit("body_bytes = \"2GiB\"")
         .upstream("api", &upstream.url(), &format!("{protocol}{tls}"))
-        .policy("public", &["name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\""])
+        .policy(
+            "public",
+            &["name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\""],
+        )
         .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"");
     let front = Front::with(&toml, &pki);
     let way = front.ways().into_iter().find(|found| found.name == way).expect("one of the ways");
@@ -30,7 +33,8 @@ fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: boo
         let file = tempfile::NamedTempFile::new().expect("a file");
         file.as_file().set_len(bytes).expect("its length");
         let path = file.path().to_str().expect("a plain path");
-        let up = way.curl("/", &["--max-time", "110", "--upload-file", path, "--header", "Expect:"]);
+        let up =
+            way.curl("/", &["--max-time", "110", "--upload-file", path, "--header", "Expect:"]);
         assert_eq!((up.status, up.text()), (200, bytes.to_string()), "{}: {up:?}", way.name);
         let down = way.curl_to_nowhere(&format!("/{bytes}"), &["--max-time", "110"]);
         assert_eq!((down.status, down.received), (200, bytes), "{}: {down:?}", way.name);
@@ -38,7 +42,11 @@ fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: boo
     };
     let before = both_ways(WARM_UP);
     let after = both_ways(GIB);
-    assert!(after <= before + GROWTH_KIB_MAX, "{}: {before} KiB at most before, {after} KiB after", way.name);
+    assert!(
+        after <= before + GROWTH_KIB_MAX,
+        "{}: {before} KiB at most before, {after} KiB after",
+        way.name
+    );
     println!("{}: 1 GiB up and 1 GiB down: {after} KiB at most, and {before} KiB before", way.name);
 }
 

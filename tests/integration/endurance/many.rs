@@ -20,7 +20,9 @@ const LEFT_KIB_MAX: u64 = 3 << 10;
 #[tokio::test]
 async fn memory_comes_back_when_many_connections_have_closed() {
     let own = "name = \"own\"\npath = \"/*\"\nrespond = { status = 200, body = \"hello\" }";
-    let weir = Weir::start(&Toml::new().server("workers = 1").timeout("request_header = \"5m\"").route(own).text());
+    let weir = Weir::start(
+        &Toml::new().server("workers = 1").timeout("request_header = \"5m\"").route(own).text(),
+    );
     let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http);
     let answer = async |stream: &mut TcpStream| {
         stream.write_all(ask.as_bytes()).await.expect("sent");
@@ -40,7 +42,11 @@ async fn memory_comes_back_when_many_connections_have_closed() {
     }
     let many = eventually_async("the heads are read", async || {
         let now = weir.memory_kib();
-        if now >= before + TAKEN_KIB_MIN { Ok(now) } else { Err(format!("{now} KiB, and {before} KiB before")) }
+        if now >= before + TAKEN_KIB_MIN {
+            Ok(now)
+        } else {
+            Err(format!("{now} KiB, and {before} KiB before"))
+        }
     })
     .await;
     drop(streams);

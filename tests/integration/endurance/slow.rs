@@ -1,5 +1,5 @@
-//! Clients that are slow on purpose, by the hundred, on the one worker that everybody shares: each gives or takes a byte in a while, and nobody else
-//! waits for them.
+//! Clients that are slow on purpose, by the hundred, on the one worker that everybody shares: each
+//! gives or takes a byte in a while, and nobody else waits for them.
 
 use std::net::SocketAddr;
 
@@ -32,9 +32,14 @@ fn house(upstream: &Upstream, flood: &Flood) -> Toml {
         .timeout("request_header = \"5m\"\nbody_idle = \"5m\"")
         .upstream("api", &upstream.url(), "")
         .upstream("flood", &flood.url(), "")
-        .policy("public", &["name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\""])
+        .policy(
+            "public",
+            &["name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\""],
+        )
         .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
-        .route(&format!("name = \"flood\"\npath = \"/{LARGE}\"\nupstream = \"flood\"\npolicy = \"public\""))
+        .route(&format!(
+            "name = \"flood\"\npath = \"/{LARGE}\"\nupstream = \"flood\"\npolicy = \"public\""
+        ))
 }
 
 /// What a slow client does next with its connection.
@@ -53,16 +58,28 @@ impl Slow {
         stream.set_nodelay(true).expect("an option");
         match kind {
             0 => {
-                stream.write_all(format!("GET /head HTTP/1.1\r\nHost: {address}\r\nX-Slow: ").as_bytes()).await.expect("sent");
+                stream
+                    .write_all(
+                        format!("GET /head HTTP/1.1\r\nHost: {address}\r\nX-Slow: ").as_bytes(),
+                    )
+                    .await
+                    .expect("sent");
                 Self::Head(stream)
             }
             1 => {
-                let head = format!("POST /body HTTP/1.1\r\nHost: {address}\r\nContent-Length: {ROUNDS}\r\n\r\n");
+                let head = format!(
+                    "POST /body HTTP/1.1\r\nHost: {address}\r\nContent-Length: {ROUNDS}\r\n\r\n"
+                );
                 stream.write_all(head.as_bytes()).await.expect("sent");
                 Self::Body(stream)
             }
             _ => {
-                stream.write_all(format!("GET /{LARGE} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.expect("sent");
+                stream
+                    .write_all(
+                        format!("GET /{LARGE} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
+                    )
+                    .await
+                    .expect("sent");
                 Self::Reader(stream)
             }
         }
@@ -87,7 +104,10 @@ impl Slow {
             Self::Reader(_) => return None,
         };
         let mut line = [0; 12];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await.expect("in time").expect("a reply");
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut line))
+            .await
+            .expect("in time")
+            .expect("a reply");
         std::str::from_utf8(&line).ok()?.rsplit(' ').next()?.parse().ok()
     }
 }
@@ -101,10 +121,9 @@ async fn hundreds_of_slow_clients_hold_nobody_else() {
         slow.push(Slow::start(number % 3, weir.http).await);
     }
     // The uploads have reached the upstream, the downloads have filled what there is to fill.
-    eventually_async(
-        "slow uploads arrive",
-        async || if upstream.count() == SLOW as u64 { Ok(()) } else { Err(upstream.count().to_string()) },
-    )
+    eventually_async("slow uploads arrive", async || {
+        if upstream.count() == SLOW as u64 { Ok(()) } else { Err(upstream.count().to_string()) }
+    })
     .await;
 
     let mut others = Client::connect(weir.http).await.unwrap();
@@ -124,8 +143,14 @@ async fn hundreds_of_slow_clients_hold_nobody_else() {
     #[cfg(target_os = "linux")]
     {
         let (memory, idle) = (weir.peak_memory_kib(), 100 << 10);
-        assert!(memory < idle + SLOW as u64 * HELD_KIB_MAX, "{memory} KiB with {SLOW} slow downloads of {LARGE} bytes");
-        println!("{memory} KiB at most, with {SLOW} slow downloads; the upstream got rid of {} bytes", flood.sent());
+        assert!(
+            memory < idle + SLOW as u64 * HELD_KIB_MAX,
+            "{memory} KiB with {SLOW} slow downloads of {LARGE} bytes"
+        );
+        println!(
+            "{memory} KiB at most, with {SLOW} slow downloads; the upstream got rid of {} bytes",
+            flood.sent()
+        );
     }
 
     let mut served = 0;
@@ -180,9 +205,15 @@ async fn slow_streams_hold_no_other_stream_of_their_connection() {
     }
     for (reply, mut body) in uploads {
         body.send_data(Bytes::new(), true).unwrap();
-        assert_eq!(tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap().status(), 200);
+        assert_eq!(
+            tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap().status(),
+            200
+        );
     }
     let seen = upstream.seen();
-    assert_eq!(seen.iter().filter(|seen| seen.method == "POST" && seen.body.len() == ROUNDS).count(), STREAMS);
+    assert_eq!(
+        seen.iter().filter(|seen| seen.method == "POST" && seen.body.len() == ROUNDS).count(),
+        STREAMS
+    );
     assert_eq!(seen.len(), STREAMS + ROUNDS * OTHERS);
 }

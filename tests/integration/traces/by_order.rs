@@ -1,5 +1,5 @@
-//! As fast as it goes, by the log's order: quotas of a day, of which nothing comes back while a test runs. What a client's nth request is answered
-//! then depends on n alone, and on no clock.
+//! As fast as it goes, by the log's order: quotas of a day, of which nothing comes back while a
+//! test runs. What a client's nth request is answered then depends on n alone, and on no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ const DAY_S: i64 = 86_400;
 /// Connections that a replay uses; each client's requests stay on one of them, in their order.
 const CONNECTIONS: usize = 8;
 
-/// Each path's limits, and how many requests of a client they admit: the least of them. One unit of a bucket comes back in an hour at the soonest.
+/// Each path's limits, and how many requests of a client they admit: the least of them. One unit of
+/// a bucket comes back in an hour at the soonest.
 fn limits() -> Vec<(&'static str, Vec<String>, u64)> {
     let window = |quota| Rule::Window { quota, period_s: DAY_S };
     let bucket = |burst| Rule::Bucket { quota: 24, period_s: DAY_S, burst };
@@ -26,7 +27,11 @@ fn limits() -> Vec<(&'static str, Vec<String>, u64)> {
         ("bucket", vec![bucket(20).toml("burst", "token_bucket")], 20),
         (
             "several",
-            vec![window(9).toml("day", "fixed_window"), bucket(7).toml("burst", "gcra"), bucket(8).toml("more", "token_bucket")],
+            vec![
+                window(9).toml("day", "fixed_window"),
+                bucket(7).toml("burst", "gcra"),
+                bucket(8).toml("more", "token_bucket"),
+            ],
             7,
         ),
     ]
@@ -36,7 +41,9 @@ fn house(url: &str) -> Toml {
     let mut toml = Toml::new().server("trusted_proxies = [\"127.0.0.1\"]").upstream("api", url, "");
     for (name, limits, _) in limits() {
         let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-        toml = toml.policy(name, &limits).route(&format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""));
+        toml = toml.policy(name, &limits).route(&format!(
+            "name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""
+        ));
     }
     toml
 }
@@ -44,7 +51,9 @@ fn house(url: &str) -> Toml {
 /// Sends each line to each path, and returns the statuses by path and client, in the log's order.
 async fn replay(log: &Arc<Log>, weirs: &[&Weir]) -> BTreeMap<(&'static str, String), Vec<u16>> {
     let clients: Vec<String> = log.clients().keys().map(ToString::to_string).collect();
-    let mine = Arc::new(move |line: &Line| clients.binary_search(&line.client).expect("a client of the log") % CONNECTIONS);
+    let mine = Arc::new(move |line: &Line| {
+        clients.binary_search(&line.client).expect("a client of the log") % CONNECTIONS
+    });
     let mut tasks = tokio::task::JoinSet::new();
     for connection in 0..CONNECTIONS {
         let (log, mine) = (Arc::clone(log), Arc::clone(&mine));
@@ -55,11 +64,15 @@ async fn replay(log: &Arc<Log>, weirs: &[&Weir]) -> BTreeMap<(&'static str, Stri
                 proxies.push(Client::connect(address).await.expect("a connection"));
             }
             let mut told = BTreeMap::<_, Vec<u16>>::new();
-            for (turn, line) in log.lines.iter().filter(|line| mine(line) == connection).enumerate() {
+            for (turn, line) in log.lines.iter().filter(|line| mine(line) == connection).enumerate()
+            {
                 for (name, ..) in limits() {
                     // Each in turn, where several proxies share a store.
                     let proxy = turn % proxies.len();
-                    let reply = proxies[proxy].get(&format!("/{name}"), &[("x-forwarded-for", &line.address)]).await.expect("a reply");
+                    let reply = proxies[proxy]
+                        .get(&format!("/{name}"), &[("x-forwarded-for", &line.address)])
+                        .await
+                        .expect("a reply");
                     told.entry((name, line.client.clone())).or_default().push(reply.status);
                 }
             }
@@ -73,7 +86,11 @@ async fn replay(log: &Arc<Log>, weirs: &[&Weir]) -> BTreeMap<(&'static str, Stri
     all
 }
 
-async fn a_replay_admits_what_the_log_says(engine: &str, store: impl Fn(Toml) -> Toml, proxies: usize) {
+async fn a_replay_admits_what_the_log_says(
+    engine: &str,
+    store: impl Fn(Toml) -> Toml,
+    proxies: usize,
+) {
     let (upstream, log) = (Upstream::start(), Arc::new(Log::read()));
     let config = store(house(&upstream.url())).text();
     let weirs: Vec<Weir> = (0..proxies).map(|_| Weir::start(&config)).collect();
@@ -84,13 +101,20 @@ async fn a_replay_admits_what_the_log_says(engine: &str, store: impl Fn(Toml) ->
         let (mut admitted, mut refused) = (0, 0);
         for (client, asked) in log.clients() {
             let statuses = &told[&(name, client.to_owned())];
-            let wanted: Vec<u16> = (0..asked).map(|turn| if turn < quota { 200 } else { 429 }).collect();
+            let wanted: Vec<u16> =
+                (0..asked).map(|turn| if turn < quota { 200 } else { 429 }).collect();
             assert_eq!(statuses, &wanted, "{engine}, {name}: {client} asked {asked} times");
             admitted += asked.min(quota);
             refused += asked.saturating_sub(quota);
         }
-        assert!(admitted > 0 && refused > 0, "{name}: this log shows nothing: {admitted} admitted, {refused} refused");
-        println!("{}; {engine}, {name}: {admitted} admitted, {refused} refused, each as computed", log.told());
+        assert!(
+            admitted > 0 && refused > 0,
+            "{name}: this log shows nothing: {admitted} admitted, {refused} refused"
+        );
+        println!(
+            "{}; {engine}, {name}: {admitted} admitted, {refused} refused, each as computed",
+            log.told()
+        );
         admitted_in_all += admitted;
     }
     assert_eq!(upstream.count(), admitted_in_all, "what the upstream saw");
@@ -104,5 +128,10 @@ async fn in_memory_a_replay_admits_of_each_client_what_the_log_says() {
 #[tokio::test]
 async fn on_a_cluster_a_replay_through_two_proxies_admits_of_each_client_what_the_log_says() {
     let cluster = Cluster::start();
-    a_replay_admits_what_the_log_says("cluster, two proxies", |toml| toml.redis("cluster", &cluster.addresses()), 2).await;
+    a_replay_admits_what_the_log_says(
+        "cluster, two proxies",
+        |toml| toml.redis("cluster", &cluster.addresses()),
+        2,
+    )
+    .await;
 }

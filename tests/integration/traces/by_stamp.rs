@@ -1,5 +1,6 @@
-//! By the log's own stamps: whoever counts believes the time that the test puts into a file, and the test puts there each second of the
-//! log. In memory the proxy itself is held so; on a cluster its masters are, and the proxy goes on believing today.
+//! By the log's own stamps: whoever counts believes the time that the test puts into a file, and
+//! the test puts there each second of the log. In memory the proxy itself is held so; on a cluster
+//! its masters are, and the proxy goes on believing today.
 //!
 //! Within a second time stands, so that each decision can be computed exactly.
 
@@ -13,7 +14,8 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// Periods that a log's pauses and bursts meet: of seconds, of a minute that doesn't divide, of an hour.
+/// Periods that a log's pauses and bursts meet: of seconds, of a minute that doesn't divide, of an
+/// hour.
 fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     vec![
         ("window", "fixed_window", Rule::Window { quota: 3, period_s: 7 }),
@@ -24,20 +26,29 @@ fn limits() -> Vec<(&'static str, &'static str, Rule)> {
 }
 
 fn house(url: &str) -> Toml {
-    let mut toml = Toml::new().server("trusted_proxies = [\"127.0.0.1\"]\nworkers = 1").upstream("api", url, "");
+    let mut toml = Toml::new()
+        .server("trusted_proxies = [\"127.0.0.1\"]\nworkers = 1")
+        .upstream("api", url, "");
     for (name, algorithm, rule) in limits() {
         let limit = rule.toml(name, algorithm);
-        toml =
-            toml.policy(name, &[&limit]).route(&format!("name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""));
+        toml = toml.policy(name, &[&limit]).route(&format!(
+            "name = \"{name}\"\npath = \"/{name}\"\nupstream = \"api\"\npolicy = \"{name}\""
+        ));
     }
     toml
 }
 
-async fn a_replay_by_stamps_admits_what_the_log_says(engine: &str, time: &HeldTime, weir: &Weir, upstream: &Upstream) {
+async fn a_replay_by_stamps_admits_what_the_log_says(
+    engine: &str,
+    time: &HeldTime,
+    weir: &Weir,
+    upstream: &Upstream,
+) {
     let mut log = Log::read();
     // A server writes a line when the reply is done: now and then a second too late.
     log.lines.sort_by_key(|line| line.at_s);
-    let mut rules: Vec<_> = limits().into_iter().map(|(name, _, rule)| (name, Oracle::new(rule), [0_u64; 2])).collect();
+    let mut rules: Vec<_> =
+        limits().into_iter().map(|(name, _, rule)| (name, Oracle::new(rule), [0_u64; 2])).collect();
     let mut client = Client::connect(weir.http).await.expect("a connection");
     let (mut now_s, mut admitted) = (i64::MIN, 0);
     for (number, line) in log.lines.iter().enumerate() {
@@ -46,17 +57,29 @@ async fn a_replay_by_stamps_admits_what_the_log_says(engine: &str, time: &HeldTi
             time.set(now_s);
         }
         for (name, oracle, counts) in &mut rules {
-            let reply = client.get(&format!("/{name}"), &[("x-forwarded-for", &line.address)]).await.expect("a reply");
+            let reply = client
+                .get(&format!("/{name}"), &[("x-forwarded-for", &line.address)])
+                .await
+                .expect("a reply");
             let admits = oracle.admits(&line.client, line.at_s);
             let wanted = if admits { 200 } else { 429 };
-            assert_eq!(reply.status, wanted, "{engine}, {name}: request {number}, {line:?}: {reply:?}");
+            assert_eq!(
+                reply.status, wanted,
+                "{engine}, {name}: request {number}, {line:?}: {reply:?}"
+            );
             counts[usize::from(!admits)] += 1;
             admitted += u64::from(admits);
         }
     }
     for (name, _, [admitted, refused]) in rules {
-        assert!(admitted > 0 && refused > 0, "{name}: this log shows nothing: {admitted} admitted, {refused} refused");
-        println!("{}; by its stamps, {engine}, {name}: {admitted} admitted, {refused} refused, each as computed", log.told());
+        assert!(
+            admitted > 0 && refused > 0,
+            "{name}: this log shows nothing: {admitted} admitted, {refused} refused"
+        );
+        println!(
+            "{}; by its stamps, {engine}, {name}: {admitted} admitted, {refused} refused, each as computed",
+            log.told()
+        );
     }
     assert_eq!(upstream.count(), admitted, "what the upstream saw");
 }
@@ -71,7 +94,11 @@ async fn in_memory_a_replay_by_stamps_admits_what_the_log_says() {
         builder = builder.environment(name, &value);
     }
     let weir = builder.start();
-    assert_eq!(weir.metric("weir_config_applied_timestamp_seconds") as i64, first_s, "the proxy is not held");
+    assert_eq!(
+        weir.metric("weir_config_applied_timestamp_seconds") as i64,
+        first_s,
+        "the proxy is not held"
+    );
     a_replay_by_stamps_admits_what_the_log_says("embedded", &time, &weir, &upstream).await;
 }
 
@@ -79,7 +106,8 @@ async fn in_memory_a_replay_by_stamps_admits_what_the_log_says() {
 async fn on_a_cluster_a_replay_by_stamps_admits_what_the_log_says() {
     let (upstream, time) = (Upstream::start(), HeldTime::running());
     // Nodes that agreed go on agreeing while their time jumps: nobody is waited for.
-    let cluster = Cluster::within(3, &["--cluster-node-timeout", "1000000000000"], &time.environment());
+    let cluster =
+        Cluster::within(3, &["--cluster-node-timeout", "1000000000000"], &time.environment());
     let weir = Weir::start(&house(&upstream.url()).redis("cluster", &cluster.addresses()).text());
     let first_s = Log::read().lines[0].at_s;
     time.set(first_s);

@@ -26,10 +26,15 @@ impl Log {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces/small.log");
         let path = std::env::var_os("WEIR_TRACE").map_or(ours, PathBuf::from);
         // Old logs hold bytes of any kind.
-        let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text =
+            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let (text, mut names) = (String::from_utf8_lossy(&text).into_owned(), BTreeMap::new());
-        let lines: Vec<Line> =
-            text.lines().map(|line| read_line(line, &mut names).unwrap_or_else(|| panic!("no log's line: {line:?}"))).collect();
+        let lines: Vec<Line> = text
+            .lines()
+            .map(|line| {
+                read_line(line, &mut names).unwrap_or_else(|| panic!("no log's line: {line:?}"))
+            })
+            .collect();
         assert!(!lines.is_empty(), "{} is empty", path.display());
         Self { path, lines }
     }
@@ -42,11 +47,17 @@ impl Log {
     }
 
     pub(super) fn told(&self) -> String {
-        format!("{}: {} requests of {} clients", self.path.display(), self.lines.len(), self.clients().len())
+        format!(
+            "{}: {} requests of {} clients",
+            self.path.display(),
+            self.lines.len(),
+            self.clients().len()
+        )
     }
 }
 
-/// `HOST - - [17/May/2015:10:05:03 +0000] ...`. Each name gets a network of its own in the range for documentation's second half.
+/// `HOST - - [17/May/2015:10:05:03 +0000] ...`. Each name gets a network of its own in the range
+/// for documentation's second half.
 fn read_line(line: &str, names: &mut BTreeMap<String, u16>) -> Option<Line> {
     let (host, rest) = line.split_once(' ')?;
     let stamp = rest.split_once('[')?.1.split_once(']')?.0;
@@ -70,15 +81,19 @@ fn network(address: Ipv6Addr) -> String {
 
 /// `17/May/2015:10:05:03 +0000` in seconds since 1970.
 fn seconds(stamp: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (time, zone) = stamp.split_once(' ')?;
     let mut parts = time.splitn(3, '/');
     let (day, month, rest) = (parts.next()?.parse::<i64>().ok()?, parts.next()?, parts.next()?);
     let month = MONTHS.iter().position(|name| *name == month)? as i64 + 1;
-    let numbers: Vec<i64> = rest.split(':').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+    let numbers: Vec<i64> =
+        rest.split(':').map(|number| number.parse().ok()).collect::<Option<_>>()?;
     let [year, hour, minute, second] = numbers[..] else { return None };
-    let (sign, zone) = (if zone.starts_with('-') { -1 } else { 1 }, zone.trim_start_matches(['+', '-']));
-    let offset_s = sign * (zone.get(..2)?.parse::<i64>().ok()? * 3600 + zone.get(2..)?.parse::<i64>().ok()? * 60);
+    let (sign, zone) =
+        (if zone.starts_with('-') { -1 } else { 1 }, zone.trim_start_matches(['+', '-']));
+    let offset_s = sign
+        * (zone.get(..2)?.parse::<i64>().ok()? * 3600 + zone.get(2..)?.parse::<i64>().ok()? * 60);
     Some(days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset_s)
 }
 
@@ -86,21 +101,28 @@ fn seconds(stamp: &str) -> Option<i64> {
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let leap = |year: i64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     let lengths = [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    (1970..year).map(|year| if leap(year) { 366 } else { 365 }).sum::<i64>() + lengths[..month as usize - 1].iter().sum::<i64>() + day - 1
+    (1970..year).map(|year| if leap(year) { 366 } else { 365 }).sum::<i64>()
+        + lengths[..month as usize - 1].iter().sum::<i64>()
+        + day
+        - 1
 }
 
 #[test]
 fn a_logs_line_is_read() {
     let mut names = BTreeMap::new();
     let mut read = |host: &str, stamp: &str| {
-        let line = read_line(&format!("{host} - - [{stamp}] \"GET / HTTP/1.0\" 200 7"), &mut names).unwrap();
+        let line = read_line(&format!("{host} - - [{stamp}] \"GET / HTTP/1.0\" 200 7"), &mut names)
+            .unwrap();
         (line.address, line.client, line.at_s)
     };
     let first = ("192.0.2.7".to_owned(), "192.0.2.7".to_owned(), 1_431_857_103);
     assert_eq!(read("192.0.2.7", "17/May/2015:10:05:03 +0000"), first);
     assert_eq!(read("192.0.2.7", "17/May/2015:06:05:03 -0400"), first);
     assert_eq!(read("2001:db8::7", "29/Feb/2000:00:00:00 +0130").2, 951_777_000);
-    assert_eq!(read("2001:DB8:0::7", "01/Jan/1970:00:00:00 +0000"), ("2001:DB8:0::7".into(), "2001:db8:0:0::/64".into(), 0));
+    assert_eq!(
+        read("2001:DB8:0::7", "01/Jan/1970:00:00:00 +0000"),
+        ("2001:DB8:0::7".into(), "2001:db8:0:0::/64".into(), 0)
+    );
     let name = read("unicomp6.example", "01/Jan/1970:00:00:00 +0000");
     assert_eq!(name.1, "2001:db8:8000:0::/64");
     assert_ne!(read("other.example", "01/Jan/1970:00:00:00 +0000").1, name.1);
@@ -110,6 +132,9 @@ fn a_logs_line_is_read() {
 #[test]
 fn the_small_log_is_what_its_script_makes() {
     let made = crate::harness::python::client("../traces/make.py", &[]);
-    let committed = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces/small.log")).unwrap();
+    let committed = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces/small.log"),
+    )
+    .unwrap();
     assert!(made == committed, "tests/traces/small.log: make it again, or mend make.py");
 }

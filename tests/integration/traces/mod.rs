@@ -1,8 +1,8 @@
-//! Real traffic: a web server's log, replayed by client address through the running proxy, and judged request by request against a computation of
-//! our own that knows nothing of Weir.
+//! Real traffic: a web server's log, replayed by client address through the running proxy, and
+//! judged request by request against a computation of our own that knows nothing of Weir.
 //!
-//! The log is `tests/traces/small.log`, or the one that `WEIR_TRACE` names, in the common or the combined format:
-//! `WEIR_TRACE=access.log cargo test --test integration traces:: -- --nocapture`.
+//! The log is `tests/traces/small.log`, or the one that `WEIR_TRACE` names, in the common or the
+//! combined format: `WEIR_TRACE=access.log cargo test --test integration traces:: -- --nocapture`.
 
 mod log;
 mod oracle;

@@ -1,4 +1,5 @@
-//! What a limit should answer, computed plainly from the log: no code of Weir's, and another way of writing each algorithm than its own.
+//! What a limit should answer, computed plainly from the log: no code of Weir's, and another way of
+//! writing each algorithm than its own.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ pub(super) enum Rule {
     Window { quota: i64, period_s: i64 },
     /// The same in windows that begin at multiples of the period.
     Aligned { quota: i64, period_s: i64 },
-    /// A bucket of `burst` that fills at `quota` a `period`: what `gcra` and `token_bucket` both promise.
+    /// A bucket of `burst` that fills at `quota` a `period`: what `gcra` and `token_bucket` both
+    /// promise.
     Bucket { quota: i64, period_s: i64, burst: i64 },
 }
 
@@ -18,17 +20,24 @@ impl Rule {
     pub(super) fn toml(self, name: &str, algorithm: &str) -> String {
         let (quota, period_s, more) = match self {
             Self::Window { quota, period_s } => (quota, period_s, String::new()),
-            Self::Aligned { quota, period_s } => (quota, period_s, ", alignment = \"clock\"".into()),
-            Self::Bucket { quota, period_s, burst } => (quota, period_s, format!(", burst = {burst}")),
+            Self::Aligned { quota, period_s } => {
+                (quota, period_s, ", alignment = \"clock\"".into())
+            }
+            Self::Bucket { quota, period_s, burst } => {
+                (quota, period_s, format!(", burst = {burst}"))
+            }
         };
-        format!("name = \"{name}\", algorithm = \"{algorithm}\", quota = {quota}, period = \"{period_s}s\"{more}")
+        format!(
+            "name = \"{name}\", algorithm = \"{algorithm}\", quota = {quota}, period = \"{period_s}s\"{more}"
+        )
     }
 }
 
 /// The counters of one rule, by client.
 pub(super) struct Oracle {
     rule: Rule,
-    /// A window's begin and count; or when a bucket was last looked at, and what was in it, in parts: `period_s` of them make one request.
+    /// A window's begin and count; or when a bucket was last looked at, and what was in it, in
+    /// parts: `period_s` of them make one request.
     clients: BTreeMap<String, (i64, i64)>,
 }
 
@@ -42,7 +51,9 @@ impl Oracle {
         let known = self.clients.get(client).copied();
         let (admitted, state) = match self.rule {
             Rule::Window { quota, period_s } => match known {
-                Some((begin, count)) if at_s < begin + period_s => (count < quota, (begin, count + i64::from(count < quota))),
+                Some((begin, count)) if at_s < begin + period_s => {
+                    (count < quota, (begin, count + i64::from(count < quota)))
+                }
                 _ => (quota > 0, (at_s, 1)),
             },
             Rule::Aligned { quota, period_s } => {
@@ -52,7 +63,8 @@ impl Oracle {
             }
             Rule::Bucket { quota, period_s, burst } => {
                 let full = burst * period_s;
-                let level = known.map_or(full, |(last, level)| full.min(level + (at_s - last) * quota));
+                let level =
+                    known.map_or(full, |(last, level)| full.min(level + (at_s - last) * quota));
                 let admitted = level >= period_s;
                 (admitted, (at_s, if admitted { level - period_s } else { level }))
             }
@@ -66,9 +78,21 @@ impl Oracle {
 fn the_oracle_counts_as_one_would_by_hand() {
     let told = |rule, times: &[i64]| {
         let mut oracle = Oracle::new(rule);
-        times.iter().map(|at_s| if oracle.admits("a", *at_s) { '+' } else { '-' }).collect::<String>()
+        times
+            .iter()
+            .map(|at_s| if oracle.admits("a", *at_s) { '+' } else { '-' })
+            .collect::<String>()
     };
-    assert_eq!(told(Rule::Window { quota: 2, period_s: 10 }, &[3, 4, 5, 12, 13, 14, 22, 23]), "++--++-+");
-    assert_eq!(told(Rule::Aligned { quota: 2, period_s: 10 }, &[3, 4, 5, 9, 10, 10, 10, 19, 20]), "++--++--+");
-    assert_eq!(told(Rule::Bucket { quota: 1, period_s: 10, burst: 2 }, &[0, 0, 0, 9, 10, 10, 40, 40, 40]), "++--+-++-");
+    assert_eq!(
+        told(Rule::Window { quota: 2, period_s: 10 }, &[3, 4, 5, 12, 13, 14, 22, 23]),
+        "++--++-+"
+    );
+    assert_eq!(
+        told(Rule::Aligned { quota: 2, period_s: 10 }, &[3, 4, 5, 9, 10, 10, 10, 19, 20]),
+        "++--++--+"
+    );
+    assert_eq!(
+        told(Rule::Bucket { quota: 1, period_s: 10, burst: 2 }, &[0, 0, 0, 9, 10, 10, 40, 40, 40]),
+        "++--+-++-"
+    );
 }

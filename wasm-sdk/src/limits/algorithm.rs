@@ -1,11 +1,15 @@
-//! The algorithms of the limits table: which keys belong to which, and every range that their numbers must keep.
+//! The algorithms of the limits table: which keys belong to which, and every range that their
+//! numbers must keep.
 //!
-//! The ranges are those of the proxy's own plans. It checks them again for each answer; here an operator reads of them at the line that is wrong.
+//! The ranges are those of the proxy's own plans. It checks them again for each answer; here an
+//! operator reads of them at the line that is wrong.
 
 use serde::Deserialize;
 
 use crate::Rate;
-use crate::bindings::weir::policy::types::{self, Bucket, FixedWindow, LeakyBucket, Quota, Script, SlidingBuckets};
+use crate::bindings::weir::policy::types::{
+    self, Bucket, FixedWindow, LeakyBucket, Quota, Script, SlidingBuckets,
+};
 use crate::limits::period::{DELAY, PERIOD};
 use crate::limits::written::{Report, Written};
 use crate::names::is_name;
@@ -17,7 +21,8 @@ pub(super) const ALGORITHMS: &str = "one of `fixed_window`, `sliding_window_coun
 const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
 const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3_600_000;
 const BURST_PERIOD_MAX: u64 = 1 << 52;
-/// Units that a log remembers, at most, and that a request takes of a log or of what may be in flight.
+/// Units that a log remembers, at most, and that a request takes of a log or of what may be in
+/// flight.
 const MEMBERS_MAX: u64 = 10_000;
 const BUCKETS_MAX: u64 = 1_000;
 const BUCKETS_DEFAULT: u32 = 60;
@@ -100,7 +105,14 @@ pub(super) fn check(limit: &Written, report: &mut Report) {
     if let Some(algorithm) = limit.algorithm {
         for (key, only) in algorithm.foreign_keys() {
             if let Some(value) = report.item.get(key) {
-                report.add(key, value, format_args!("nothing: `{key}` does not belong to {}, only to {only}", algorithm.name()));
+                report.add(
+                    key,
+                    value,
+                    format_args!(
+                        "nothing: `{key}` does not belong to {}, only to {only}",
+                        algorithm.name()
+                    ),
+                );
             }
         }
     }
@@ -125,9 +137,15 @@ pub(super) fn check(limit: &Written, report: &mut Report) {
     }
     match (limit.algorithm, limit.quota, limit.buckets) {
         (Some(Algorithm::SlidingWindowLog), Some(quota), _) if quota > MEMBERS_MAX => {
-            report.add("quota", quota, format_args!("at most {MEMBERS_MAX}: a log remembers each unit"));
+            report.add(
+                "quota",
+                quota,
+                format_args!("at most {MEMBERS_MAX}: a log remembers each unit"),
+            );
         }
-        (Some(Algorithm::SlidingWindowBuckets), _, Some(buckets)) if !(1..=BUCKETS_MAX).contains(&buckets) => {
+        (Some(Algorithm::SlidingWindowBuckets), _, Some(buckets))
+            if !(1..=BUCKETS_MAX).contains(&buckets) =>
+        {
             report.add("buckets", buckets, format_args!("1 to {BUCKETS_MAX} sub-windows"));
         }
         _ => {}
@@ -145,7 +163,9 @@ impl Written {
     fn capacity(&self, report: &Report) -> Option<u64> {
         match (self.algorithm?, self.burst) {
             (algorithm, Some(burst)) if algorithm.is_bucket() => Some(burst),
-            (algorithm, None) if algorithm.is_bucket() && report.item.get("burst").is_some() => None,
+            (algorithm, None) if algorithm.is_bucket() && report.item.get("burst").is_some() => {
+                None
+            }
             (Algorithm::LeakyBucket, None) => Some(LEAKY_BURST_DEFAULT),
             _ => self.quota,
         }
@@ -156,7 +176,8 @@ impl Written {
         match self.algorithm? {
             Algorithm::Quota if self.conditional == Some(false) => None,
             Algorithm::LeakyBucket => {
-                let waiting = self.max_delay?.ms.checked_mul(self.quota?)?.checked_div(self.period?.ms)?;
+                let waiting =
+                    self.max_delay?.ms.checked_mul(self.quota?)?.checked_div(self.period?.ms)?;
                 self.capacity(report)?.checked_add(waiting)
             }
             _ => self.capacity(report),
@@ -167,9 +188,16 @@ impl Written {
     fn check_rate(&self, amounts_fit: bool, report: &mut Report) {
         report.needed("period", self.period.as_ref(), "a duration, such as `period = \"1m\"`");
         if self.algorithm == Some(Algorithm::LeakyBucket) {
-            report.needed("max_delay", self.max_delay.as_ref(), "the longest that a request may wait, such as `max_delay = \"500ms\"`");
+            report.needed(
+                "max_delay",
+                self.max_delay.as_ref(),
+                "the longest that a request may wait, such as `max_delay = \"500ms\"`",
+            );
         }
-        let delay_ms = self.max_delay.filter(|_| self.algorithm == Some(Algorithm::LeakyBucket)).map_or(0, |delay| delay.ms);
+        let delay_ms = self
+            .max_delay
+            .filter(|_| self.algorithm == Some(Algorithm::LeakyBucket))
+            .map_or(0, |delay| delay.ms);
         if delay_ms > PERIOD_MS_MAX {
             report.add("max_delay", report.written("max_delay"), DELAY);
         }
@@ -179,7 +207,11 @@ impl Written {
             return;
         }
         // Above the amounts' own range the product says nothing new.
-        let Some(capacity) = self.capacity(report).filter(|_| amounts_fit && delay_ms <= PERIOD_MS_MAX) else { return };
+        let Some(capacity) =
+            self.capacity(report).filter(|_| amounts_fit && delay_ms <= PERIOD_MS_MAX)
+        else {
+            return;
+        };
         // Time is counted in microseconds where the period is short, and else in milliseconds.
         let a_ms = if per_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1_000 } else { 1 };
         let units = per_ms * a_ms;
@@ -187,32 +219,55 @@ impl Written {
         if burst > BURST_PERIOD_MAX {
             let field = if self.written_burst().is_some() { "burst" } else { "quota" };
             let most = BURST_PERIOD_MAX / units;
-            report.add(field, capacity, format_args!("0 to {most} with a period of {}", report.written("period")));
+            report.add(
+                field,
+                capacity,
+                format_args!("0 to {most} with a period of {}", report.written("period")),
+            );
             return;
         }
         // What may wait is debt like the burst.
         let waiting = (delay_ms * a_ms).saturating_mul(self.quota.unwrap_or(0));
         if waiting.saturating_add(burst) > BURST_PERIOD_MAX {
             let most_ms = (BURST_PERIOD_MAX - burst) / (a_ms * self.quota.unwrap_or(1).max(1));
-            let expected = format_args!("\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of {}", report.written("period"));
+            let expected = format_args!(
+                "\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of {}",
+                report.written("period")
+            );
             report.add("max_delay", report.written("max_delay"), expected);
         }
     }
 
     fn check_calendar(&self, report: &mut Report) {
-        report.needed("calendar", self.calendar.as_ref(), "one of `hour`, `day`, `week`, `month`, `forever`");
+        report.needed(
+            "calendar",
+            self.calendar.as_ref(),
+            "one of `hour`, `day`, `week`, `month`, `forever`",
+        );
         if let Some(zone) = self.time_zone.as_deref() {
             // The zones' names are the proxy's to know: it checks them at the same line.
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-/".contains(&byte);
             if self.calendar == Some(Calendar::Forever) {
-                report.add("time_zone", format_args!("{zone:?}"), "nothing: `forever` begins nowhere");
+                report.add(
+                    "time_zone",
+                    format_args!("{zone:?}"),
+                    "nothing: `forever` begins nowhere",
+                );
             } else if zone.is_empty() || !zone.bytes().all(plain) {
-                report.add("time_zone", format_args!("{zone:?}"), "a name of the IANA database, such as \"Europe/Berlin\"");
+                report.add(
+                    "time_zone",
+                    format_args!("{zone:?}"),
+                    "a name of the IANA database, such as \"Europe/Berlin\"",
+                );
             }
         }
         if let Some(day) = self.anchor_day {
             if self.calendar.is_some_and(|calendar| calendar != Calendar::Month) {
-                report.add("anchor_day", day, "nothing: only a `month` begins on a day that is chosen");
+                report.add(
+                    "anchor_day",
+                    day,
+                    "nothing: only a `month` begins on a day that is chosen",
+                );
             } else if !(1..=31).contains(&day) {
                 report.add("anchor_day", day, "1 to 31");
             }
@@ -221,42 +276,65 @@ impl Written {
 
     /// Whether there is such a script is the proxy's to know: it checks the name at the same line.
     fn check_script(&self, report: &mut Report) {
-        report.needed("script", self.script.as_ref(), "the name of a script, such as `script = \"mine\"` for `mine.lua`");
+        report.needed(
+            "script",
+            self.script.as_ref(),
+            "the name of a script, such as `script = \"mine\"` for `mine.lua`",
+        );
         if let Some(name) = self.script.as_deref().filter(|name| !is_name(name)) {
             report.add("script", format_args!("{name:?}"), "the name of a script, without `.lua`");
         }
         let arguments = self.arguments.as_deref().unwrap_or_default();
         if arguments.len() > ARGUMENTS_MAX {
-            report.add("arguments", format_args!("{} numbers", arguments.len()), format_args!("at most {ARGUMENTS_MAX}"));
+            report.add(
+                "arguments",
+                format_args!("{} numbers", arguments.len()),
+                format_args!("at most {ARGUMENTS_MAX}"),
+            );
         }
-        if let Some(far) = arguments.iter().find(|argument| argument.unsigned_abs() > ARGUMENT_MAX) {
+        if let Some(far) = arguments.iter().find(|argument| argument.unsigned_abs() > ARGUMENT_MAX)
+        {
             report.add("arguments", far, "whole numbers of at most 2^53 either way");
         }
         report.amount("cost", self.cost);
     }
 
-    /// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and is left alone.
+    /// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and
+    /// is left alone.
     fn check_cost(&self, report: &mut Report) {
         if !report.amount("cost", self.cost) {
             return;
         }
-        let members = matches!(self.algorithm, Some(Algorithm::SlidingWindowLog | Algorithm::Concurrency));
+        let members =
+            matches!(self.algorithm, Some(Algorithm::SlidingWindowLog | Algorithm::Concurrency));
         if members && self.cost > MEMBERS_MAX {
-            report.add("cost", self.cost, format_args!("at most {MEMBERS_MAX}: each unit is remembered"));
+            report.add(
+                "cost",
+                self.cost,
+                format_args!("at most {MEMBERS_MAX}: each unit is remembered"),
+            );
             return;
         }
         if self.quota.is_none_or(|quota| quota == 0) {
             return;
         }
         if self.most(report) == Some(0) {
-            report.add("burst", 0, "1 or more: with 0 no request could ever pass (to refuse all, write `quota = 0`)");
+            report.add(
+                "burst",
+                0,
+                "1 or more: with 0 no request could ever pass (to refuse all, write `quota = 0`)",
+            );
         } else if let Some(most) = self.most(report).filter(|most| self.cost > *most) {
             let what = match self.algorithm {
                 Some(Algorithm::LeakyBucket) => "the burst and what may wait",
                 _ if self.written_burst().is_some() => "the burst",
                 _ => "the quota",
             };
-            report.add("cost", self.cost, format_args!("at most {what}, {most}: such a request could never pass"));
+            report.add(
+                "cost",
+                self.cost,
+                format_args!("at most {what}, {most}: such a request could never pass"),
+            );
         }
     }
 
@@ -264,7 +342,10 @@ impl Written {
     pub(super) fn algorithm(&self) -> Option<types::Algorithm> {
         if self.algorithm == Some(Algorithm::Script) {
             let arguments = self.arguments.clone().unwrap_or_default();
-            return Some(types::Algorithm::Script(Script { name: self.script.clone()?, arguments }));
+            return Some(types::Algorithm::Script(Script {
+                name: self.script.clone()?,
+                arguments,
+            }));
         }
         let quota = self.quota?;
         let rate = || Some(Rate { amount: quota, per_ms: self.period?.ms });
@@ -280,14 +361,20 @@ impl Written {
             Algorithm::SlidingWindowCounter => types::Algorithm::SlidingWindowCounter(rate()?),
             Algorithm::SlidingWindowLog => types::Algorithm::SlidingWindowLog(rate()?),
             Algorithm::SlidingWindowBuckets => {
-                let buckets = self.buckets.map_or(Some(BUCKETS_DEFAULT), |buckets| u32::try_from(buckets).ok())?;
+                let buckets = self
+                    .buckets
+                    .map_or(Some(BUCKETS_DEFAULT), |buckets| u32::try_from(buckets).ok())?;
                 types::Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate()?, buckets })
             }
             Algorithm::TokenBucket => types::Algorithm::TokenBucket(bucket()?),
             Algorithm::Gcra => types::Algorithm::Gcra(bucket()?),
             Algorithm::LeakyBucket => {
                 let burst = self.burst.unwrap_or(LEAKY_BURST_DEFAULT);
-                types::Algorithm::LeakyBucket(LeakyBucket { burst, rate: rate()?, max_delay_ms: self.max_delay?.ms })
+                types::Algorithm::LeakyBucket(LeakyBucket {
+                    burst,
+                    rate: rate()?,
+                    max_delay_ms: self.max_delay?.ms,
+                })
             }
             Algorithm::Concurrency => types::Algorithm::Concurrency(quota),
             Algorithm::Quota => types::Algorithm::Quota(Quota {

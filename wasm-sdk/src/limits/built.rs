@@ -1,14 +1,20 @@
-//! What the contract has and the proxy does not do yet: a limits table that asks for it is a mistake, not a limit that does something else.
+//! What the contract has and the proxy does not do yet: a limits table that asks for it is a
+//! mistake, not a limit that does something else.
 
 use serde::de::{Deserialize, Deserializer, Error as _, IntoDeserializer as _};
 
 use crate::limits::written::Fallback;
 use crate::mistakes::message;
 
-pub(super) fn on_store_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Fallback>, D::Error> {
+pub(super) fn on_store_error<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Fallback>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text == "local" {
-        return Err(D::Error::custom(message("`local`, which is not built yet", "`allow` or `deny`")));
+        return Err(D::Error::custom(message(
+            "`local`, which is not built yet",
+            "`allow` or `deny`",
+        )));
     }
     Fallback::deserialize(text.into_deserializer()).map(Some)
 }

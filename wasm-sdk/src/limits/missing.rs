@@ -12,9 +12,11 @@ const STATUS_DEFAULT: u16 = 400;
 const WORDS: [&str; 4] = ["address", "shared", "skip", "deny"];
 const EXPECTED: &str = "\"address\", \"shared\", \"skip\", \"deny\" or { deny = STATUS }";
 
-/// What becomes of a request that has no such key as a limit counts by, because a fact is absent, empty or repeated: use it as the type of a setting.
+/// What becomes of a request that has no such key as a limit counts by, because a fact is absent,
+/// empty or repeated: use it as the type of a setting.
 ///
-/// A repeated fact is charged to the address, or denied, but never skipped or shared: whoever has a good key could add a second one to it.
+/// A repeated fact is charged to the address, or denied, but never skipped or shared: whoever has a
+/// good key could add a second one to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missing {
     /// It is charged to the client's address.
@@ -45,15 +47,22 @@ fn read(value: &Value) -> Result<Missing, String> {
             "skip" => Ok(Missing::Skip),
             "deny" => Ok(Missing::Deny { status: STATUS_DEFAULT }),
             other => {
-                let hint = nearest(other, WORDS).map(|near| format!("; \"{near}\" is near")).unwrap_or_default();
+                let hint = nearest(other, WORDS)
+                    .map(|near| format!("; \"{near}\" is near"))
+                    .unwrap_or_default();
                 Err(message(format_args!("{other:?}"), format_args!("{EXPECTED}{hint}")))
             }
         },
         Value::Object(table) => {
             let status = table.get("deny").filter(|_| table.len() == 1);
-            let fitting =
-                status.and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok()).filter(|status| (400..500).contains(status));
-            let found = || status.map_or_else(|| "another table".to_owned(), |status| format!("deny = {status}"));
+            let fitting = status
+                .and_then(Value::as_u64)
+                .and_then(|status| u16::try_from(status).ok())
+                .filter(|status| (400..500).contains(status));
+            let found = || {
+                status
+                    .map_or_else(|| "another table".to_owned(), |status| format!("deny = {status}"))
+            };
             fitting
                 .map(|status| Missing::Deny { status })
                 .ok_or_else(|| message(found(), "{ deny = STATUS } with a status from 400 to 499"))
@@ -62,7 +71,8 @@ fn read(value: &Value) -> Result<Missing, String> {
     }
 }
 
-/// Refuses a request that names nobody. Says which facts were looked for: an operator's words, none of the client's.
+/// Refuses a request that names nobody. Says which facts were looked for: an operator's words, none
+/// of the client's.
 pub(super) fn denial(status: u16, template: &Template, why: NoKey) -> Denial {
     let facts: Vec<String> = template.facts().map(|fact| fact.replacen('.', " ", 1)).collect();
     let how = match why {

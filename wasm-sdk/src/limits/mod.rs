@@ -17,7 +17,9 @@ use crate::bindings::weir::policy::types::Limit as Answered;
 use crate::client::{CLIENT_IP, address_key};
 use crate::config::{join, kind, read_value};
 use crate::mistakes::Mistakes;
-use crate::{Conditions, Decision, Denial, Facts, Ipv6Prefix, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template};
+use crate::{
+    Conditions, Decision, Denial, Facts, Ipv6Prefix, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template,
+};
 use written::{Extent, Written};
 
 pub use missing::Missing;
@@ -51,8 +53,9 @@ pub use missing::Missing;
 /// # unit = "requests"
 /// ```
 ///
-/// `key` is a [`Template`], and `missing` says what becomes of a request that has no such key ([`Missing`]). Where a template says `{client_ip}`, the client
-/// is counted as [`Ipv6Prefix`] has it: an IPv6 client is its network.
+/// `key` is a [`Template`], and `missing` says what becomes of a request that has no such key
+/// ([`Missing`]). Where a template says `{client_ip}`, the client is counted as [`Ipv6Prefix`] has
+/// it: an IPv6 client is its network.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     limits: Vec<One>,
@@ -67,7 +70,8 @@ struct One {
 }
 
 impl Limits {
-    /// How many bits of an IPv6 address make one client, where a key names the address: 64 unless it is said.
+    /// How many bits of an IPv6 address make one client, where a key names the address: 64 unless
+    /// it is said.
     #[must_use]
     pub fn ipv6_prefix(mut self, ipv6_prefix: Ipv6Prefix) -> Self {
         self.ipv6_prefix = ipv6_prefix;
@@ -77,14 +81,17 @@ impl Limits {
     /// Sets what a limit has that doesn't write its own `key` or `missing`.
     #[must_use]
     pub fn by_default(mut self, key: Option<&Template>, missing: Option<Missing>) -> Self {
-        for Extent { key: own_key, missing: own_missing, .. } in self.limits.iter_mut().map(|one| &mut one.extent) {
+        for Extent { key: own_key, missing: own_missing, .. } in
+            self.limits.iter_mut().map(|one| &mut one.extent)
+        {
             *own_key = own_key.take().or_else(|| key.cloned());
             *own_missing = own_missing.or(missing);
         }
         self
     }
 
-    /// Keeps these limits' counters apart from those of limits in other spaces, also where their names and keys are the same. A space's name has no `/`.
+    /// Keeps these limits' counters apart from those of limits in other spaces, also where their
+    /// names and keys are the same. A space's name has no `/`.
     #[must_use]
     pub fn in_space(mut self, space: &str) -> Self {
         self.space = format!("{space}/");
@@ -98,25 +105,32 @@ impl Limits {
 
     /// The limits without a `key` of their own, by their place in the table.
     pub fn without_key(&self) -> impl Iterator<Item = usize> {
-        self.limits.iter().enumerate().filter(|(_, one)| one.extent.key.is_none()).map(|(index, _)| index)
+        self.limits
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| one.extent.key.is_none())
+            .map(|(index, _)| index)
     }
 
     /// The facts that keys and conditions read, for the manifest.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
         let extents = || self.limits.iter().map(|one| &one.extent);
         let keys = extents().filter_map(|extent| extent.key.as_ref()).flat_map(Template::facts);
-        let conditions = extents().filter_map(|extent| extent.when.as_ref()).flat_map(Conditions::facts);
+        let conditions =
+            extents().filter_map(|extent| extent.when.as_ref()).flat_map(Conditions::facts);
         // Whoever has no key is mostly charged by address.
         let address = extents().any(Extent::may_lack_key).then_some(CLIENT_IP);
         keys.chain(conditions).chain(address)
     }
 
-    /// The limits to charge for a request: those that are about it. `key` counts where a limit has no template of its own.
+    /// The limits to charge for a request: those that are about it. `key` counts where a limit has
+    /// no template of its own.
     ///
     /// # Errors
     /// The denial, where a limit wants a key and the request has none.
     pub fn charge(&self, key: &str, facts: &Facts) -> Result<Vec<Answered>, Denial> {
-        // Once for all limits, and not at all where no key names it. What is no address was laid over the fact by the policy, and stands.
+        // Once for all limits, and not at all where no key names it. What is no address was laid
+        // over the fact by the policy, and stands.
         let named = self.limits.iter().any(|one| one.extent.key.is_some());
         let client = if named { self.ipv6_prefix.client(facts).ok() } else { None };
         let shown = match &client {
@@ -154,7 +168,13 @@ impl Limits {
     }
 
     /// Whose allowance a limit with a template counts; none where it is not about such a request.
-    fn key(&self, template: &Template, extent: &Extent, limit: &Answered, facts: &Facts) -> Result<Option<String>, Denial> {
+    fn key(
+        &self,
+        template: &Template,
+        extent: &Extent,
+        limit: &Answered,
+        facts: &Facts,
+    ) -> Result<Option<String>, Denial> {
         let missing = extent.missing.unwrap_or_default();
         let why = match template.key(facts) {
             Ok(key) => return Ok(Some(key)),
@@ -164,7 +184,9 @@ impl Limits {
             (Missing::Shared, NoKey::Missing) => Ok(Some(template.render(facts))),
             (Missing::Skip, NoKey::Missing) => Ok(None),
             // A shadow limit refuses nobody.
-            (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => Err(missing::denial(status, template, why)),
+            (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => {
+                Err(missing::denial(status, template, why))
+            }
             _ => Ok(Some(address_key(facts.get(CLIENT_IP).unwrap_or_default()))),
         }
     }
@@ -176,7 +198,11 @@ impl Limits {
             return Err(mistakes);
         };
         if items.is_empty() || items.len() > LIMITS_MAX {
-            mistakes.add("", format_args!("{} limits", items.len()), format_args!("1 to {LIMITS_MAX}"));
+            mistakes.add(
+                "",
+                format_args!("{} limits", items.len()),
+                format_args!("1 to {LIMITS_MAX}"),
+            );
             return Err(mistakes);
         }
         let mut limits: Vec<One> = Vec::with_capacity(items.len());
@@ -186,19 +212,33 @@ impl Limits {
             let at = format!("[{index}]");
             if let Some(name) = item.get("name").and_then(Value::as_str) {
                 if names.contains(&name) {
-                    mistakes.add(join(&at, "name"), format_args!("{name:?} a second time"), "a name that no other limit here has");
+                    mistakes.add(
+                        join(&at, "name"),
+                        format_args!("{name:?} a second time"),
+                        "a name that no other limit here has",
+                    );
                 }
                 names.push(name);
             }
-            if item.get("algorithm").and_then(Value::as_str) == Some("leaky_bucket") && std::mem::replace(&mut shapes, true) {
-                mistakes.add(join(&at, "algorithm"), "a second `leaky_bucket`", "at most one in a table: a request waits once");
+            if item.get("algorithm").and_then(Value::as_str) == Some("leaky_bucket")
+                && std::mem::replace(&mut shapes, true)
+            {
+                mistakes.add(
+                    join(&at, "algorithm"),
+                    "a second `leaky_bucket`",
+                    "at most one in a table: a request waits once",
+                );
             }
             let (written, unfit) = read_value::<Written>(item.clone());
             for mut mistake in unfit {
                 mistake.path = join(&at, &mistake.path);
                 mistakes.push(mistake);
             }
-            limits.extend(written.and_then(|written| written.check(&at, item, &mut mistakes)).map(|(limit, extent)| One { limit, extent }));
+            limits.extend(
+                written
+                    .and_then(|written| written.check(&at, item, &mut mistakes))
+                    .map(|(limit, extent)| One { limit, extent }),
+            );
         }
         mistakes.or(Self { limits, ..Self::default() })
     }
@@ -214,8 +254,9 @@ impl<'de> Deserialize<'de> for Limits {
     }
 }
 
-/// A key above the contract's bound is counted by its digest: an answer that breaks the contract would be a way round the limit for whoever
-/// can send a long header, where the route lets requests through on a policy error.
+/// A key above the contract's bound is counted by its digest: an answer that breaks the contract
+/// would be a way round the limit for whoever can send a long header, where the route lets requests
+/// through on a policy error.
 fn fitting(key: String) -> String {
     if key.len() <= KEY_BYTES_MAX {
         return key;

@@ -1,4 +1,5 @@
-//! Durations as an operator writes them: "250ms", "10s", "1m", "1h30m", "7d". Small, because it is in every policy's module.
+//! Durations as an operator writes them: "250ms", "10s", "1m", "1h30m", "7d". Small, because it is
+//! in every policy's module.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -8,7 +9,8 @@ use crate::config::kind;
 use crate::mistakes::message;
 
 /// What a period may be.
-pub(super) const PERIOD: &str = "a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\"";
+pub(super) const PERIOD: &str =
+    "a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\"";
 /// What a delay may be.
 pub(super) const DELAY: &str = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
 
@@ -25,7 +27,8 @@ impl Period {
         let mut smallest = u64::MAX;
         while !rest.is_empty() {
             let (digits, after) = rest.split_at(rest.find(|next: char| !next.is_ascii_digit())?);
-            let (unit, after) = after.split_at(after.find(|next: char| next.is_ascii_digit()).unwrap_or(after.len()));
+            let (unit, after) = after
+                .split_at(after.find(|next: char| next.is_ascii_digit()).unwrap_or(after.len()));
             let unit = match unit.trim() {
                 "ms" => 1,
                 "s" => 1_000,
@@ -47,21 +50,28 @@ impl Period {
 }
 
 /// Reads a `period`.
-pub(super) fn period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Period>, D::Error> {
+pub(super) fn period<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Period>, D::Error> {
     read(&Value::deserialize(deserializer)?, PERIOD).map(Some).map_err(D::Error::custom)
 }
 
 /// Reads a `max_delay`.
-pub(super) fn delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Period>, D::Error> {
+pub(super) fn delay<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Period>, D::Error> {
     read(&Value::deserialize(deserializer)?, DELAY).map(Some).map_err(D::Error::custom)
 }
 
 fn read(value: &Value, expected: &str) -> Result<Period, String> {
     match value {
-        Value::String(text) => Period::parse(text).ok_or_else(|| message(format_args!("{text:?}"), expected)),
-        Value::Number(number) if number.is_u64() => {
-            Err(message(number, format_args!("{expected}: it has a unit, as in \"{number}s\" or \"{number}ms\"")))
+        Value::String(text) => {
+            Period::parse(text).ok_or_else(|| message(format_args!("{text:?}"), expected))
         }
+        Value::Number(number) if number.is_u64() => Err(message(
+            number,
+            format_args!("{expected}: it has a unit, as in \"{number}s\" or \"{number}ms\""),
+        )),
         other => Err(message(kind(other), expected)),
     }
 }
@@ -72,14 +82,33 @@ mod tests {
 
     #[test]
     fn durations_are_read() {
-        for (text, ms) in [("250ms", 250), ("10s", 10_000), ("1m", 60_000), ("1h30m", 5_400_000), ("1d 12h", 129_600_000), ("0s", 0)] {
+        for (text, ms) in [
+            ("250ms", 250),
+            ("10s", 10_000),
+            ("1m", 60_000),
+            ("1h30m", 5_400_000),
+            ("1d 12h", 129_600_000),
+            ("0s", 0),
+        ] {
             assert_eq!(Period::parse(text), Some(Period { ms }), "{text}");
         }
     }
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in ["", "1", "s", "1x", "-1s", "1.5s", "30m1h", "1s1s", " 1s", "99999999999999999999s", "999999999999999d"] {
+        for text in [
+            "",
+            "1",
+            "s",
+            "1x",
+            "-1s",
+            "1.5s",
+            "30m1h",
+            "1s1s",
+            " 1s",
+            "99999999999999999999s",
+            "999999999999999d",
+        ] {
             assert_eq!(Period::parse(text), None, "{text}");
         }
     }

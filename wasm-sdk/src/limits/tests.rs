@@ -21,7 +21,10 @@ pub(super) fn read(text: &str) -> Limits {
 
 pub(super) fn mistakes(text: &str) -> Vec<String> {
     let (_, mistakes) = crate::config::read::<Config>(text);
-    let mut mistakes: Vec<String> = mistakes.into_iter().map(|mistake| format!("{}: {}", mistake.path, mistake.message)).collect();
+    let mut mistakes: Vec<String> = mistakes
+        .into_iter()
+        .map(|mistake| format!("{}: {}", mistake.path, mistake.message))
+        .collect();
     mistakes.sort();
     mistakes
 }
@@ -37,16 +40,26 @@ fn a_limit_is_read_with_its_defaults() {
     assert_eq!(charged.len(), 1);
     let limit = &charged[0];
     assert_eq!((limit.name.as_str(), limit.key.as_str(), limit.cost), ("a", "me", 1));
-    assert_eq!((limit.enforcement, limit.refund, limit.on_store_error), (Enforcement::Enforce, Refund::Never, Fallback::RouteDefault));
+    assert_eq!(
+        (limit.enforcement, limit.refund, limit.on_store_error),
+        (Enforcement::Enforce, Refund::Never, Fallback::RouteDefault)
+    );
     let Algorithm::FixedWindow(window) = limit.algorithm else { panic!("{limit:?}") };
-    assert_eq!((window.rate.amount, window.rate.per_ms, window.alignment), (100, 60_000, Alignment::FirstRequest));
+    assert_eq!(
+        (window.rate.amount, window.rate.per_ms, window.alignment),
+        (100, 60_000, Alignment::FirstRequest)
+    );
 }
 
 #[test]
 fn burst_is_the_quota_unless_it_is_written() {
     for (burst, expected) in [("", 10), (r#", "burst": 20"#, 20)] {
-        let limits = read(&one(&format!(r#""algorithm": "gcra", "quota": 10, "period": "1s"{burst}"#)));
-        let Algorithm::Gcra(bucket) = limits.charge("", &Facts::new(&[])).unwrap()[0].algorithm else { panic!() };
+        let limits =
+            read(&one(&format!(r#""algorithm": "gcra", "quota": 10, "period": "1s"{burst}"#)));
+        let Algorithm::Gcra(bucket) = limits.charge("", &Facts::new(&[])).unwrap()[0].algorithm
+        else {
+            panic!()
+        };
         assert_eq!(bucket.burst, expected);
     }
 }
@@ -59,8 +72,14 @@ fn everything_else_that_may_be_written_is_read() {
     ));
     let shown = [("path".to_owned(), "/x".to_owned())];
     let limit = &limits.charge("me", &Facts::new(&shown)).unwrap()[0];
-    assert_eq!((limit.key.as_str(), limit.cost, limit.unit.as_deref()), ("/x", 5, Some("content-bytes")));
-    assert_eq!((limit.enforcement, limit.refund, limit.on_store_error), (Enforcement::Shadow, Refund::UpstreamError, Fallback::Allow));
+    assert_eq!(
+        (limit.key.as_str(), limit.cost, limit.unit.as_deref()),
+        ("/x", 5, Some("content-bytes"))
+    );
+    assert_eq!(
+        (limit.enforcement, limit.refund, limit.on_store_error),
+        (Enforcement::Shadow, Refund::UpstreamError, Fallback::Allow)
+    );
     assert_eq!(limits.facts().collect::<Vec<_>>(), ["path"]);
 }
 
@@ -71,16 +90,23 @@ fn a_misspelt_word_is_told_with_the_nearest() {
             r#""algorithm": "leaky_buckt""#,
             "algorithm: found the unknown word `leaky_buckt`, expected one of `fixed_window`, `sliding_window_counter`, ",
         ),
-        (r#""algorithm": "gcra", "on_store_error": "locl""#, "on_store_error: found the unknown word `locl`, expected `allow` or `deny`"),
+        (
+            r#""algorithm": "gcra", "on_store_error": "locl""#,
+            "on_store_error: found the unknown word `locl`, expected `allow` or `deny`",
+        ),
     ] {
         let found = mistakes(&one(&format!(r#"{fields}, "quota": 1, "period": "1s""#)));
-        assert!(found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].starts_with(&format!("limits[0].{expected}")),
+            "{found:?}"
+        );
     }
     let found = mistakes(&one(r#""algorithm": "leaky_buckt", "quota": 1, "period": "1s""#));
     assert!(found[0].ends_with("`script`; `leaky_bucket` is near"), "{found:?}");
     let found = mistakes(&one(r#""algorithm": "gcra", "quota": 1, "period": "1s", "bucket": 5"#));
     assert!(
-        found[0].starts_with("limits[0].bucket: found the unknown key `bucket`") && found[0].ends_with("`buckets` is near"),
+        found[0].starts_with("limits[0].bucket: found the unknown key `bucket`")
+            && found[0].ends_with("`buckets` is near"),
         "{found:?}"
     );
 }
@@ -88,8 +114,12 @@ fn a_misspelt_word_is_told_with_the_nearest() {
 #[test]
 fn counting_ones_share_without_the_store_is_not_built() {
     assert_eq!(
-        mistakes(&one(r#""algorithm": "gcra", "quota": 1, "period": "1s", "on_store_error": "local""#)),
-        ["limits[0].on_store_error: found `local`, which is not built yet, expected `allow` or `deny`"]
+        mistakes(&one(
+            r#""algorithm": "gcra", "quota": 1, "period": "1s", "on_store_error": "local""#
+        )),
+        [
+            "limits[0].on_store_error: found `local`, which is not built yet, expected `allow` or `deny`"
+        ]
     );
 }
 
@@ -100,8 +130,14 @@ fn a_cost_that_could_never_pass_is_a_mistake() {
             r#""algorithm": "gcra", "quota": 5, "cost": 6"#,
             Some("cost: found 6, expected at most the quota, 5: such a request could never pass"),
         ),
-        (r#""algorithm": "fixed_window", "quota": 5, "cost": 6"#, Some("cost: found 6, expected at most the quota, 5: such")),
-        (r#""algorithm": "token_bucket", "quota": 5, "burst": 3, "cost": 4"#, Some("cost: found 4, expected at most the burst, 3: such")),
+        (
+            r#""algorithm": "fixed_window", "quota": 5, "cost": 6"#,
+            Some("cost: found 6, expected at most the quota, 5: such"),
+        ),
+        (
+            r#""algorithm": "token_bucket", "quota": 5, "burst": 3, "cost": 4"#,
+            Some("cost: found 4, expected at most the burst, 3: such"),
+        ),
         (
             r#""algorithm": "token_bucket", "quota": 5, "burst": 0"#,
             Some("burst: found 0, expected 1 or more: with 0 no request could ever pass"),
@@ -114,10 +150,15 @@ fn a_cost_that_could_never_pass_is_a_mistake() {
     ] {
         let found = mistakes(&one(&format!(r#"{fields}, "period": "1m""#)));
         assert_eq!(found.len(), usize::from(expected.is_some()), "{fields}: {found:#?}");
-        assert!(expected.is_none_or(|expected| found[0].starts_with(&format!("limits[0].{expected}"))), "{fields}: {found:#?}");
+        assert!(
+            expected.is_none_or(|expected| found[0].starts_with(&format!("limits[0].{expected}"))),
+            "{fields}: {found:#?}"
+        );
     }
     // What the limit holds isn't known where the burst didn't fit.
-    let found = mistakes(&one(r#""algorithm": "gcra", "quota": 5, "burst": "20", "cost": 10, "period": "1m""#));
+    let found = mistakes(&one(
+        r#""algorithm": "gcra", "quota": 5, "burst": "20", "cost": 10, "period": "1m""#,
+    ));
     assert_eq!(found, ["limits[0].burst: found string \"20\", expected a whole number, 0 or more"]);
 }
 
@@ -137,8 +178,14 @@ fn everything_that_is_missing_is_named_at_once() {
 #[test]
 fn each_number_out_of_range_is_named() {
     for (fields, expected) in [
-        (r#""algorithm": "gcra", "quota": 2147483649, "period": "1ms""#, "limits[0].quota: found 2147483649, expected 0 to 2147483648"),
-        (r#""algorithm": "gcra", "quota": 1, "burst": 2147483649, "period": "1ms""#, "limits[0].burst: found 2147483649, expected 0 to"),
+        (
+            r#""algorithm": "gcra", "quota": 2147483649, "period": "1ms""#,
+            "limits[0].quota: found 2147483649, expected 0 to 2147483648",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 1, "burst": 2147483649, "period": "1ms""#,
+            "limits[0].burst: found 2147483649, expected 0 to",
+        ),
         (
             r#""algorithm": "gcra", "quota": 1, "period": "0s""#,
             "limits[0].period: found \"0s\", expected a duration from \"1ms\" to \"400d\", such as",
@@ -155,16 +202,31 @@ fn each_number_out_of_range_is_named() {
             r#""algorithm": "gcra", "quota": 1, "burst": 2000000000, "period": "1d""#,
             "limits[0].burst: found 2000000000, expected 0 to 52124995 with a period of \"1d\"",
         ),
-        (r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 2147483649"#, "limits[0].cost: found 2147483649, expected 0 to"),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": "1m", "cost": 2147483649"#,
+            "limits[0].cost: found 2147483649, expected 0 to",
+        ),
         (r#""algorithm": "gcra", "quota": 1"#, "limits[0]: found no `period`, expected a duration"),
-        (r#""algorithm": "gcra", "quota": 1, "period": "1x""#, "limits[0].period: found \"1x\", expected a duration from"),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": "1x""#,
+            "limits[0].period: found \"1x\", expected a duration from",
+        ),
         (
             r#""algorithm": "gcra", "quota": 1, "period": 60"#,
             "limits[0].period: found 60, expected a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\": it has a unit, as in \"60s\" or \"60ms\"",
         ),
-        (r#""algorithm": "gcra", "quota": 1, "period": true"#, "limits[0].period: found true or false, expected a duration from"),
-        (r#""algorithm": "gcra", "quota": -1, "period": "1s""#, "limits[0].quota: found integer `-1`, expected a whole number, 0 or more"),
-        (r#""algorithm": "gcra", "quota": 1, "period": "1s", "key": "{ip}""#, "limits[0].key: found `{ip}`, expected one of {client_ip}"),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": true"#,
+            "limits[0].period: found true or false, expected a duration from",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": -1, "period": "1s""#,
+            "limits[0].quota: found integer `-1`, expected a whole number, 0 or more",
+        ),
+        (
+            r#""algorithm": "gcra", "quota": 1, "period": "1s", "key": "{ip}""#,
+            "limits[0].key: found `{ip}`, expected one of {client_ip}",
+        ),
     ] {
         let found = mistakes(&one(fields));
         assert!(found.len() == 1 && found[0].starts_with(expected), "{fields}: {found:#?}");
@@ -180,7 +242,8 @@ fn all_mistakes_of_all_tables_come_at_once() {
                        {"name": "b", "algorithm": "gcra", "quota": 1, "period": "1s"}],
             "plans": {"free": [], "gold": [{"name": "x", "algorithm": "gcra", "quota": 1}]}}"#,
     );
-    let paths: Vec<&str> = found.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
+    let paths: Vec<&str> =
+        found.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
     let expected = [
         "limits[0].algorithm",
         "limits[0].name",
@@ -193,14 +256,20 @@ fn all_mistakes_of_all_tables_come_at_once() {
         "plans.gold[0]",
     ];
     assert_eq!(paths, expected, "{found:#?}");
-    assert!(found[0].contains("`gcra` is near") && found[2].contains("`quota` is near"), "{found:#?}");
+    assert!(
+        found[0].contains("`gcra` is near") && found[2].contains("`quota` is near"),
+        "{found:#?}"
+    );
 }
 
 #[test]
 fn a_table_that_is_no_list_is_a_mistake() {
     assert_eq!(mistakes(r#"{"limits": 3}"#), ["limits: found a number, expected a list of limits"]);
     assert_eq!(mistakes(r#"{"limits": []}"#), ["limits: found 0 limits, expected 1 to 16"]);
-    assert_eq!(mistakes("{}"), [": found no `limits`, expected this setting, as it has no default"]);
+    assert_eq!(
+        mistakes("{}"),
+        [": found no `limits`, expected this setting, as it has no default"]
+    );
 }
 
 #[test]
@@ -214,7 +283,8 @@ fn a_key_above_the_bound_becomes_its_digest() {
 }
 
 fn keys(limits: &Limits, facts: &[(&str, &str)]) -> Result<Vec<String>, u16> {
-    let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let facts: Vec<_> =
+        facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let charged = limits.charge("own", &Facts::new(&facts)).map_err(|denial| denial.status)?;
     Ok(charged.into_iter().map(|limit| limit.key).collect())
 }
@@ -240,8 +310,10 @@ fn who_has_no_key_is_charged_as_missing_says() {
         assert_eq!(one(&[ip, own]), Ok("v".to_owned()), "{missing}");
         assert_eq!(one(&[ip]), absent.map(str::to_owned), "{missing}");
         assert_eq!(one(&[ip, own, own]), repeated.map(str::to_owned), "{missing}");
-        // An empty key is none, except where being without one is a value: then being empty is another.
-        let empty = if missing.contains("shared") { Ok(String::new()) } else { absent.map(str::to_owned) };
+        // An empty key is none, except where being without one is a value: then being empty is
+        // another.
+        let empty =
+            if missing.contains("shared") { Ok(String::new()) } else { absent.map(str::to_owned) };
         assert_eq!(one(&[ip, ("header.k", "")]), empty, "{missing}");
     }
 }
@@ -249,8 +321,13 @@ fn who_has_no_key_is_charged_as_missing_says() {
 #[test]
 fn no_key_that_is_sent_passes_for_an_address_or_a_digest() {
     let limits = read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": "shared""#)));
-    let one = |value: &str| keys(&limits, &[("client-ip", "192.0.2.1"), ("header.k", value)]).unwrap().concat();
-    let address = keys(&limits, &[("client-ip", "192.0.2.1"), ("header.k", "a"), ("header.k", "b")]).unwrap().concat();
+    let one = |value: &str| {
+        keys(&limits, &[("client-ip", "192.0.2.1"), ("header.k", value)]).unwrap().concat()
+    };
+    let address =
+        keys(&limits, &[("client-ip", "192.0.2.1"), ("header.k", "a"), ("header.k", "b")])
+            .unwrap()
+            .concat();
     assert_eq!(address, "\\@192.0.2.1");
     assert_ne!(one("\\@192.0.2.1"), address);
     assert_ne!(one("\\-"), keys(&limits, &[]).unwrap().concat());
@@ -268,9 +345,15 @@ fn a_key_that_each_request_has_needs_no_address() {
 #[test]
 fn an_ipv6_client_is_its_network_in_keys() {
     let limits = read(&one(&format!(r#"{GCRA}, "key": "{{client_ip}} {{path}}""#)));
-    assert_eq!(keys(&limits, &[("client-ip", "2001:db8::1"), ("path", "/")]).unwrap(), ["13:2001:db8::/64 1:/"]);
+    assert_eq!(
+        keys(&limits, &[("client-ip", "2001:db8::1"), ("path", "/")]).unwrap(),
+        ["13:2001:db8::/64 1:/"]
+    );
     let limits = limits.ipv6_prefix(serde_json::from_str("48").unwrap());
-    assert_eq!(keys(&limits, &[("client-ip", "2001:db8::1"), ("path", "/")]).unwrap(), ["13:2001:db8::/48 1:/"]);
+    assert_eq!(
+        keys(&limits, &[("client-ip", "2001:db8::1"), ("path", "/")]).unwrap(),
+        ["13:2001:db8::/48 1:/"]
+    );
 }
 
 #[test]
@@ -281,8 +364,14 @@ fn a_limit_is_about_the_requests_that_its_conditions_name() {
     ));
     assert_eq!(limits.facts().collect::<Vec<_>>(), ["method", "client-ip", "client-ip"]);
     let names = |facts: &[(&str, &str)]| {
-        let facts: Vec<_> = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        limits.charge("own", &Facts::new(&facts)).unwrap().into_iter().map(|limit| limit.name).collect::<Vec<_>>()
+        let facts: Vec<_> =
+            facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        limits
+            .charge("own", &Facts::new(&facts))
+            .unwrap()
+            .into_iter()
+            .map(|limit| limit.name)
+            .collect::<Vec<_>>()
     };
     assert_eq!(names(&[("method", "GET"), ("client-ip", "192.0.2.1")]), ["all"]);
     assert_eq!(names(&[("method", "PUT"), ("client-ip", "10.1.1.1")]), ["all", "writes", "inside"]);
@@ -307,7 +396,9 @@ fn what_a_limit_does_not_write_is_the_policys() {
 #[test]
 fn a_space_keeps_counters_apart_also_those_of_long_keys() {
     let limits = || read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}""#)));
-    let key = |space: &str, value: &str| keys(&limits().in_space(space), &[("header.k", value)]).unwrap().concat();
+    let key = |space: &str, value: &str| {
+        keys(&limits().in_space(space), &[("header.k", value)]).unwrap().concat()
+    };
     assert_eq!(key("gold", "x"), "gold/x");
     let long = "x".repeat(KEY_BYTES_MAX);
     assert!(key("gold", &long).len() < 100);
@@ -322,13 +413,20 @@ fn words_for_a_missing_key_are_checked() {
             "limits[0].missing: found \"skipp\", expected \"address\", \"shared\", \"skip\", \"deny\" or { deny = STATUS }; \"skip\" is near",
         ),
         ("7", "limits[0].missing: found a number, expected \"address\""),
-        (r#"{"deny": 200}"#, "limits[0].missing: found deny = 200, expected { deny = STATUS } with a status from 400 to 499"),
+        (
+            r#"{"deny": 200}"#,
+            "limits[0].missing: found deny = 200, expected { deny = STATUS } with a status from 400 to 499",
+        ),
         (r#"{"deny": 400, "x": 1}"#, "limits[0].missing: found another table, expected { deny"),
     ] {
         let found = mistakes(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": {text}"#)));
         assert!(found.len() == 1 && found[0].starts_with(expected), "{text}: {found:#?}");
     }
-    let limits = read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": {{"deny": 401}}"#)));
+    let limits =
+        read(&one(&format!(r#"{GCRA}, "key": "{{header.k}}", "missing": {{"deny": 401}}"#)));
     let denial = limits.charge("", &Facts::new(&[])).unwrap_err();
-    assert_eq!((denial.reason.as_str(), denial.headers[0].0.as_str()), ("header k must be there", "www-authenticate"));
+    assert_eq!(
+        (denial.reason.as_str(), denial.headers[0].0.as_str()),
+        ("header k must be there", "www-authenticate")
+    );
 }

@@ -1,4 +1,5 @@
-//! One limit as it stands in the configuration. What its algorithm makes of it stands in `algorithm`.
+//! One limit as it stands in the configuration. What its algorithm makes of it stands in
+//! `algorithm`.
 
 use std::fmt::Display;
 
@@ -17,7 +18,8 @@ use crate::{Conditions, Enforcement, Limit, Template};
 
 const AMOUNT_MAX: u64 = 1 << 31;
 
-/// What has no default is an `Option` too: what is missing is then reported together with everything else.
+/// What has no default is an `Option` too: what is missing is then reported together with
+/// everything else.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
@@ -124,8 +126,14 @@ impl Report<'_> {
 }
 
 impl Written {
-    /// The limit that policies answer, with its key template; `None` after a mistake was reported. `item` is what `self` was read from.
-    pub(super) fn check(self, at: &str, item: &Value, mistakes: &mut Mistakes) -> Option<(Limit, Extent)> {
+    /// The limit that policies answer, with its key template; `None` after a mistake was reported.
+    /// `item` is what `self` was read from.
+    pub(super) fn check(
+        self,
+        at: &str,
+        item: &Value,
+        mistakes: &mut Mistakes,
+    ) -> Option<(Limit, Extent)> {
         let mut report = Report { at, item, mistakes, found: false };
         report.needed("name", self.name.as_ref(), "a name, such as `name = \"per-minute\"`");
         if let Some(name) = self.name.as_deref().filter(|name| !is_name(name)) {

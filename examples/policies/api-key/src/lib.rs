@@ -39,10 +39,14 @@ mod tests {
 
     #[test]
     fn a_key_is_counted_before_an_address() {
-        let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#;
+        let config =
+            r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 1, "period": "1s"}]}"#;
         let policy = Instance::<ApiKey>::new(config).unwrap();
         let key = |facts: &[(&str, &str)]| policy.decide(facts).unwrap().limits()[0].key.clone();
-        assert_eq!(key(&[("client-ip", "192.0.2.1"), ("header.x-api-key", "192.0.2.1")]), "key:192.0.2.1");
+        assert_eq!(
+            key(&[("client-ip", "192.0.2.1"), ("header.x-api-key", "192.0.2.1")]),
+            "key:192.0.2.1"
+        );
         assert_eq!(key(&[("client-ip", "192.0.2.1")]), "ip:192.0.2.1");
     }
 }

@@ -8,7 +8,10 @@
 
 use std::fmt::Write as _;
 
-use weir_policy::{Adjustment, Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Outcome, Policy, Refund, ResponseView, Template};
+use weir_policy::{
+    Adjustment, Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Outcome, Policy, Refund,
+    ResponseView, Template,
+};
 
 /// `[policies.NAME.config]`.
 #[derive(Debug, serde::Deserialize)]
@@ -74,7 +77,11 @@ impl Policy for SignIn {
                     mistakes.add(format!("account_limits[{index}].key"), "the key `key`", expected);
                 }
                 if config.limits.names().any(|other| other == name) {
-                    mistakes.add(format!("account_limits[{index}].name"), format_args!("{name:?}"), "a name that no limit in `limits` has");
+                    mistakes.add(
+                        format!("account_limits[{index}].name"),
+                        format_args!("{name:?}"),
+                        "a name that no limit in `limits` has",
+                    );
                 }
             }
         }
@@ -83,7 +90,10 @@ impl Policy for SignIn {
 
     fn manifest(&self) -> Manifest {
         let Config { limits, account, account_limits, .. } = &self.0;
-        let account = account.iter().flat_map(Template::facts).chain(account_limits.iter().flat_map(Limits::facts));
+        let account = account
+            .iter()
+            .flat_map(Template::facts)
+            .chain(account_limits.iter().flat_map(Limits::facts));
         Manifest::reads(["client-ip", "method"]).and(limits.facts()).and(account).pure()
     }
 
@@ -108,9 +118,12 @@ impl Policy for SignIn {
                 Err(denial) => return Ok(Decision::deny(denial)),
             }
         }
-        // What a limit took is what can be given back: `settle` may run in another instance, and is handed this.
+        // What a limit took is what can be given back: `settle` may run in another instance, and is
+        // handed this.
         let mut memo = String::new();
-        for (index, limit) in charged.iter().enumerate().filter(|(_, limit)| limit.refund == Refund::BySettle) {
+        for (index, limit) in
+            charged.iter().enumerate().filter(|(_, limit)| limit.refund == Refund::BySettle)
+        {
             let on_success = if index < by_address { KEEP } else { RESET };
             // Writing to a String can't fail.
             let _ = writeln!(memo, "{} {} {on_success}", limit.name, limit.cost);
@@ -126,8 +139,13 @@ impl Policy for SignIn {
         let succeeded = self.0.succeeded.contains(&response.status);
         let adjustment = |line: &str| {
             let mut parts = line.split(' ');
-            let (name, cost, on_success) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
-            Some(if succeeded && on_success == RESET { Adjustment::reset(name) } else { Adjustment::give_back(name, cost) })
+            let (name, cost, on_success) =
+                (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
+            Some(if succeeded && on_success == RESET {
+                Adjustment::reset(name)
+            } else {
+                Adjustment::give_back(name, cost)
+            })
         };
         Ok(memo.lines().filter_map(adjustment).collect())
     }
@@ -150,13 +168,19 @@ mod tests {
         "account_limits": [{"name": "account", "algorithm": "fixed_window", "quota": 5, "period": "15m", "refund": "by_settle"}]}"#;
 
     /// An attempt at the account `alice`.
-    const ATTEMPT: [(&str, &str); 3] = [("client-ip", "192.0.2.1"), ("method", "POST"), ("path.user", "alice")];
+    const ATTEMPT: [(&str, &str); 3] =
+        [("client-ip", "192.0.2.1"), ("method", "POST"), ("path.user", "alice")];
 
     fn settled(facts: &[(&str, &str)], status: u16, outcome: Outcome) -> Vec<(String, Change)> {
         let policy = Instance::<SignIn>::new(CONFIG).unwrap();
         let memo = policy.decide(facts).unwrap().settle_with.unwrap();
         let view = ResponseView { outcome, status, facts: Vec::new(), limits: Vec::new() };
-        let mut words: Vec<_> = policy.settle(&memo, &view).unwrap().into_iter().map(|word| (word.limit, word.change)).collect();
+        let mut words: Vec<_> = policy
+            .settle(&memo, &view)
+            .unwrap()
+            .into_iter()
+            .map(|word| (word.limit, word.change))
+            .collect();
         words.sort_by(|one, other| one.0.cmp(&other.0));
         words
     }
@@ -167,18 +191,34 @@ mod tests {
         assert!(settled(&ATTEMPT, 200, Outcome::ClientGone).is_empty());
         for status in [304, 404, 502] {
             let words = settled(&ATTEMPT, status, Outcome::Completed);
-            assert_eq!(words, [("account".to_owned(), Change::Units(-1)), ("address".to_owned(), Change::Units(-2))], "{status}");
+            assert_eq!(
+                words,
+                [
+                    ("account".to_owned(), Change::Units(-1)),
+                    ("address".to_owned(), Change::Units(-2))
+                ],
+                "{status}"
+            );
         }
     }
 
     #[test]
     fn a_success_resets_the_accounts_counter_and_never_the_addresss() {
         let words = settled(&ATTEMPT, 200, Outcome::Completed);
-        assert_eq!(words, [("account".to_owned(), Change::Reset), ("address".to_owned(), Change::Units(-2))]);
+        assert_eq!(
+            words,
+            [("account".to_owned(), Change::Reset), ("address".to_owned(), Change::Units(-2))]
+        );
         // Without an account nothing is reset.
-        assert_eq!(settled(&ATTEMPT[..2], 200, Outcome::Completed), [("address".to_owned(), Change::Units(-2))]);
+        assert_eq!(
+            settled(&ATTEMPT[..2], 200, Outcome::Completed),
+            [("address".to_owned(), Change::Units(-2))]
+        );
         let two = [&ATTEMPT[..], &[("path.user", "bob")]].concat();
-        assert_eq!(settled(&two, 200, Outcome::Completed), [("address".to_owned(), Change::Units(-2))]);
+        assert_eq!(
+            settled(&two, 200, Outcome::Completed),
+            [("address".to_owned(), Change::Units(-2))]
+        );
     }
 
     #[test]
@@ -191,8 +231,14 @@ mod tests {
             (CONFIG.replacen('{', r#"{"methods": ["PUT"],"#, 1), "POST", false),
         ] {
             let policy = Instance::<SignIn>::new(&config).unwrap();
-            let decision = policy.decide(&[("client-ip", "192.0.2.1"), ("method", method), ("path.user", "alice")]).unwrap();
-            assert_eq!((decision.verdict != Verdict::Bypass, decision.settle_with.is_some()), (counted, counted), "{method}");
+            let decision = policy
+                .decide(&[("client-ip", "192.0.2.1"), ("method", method), ("path.user", "alice")])
+                .unwrap();
+            assert_eq!(
+                (decision.verdict != Verdict::Bypass, decision.settle_with.is_some()),
+                (counted, counted),
+                "{method}"
+            );
         }
     }
 
@@ -200,22 +246,42 @@ mod tests {
     fn an_account_is_counted_for_each_address_and_an_ipv6_client_is_its_network() {
         let policy = Instance::<SignIn>::new(CONFIG).unwrap();
         let keys = |address: &str, user: &str| {
-            let decision = policy.decide(&[("client-ip", address), ("method", "POST"), ("path.user", user)]).unwrap();
+            let decision = policy
+                .decide(&[("client-ip", address), ("method", "POST"), ("path.user", user)])
+                .unwrap();
             decision.limits().iter().map(|limit| limit.key.clone()).collect::<Vec<_>>()
         };
         assert_eq!(keys("192.0.2.1", "alice"), ["192.0.2.1", "192.0.2.1", "192.0.2.1 alice"]);
-        assert_eq!(keys("2001:db8::1", "bob"), ["2001:db8::/64", "2001:db8::/64", "2001:db8::/64 bob"]);
+        assert_eq!(
+            keys("2001:db8::1", "bob"),
+            ["2001:db8::/64", "2001:db8::/64", "2001:db8::/64 bob"]
+        );
     }
 
     #[test]
     fn what_could_be_walked_round_is_a_mistake() {
         for (from, to, path, part) in [
             (r#""account": "{path.user}","#, "", "", "one of `account` and `account_limits`"),
-            (r#""name": "account""#, r#""name": "account", "key": "{client_ip}""#, "account_limits[0].key", "what a success may reset"),
-            (r#""name": "account""#, r#""name": "all""#, "account_limits[0].name", "no limit in `limits` has"),
+            (
+                r#""name": "account""#,
+                r#""name": "account", "key": "{client_ip}""#,
+                "account_limits[0].key",
+                "what a success may reset",
+            ),
+            (
+                r#""name": "account""#,
+                r#""name": "all""#,
+                "account_limits[0].name",
+                "no limit in `limits` has",
+            ),
         ] {
             let mistakes = Instance::<SignIn>::new(&CONFIG.replace(from, to)).unwrap_err();
-            assert!(mistakes.len() == 1 && mistakes[0].path == path && mistakes[0].message.contains(part), "{mistakes:?}");
+            assert!(
+                mistakes.len() == 1
+                    && mistakes[0].path == path
+                    && mistakes[0].message.contains(part),
+                "{mistakes:?}"
+            );
         }
     }
 }

@@ -1,11 +1,12 @@
-//! A policy that behaves until the fact `query` tells it how to fail, in the ways that real ones do.
+//! A policy that behaves until the fact `query` tells it how to fail, in the ways that real ones
+//! do.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use weir_policy::{
-    Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Manifest, Mistakes, Policy, Quota, ResponseView, log,
-    now_ms,
+    Adjustment, Algorithm, Calendar, Change, Decision, Denial, Facts, Level, Limit, Manifest,
+    Mistakes, Policy, Quota, ResponseView, log, now_ms,
 };
 
 /// What the manifest says, so that a test can write any.
@@ -37,7 +38,9 @@ impl Policy for Misbehaving {
     }
 
     fn manifest(&self) -> Manifest {
-        let manifest = Manifest::reads(["query"]).and(self.facts.clone()).and_of_response(self.response_facts.clone());
+        let manifest = Manifest::reads(["query"])
+            .and(self.facts.clone())
+            .and_of_response(self.response_facts.clone());
         if self.pure { manifest.pure() } else { manifest }
     }
 
@@ -57,10 +60,16 @@ impl Policy for Misbehaving {
             ),
             "bypass" => Decision::bypass(),
             "no-limits" => Decision::check([]),
-            "deny" => Decision::deny(Denial::new(403, "not you").retry_after(Duration::from_secs(5)).header("x-why", "because")),
-            "decorated" => {
-                one("a", "k").upstream_header("X-Plan", "gold").response_header("x-plan", "gold").label("plan", "gold").settle_with("memo")
-            }
+            "deny" => Decision::deny(
+                Denial::new(403, "not you")
+                    .retry_after(Duration::from_secs(5))
+                    .header("x-why", "because"),
+            ),
+            "decorated" => one("a", "k")
+                .upstream_header("X-Plan", "gold")
+                .response_header("x-plan", "gold")
+                .label("plan", "gold")
+                .settle_with("memo"),
             "trailer" => {
                 let day = Algorithm::fixed_window(100, Duration::from_secs(86_400));
                 Decision::check([Limit::new("a", "k", day)]).settle_with("trailer")
@@ -77,7 +86,9 @@ impl Policy for Misbehaving {
             "panic" => panics(),
             "error" => return Err("I would rather not".repeat(100)),
             "log" => {
-                (0..1_000).for_each(|line| log(Level::Info, &format!("line {line}\n{}", "x".repeat(5_000))));
+                (0..1_000).for_each(|line| {
+                    log(Level::Info, &format!("line {line}\n{}", "x".repeat(5_000)))
+                });
                 one("a", "k")
             }
             "big-key" => one("a", &"k".repeat(8 << 20)),
@@ -88,10 +99,18 @@ impl Policy for Misbehaving {
             "million-limits" => Decision::check((0..100_000).map(|_| limit("a", "k"))),
             "no-zone" => {
                 let zone = "Europe/Atlantis".to_owned();
-                let quota = Quota { amount: 1, calendar: Calendar::Day, time_zone: zone, anchor_day: 1, conditional: true };
+                let quota = Quota {
+                    amount: 1,
+                    calendar: Calendar::Day,
+                    time_zone: zone,
+                    anchor_day: 1,
+                    conditional: true,
+                };
                 Decision::check([Limit::new("a", "k", Algorithm::Quota(quota))])
             }
-            "period-0" => Decision::check([Limit::new("a", "k", Algorithm::fixed_window(1, Duration::ZERO))]),
+            "period-0" => {
+                Decision::check([Limit::new("a", "k", Algorithm::fixed_window(1, Duration::ZERO))])
+            }
             "cost" => Decision::check([limit("a", "k").cost(u64::MAX)]),
             "status-200" => Decision::deny(Denial::new(200, "")),
             "framing" => one("a", "k").upstream_header("Transfer-Encoding", "chunked"),
@@ -99,7 +118,9 @@ impl Policy for Misbehaving {
             "smuggle" => one("a", "k").upstream_header("x-a", "b\r\nx-c: d"),
             "header-name" => one("a", "k").response_header("x a", "b"),
             "wide-value" => one("a", "k").response_header("x-a", "\u{20ac}"),
-            "33-headers" => (0..33).fold(one("a", "k"), |decision, index| decision.upstream_header(format!("x-{index}"), "v")),
+            "33-headers" => (0..33).fold(one("a", "k"), |decision, index| {
+                decision.upstream_header(format!("x-{index}"), "v")
+            }),
             "memo" => one("a", "k").settle_with("m".repeat(5_000)),
             "label" => one("a", "k").label("a b", "c"),
             other => return Err(format!("unknown: {other}")),
@@ -107,7 +128,8 @@ impl Policy for Misbehaving {
     }
 
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
-        let limit = response.limits.first().map_or_else(|| "a".to_owned(), |limit| limit.name.clone());
+        let limit =
+            response.limits.first().map_or_else(|| "a".to_owned(), |limit| limit.name.clone());
         match memo {
             "loop" => loop {
                 black_box(());
@@ -116,12 +138,17 @@ impl Policy for Misbehaving {
             "many" => Ok((0..17).map(|_| Adjustment::charge(limit.clone(), 1)).collect()),
             // What the reply's end says that it cost.
             "trailer" => {
-                let cost = response.facts.iter().find(|(name, _)| name == "trailer.x-cost").and_then(|(_, cost)| cost.parse().ok());
+                let cost = response
+                    .facts
+                    .iter()
+                    .find(|(name, _)| name == "trailer.x-cost")
+                    .and_then(|(_, cost)| cost.parse().ok());
                 Ok(cost.map(|units| Adjustment::charge(limit, units)).into_iter().collect())
             }
             "reset" => Ok(vec![Adjustment::reset(limit)]),
             _ => {
-                let units = i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0);
+                let units =
+                    i64::from(response.status) - 200 + i64::try_from(memo.len()).unwrap_or(0);
                 Ok(vec![Adjustment { limit, change: Change::Units(units) }])
             }
         }
@@ -158,7 +185,8 @@ fn deep(level: u64) -> u64 {
 
 fn panics() -> Decision {
     let nothing: &[u64] = black_box(&[]);
-    Decision::check([limit(&nothing.iter().map(|_| 'a').collect::<String>(), "k").cost(1 / black_box(nothing.len() as u64))])
+    Decision::check([limit(&nothing.iter().map(|_| 'a').collect::<String>(), "k")
+        .cost(1 / black_box(nothing.len() as u64))])
 }
 
 weir_policy::export!(Misbehaving);
