@@ -17,6 +17,7 @@ mod reader;
 mod routes;
 mod scripts;
 mod server;
+pub mod setting;
 mod source;
 mod store;
 #[cfg(test)]

@@ -329,7 +329,8 @@ pub(super) fn admin(
     let token = files::secret(&mut table, "token_file", "token_env")
         .map(|secret| admin::Token::new(secret.0));
     table.finish();
-    let settings = |address| Some(admin::Settings { address, hosts, token });
+    let settings =
+        |address| Some(admin::Settings { hosts, token, ..admin::Settings::plain(address) });
     let Some(item) = item else { return settings(ADMIN_DEFAULT) };
     if item.value.as_str() == Some("off") {
         return None;

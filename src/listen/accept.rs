@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::access::Access as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
@@ -14,9 +14,9 @@ use super::connection::Connection;
 use super::failure::Failures;
 use super::places::{Connections, NoPlace, Place};
 use super::pulse::Pulse;
-use super::{ConnectionSettings, Drain, Handler, Listener, Security};
+use super::{ConfigSource, ConnectionSettings, Drain, Handler, Listener};
 use crate::clock::{self, Seldom};
-use crate::telemetry::{Counter, Metrics, names};
+use crate::telemetry::{Counter, CounterSet, Metrics, labels, names};
 use crate::wire;
 
 /// The first wait after an error that hits every accept, and the longest: each further one is twice
@@ -29,11 +29,11 @@ const ROOM: Duration = Duration::from_millis(20);
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
     handler: H,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
+    config: ConfigSource,
     drain: Drain,
     metrics: Metrics,
 ) {
-    let mut acceptor = Acceptor::new(handler, listener.security, settings, &drain, &metrics);
+    let mut acceptor = Acceptor::new(handler, listener.index, config, &drain, &metrics);
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
             let abandon = AbandonOnDrop(acceptor.connections.clone());
@@ -63,19 +63,39 @@ impl Drop for AbandonOnDrop {
     }
 }
 
+labels! {
+    /// Why a connection was closed at once: a metric's label.
+    enum Refused {
+        /// There are as many connections as there may be.
+        Limit = "limit",
+        /// Its address has as many connections as it may have.
+        Address = "address",
+        /// It could not be accepted.
+        Accept = "accept",
+    }
+}
+
+labels! {
+    /// Why an idle connection was closed: a metric's label.
+    enum Reclaimed {
+        /// For a new connection, as there may not be more.
+        Limit = "limit",
+        /// For its file descriptor.
+        Descriptors = "descriptors",
+    }
+}
+
 struct Acceptor<H> {
     handler: H,
-    security: Security,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
+    /// Of the listener.
+    index: usize,
+    config: ConfigSource,
     connections: Connections,
     accepted: Counter,
-    refused_limit: Counter,
-    refused_address: Counter,
-    reclaimed_limit: Counter,
-    reclaimed_descriptors: Counter,
+    refused: CounterSet<Refused>,
+    reclaimed: CounterSet<Reclaimed>,
     /// Lines about an address with too many connections.
     told: Seldom,
-    refused_accept: Counter,
     failed: Arc<Failures>,
     /// Errors in a row that hit every accept.
     failures: u32,
@@ -84,24 +104,21 @@ struct Acceptor<H> {
 impl<H: Handler> Acceptor<H> {
     fn new(
         handler: H,
-        security: Security,
-        settings: Arc<ArcSwap<ConnectionSettings>>,
+        index: usize,
+        config: ConfigSource,
         drain: &Drain,
         metrics: &Metrics,
     ) -> Self {
-        let places = drain.places_under(&settings);
+        let places = drain.places_under(&config);
         Self {
             handler,
-            security,
-            settings,
+            index,
+            config,
             connections: Connections::new(&places, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
-            refused_limit: metrics.counter(names::CONNECTIONS_REFUSED, &["limit"]),
-            refused_address: metrics.counter(names::CONNECTIONS_REFUSED, &["address"]),
-            reclaimed_limit: metrics.counter(names::CONNECTIONS_RECLAIMED, &["limit"]),
-            reclaimed_descriptors: metrics.counter(names::CONNECTIONS_RECLAIMED, &["descriptors"]),
+            refused: metrics.counters(names::CONNECTIONS_REFUSED, &[]),
+            reclaimed: metrics.counters(names::CONNECTIONS_RECLAIMED, &[]),
             told: Seldom::default(),
-            refused_accept: metrics.counter(names::CONNECTIONS_REFUSED, &["accept"]),
             failed: Arc::new(Failures::new(metrics)),
             failures: 0,
         }
@@ -135,9 +152,10 @@ impl<H: Handler> Acceptor<H> {
     /// Counts and logs a failed accept, and says how long to wait before the next. Where
     /// descriptors have run out, idle connections are closed.
     fn failed(&mut self, error: &io::Error) -> Option<Duration> {
-        self.refused_accept.inc();
+        self.refused.inc(Refused::Accept);
         if wire::is_out_of_descriptors(error) {
-            self.reclaimed_descriptors.add(self.connections.places().reclaim() as u64);
+            let reclaimed = self.connections.places().reclaim() as u64;
+            self.reclaimed.add(Reclaimed::Descriptors, reclaimed);
         }
         let wait = after_accept_error(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
@@ -168,13 +186,16 @@ impl<H: Handler> Acceptor<H> {
 
     async fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
-        let settings = self.settings.load_full();
+        let (settings, tls) = {
+            let config = self.config.load();
+            (Arc::clone(&config.settings), config.tls_of(self.index))
+        };
         let pulse = Arc::<Pulse>::default();
         let place = match self.place(&pulse, address, &settings).await {
             Ok(place) => place,
-            Err(NoPlace::Full { .. }) => return self.refused_limit.inc(),
+            Err(NoPlace::Full { .. }) => return self.refused.inc(Refused::Limit),
             Err(NoPlace::Address) => {
-                self.refused_address.inc();
+                self.refused.inc(Refused::Address);
                 if let Some(held_back) = self.told.due() {
                     let bound = settings.connections_per_address_max;
                     tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
@@ -188,7 +209,7 @@ impl<H: Handler> Acceptor<H> {
         let (handler, place) = (self.handler.clone(), Arc::new(place));
         let connection =
             Connection { handler, address, pulse, place: Arc::clone(&place), settings };
-        let (tls, failed) = (self.security.now(), Arc::clone(&self.failed));
+        let failed = Arc::clone(&self.failed);
         tokio::spawn(async move {
             // To the end of the task, so that whoever waits for it finds all said and counted.
             let _place = place;
@@ -213,7 +234,7 @@ impl<H: Handler> Acceptor<H> {
             // Before the look, so that what closes meanwhile is not missed.
             let freed = self.connections.places().freed();
             let entered = self.connections.enter(pulse, address.ip(), settings, &mut reclaimed);
-            self.reclaimed_limit.add(reclaimed as u64);
+            self.reclaimed.add(Reclaimed::Limit, reclaimed as u64);
             match entered {
                 Err(NoPlace::Full { reclaimed }) if reclaimed > 0 => {}
                 entered => return entered,

@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::access::DynAccess;
 use tokio::sync::watch;
 
-use super::ConnectionSettings;
 use super::places::Places;
+use super::{ConfigSource, ListenConfig};
 
 /// Stops the accepting and waits for what is under way.
 #[derive(Clone, Debug, Default)]
@@ -28,11 +28,11 @@ enum Stage {
     Over,
 }
 
-/// Listeners with the same settings count together; the admin's, with its own, is not shut out by a
-/// full house.
+/// Listeners that share their configuration count together. The admin listener has its own, and is
+/// not shut out when all other places are taken.
 #[derive(Debug)]
 struct Count {
-    settings: Weak<ArcSwap<ConnectionSettings>>,
+    config: Weak<dyn DynAccess<ListenConfig> + Send + Sync>,
     places: Arc<Places>,
 }
 
@@ -82,17 +82,16 @@ impl Drain {
         let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 
-    /// The places for connections under `settings`.
-    pub(super) fn places_under(&self, settings: &Arc<ArcSwap<ConnectionSettings>>) -> Arc<Places> {
+    /// The places for connections under `config`.
+    pub(super) fn places_under(&self, config: &ConfigSource) -> Arc<Places> {
         let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.retain(|count| count.settings.strong_count() > 0);
-        if let Some(count) =
-            counts.iter().find(|count| std::ptr::eq(count.settings.as_ptr(), Arc::as_ptr(settings)))
-        {
+        counts.retain(|count| count.config.strong_count() > 0);
+        let same = |count: &&Count| std::ptr::addr_eq(count.config.as_ptr(), Arc::as_ptr(config));
+        if let Some(count) = counts.iter().find(same) {
             return Arc::clone(&count.places);
         }
         let places = Arc::<Places>::default();
-        counts.push(Count { settings: Arc::downgrade(settings), places: Arc::clone(&places) });
+        counts.push(Count { config: Arc::downgrade(config), places: Arc::clone(&places) });
         places
     }
 }

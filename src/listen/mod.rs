@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::access;
 use http::StatusCode;
 use ipnet::IpNet;
 
@@ -43,7 +43,7 @@ mod tunnel;
 mod upload;
 
 pub use drain::Drain;
-pub use tls::{Security, Tls};
+pub use tls::Tls;
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +140,27 @@ impl ConnectionSettings {
     }
 }
 
+/// What new connections are served with, over all listeners that share it. Read once for each
+/// connection, so that a reload is seen whole.
+#[derive(Clone, Debug, Default)]
+pub struct ListenConfig {
+    /// For connections of all listeners.
+    pub settings: Arc<ConnectionSettings>,
+    /// Of each listener, by its index; plain where there is none.
+    pub tls: Vec<Option<Arc<Tls>>>,
+}
+
+/// Where listeners find the configuration of their next connection. Listeners that share a source
+/// count their connections together.
+pub type ConfigSource = Arc<dyn access::DynAccess<ListenConfig> + Send + Sync>;
+
+impl From<ConnectionSettings> for ListenConfig {
+    /// Without TLS.
+    fn from(settings: ConnectionSettings) -> Self {
+        Self { settings: Arc::new(settings), tls: Vec::new() }
+    }
+}
+
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -194,7 +215,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    security: Security,
+    /// Which of the configuration's TLS settings apply.
+    index: usize,
 }
 
 impl Listener {
@@ -213,13 +235,14 @@ impl Listener {
     pub fn from_std(socket: TcpListener) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, security: Security::default() })
+        Ok(Self { socket, address, index: 0 })
     }
 
-    /// Speaks TLS as `security` says, from connection to connection.
+    /// Makes it listener number `index`, counted from 0: it speaks TLS as [`ListenConfig::tls`] says
+    /// there.
     #[must_use]
-    pub fn secured(self, security: &Security) -> Self {
-        Self { security: security.clone(), ..self }
+    pub fn numbered(self, index: usize) -> Self {
+        Self { index, ..self }
     }
 
     /// Where it is bound.
@@ -234,10 +257,10 @@ impl Listener {
     pub async fn serve<H: Handler>(
         self,
         handler: H,
-        settings: Arc<ArcSwap<ConnectionSettings>>,
+        config: ConfigSource,
         drain: Drain,
         metrics: Metrics,
     ) {
-        accept::serve(self, handler, settings, drain, metrics).await;
+        accept::serve(self, handler, config, drain, metrics).await;
     }
 }

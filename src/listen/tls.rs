@@ -5,11 +5,9 @@
 //! as the settings do.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
@@ -20,7 +18,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use super::{ClientCertificates, Settings};
+use super::{ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
 use crate::telemetry::Mistake;
 use crate::wire::{self, Identity};
@@ -39,31 +37,10 @@ pub struct Tls {
     doubts: Vec<Mistake>,
 }
 
-/// A listener's TLS of now, or none: swapped on reload, so that new connections see new
-/// certificates while its sockets and the open connections stay as they are. Clones share it.
-#[derive(Clone, Default)]
-pub struct Security(Arc<ArcSwapOption<Tls>>);
-
-impl Security {
-    /// Begins with `tls`; plain without.
-    #[must_use]
-    pub fn new(tls: Option<Arc<Tls>>) -> Self {
-        Self(Arc::new(ArcSwapOption::new(tls)))
-    }
-
-    /// From now on, new connections see `tls`.
-    pub fn swap(&self, tls: Option<Arc<Tls>>) {
-        self.0.store(tls);
-    }
-
-    pub(super) fn now(&self) -> Option<Arc<ServerConfig>> {
-        self.0.load().as_ref().map(|tls| Arc::clone(&tls.config))
-    }
-}
-
-impl fmt::Debug for Security {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Security").field("secured", &self.0.load().is_some()).finish()
+impl ListenConfig {
+    /// The TLS of listener number `index`; none for a plain one.
+    pub(super) fn tls_of(&self, index: usize) -> Option<Arc<ServerConfig>> {
+        self.tls.get(index)?.as_ref().map(|tls| Arc::clone(&tls.config))
     }
 }
 

@@ -14,7 +14,7 @@ use super::workers::Token;
 use super::written;
 use super::{Module, Policy, Settings, Spare};
 use crate::clock::{Seldom, thread_cpu};
-use crate::telemetry::{Counter, Metrics, Mistake, names};
+use crate::telemetry::{Label as _, Metrics, Mistake, names};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
@@ -35,17 +35,16 @@ pub(super) fn policy(
     settings: &Settings,
     metrics: &Metrics,
 ) -> Result<Policy, Vec<Mistake>> {
-    let at = |key: &str| format!("policies.{}.{key}", settings.name);
     let (source, bytes) = source(settings).map_err(|mistake| vec![mistake])?;
     if settings.memory_bytes > MEMORY_BYTES_MAX {
         let found = format!("{} bytes", settings.memory_bytes);
         return Err(vec![Mistake::new(
-            at("memory"),
+            "memory",
             found,
             format!("at most {MEMORY_BYTES_MAX} bytes"),
         )]);
     }
-    let unfit = |(found, expected): (String, String)| Mistake::new(at(source), found, expected);
+    let unfit = |(found, expected): (String, String)| Mistake::new(source, found, expected);
     let pre = component::load(runtime.engine(), runtime.linker(), bytes)
         .map_err(|mistake| vec![unfit(mistake)])?;
     let bounds = Bounds {
@@ -55,13 +54,13 @@ pub(super) fn policy(
         ticker: Arc::clone(runtime.ticker()),
         log: Arc::new(Seldom::at_most(LOG_LINES_PER_SECOND_MAX)),
     };
-    let unknown = written::unknown(&at("config"), &settings.config_json, &settings.scripts);
+    let unknown = written::unknown("config", &settings.config_json, &settings.scripts);
     let started = thread_cpu();
     let (instance, manifest) =
         Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
             // What both found wrong is told once.
             Unready::Refused(mistakes) => {
-                let refused = refused(&at("config"), &mistakes);
+                let refused = refused("config", &mistakes);
                 let more = unknown
                     .iter()
                     .filter(|ours| !refused.iter().any(|theirs| theirs.setting == ours.setting))
@@ -75,11 +74,7 @@ pub(super) fn policy(
                     failure.cause.label(),
                     failure.message
                 );
-                vec![Mistake::new(
-                    at(setting),
-                    found,
-                    "one that starts and answers within its bounds",
-                )]
+                vec![Mistake::new(setting, found, "one that starts and answers within its bounds")]
             }
         })?;
     if !unknown.is_empty() {
@@ -107,7 +102,7 @@ pub(super) fn policy(
         remembers: manifest.pure && !settings.isolated,
         request_facts,
         response_facts,
-        errors: counters(metrics, &settings.name),
+        errors: metrics.counters(names::POLICY_ERRORS, &[&settings.name]),
         spare: Mutex::new(Spare {
             instances: if slow { vec![instance] } else { Vec::new() },
             slow,
@@ -128,11 +123,7 @@ fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
                     .map(|nearest| format!("; the nearest is `{nearest}`"))
                     .unwrap_or_default();
                 let expected = format!("one of `{}`{nearest}", NAMES.join("`, `"));
-                Err(Mistake::new(
-                    format!("policies.{}.use", settings.name),
-                    format!("`{}`", one_line(name)),
-                    expected,
-                ))
+                Err(Mistake::new("use", format!("`{}`", one_line(name)), expected))
             }
         },
     }
@@ -162,11 +153,4 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
         if in_key { mistake.in_key() } else { mistake }
     };
     mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
-}
-
-fn counters(metrics: &Metrics, policy: &str) -> Box<[Counter]> {
-    Cause::ALL
-        .iter()
-        .map(|cause| metrics.counter(names::POLICY_ERRORS, &[policy, cause.label()]))
-        .collect()
 }

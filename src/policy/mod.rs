@@ -26,7 +26,7 @@ use std::time::Duration;
 use wasmtime::component::InstancePre;
 
 use crate::plan::{Adjustment, Plan, Slot};
-use crate::telemetry::{Counter, Metrics, Mistake};
+use crate::telemetry::{CounterSet, Metrics, Mistake};
 use error::Failure;
 use instance::{Bounds, Instance, State, Unready};
 use workers::Token;
@@ -61,7 +61,7 @@ impl Settings {
     /// What the configuration may say and was probably not meant, each at its setting.
     #[must_use]
     pub fn doubts(&self) -> Vec<Mistake> {
-        written::doubtful(&format!("policies.{}.config", self.name), &self.config_json)
+        written::doubtful("config", &self.config_json)
     }
 
     /// The limits that the configuration lists, as far as they are written as the SDK reads them.
@@ -98,8 +98,7 @@ pub struct Policy {
     remembers: bool,
     request_facts: Vec<FactName>,
     response_facts: Vec<String>,
-    /// By cause.
-    errors: Box<[Counter]>,
+    errors: CounterSet<Cause>,
     spare: Mutex<Spare>,
 }
 
@@ -186,9 +185,8 @@ impl Policy {
     /// Compiles, instantiates and configures a guest; off the request path.
     ///
     /// # Errors
-    /// All mistakes found: in the module (setting `policies.NAME.wasm` or `.use`), or in its
-    /// configuration as the guest's `configure` reports them (setting
-    /// `policies.NAME.config.limits[0].quota`).
+    /// All mistakes found: in the module (setting `wasm` or `use`), or in its configuration as the
+    /// guest's `configure` reports them (setting `config.limits[0].quota`).
     pub fn build(
         runtime: &Arc<Runtime>,
         settings: &Settings,
@@ -341,9 +339,7 @@ impl Policy {
 
     #[cold]
     fn failed(&self, failure: Failure) -> PolicyError {
-        if let Some(counter) = self.errors.get(failure.cause as usize) {
-            counter.inc();
-        }
+        self.errors.inc(failure.cause);
         PolicyError {
             policy: self.bounds.policy.to_string(),
             cause: failure.cause,

@@ -56,7 +56,7 @@ impl Runtime {
             tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
             Self::of(&sparing()).map_err(|error| {
                 let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
-                Mistake::new("policies", format!("{error:#}"), expected)
+                Mistake::new("", format!("{error:#}"), expected)
             })
         })
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::json;
 use super::visit::Visit;
 use crate::plan::Enforcement;
-use crate::telemetry::{self, Access};
+use crate::telemetry::{self, Access, Label as _};
 
 /// Bytes of a path in a line, at most.
 const PATH_BYTES_MAX: usize = 2_048;

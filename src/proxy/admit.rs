@@ -49,7 +49,7 @@ pub(super) fn admit(
         let decided = clock::monotonic()
             .saturating_duration_since(visit.started)
             .saturating_sub(visit.delayed());
-        visit.tail.tally.metrics().decision_seconds().observe(decided);
+        visit.tail.tally.decision_seconds().observe(decided);
         admitted
     }
 }

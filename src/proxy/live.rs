@@ -1,52 +1,54 @@
-//! The house that serves now, and each worker's own hold on it. Knows nothing of what a house does.
+//! The snapshot that serves now, and each worker's own reference to it. Knows nothing of what a
+//! snapshot does.
 //!
-//! A request keeps the house it began with until its headers are out. If all workers counted those
-//! holds on one `Arc`, its cache line would travel between cores on every request; so each worker
-//! holds the house once and counts its requests on an `Arc` of its own. A worker looks for a new
-//! house at each request: an idle one keeps the old house, at most one, until its next.
+//! A request keeps the snapshot it began with until its headers are out. If all workers counted
+//! those references on one `Arc`, its cache line would travel between cores on every request. So
+//! each worker holds the snapshot once and counts its requests on an `Arc` of its own. A worker looks
+//! for a new snapshot at each request: an idle one keeps the old snapshot, at most one, until then.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::access::{self, Access as _};
 
 use super::house::{House, Tail};
 
-/// Each house that is put into any [`Live`] gets the next number.
+/// Each snapshot of any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static KEPT: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
 }
 
-/// The house that serves now. Swapped on reload; a request keeps the one it began with until its
+/// The snapshot that serves now. Replaced on reload; a request keeps the one it began with until its
 /// headers are out.
 pub struct Live {
-    house: ArcSwap<House>,
-    /// Changes with the house. Only read on the hot path, so its cache line is shared without a
-    /// fight.
+    source: SnapshotSource,
+    /// Changes with the snapshot. The hot path only reads it, so its cache line stays shared.
     stamp: AtomicU64,
     /// The grace of a shutdown is over.
     cut: Arc<AtomicBool>,
 }
 
-/// One worker's hold on a house: counted by this worker's requests alone.
+/// Where the snapshot of now is found: it is replaced together with whatever else a reload changes.
+pub type SnapshotSource = Arc<dyn access::DynAccess<Arc<House>> + Send + Sync>;
+
+/// One worker's reference to a snapshot, counted by this worker's requests alone.
 pub(super) struct Local {
     stamp: u64,
     house: Arc<House>,
-    /// What streams keep of each route when the house is gone, in the order of the routes.
+    /// What streams keep of each route when the snapshot is gone, in the order of the routes.
     tails: Vec<Arc<Tail>>,
     nowhere: Arc<Tail>,
 }
 
 impl Live {
-    /// Begins with `house`.
+    /// Serves the snapshot of `source`.
     #[must_use]
-    pub fn new(house: House) -> Arc<Self> {
-        let (house, stamp) = (ArcSwap::from_pointee(house), AtomicU64::new(next_stamp()));
-        Arc::new(Self { house, stamp, cut: Arc::default() })
+    pub fn new(source: SnapshotSource) -> Arc<Self> {
+        Arc::new(Self { source, stamp: AtomicU64::new(next_stamp()), cut: Arc::default() })
     }
 
     /// From now on, a request that ends before its reply does is cut by the shutdown and not given
@@ -55,25 +57,24 @@ impl Live {
         self.cut.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, new requests see `house`.
-    pub fn swap(&self, house: House) {
-        self.house.store(Arc::new(house));
-        // After the house: whoever sees the new stamp finds the new house, or a newer one.
+    /// The source has a new snapshot: from now on, new requests see it.
+    pub fn renew(&self) {
+        // After the snapshot: a worker that sees the new stamp finds the new snapshot, or a newer one.
         self.stamp.store(next_stamp(), Ordering::Release);
     }
 
-    /// This worker's hold on the house of now.
+    /// This worker's reference to the snapshot of now.
     pub(super) fn load(&self) -> Arc<Local> {
         let stamp = self.stamp.load(Ordering::Acquire);
         let kept = KEPT
             .with_borrow(|kept| kept.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone));
-        kept.unwrap_or_else(|| self.renew(stamp))
+        kept.unwrap_or_else(|| self.reload(stamp))
     }
 
     #[cold]
-    fn renew(&self, stamp: u64) -> Arc<Local> {
-        let local = Arc::new(Local::new(stamp, self.house.load_full(), &self.cut));
-        // The old one is dropped outside the borrow: what a house owns may be anything.
+    fn reload(&self, stamp: u64) -> Arc<Local> {
+        let local = Arc::new(Local::new(stamp, Arc::clone(&*self.source.load()), &self.cut));
+        // The old one is dropped outside the borrow: a snapshot may own anything.
         let old = KEPT.with_borrow_mut(|kept| kept.replace(Arc::clone(&local)));
         drop(old);
         local

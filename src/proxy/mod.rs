@@ -66,7 +66,7 @@ use trie::Match;
 use visit::{Timeout, Visit};
 
 pub use house::House;
-pub use live::Live;
+pub use live::{Live, SnapshotSource};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight,
     RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, SecretField, Settings, Target,

@@ -18,7 +18,7 @@ use super::hop::Text;
 use super::settings;
 use super::visit::Visit;
 use crate::clock;
-use crate::telemetry::{Gauge, Mistake, names};
+use crate::telemetry::{Gauge, Label as _, Mistake, labels, names};
 use crate::wire::{self, Alarm, Body, Charge, Fields, Known, Request, Response, Stream};
 
 /// Bytes on their way, for each direction of each tunnel.
@@ -153,27 +153,17 @@ impl Drop for Tunnel {
     }
 }
 
-/// How a tunnel ended: a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Both sides closed.
-    Closed,
-    /// Nothing was said in either direction for too long.
-    Idle,
-    /// The client's connection failed, or was cut at the end of a shutdown.
-    Client,
-    /// The upstream's did.
-    Upstream,
-}
-
-impl End {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Idle => "idle",
-            Self::Client => "client",
-            Self::Upstream => "upstream",
-        }
+labels! {
+    /// How a tunnel ended: a metric's label.
+    pub(super) enum End {
+        /// Both sides closed.
+        Closed = "closed",
+        /// Nothing was said in either direction for too long.
+        Idle = "idle",
+        /// The client's connection failed, or was cut at the end of a shutdown.
+        Client = "client",
+        /// The upstream's did.
+        Upstream = "upstream",
     }
 }
 

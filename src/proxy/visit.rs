@@ -27,7 +27,7 @@ use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::telemetry::Access;
+use crate::telemetry::{Access, Label as _};
 use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, End, Fields, Known, OnEnd, Request, Response};
 
@@ -341,7 +341,7 @@ impl Visit {
         settle::settle(self, ending, bytes, took);
         // A tunnel's hours say nothing of how long requests take.
         if self.tunnelled_up.is_none() {
-            self.tail.tally.metrics().request_seconds().observe(took);
+            self.tail.tally.request_seconds().observe(took);
         }
         access::log(self, bytes, took);
     }

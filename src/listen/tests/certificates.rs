@@ -211,11 +211,11 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
     let house = secured_house(settings(), Some(tls(&listener(&[old]))));
     let mut kept = tls::Client::connect(&house, &pki.ca, "api.example").await;
     kept.get("/hello", "hello").await;
-    house.security.swap(Some(tls(&listener(&[new]))));
+    house.secure(Some(tls(&listener(&[new]))));
     assert!(seen(&house, &pki.ca, "api.example").await == new_der);
     kept.get("/hello", "hello").await;
     // Even to plain HTTP: an address is one address.
-    house.security.swap(None);
+    house.secure(None);
     house.connect().await.get("/hello", "hello").await;
     kept.get("/hello", "hello").await;
 }

@@ -116,11 +116,10 @@ impl Handler for Answers {
 struct House {
     address: std::net::SocketAddr,
     answers: Answers,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
+    config: Arc<ArcSwap<ListenConfig>>,
     drain: Drain,
     metrics: Metrics,
     serving: JoinHandle<()>,
-    security: Security,
 }
 
 fn settings() -> ConnectionSettings {
@@ -138,24 +137,31 @@ fn house(settings: ConnectionSettings) -> House {
 
 /// One that speaks TLS, where there is any.
 fn secured_house(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> House {
-    let security = Security::new(tls);
-    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
-        .unwrap()
-        .remove(0)
-        .secured(&security);
+    let listener =
+        Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
-    let (answers, settings) = (Answers::default(), Arc::new(ArcSwap::from_pointee(settings)));
+    let config = ListenConfig { settings: Arc::new(settings), tls: vec![tls] };
+    let (answers, config) = (Answers::default(), Arc::new(ArcSwap::from_pointee(config)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
-    let serving = tokio::spawn(listener.serve(
-        answers.clone(),
-        Arc::clone(&settings),
-        drain.clone(),
-        metrics.clone(),
-    ));
-    House { address, answers, settings, drain, metrics, serving, security }
+    let source: ConfigSource = Arc::clone(&config) as _;
+    let serving =
+        tokio::spawn(listener.serve(answers.clone(), source, drain.clone(), metrics.clone()));
+    House { address, answers, config, drain, metrics, serving }
 }
 
 impl House {
+    /// Reloads with other TLS.
+    fn secure(&self, tls: Option<Arc<Tls>>) {
+        let settings = Arc::clone(&self.config.load_full().settings);
+        self.config.store(Arc::new(ListenConfig { settings, tls: vec![tls] }));
+    }
+
+    /// Reloads with other settings.
+    fn set(&self, settings: ConnectionSettings) {
+        let tls = self.config.load_full().tls.clone();
+        self.config.store(Arc::new(ListenConfig { settings: Arc::new(settings), tls }));
+    }
+
     async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
     }

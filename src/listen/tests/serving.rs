@@ -239,9 +239,9 @@ async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
         house.metrics.encode()
     );
     // A reload changes it for the next connection.
-    house.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
+    house.set(ConnectionSettings { connections_max: 3, ..settings() });
     house.connect().await.get("/hello", "hello").await;
-    house.settings.store(Arc::new(ConnectionSettings { connections_max: 2, ..settings() }));
+    house.set(ConnectionSettings { connections_max: 2, ..settings() });
     drop(first);
     house.await_shown("weir_connections_open 1").await;
     house.connect().await.get("/hello", "hello").await;
@@ -375,7 +375,7 @@ async fn workers_share_a_port_and_a_second_weir_is_refused() {
 async fn a_socket_that_the_caller_bound_is_served() {
     let listener = Listener::from_std(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let address = listener.address();
-    let settings = Arc::new(ArcSwap::from_pointee(settings()));
+    let settings = Arc::new(ArcSwap::from_pointee(ListenConfig::from(settings())));
     let serving =
         tokio::spawn(listener.serve(Answers::default(), settings, Drain::new(), Metrics::new(1)));
     let mut client = Client(TcpStream::connect(address).await.unwrap());

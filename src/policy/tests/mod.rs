@@ -7,7 +7,7 @@ mod misbehaving;
 mod speed;
 
 use super::*;
-use crate::telemetry::names;
+use crate::telemetry::{Label as _, names};
 
 #[path = "../../../tests/harness/guest.rs"]
 mod guest;

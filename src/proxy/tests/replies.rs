@@ -133,11 +133,13 @@ fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
     let metrics = Metrics::new(1);
     let house =
         |path| House::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap();
-    let live = Live::new(house("/a"));
+    let current = Arc::new(arc_swap::ArcSwap::from_pointee(house("/a")));
+    let live = Live::new(Arc::clone(&current) as _);
     let serves = |local: &Local, path| local.house().routes.find("", path, &Method::GET).is_ok();
     let old = live.load();
     assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the house once");
-    live.swap(house("/b"));
+    current.store(Arc::new(house("/b")));
+    live.renew();
     let new = live.load();
     assert!(serves(&old, "/a") && !serves(&old, "/b"));
     assert!(serves(&new, "/b") && !serves(&new, "/a"));

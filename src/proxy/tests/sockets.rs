@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::listen::{self, ConnectionSettings, Drain, Listener};
+use crate::listen::{self, ConnectionSettings, Drain, ListenConfig, Listener};
 use crate::upstream::{self, Upstream};
 
 /// A proxy in front of an upstream that answers each request with `ok` and keeps what it got.
@@ -59,11 +59,11 @@ impl Front {
             keep_alive: PATIENCE,
             ..ConnectionSettings::default()
         };
-        let live = Live::new(house);
+        let live = Live::new(Arc::new(ArcSwap::from_pointee(house)));
         let proxy = Proxy::new(Arc::clone(&live));
         let serving = listener.serve(
             proxy,
-            Arc::new(ArcSwap::from_pointee(connections)),
+            Arc::new(ArcSwap::from_pointee(ListenConfig::from(connections))),
             Drain::new(),
             metrics.clone(),
         );
