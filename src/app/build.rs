@@ -13,7 +13,7 @@ use crate::engine::{self, Engine, Scripts};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
-use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
+use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
@@ -54,7 +54,8 @@ pub(super) struct Built {
 
 impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
-        let runtime = Runtime::new().map_err(|mistake| mistake.under(setting::POLICIES))?;
+        let runtime =
+            Runtime::new(fact_names()).map_err(|mistake| mistake.under(setting::POLICIES))?;
         Ok(Self { metrics, clock, runtime, budget: Budget::unlimited() })
     }
 

@@ -82,8 +82,8 @@ pub(super) fn policy(
     }
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
-    let request_facts = fact::of_request(&manifest.request_facts);
-    let response_facts = fact::of_response(&manifest.response_facts);
+    let request_facts = runtime.facts().of_request(&manifest.request_facts);
+    let response_facts = runtime.facts().of_response(&manifest.response_facts);
     let (request_facts, response_facts) = match (request_facts, response_facts) {
         (Ok(request), Ok(response)) => (request, response),
         (request, response) => {

@@ -33,7 +33,7 @@ use workers::Token;
 
 pub use build::shipped;
 pub use error::{Cause, PolicyError};
-pub use fact::{FactKind, FactName};
+pub use fact::{FactNames, KnownFacts, Member};
 pub use listed::ListedLimit;
 pub use runtime::Runtime;
 
@@ -96,7 +96,7 @@ pub struct Policy {
     scripts: Arc<[String]>,
     isolated: bool,
     remembers: bool,
-    request_facts: Vec<FactName>,
+    request_facts: Vec<String>,
     response_facts: Vec<String>,
     errors: CounterSet<Cause>,
     spare: Mutex<Spare>,
@@ -209,10 +209,10 @@ impl Policy {
         }
     }
 
-    /// The request facts that the guest reads, each once. Only these are to be shown to it, and
-    /// only where they exist.
+    /// The names of the request facts that the guest reads, each once. Only these are shown to it,
+    /// where they exist.
     #[must_use]
-    pub fn request_facts(&self) -> &[FactName] {
+    pub fn request_facts(&self) -> &[String] {
         &self.request_facts
     }
 

@@ -1,5 +1,5 @@
-//! What all policies of a process share: wasmtime's engine with its pool of instances, and the
-//! thread that lets a running guest be stopped.
+//! What all policies of a process share: wasmtime's engine with its pool of instances, the thread
+//! that lets a running guest be stopped, and the names of facts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use wasmtime::{
 };
 
 use super::abi;
+use super::fact::KnownFacts;
 use super::instance::State;
 use super::ticker::Ticker;
 use crate::telemetry::Mistake;
@@ -38,6 +39,7 @@ pub struct Runtime {
     engine: Engine,
     linker: Linker<State>,
     ticker: Arc<Ticker>,
+    facts: KnownFacts,
 }
 
 impl fmt::Debug for Runtime {
@@ -47,26 +49,27 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Starts the engine and its clock thread, which ends with the runtime.
+    /// Starts the engine and its clock thread, which ends with the runtime. `facts` are those that
+    /// policies may name.
     ///
     /// # Errors
     /// When this machine can't run wasmtime.
-    pub fn new() -> Result<Arc<Self>, Mistake> {
-        Self::of(&pooling()).or_else(|error| {
+    pub fn new(facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
+        Self::of(&pooling(), facts.clone()).or_else(|error| {
             tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
-            Self::of(&sparing()).map_err(|error| {
+            Self::of(&sparing(), facts).map_err(|error| {
                 let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
                 Mistake::new("", format!("{error:#}"), expected)
             })
         })
     }
 
-    fn of(config: &Config) -> wasmtime::Result<Arc<Self>> {
+    fn of(config: &Config, facts: KnownFacts) -> wasmtime::Result<Arc<Self>> {
         let engine = Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
         let ticker = Ticker::start(engine.weak())?;
-        Ok(Arc::new(Self { engine, linker, ticker }))
+        Ok(Arc::new(Self { engine, linker, ticker, facts }))
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -75,6 +78,10 @@ impl Runtime {
 
     pub(super) fn ticker(&self) -> &Arc<Ticker> {
         &self.ticker
+    }
+
+    pub(super) fn facts(&self) -> &KnownFacts {
+        &self.facts
     }
 
     pub(super) fn linker(&self) -> &Linker<State> {
@@ -145,8 +152,12 @@ mod tests {
             scripts: Arc::default(),
         };
         let decide = |config: &Config| {
-            let policy =
-                Policy::build(&Runtime::of(config).unwrap(), &settings, &Metrics::new(1)).unwrap();
+            let policy = Policy::build(
+                &Runtime::of(config, crate::proxy::fact_names()).unwrap(),
+                &settings,
+                &Metrics::new(1),
+            )
+            .unwrap();
             policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()
         };
         let decision = decide(&sparing());

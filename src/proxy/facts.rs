@@ -1,5 +1,8 @@
-//! What a policy is shown of a request: what its manifest asked for, where it exists, and nothing
-//! else. Knows no limit.
+//! The facts that a policy is shown of a request: those that its manifest asks for, where they
+//! exist, and nothing else. Knows no limit.
+//!
+//! Each fact stands in one table here: [`SINGLE`] or [`FAMILIES`]. Policies are checked against the
+//! names in them.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
 //! dropped, and no two values look alike. Header fields and cookies are shown as they stand, each
@@ -21,35 +24,86 @@ use super::path;
 use super::settings::{PathParameters, Paths};
 use super::target::Target;
 use crate::listen::Peer;
-use crate::policy::{FactKind, FactName};
+use crate::policy::{FactNames, Member};
 use crate::wire::{Known, Request};
 
-/// Something that a policy asks to see, ready to be looked up.
+/// How the one value of a fact is found; `None` where it does not exist.
+type Find = for<'a> fn(&Seen<'a>) -> Option<Cow<'a, str>>;
+
+/// All facts with one value: the name in a manifest, and how the value is found.
+const SINGLE: &[(&str, Find)] = &[
+    ("method", |seen| Some(Cow::Borrowed(seen.request.method.as_str()))),
+    ("scheme", |seen| Some(Cow::Borrowed(seen.client.scheme()))),
+    ("authority", |seen| {
+        Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|text| !text.is_empty())
+    }),
+    ("path", |seen| Some(path::shown(seen.target.path, seen.target.paths))),
+    ("query", |seen| seen.target.query.map(|query| latin1(query.as_bytes()))),
+    ("client-ip", |seen| {
+        // The peer's address was written once for the whole connection.
+        let trusted = seen.client.trusted;
+        Some(Cow::Borrowed(if trusted { seen.client.text.as_str() } else { &*seen.peer.ip }))
+    }),
+    ("route", |seen| Some(Cow::Borrowed(seen.route))),
+    ("request.length", |seen| seen.request.fields.get(Known::ContentLength).map(latin1)),
+    ("http.version", |seen| Some(Cow::Borrowed(version(seen.request.version)))),
+    // From the TLS handshake of this connection, never from a field that claims it.
+    ("tls.sni", |seen| seen.peer.sni.as_deref().map(Cow::Borrowed)),
+    ("tls.client.subject", |seen| seen.peer.client_subject.as_deref().map(Cow::Borrowed)),
+];
+
+/// How a fact of a family is prepared for a route, from what follows the family's name and a dot.
+/// `None` where the route can never answer it.
+type Prepare = fn(&str, RouteTraits<'_>) -> Option<Lookup>;
+
+/// All families of facts: the name in a manifest, what may follow it, and how a fact is prepared.
+const FAMILIES: &[(&str, Member, Prepare)] = &[
+    ("header", Member::Token, |name, route| {
+        let dropped = hop::is_ambiguous(name.as_bytes()) && !route.underscores;
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped);
+        name.map(Lookup::Header)
+    }),
+    ("cookie", Member::Token, |name, _| Some(Lookup::Cookie(name.to_owned()))),
+    ("query", Member::Text, |name, _| Some(Lookup::QueryParameter(name.to_owned()))),
+    ("path", Member::Text, |name, route| {
+        let index = route.parameters.iter().position(|known| *known == name);
+        index.map(Lookup::PathParameter)
+    }),
+];
+
+/// The names of all facts of a request.
+pub(super) fn names() -> FactNames {
+    FactNames {
+        single: SINGLE.iter().map(|(name, _)| *name).collect(),
+        families: FAMILIES.iter().map(|(name, member, _)| (*name, *member)).collect(),
+    }
+}
+
+/// What of a route decides whether it can answer a fact.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouteTraits<'a> {
+    /// The names of its path parameters.
+    pub(super) parameters: &'a [&'a String],
+    /// Whether fields with underscores in their names are kept.
+    pub(super) underscores: bool,
+}
+
+/// A fact that a policy asks to see, prepared for a route.
 #[derive(Debug)]
 pub(super) struct Question {
     /// The name under which it is shown.
     name: String,
-    ask: Ask,
+    lookup: Lookup,
 }
 
 #[derive(Debug)]
-enum Ask {
-    Method,
-    Scheme,
-    Authority,
-    Path,
-    Query,
-    ClientIp,
-    Route,
+enum Lookup {
+    Single(Find),
     Header(HeaderName),
     Cookie(String),
     QueryParameter(String),
-    /// By its place among the route's parameters.
+    /// By its index among the route's parameters.
     PathParameter(usize),
-    RequestLength,
-    HttpVersion,
-    TlsSni,
-    TlsClientSubject,
 }
 
 /// What there is to see.
@@ -71,37 +125,25 @@ pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
 const FEW: usize = 4;
 
 impl Question {
-    /// `None` where this route can never answer it: it has no such path parameter, or the field's
-    /// name has an underscore and such fields are dropped.
-    pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
-        let ask = match &fact.kind {
-            FactKind::Method => Ask::Method,
-            FactKind::Scheme => Ask::Scheme,
-            FactKind::Authority => Ask::Authority,
-            FactKind::Path => Ask::Path,
-            FactKind::Query => Ask::Query,
-            FactKind::ClientIp => Ask::ClientIp,
-            FactKind::Route => Ask::Route,
-            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => {
-                return None;
+    /// The question for the fact `name`, which is one of [`names`]. `None` where this route can never
+    /// answer it: it has no such path parameter, or the field's name has an underscore and such
+    /// fields are dropped.
+    pub(super) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
+        let single = SINGLE.iter().find(|(known, _)| *known == name);
+        let lookup = match single {
+            Some((_, find)) => Lookup::Single(*find),
+            None => {
+                let (family, member) = name.split_once('.')?;
+                let (.., prepare) = FAMILIES.iter().find(|(known, ..)| *known == family)?;
+                prepare(member, route)?
             }
-            FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
-            FactKind::Cookie(name) => Ask::Cookie(name.clone()),
-            FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
-            FactKind::PathParameter(name) => {
-                Ask::PathParameter(parameters.iter().position(|known| *known == name)?)
-            }
-            FactKind::RequestLength => Ask::RequestLength,
-            FactKind::HttpVersion => Ask::HttpVersion,
-            FactKind::TlsSni => Ask::TlsSni,
-            FactKind::TlsClientSubject => Ask::TlsClientSubject,
         };
-        Some(Self { name: fact.text.clone(), ask })
+        Some(Self { name: name.to_owned(), lookup })
     }
 }
 
 impl<'a> Facts<'a> {
-    /// Answers the questions.
+    /// Looks up what the questions ask for.
     pub(super) fn gather(questions: &'a [Question], seen: Seen<'a>) -> Self {
         let mut facts = Self(SmallVec::new());
         for question in questions {
@@ -110,7 +152,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// As the policy room takes them.
+    /// As a policy takes them.
     pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FEW]> {
         let mut pairs = SmallVec::new();
         self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
@@ -118,31 +160,18 @@ impl<'a> Facts<'a> {
     }
 
     fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
-        let one = match &question.ask {
-            Ask::Method => Some(Cow::Borrowed(seen.request.method.as_str())),
-            Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
-            Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str()))
-                .filter(|authority| !authority.is_empty()),
-            Ask::Path => Some(path::shown(seen.target.path, seen.target.paths)),
-            Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
-            Ask::ClientIp if !seen.client.trusted => Some(Cow::Borrowed(&*seen.peer.ip)),
-            Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
-            Ask::Route => Some(Cow::Borrowed(seen.route)),
-            Ask::Header(name) => {
+        let one = match &question.lookup {
+            Lookup::Single(find) => find(&seen),
+            Lookup::Header(name) => {
                 return self.extend(question, seen.request.fields.get_all(name).map(latin1));
             }
-            Ask::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
-            Ask::QueryParameter(name) => {
+            Lookup::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
+            Lookup::QueryParameter(name) => {
                 return self.extend(question, query_parameters(seen.target, name));
             }
-            Ask::PathParameter(place) => {
-                seen.parameters.get(*place).map(|value| path_parameter(value, seen.target.paths))
+            Lookup::PathParameter(index) => {
+                seen.parameters.get(*index).map(|value| path_parameter(value, seen.target.paths))
             }
-            Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
-            Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
-            // What TLS has proved of this very connection: a field that says so is somebody's word.
-            Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
-            Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
         if let Some(value) = one {
             self.0.push((question.name.as_str(), value));
@@ -228,7 +257,7 @@ mod tests {
         uri: &str,
         fields: &[(&str, &[u8])],
         parameters: &[&str],
-        asked: &[(&str, FactKind)],
+        asked: &[&str],
     ) -> Vec<(String, String)> {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
@@ -246,16 +275,10 @@ mod tests {
             super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let target = Target::of(&request, &authority, Paths::default());
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
-        let questions: Vec<Question> = asked
-            .iter()
-            .filter_map(|(text, kind)| {
-                Question::new(
-                    &FactName { text: (*text).to_owned(), kind: kind.clone() },
-                    &names.iter().collect::<Vec<_>>(),
-                    false,
-                )
-            })
-            .collect();
+        let parameter_names: Vec<&String> = names.iter().collect();
+        let route = RouteTraits { parameters: &parameter_names, underscores: false };
+        let questions: Vec<Question> =
+            asked.iter().filter_map(|name| Question::new(name, route)).collect();
         let seen = Seen {
             request: &request,
             target,
@@ -282,19 +305,19 @@ mod tests {
     #[test]
     fn only_what_was_asked_for_is_shown_and_only_where_it_exists() {
         let asked = [
-            ("path", FactKind::Path),
-            ("method", FactKind::Method),
-            ("client-ip", FactKind::ClientIp),
-            ("authority", FactKind::Authority),
-            ("scheme", FactKind::Scheme),
-            ("route", FactKind::Route),
-            ("query", FactKind::Query),
-            ("http.version", FactKind::HttpVersion),
-            ("request.length", FactKind::RequestLength),
-            ("header.x", FactKind::Header("x".into())),
-            ("path.p9", FactKind::PathParameter("p9".into())),
-            ("tls.sni", FactKind::TlsSni),
-            ("tls.client.subject", FactKind::TlsClientSubject),
+            "path",
+            "method",
+            "client-ip",
+            "authority",
+            "scheme",
+            "route",
+            "query",
+            "http.version",
+            "request.length",
+            "header.x",
+            "path.p9",
+            "tls.sni",
+            "tls.client.subject",
         ];
         let expected = [
             ("path", "/a/c"),
@@ -310,12 +333,7 @@ mod tests {
         is(&facts("/a/b/../c", &[], &[], &asked), &expected);
         is(&facts("/a;x=1/c%3by", &[], &[], &asked), &expected);
         is(
-            &facts(
-                "/?a=%41",
-                &[("content-length", b"17")],
-                &[],
-                &[asked[6].clone(), asked[8].clone()],
-            ),
+            &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6], asked[8]]),
             &[("query", "a=%41"), ("request.length", "17")],
         );
     }
@@ -324,7 +342,7 @@ mod tests {
     fn repeated_fields_are_repeated_and_bytes_are_never_lost() {
         let fields: &[(&str, &[u8])] = &[("x-key", b"one"), ("x-key", b"\xE9\xFF"), ("x-key", b"")];
         is(
-            &facts("/", fields, &[], &[("header.x-key", FactKind::Header("x-key".into()))]),
+            &facts("/", fields, &[], &["header.x-key"]),
             &[("header.x-key", "one"), ("header.x-key", "\u{e9}\u{ff}"), ("header.x-key", "")],
         );
     }
@@ -337,17 +355,14 @@ mod tests {
             ("cookie", b"ID=9; id"),
         ];
         is(
-            &facts("/", fields, &[], &[("cookie.id", FactKind::Cookie("id".into()))]),
+            &facts("/", fields, &[], &["cookie.id"]),
             &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")],
         );
     }
 
     #[test]
     fn parameters_are_decoded_one_way() {
-        let asked = [
-            ("query.k", FactKind::QueryParameter("k".into())),
-            ("path.p0", FactKind::PathParameter("p0".into())),
-        ];
+        let asked = ["query.k", "path.p0"];
         is(
             &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+;a=%31"], &asked),
             &[

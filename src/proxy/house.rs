@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::Question;
+use super::facts::{Question, RouteTraits};
 use super::page::Page;
 use super::routes::{Routes, Taken, Unrouted};
 use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
@@ -310,10 +310,11 @@ impl OwnAnswer {
 impl Decider {
     fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
         let (mut questions, mut unanswerable) = (Vec::new(), Vec::new());
+        let route = RouteTraits { parameters, underscores };
         for fact in policy.policy.request_facts() {
-            match Question::new(fact, parameters, underscores) {
+            match Question::new(fact, route) {
                 Some(question) => questions.push(question),
-                None => unanswerable.push(fact.text.clone()),
+                None => unanswerable.push(fact.clone()),
             }
         }
         Self {

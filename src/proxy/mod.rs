@@ -56,6 +56,7 @@ use std::time::Duration;
 use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
+use crate::policy::KnownFacts;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{self, Body, Network, Request, Response};
 
@@ -72,6 +73,12 @@ pub use settings::{
     RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, SecretField, Settings, Target,
     Upgrade,
 };
+
+/// The facts that a policy may ask to see, of a request and of its response.
+#[must_use]
+pub fn fact_names() -> KnownFacts {
+    KnownFacts { request: facts::names(), response: settle::names() }
+}
 
 /// What listeners call.
 #[derive(Clone, Debug)]

@@ -212,7 +212,7 @@ impl Visit {
     /// counted where the policy's `settle` reads it.
     pub(super) fn sending(&mut self, body: Body) -> Body {
         self.ending = Ending::ClientGone;
-        if !settle::wants(self, "request.bytes") {
+        if !settle::wants(self, settle::REQUEST_BYTES) {
             return body;
         }
         let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));

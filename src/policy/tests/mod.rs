@@ -18,7 +18,7 @@ const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_w
 /// One for all tests: an engine reserves address space for a thousand instances.
 fn runtime() -> Arc<Runtime> {
     static RUNTIME: std::sync::OnceLock<Arc<Runtime>> = std::sync::OnceLock::new();
-    RUNTIME.get_or_init(|| Runtime::new().unwrap()).clone()
+    RUNTIME.get_or_init(|| Runtime::new(crate::proxy::fact_names()).unwrap()).clone()
 }
 
 fn settings(module: Module, config: &str) -> Settings {

@@ -169,8 +169,8 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
         fields.append(name, value);
         fields
     };
-    visit.reply_facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
-    visit.reply_facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
+    visit.reply_facts = settle::of_fields(&names, "header", &fields("X-Cost", "7"));
+    visit.reply_facts.extend(settle::of_fields(&names, "trailer", &fields("t", "8")));
     let view =
         settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
     let facts: Vec<(&str, &str)> =
