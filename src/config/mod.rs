@@ -275,7 +275,12 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         listeners,
         workers: server.workers,
         shutdown_grace: server.shutdown_grace,
-        requests: server::requests(&server, &log, refusals),
+        requests: proxy::Settings {
+            refusals,
+            access: log.access,
+            access_json: log.is_json(),
+            ..server.requests
+        },
         connections: server.connections,
         admin,
         log,

@@ -192,43 +192,51 @@ impl<'a> Table<'a> {
         self.take(key).map(|item| item.list(count_max)).unwrap_or_default()
     }
 
-    pub(super) fn whole(
+    /// Reads a whole number into `value`, which holds the default.
+    pub(super) fn number<T: TryFrom<u64>>(
         &mut self,
         key: &'static str,
         range: RangeInclusive<u64>,
-        default: u64,
-    ) -> u64 {
-        self.take(key).and_then(|item| item.whole(range)).unwrap_or(default)
+        value: &mut T,
+    ) {
+        let read = self.take(key).and_then(|item| item.whole(range));
+        set(value, read.and_then(|number| T::try_from(number).ok()));
     }
 
-    pub(super) fn count(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<u64>,
-        default: usize,
-    ) -> usize {
-        self.take(key)
-            .and_then(|item| item.whole(range))
-            .and_then(|n| usize::try_from(n).ok())
-            .unwrap_or(default)
-    }
-
+    /// Reads a duration into `value`, which holds the default.
     pub(super) fn duration(
         &mut self,
         key: &'static str,
         range: RangeInclusive<Duration>,
-        default: Duration,
-    ) -> Duration {
-        self.take(key).and_then(|item| item.duration(range)).unwrap_or(default)
+        value: &mut Duration,
+    ) {
+        set(value, self.take(key).and_then(|item| item.duration(range)));
     }
 
-    pub(super) fn size(
+    /// Reads a size into `value`, which holds the default.
+    pub(super) fn size<T: TryFrom<u64>>(
         &mut self,
         key: &'static str,
         range: RangeInclusive<u64>,
-        default: u64,
-    ) -> u64 {
-        self.take(key).and_then(|item| item.size(range)).unwrap_or(default)
+        value: &mut T,
+    ) {
+        let read = self.take(key).and_then(|item| item.size(range));
+        set(value, read.and_then(|size| T::try_from(size).ok()));
+    }
+
+    /// Reads one of a closed set of words into `value`, which holds the default.
+    pub(super) fn choice<T: Clone>(
+        &mut self,
+        key: &'static str,
+        words: &[(&str, T)],
+        value: &mut T,
+    ) {
+        set(value, self.take(key).and_then(|item| item.choice(words, &[])));
+    }
+
+    /// Reads `true` or `false` into `value`, which holds the default.
+    pub(super) fn flag(&mut self, key: &'static str, value: &mut bool) {
+        set(value, self.take(key).and_then(|item| item.flag()));
     }
 
     /// Everything below this table as (name, item): for tables whose keys are the operator's own
@@ -453,7 +461,13 @@ impl<'a> Item<'a> {
     }
 }
 
-/// `path.key`, as every room writes a setting.
+fn set<T>(value: &mut T, read: Option<T>) {
+    if let Some(read) = read {
+        *value = read;
+    }
+}
+
+/// `path.key`, as every module writes a setting.
 pub(super) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
