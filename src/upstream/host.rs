@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{Cause, Inner};
 use crate::clock;
+use crate::telemetry::Label as _;
 
 /// Doublings of the time for which a host is left alone, at most: far beyond what `time_max` lets
 /// through.
@@ -148,7 +149,7 @@ impl Host {
         self.failures.store(0, Ordering::Relaxed);
         upstream.count_ejection(self);
         let endpoint = upstream.text_of(self);
-        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, ?cause, ?time, "an endpoint fails: it is left alone for a while");
+        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, cause = cause.label(), time_ms = time.as_millis(), "an endpoint fails: it is left alone for a while");
     }
 
     /// Leaves it alone until then. Called by [`Hosts::eject`](super::hosts::Hosts::eject).

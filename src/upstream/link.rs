@@ -26,6 +26,7 @@ use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
+use crate::telemetry::Label as _;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
 use crate::wire::{
     Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source,
@@ -238,7 +239,7 @@ impl Link {
     }
 
     fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Sent {
-        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, ?cause, %why, "an upstream gave no reply");
+        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, cause = cause.label(), %why, "an upstream gave no reply");
         Sent::Failed(UpstreamError::sent(cause))
     }
 

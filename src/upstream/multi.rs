@@ -24,6 +24,7 @@ use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
+use crate::telemetry::Label as _;
 use crate::wire::{Alarm, End, OnEnd};
 
 /// What came of a request.
@@ -227,7 +228,7 @@ impl Ticket {
                     (None, Some(error)) => Sent::Failed(UpstreamError::body(error.clone())),
                     (None, None) if unprocessed => Sent::Refused(Cause::Cut),
                     (None, None) => {
-                        tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
+                        tracing::debug!(error = %failed.error(), cause = cause.label(), "an upstream gave no reply");
                         (if lost { Sent::Lost } else { Sent::Failed })(UpstreamError::sent(cause))
                     }
                 }
