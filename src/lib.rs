@@ -1,9 +1,9 @@
 //! Weir: a reverse proxy that rate-limits.
 //!
-//! The rooms stand in the order in which a request meets them. Each folder's `mod.rs` is its door:
-//! what the room is for, its public types, its verb. Arrows between rooms go one way;
-//! `tests/tidy.rs` holds the table in ARCHITECTURE.md. To learn the house, read `proxy/mod.rs`
-//! (`handle`), then open the door of whatever it names.
+//! The modules are declared in the order in which a request passes through them. Each folder's
+//! `mod.rs` is its interface: what the module is for, its public types and functions. Uses between
+//! modules go one way; `tests/tidy/` enforces the table in ARCHITECTURE.md. To learn the code, read
+//! `proxy/mod.rs` (`handle`), then the `mod.rs` of whatever it names.
 
 pub mod app;
 pub mod cli;

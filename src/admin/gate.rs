@@ -1,10 +1,10 @@
 //! Decides who may see the operator's pages.
 //!
-//! A browser on a machine that reaches this listener runs untrusted scripts. An attacker can point a
-//! host name of theirs at this address (DNS rebinding), and a script from there would read the pages
-//! as its own. So a request must name this listener by an address, `localhost` or a configured name.
-//! A script of another origin is refused by its `Origin`. Where a token is configured, it is
-//! required, and sufficient.
+//! A browser on a machine that reaches this listener runs untrusted scripts. An attacker can point
+//! a host name of theirs at this address (DNS rebinding), and a script from there would read the
+//! pages as its own. So a request must name this listener by an address, `localhost` or a
+//! configured name. A script of another origin is refused by its `Origin`. Where a token is
+//! configured, it is required, and sufficient.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -96,7 +96,8 @@ impl Settings {
     }
 }
 
-/// The host that the request names, with its port. HTTP/1.0, which no browser speaks, may name none.
+/// The host that the request names, with its port. HTTP/1.0, which no browser speaks, may name
+/// none.
 fn host(request: &Request) -> Result<Option<String>, Refused> {
     if let Some(authority) = request.authority() {
         return Ok(Some(authority.to_owned()));

@@ -32,8 +32,8 @@ pub(super) struct Builder {
 #[derive(Debug)]
 pub(super) struct Built {
     pub(super) listeners: Vec<listen::Settings>,
-    /// Of each listener. Taken over while its certificates stay the same, so that clients can resume
-    /// TLS sessions.
+    /// Of each listener. Taken over while its certificates stay the same, so that clients can
+    /// resume TLS sessions.
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
     pub(super) admin: Option<admin::Settings>,
     pub(super) workers: usize,
@@ -228,8 +228,8 @@ impl Builder {
 /// What was built under a name, and the settings that it was built from.
 type Named<S, T> = HashMap<String, (S, Arc<T>)>;
 
-/// Builds each of `all`, except those whose settings have not changed: these are taken over with all
-/// they hold.
+/// Builds each of `all`, except those whose settings have not changed: these are taken over with
+/// all they hold.
 fn build_each<S: PartialEq, T>(
     all: Vec<S>,
     name: impl Fn(&S) -> &str,
@@ -366,8 +366,8 @@ fn scope_of(route: &Route) -> Option<String> {
     Some(Scope::name_of(policy, route.scope_is_route.then_some(route.name.as_str())))
 }
 
-/// Replaces names by what was built under them. `config` has checked the names: where one is missing,
-/// building it failed, and its mistakes prevent this snapshot from ever serving.
+/// Replaces names by what was built under them. `config` has checked the names: where one is
+/// missing, building it failed, and its mistakes prevent this snapshot from ever serving.
 fn settings_of(
     route: &Route,
     policies: &Named<policy::Settings, Policy>,

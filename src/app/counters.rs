@@ -71,8 +71,8 @@ impl Charges {
     }
 }
 
-/// The algorithms of the limit with this name. Where several lists have one, as plans do, a key that
-/// begins with a list's name selects that list.
+/// The algorithms of the limit with this name. Where several lists have one, as plans do, a key
+/// that begins with a list's name selects that list.
 fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> {
     let named = || listed.iter().filter(|one| one.name == limit);
     let meant = |one: &&ListedLimit| {
@@ -83,7 +83,8 @@ fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> 
     all.into_iter().filter_map(|one| one.algorithm.clone()).collect()
 }
 
-/// The error for a limit that the configuration does not list; none where it lists no limits at all.
+/// The error for a limit that the configuration does not list; none where it lists no limits at
+/// all.
 fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<NoCounters> {
     if listed.is_empty() || listed.iter().any(|one| one.name == limit) {
         return None;

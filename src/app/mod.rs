@@ -1,11 +1,11 @@
 //! Wires all modules together and runs them: the only module that knows every other.
 //!
-//! [`App`] is Weir as a library, too: another Rust program can start the same proxy, on sockets that
-//! it hands in or that Weir binds. `build` turns a checked configuration into what serves it, and
-//! `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views` shows
-//! the operator the state, `counters` finds counters for a person who asks, `descriptors` divides
-//! the files that the process may have open, `memory` gives back what closed connections leave, and
-//! `demo` is the small upstream of `weir demo`.
+//! [`App`] is Weir as a library, too: another Rust program can start the same proxy, on sockets
+//! that it hands in or that Weir binds. `build` turns a checked configuration into what serves it,
+//! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
+//! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
+//! divides the files that the process may have open, `memory` gives back what closed connections
+//! leave, and `demo` is the small upstream of `weir demo`.
 
 mod applied;
 mod build;

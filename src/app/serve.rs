@@ -1,5 +1,5 @@
-//! Runs an app until a signal: logs the addresses, reloads when files change or on SIGHUP, and shuts
-//! down on SIGTERM or SIGINT.
+//! Runs an app until a signal: logs the addresses, reloads when files change or on SIGHUP, and
+//! shuts down on SIGTERM or SIGINT.
 
 use std::path::{Path, PathBuf};
 

@@ -25,7 +25,8 @@ pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
     /// What each thread reports at its end: whether everything that it served had finished.
     finished: Receiver<bool>,
-    /// The operator's pages. They end last, so that a drain can be watched and `/ready` can answer no.
+    /// The operator's pages. They end last, so that a drain can be watched and `/ready` can answer
+    /// no.
     admin: Option<JoinHandle<()>>,
     admin_drain: Drain,
 }
@@ -145,8 +146,8 @@ async fn serve(running: &Running, clients: &ConfigSource, sockets: Vec<Listener>
     let ended = clock::monotonic() + grace;
     let finished = tokio::time::timeout(grace, all(&mut serving)).await.is_ok();
     if !finished {
-        // Before the settling, so that what these requests held is settled too, and each has its log
-        // line.
+        // Before the settling, so that what these requests held is settled too, and each has its
+        // log line.
         running.live.cut();
         running.drain.cut();
         let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;
@@ -154,7 +155,8 @@ async fn serve(running: &Running, clients: &ConfigSource, sockets: Vec<Listener>
     let ended = ended.max(clock::monotonic() + SETTLE_MIN);
     let left = || ended.saturating_duration_since(clock::monotonic());
     // Each worker waits for all limiters, since a limiter settles on the worker that charged. The
-    // current one is read first: a reload retires a limiter before it replaces it, so none is missed.
+    // current one is read first: a reload retires a limiter before it replaces it, so none is
+    // missed.
     let limiter = Arc::clone(&running.current.load().built.limiter);
     let retired = running.retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for limiter in &retired {

@@ -131,7 +131,8 @@ fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
     HeaderRules { set, add, remove, secrets }
 }
 
-/// Fields whose values are in files or in the environment: `set_file = { Authorization = "/run/secrets/upstream" }`.
+/// Fields whose values are in files or in the environment:
+/// `set_file = { Authorization = "/run/secrets/upstream" }`.
 fn secret_fields<'a>(
     rules: &mut Table<'a>,
     key: &'static str,

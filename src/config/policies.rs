@@ -1,5 +1,5 @@
-//! `[policies.*]`: a module, its bounds, and its own configuration. That goes to the guest unchanged,
-//! as JSON: from this file, and from files of data whose contents become members of it.
+//! `[policies.*]`: a module, its bounds, and its own configuration. That goes to the guest
+//! unchanged, as JSON: from this file, and from files of data whose contents become members of it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -119,8 +119,8 @@ pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
         DeValue::Boolean(boolean) => Some(Value::Bool(*boolean)),
         DeValue::Datetime(datetime) => Some(Value::String(datetime.to_string())),
         DeValue::Integer(_) => {
-            // The policy gets the nearest number that JSON can hold. It knows the setting's own range
-            // and reports that, which is more helpful.
+            // The policy gets the nearest number that JSON can hold. It knows the setting's own
+            // range and reports that, which is more helpful.
             let number = integer(item.value);
             let nearest = number.map(|number| number.clamp(-JSON_WHOLE_MAX, JSON_WHOLE_MAX));
             if number.is_none() || number != nearest {

@@ -101,8 +101,8 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     })
 }
 
-/// The name as written, or one made from the path. Never a number: if the name depended on the order
-/// of routes, reordering them would change which counters a route charges.
+/// The name as written, or one made from the path. Never a number: if the name depended on the
+/// order of routes, reordering them would change which counters a route charges.
 fn name(
     table: &mut Table<'_>,
     path_item: Option<&Item<'_>>,
@@ -120,8 +120,8 @@ fn name(
     else {
         return name;
     };
-    // Two routes for the same requests can't be told apart, whatever their names. The router reports
-    // that.
+    // Two routes for the same requests can't be told apart, whatever their names. The router
+    // reports that.
     if written.is_some() || theirs != requests {
         let help = if written.is_some() {
             None
@@ -180,8 +180,8 @@ fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
     request
 }
 
-/// Settings without an effect on a route that has no upstream are mistakes: they were written to have
-/// one.
+/// Settings without an effect on a route that has no upstream are mistakes: they were written to
+/// have one.
 fn of_upstreams_only(table: &Table<'_>) {
     for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
         table.useless(key, "a route with an `upstream`");

@@ -45,8 +45,8 @@ const STREAMS: RangeInclusive<u64> = 1..=10_000;
 const WAITING: RangeInclusive<u64> = 0..=1_000_000;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
-/// The low end is what a worker's connections with large bodies hold. It is far above the bytes that
-/// workers have counted but not yet reported.
+/// The low end is what a worker's connections with large bodies hold. It is far above the bytes
+/// that workers have counted but not yet reported.
 const BUFFERED_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 44;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.

@@ -11,8 +11,8 @@ use crate::plan::Fallback;
 
 /// For one whole decision.
 const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-/// How long a request in flight stays counted on Redis if its proxy falls silent. Renewed three times
-/// within it.
+/// How long a request in flight stays counted on Redis if its proxy falls silent. Renewed three
+/// times within it.
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 const KEYS_DEFAULT: usize = 1_000_000;
 const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;

@@ -32,8 +32,8 @@ labels! {
         Time = "time",
         /// It wanted more memory than it may have.
         Memory = "memory",
-        /// It recursed too deep, or reached outside its memory. In a Rust guest the stack lies below
-        /// the data, so the two can't be told apart.
+        /// It recursed too deep, or reached outside its memory. In a Rust guest the stack lies
+        /// below the data, so the two can't be told apart.
         Stack = "stack",
         /// It answered something outside the contract, or too much.
         Answer = "answer",

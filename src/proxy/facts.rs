@@ -125,9 +125,9 @@ pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
 const FEW: usize = 4;
 
 impl Question {
-    /// The question for the fact `name`, which is one of [`names`]. `None` where this route can never
-    /// answer it: it has no such path parameter, or the field's name has an underscore and such
-    /// fields are dropped.
+    /// The question for the fact `name`, which is one of [`names`]. `None` where this route can
+    /// never answer it: it has no such path parameter, or the field's name has an underscore and
+    /// such fields are dropped.
     pub(super) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
         let single = SINGLE.iter().find(|(known, _)| *known == name);
         let lookup = match single {

@@ -3,8 +3,9 @@
 //!
 //! A request keeps the snapshot it began with until its headers are out. If all workers counted
 //! those references on one `Arc`, its cache line would travel between cores on every request. So
-//! each worker holds the snapshot once and counts its requests on an `Arc` of its own. A worker looks
-//! for a new snapshot at each request: an idle one keeps the old snapshot, at most one, until then.
+//! each worker holds the snapshot once and counts its requests on an `Arc` of its own. A worker
+//! looks for a new snapshot at each request: an idle one keeps the old snapshot, at most one, until
+//! then.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,8 +23,8 @@ thread_local! {
     static KEPT: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
 }
 
-/// The snapshot that serves now. Replaced on reload; a request keeps the one it began with until its
-/// headers are out.
+/// The snapshot that serves now. Replaced on reload; a request keeps the one it began with until
+/// its headers are out.
 pub struct Live {
     source: SnapshotSource,
     /// Changes with the snapshot. The hot path only reads it, so its cache line stays shared.
@@ -59,7 +60,8 @@ impl Live {
 
     /// The source has a new snapshot: from now on, new requests see it.
     pub fn renew(&self) {
-        // After the snapshot: a worker that sees the new stamp finds the new snapshot, or a newer one.
+        // After the snapshot: a worker that sees the new stamp finds the new snapshot, or a newer
+        // one.
         self.stamp.store(next_stamp(), Ordering::Release);
     }
 

@@ -86,8 +86,8 @@ impl Watch {
         now != self.content
     }
 
-    /// Whether it may be half written, in place: it is shorter than before, or its last line has lost
-    /// its end.
+    /// Whether it may be half written, in place: it is shorter than before, or its last line has
+    /// lost its end.
     pub(super) fn looks_unfinished(&self) -> bool {
         let (Some(before), false) = (self.content, self.is_folder) else { return false };
         let Some(now) = content(&self.path) else { return false };

@@ -2,8 +2,8 @@
 //!
 //! A path is watched through the directories of all its components, not by the file itself. An
 //! editor replaces the file, `ln -sfn` and a Kubernetes ConfigMap replace a link on the way to it,
-//! and it may not exist yet. After each event the watches are renewed, since the path may resolve to
-//! something else.
+//! and it may not exist yet. After each event the watches are renewed, since the path may resolve
+//! to something else.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

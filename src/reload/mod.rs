@@ -1,5 +1,5 @@
-//! Notices that the configuration changed (a file was saved, or `SIGHUP` came) and calls the builder
-//! that `app` hands in.
+//! Notices that the configuration changed (a file was saved, or `SIGHUP` came) and calls the
+//! builder that `app` hands in.
 //!
 //! Knows neither TOML nor what is built. A [`Watcher`] has a thread of its own, so that compiling a
 //! policy never delays a request:
@@ -16,10 +16,10 @@
 //! # }
 //! ```
 //!
-//! Only content counts as a change. Each file comes with a digest of what was *read* when the running
-//! configuration was built ([`Watch`]), and the builder is called when the content differs. So a
-//! change during a build is not lost, and saving a file without changing it builds nothing. `SIGHUP`
-//! always rebuilds.
+//! Only content counts as a change. Each file comes with a digest of what was *read* when the
+//! running configuration was built ([`Watch`]), and the builder is called when the content differs.
+//! So a change during a build is not lost, and saving a file without changing it builds nothing.
+//! `SIGHUP` always rebuilds.
 
 mod digest;
 mod files;
@@ -74,8 +74,8 @@ labels! {
 pub struct Answer {
     /// What the reload led to.
     pub result: Reloaded,
-    /// What to watch from now on. Includes the files that a refused configuration names: the mistake
-    /// may be corrected there.
+    /// What to watch from now on. Includes the files that a refused configuration names: the
+    /// mistake may be corrected there.
     pub files: Vec<Watch>,
 }
 
@@ -106,7 +106,8 @@ impl Watcher {
     /// the system has no watches left, the files are read every two seconds instead, and a warning
     /// is logged.
     ///
-    /// `build` runs on the watcher's thread and may take long. If it panics, that counts as refused.
+    /// `build` runs on the watcher's thread and may take long. If it panics, that counts as
+    /// refused.
     ///
     /// # Errors
     /// The thread can't be started, or the handler for `SIGHUP` can't be installed.

@@ -1,5 +1,5 @@
-//! The watcher's thread: waits for an event, waits until the files are quiet, compares them, builds,
-//! and watches the files that the answer names.
+//! The watcher's thread: waits for an event, waits until the files are quiet, compares them,
+//! builds, and watches the files that the answer names.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,5 @@
-//! Real files, real events, a real signal. The builder here reads its files and reports what it read.
+//! Real files, real events, a real signal. The builder here reads its files and reports what it
+//! read.
 
 use std::fs;
 use std::os::unix::fs::symlink;

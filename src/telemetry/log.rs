@@ -1,8 +1,8 @@
 //! Logs: one structured line for each event, on standard output, as text for people or as JSON for
 //! programs.
 //!
-//! A thread of its own writes the lines out of a bounded queue, so that a slow terminal never blocks
-//! a request. Lines that don't fit are dropped and counted.
+//! A thread of its own writes the lines out of a bounded queue, so that a slow terminal never
+//! blocks a request. Lines that don't fit are dropped and counted.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;

@@ -5,8 +5,9 @@ use std::fmt;
 /// A setting that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The setting's path. A module names it relative to its own section (`config.limits[0].quota`);
-    /// [`Mistake::under`] makes it absolute (`policies.public.config.limits[0].quota`).
+    /// The setting's path. A module names it relative to its own section
+    /// (`config.limits[0].quota`); [`Mistake::under`] makes it absolute
+    /// (`policies.public.config.limits[0].quota`).
     pub setting: String,
     /// What was found there.
     pub found: String,

@@ -26,8 +26,8 @@ use super::pool::{self, Seat};
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::telemetry::Label as _;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
+use crate::telemetry::Label as _;
 use crate::wire::{
     Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source,
 };

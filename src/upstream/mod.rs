@@ -74,8 +74,8 @@ labels! {
         Protocol = "protocol",
         /// This worker has too many requests at the upstream already; nothing was sent.
         Overload = "overload",
-        /// This worker is busy there, and this client already has its share of the requests; nothing
-        /// was sent.
+        /// This worker is busy there, and this client already has its share of the requests;
+        /// nothing was sent.
         Share = "share",
         /// This process has no file descriptor left for another connection; nothing was sent.
         Descriptors = "descriptors",
