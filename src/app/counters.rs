@@ -213,23 +213,23 @@ mod tests {
             charges("b", "shared", true),
             charges("c", "own", true),
         ];
-        let said = |policy: &str, route: Option<&str>| {
+        let found = |policy: &str, route: Option<&str>| {
             scope(&all, policy, route).map_err(|error| error.to_string())
         };
-        assert_eq!(said("shared", None).unwrap(), "shared");
-        assert_eq!(said("shared", Some("a")).unwrap(), "shared");
-        assert_eq!(said("shared", Some("b")).unwrap(), "shared@b");
-        assert_eq!(said("own", Some("c")).unwrap(), "own@c");
+        assert_eq!(found("shared", None).unwrap(), "shared");
+        assert_eq!(found("shared", Some("a")).unwrap(), "shared");
+        assert_eq!(found("shared", Some("b")).unwrap(), "shared@b");
+        assert_eq!(found("own", Some("c")).unwrap(), "own@c");
         assert_eq!(
-            said("own", None).unwrap_err(),
+            found("own", None).unwrap_err(),
             "route: found none, expected one, since each has counters of its own: c"
         );
         assert_eq!(
-            said("own", Some("a")).unwrap_err(),
+            found("own", Some("a")).unwrap_err(),
             "route: found \"a\", expected one with the policy own: c"
         );
         assert_eq!(
-            said("x", None).unwrap_err(),
+            found("x", None).unwrap_err(),
             "policy: found \"x\", expected one that a route names: own, shared"
         );
         assert!(scope(&[], "x", None).unwrap_err().to_string().ends_with(": none"));
@@ -250,13 +250,13 @@ mod tests {
             (amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")),
             (vec![2], vec![1, 2], vec![])
         );
-        let told = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
-        assert_eq!(told("plan"), None);
+        let error = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
+        assert_eq!(error("plan"), None);
         assert_eq!(
-            told("plna").unwrap(),
+            error("plna").unwrap(),
             "no such limit: found \"plna\", expected one of the policy p: more, plan; the nearest is \"plan\""
         );
-        assert!(told("zzzzzzzz").unwrap().ends_with(": more, plan"));
+        assert!(error("zzzzzzzz").unwrap().ends_with(": more, plan"));
         assert!(
             no_such_limit(&[], "p", "x").is_none(),
             "what a guest makes itself is not known here"

@@ -107,7 +107,7 @@ fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
     assert!(app.shutdown());
 }
 
-/// Counters outlive an edit of how many there may be, and what an edit does to them is said.
+/// Counters survive a change of how many there may be.
 #[test]
 fn a_reload_that_resizes_the_store_keeps_its_counters() {
     let app = app();
@@ -178,13 +178,13 @@ fn the_mistakes_of_all_modules_and_of_a_guest_are_told_at_once() {
                 [[routes]]\npath = \"/x/{b}\"\nupstream = \"api\"\n";
     std::fs::write(&path, text).unwrap();
     let mistakes = load(&path).unwrap_err();
-    for told in [
+    for setting in [
         "server.limits.body_bytes",
         "upstreams.api.endpoints[0]",
         "policies.p.config.limits[0].algorithm",
         "routes[1].path",
     ] {
-        assert!(mistakes.text.contains(told), "{told} is missing:\n{mistakes}");
+        assert!(mistakes.text.contains(setting), "{setting} is missing:\n{mistakes}");
     }
     assert_eq!(mistakes.count, 4, "{mistakes}");
     let app = app();

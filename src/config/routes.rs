@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::extras::{extras, respond};
-use super::reader::{Item, Place, Table};
+use super::reader::{Item, Mark, Table};
 use super::server::BODY_BYTES;
 use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
 use super::{NAME_BYTES_MAX, Route, RouteTarget, check_name, is_name};
@@ -132,7 +132,7 @@ fn name(
         let found = format!("the name \"{name}\", which {route} has");
         let mistake = Mistake::new(item.path.clone(), found, "a name that no other route has")
             .beside(other.clone(), format!("{route} is here"));
-        item.notes.add(mistake, Place::Value, help);
+        item.notes.add(mistake, Mark::Value, help);
     }
     name
 }

@@ -18,7 +18,7 @@ const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Where the operator's pages are, unless `[admin]` says otherwise.
+/// The default address of the operator's pages.
 pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 /// Names of the admin's listener, at most, and bytes of one (RFC 1035).
 const ADMIN_HOSTS_MAX: usize = 64;

@@ -1,5 +1,5 @@
-//! Paths of settings that other modules have something to say about. They stand here, where the
-//! file's layout is known; a module below names a setting relative to its own section.
+//! Paths of settings that `app` mentions in messages. They are here because only this module knows
+//! the layout of the file. Other modules name settings relative to their own sections.
 
 /// `[store]`.
 pub const STORE: &str = "store";
@@ -9,7 +9,7 @@ pub const POLICIES: &str = "policies";
 pub const LISTENERS: &str = "listeners";
 /// `[store] key_secret_file` and `key_secret_env`.
 pub const KEY_SECRET: &str = "store.key_secret";
-/// Where the operator's pages are.
+/// The address of the operator's pages.
 pub const ADMIN_ADDRESS: &str = "admin.address";
 /// Worker threads.
 pub const WORKERS: &str = "server.workers";

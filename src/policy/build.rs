@@ -1,5 +1,5 @@
-//! A policy is made: its module compiled, one instance started and configured, and everything it
-//! said checked. Off the request path.
+//! Builds a policy: compiles its module, starts and configures an instance, and checks everything
+//! that it answered. Runs off the request path.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,8 +20,8 @@ include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// Mistakes of one guest that are reported.
 const MISTAKES_MAX: usize = 64;
-/// CPU time to start an instance above which the workers' are started beforehand: some hundred
-/// requests' time.
+/// If starting an instance takes more CPU time than this, the workers' instances are started
+/// beforehand. It is the time of some hundred requests.
 const SLOW: Duration = Duration::from_millis(2);
 
 /// The names of the policies that ship inside the binary.
@@ -58,7 +58,7 @@ pub(super) fn policy(
     let started = thread_cpu();
     let (instance, manifest) =
         Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
-            // What both found wrong is told once.
+            // What both found wrong is reported once.
             Unready::Refused(mistakes) => {
                 let refused = refused("config", &mistakes);
                 let more = unknown
@@ -146,7 +146,7 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
         let mistake = Mistake::new(format!("{config}{dot}{path}"), found, expected);
-        // As the SDK words it where a key is unknown, or does not belong to what stands beside it.
+        // The SDK's texts for a key that is unknown, or not allowed together with another one.
         let in_key = found.starts_with("the unknown key ")
             || found.starts_with("the key ")
             || expected.starts_with("nothing: ");

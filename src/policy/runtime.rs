@@ -27,10 +27,10 @@ pub(super) const MEMORIES_MAX: u32 = 4;
 pub(super) const TABLE_ELEMENTS_MAX: usize = 20_000;
 /// Linear memory of one instance, at most, whatever is configured.
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
-/// Stack of a running guest. It lies on the calling thread's, which must be larger: 2 MiB is
-/// enough.
+/// Stack of a running guest. It is part of the calling thread's stack, which must be larger: 2 MiB
+/// is enough.
 const STACK_BYTES: usize = 1 << 20;
-/// What is reserved behind a memory that grew, so that the next growth need not move it; only where
+/// Bytes reserved behind a memory that grew, so that its next growth need not move it. Only where
 /// there is no pool.
 const GROWTH_BYTES: u64 = 1 << 20;
 
@@ -89,7 +89,8 @@ impl Runtime {
     }
 }
 
-/// Instances in a pool: a fresh one costs least. It reserves terabytes of addresses, and no memory.
+/// Instances in a pool, where a fresh one is cheapest. It reserves terabytes of address space, and
+/// no memory.
 fn pooling() -> Config {
     let mut pool = PoolingAllocationConfig::default();
     pool.total_component_instances(INSTANCES_MAX)
@@ -106,9 +107,9 @@ fn pooling() -> Config {
     config
 }
 
-/// For a process with few addresses (`ulimit -v`, valgrind): nothing is reserved, every access of a
-/// guest is checked, and a fresh instance takes twice as long. Each worker keeps a bounded number
-/// of instances either way.
+/// For a process with little address space (`ulimit -v`, valgrind): nothing is reserved, every
+/// memory access of a guest is checked, and a fresh instance takes twice as long. Each worker keeps
+/// a bounded number of instances either way.
 fn sparing() -> Config {
     let mut config = common();
     config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -119,8 +120,8 @@ fn sparing() -> Config {
 fn common() -> Config {
     let mut config = Config::new();
     config.wasm_component_model(true).epoch_interruption(true).max_wasm_stack(STACK_BYTES);
-    // Compiled code is kept for the next start where there is a folder for it; without one,
-    // starting takes some milliseconds longer.
+    // Compiled code is cached on disk if there is a folder for it. Without one, starting takes some
+    // milliseconds longer.
     match Cache::new(CacheConfig::new()) {
         Ok(cache) => {
             config.cache(Some(cache));

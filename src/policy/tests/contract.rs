@@ -231,17 +231,17 @@ fn what_all_calls_of_a_policy_log_together_is_bounded() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-    let said = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let log = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let started = std::time::Instant::now();
     tracing::subscriber::with_default(subscriber, || {
-        // Until a second is over: then it tells what the first one left out.
-        while !said().contains("lines more than 100 a second") {
+        // Until a second is over: then the suppressed lines of the first one are reported.
+        while !log().contains("lines more than 100 a second") {
             policy.decide(&[("query", "log")]).unwrap();
-            assert!(started.elapsed() < Duration::from_secs(30), "{}", said());
+            assert!(started.elapsed() < Duration::from_secs(30), "{}", log());
         }
     });
     let (count, seconds) =
-        (said().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
+        (log().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
     assert!(count <= seconds * 101, "{count} lines in {seconds} s");
 }
 

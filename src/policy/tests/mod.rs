@@ -1,5 +1,5 @@
-//! The room as others use it: real guests, real calls. `misbehaving` shows what a bad guest costs,
-//! `loading` what a bad module does.
+//! The module as others use it: real guests, real calls. `misbehaving` shows what a bad guest
+//! costs, `loading` what a bad module does.
 
 mod contract;
 mod loading;
