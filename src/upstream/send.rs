@@ -72,7 +72,7 @@ pub(super) async fn send(
     // HTTP/2 has no way to become something else.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
-    let (bodiless, lent) = (body.is_nothing(), body.is_lent());
+    let (bodiless, lent) = (body.is_nothing(), body.is_source());
     let repeatable =
         bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
     let mut exchange =
