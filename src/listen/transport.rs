@@ -1,5 +1,5 @@
-//! The two streams that HTTP comes over: TCP, or TLS on TCP. One type, so that everything above is
-//! compiled once. Knows no HTTP.
+//! The streams that carry HTTP: TCP, or TLS over TCP. They are one type, so that everything above
+//! is compiled once. Knows nothing about HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,23 +15,23 @@ use crate::wire::Charge;
 
 pub(super) enum Transport {
     Plain(TcpStream),
-    /// Boxed: a TLS session is large, and most of the plain connections' memory would be its.
+    /// Boxed: a TLS session is large, and plain connections should not pay for it.
     Tls(Box<TlsStream<WriteCounter<TcpStream>>>, Charge),
-    /// It was taken, for another protocol.
+    /// Taken out, for another protocol.
     Taken,
 }
 
-/// Notes each write that went out. TLS takes what it is given into a buffer of its own, so that
-/// above it nobody sees whether the client takes anything.
+/// Counts completed writes to the socket. TLS buffers what is written to it, so from above it can't
+/// be seen whether the client reads.
 pub(super) struct WriteCounter<S> {
     pub(super) stream: S,
     pub(super) state: Arc<ConnectionState>,
 }
 
-/// What rustls keeps of what a client does not take, at most.
+/// The most that rustls buffers for a client that does not read.
 const TLS_BYTES: usize = 64 << 10;
 
-/// Counts what TLS may keep while the client is waited for.
+/// Charges for what rustls may buffer while the client is waited for.
 fn waiting<T>(charge: &mut Charge, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
     charge.set(if polled.is_pending() { TLS_BYTES } else { 0 });
     polled

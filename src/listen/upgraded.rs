@@ -1,5 +1,5 @@
-//! A client's connection that speaks HTTP no more: its bytes, with those that were read ahead.
-//! Knows no protocol.
+//! A client's connection after an upgrade: its stream, preceded by what was read ahead. Knows
+//! nothing about the new protocol.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use super::stream::ClientStream;
 use super::transport::Transport;
 use crate::wire::Buffer;
 
-/// See the file's head.
+/// See the module documentation.
 pub(super) struct Upgraded {
     ahead: Buffer,
     stream: ClientStream<Transport>,

@@ -120,7 +120,7 @@ struct TestServer {
     drain: Drain,
     metrics: Metrics,
     serving: JoinHandle<()>,
-    security: Security,
+    tls: CurrentTls,
 }
 
 fn settings() -> ConnectionSettings {
@@ -138,11 +138,11 @@ fn start(settings: ConnectionSettings) -> TestServer {
 
 /// One that speaks TLS, where there is any.
 fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer {
-    let security = Security::new(tls);
+    let tls = CurrentTls::new(tls);
     let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
         .unwrap()
         .remove(0)
-        .secured(&security);
+        .with_tls(&tls);
     let address = listener.address();
     let (handler, settings) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(settings)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
@@ -152,7 +152,7 @@ fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer 
         drain.clone(),
         metrics.clone(),
     ));
-    TestServer { address, handler, settings, drain, metrics, serving, security }
+    TestServer { address, handler, settings, drain, metrics, serving, tls }
 }
 
 impl TestServer {
