@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
 use crate::limit::{Limiter, Retired};
-use crate::listen::{ConnectionSettings, Drain, Listener, CurrentTls};
+use crate::listen::{ConnectionSettings, CurrentTls, Drain, Listener};
 use crate::plan::Fallback;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};

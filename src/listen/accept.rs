@@ -14,7 +14,7 @@ use super::connection::Connection;
 use super::error::ErrorCounters;
 use super::permits::{Connections, NoPermit, Permit};
 use super::state::ConnectionState;
-use super::{ConnectionSettings, Drain, Handler, Listener, CurrentTls};
+use super::{ConnectionSettings, CurrentTls, Drain, Handler, Listener};
 use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, Metrics, names};
 use crate::wire;
@@ -152,7 +152,7 @@ impl<H: Handler> Acceptor<H> {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => {
-                return tracing::warn!(%error, "connections that waited to be accepted are lost");
+                return tracing::warn!(%error, "the connections in the accept queue are lost");
             }
         };
         for _ in 0..BACKLOG_MAX {
@@ -162,7 +162,7 @@ impl<H: Handler> Acceptor<H> {
             let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
             match stream {
                 Ok(stream) => self.open(stream, address, true).await,
-                Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
+                Err(error) => tracing::debug!(%error, "a queued connection was lost"),
             }
         }
     }
@@ -178,7 +178,7 @@ impl<H: Handler> Acceptor<H> {
                 self.refused_address.inc();
                 if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
-                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
+                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has reached its limit of connections");
                 }
                 return;
             }

@@ -193,17 +193,17 @@ impl fmt::Display for ConnectionError {
             Self::Tls(TlsCause::PlainText, _) => {
                 write!(out, "TLS handshake: the client speaks plain HTTP")
             }
-            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
+            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => with_sources(error, out),
             Self::TlsHello => {
                 write!(out, "the client speaks TLS, and this listener has no certificates")
             }
-            Self::HeadTimeout => write!(out, "no request came in time"),
+            Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
-            Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
-            Self::SendSlow => write!(out, "the client takes its reply too slowly"),
+            Self::SendTimeout => write!(out, "the client reads nothing of its reply"),
+            Self::SendSlow => write!(out, "the client reads its reply too slowly"),
             Self::RequestTimeout => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),

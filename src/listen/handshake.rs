@@ -65,7 +65,10 @@ async fn accept(
         Ok(1) if first.iter().all(u8::is_ascii_uppercase) => return Err(refuse_plain(socket).await),
         // The client has closed. rustls would report the same with more words.
         Ok(0) => {
-            return Err(ConnectionError::Tls(TlsCause::Closed, io::ErrorKind::UnexpectedEof.into()));
+            return Err(ConnectionError::Tls(
+                TlsCause::Closed,
+                io::ErrorKind::UnexpectedEof.into(),
+            ));
         }
         Ok(_) => {
             return Err(ConnectionError::Tls(

@@ -133,7 +133,7 @@ fn unusable(settings: &Settings, error: &rustls::Error) -> Mistake {
     Mistake::new(
         format!("{}.certificates", settings.setting),
         format!("TLS that can't be set up ({error})"),
-        "a machine that can do TLS",
+        "a working TLS provider",
     )
 }
 
@@ -151,7 +151,10 @@ fn verifier(
     let mut roots = RootCertStore::empty();
     for certificate in clients.ca.certificates().map_err(wrong)? {
         roots.add(certificate).map_err(|error| {
-            wrong(format!("a certificate in {} that is none ({error})", clients.ca.path.display()))
+            wrong(format!(
+                "a certificate in {} that is not valid ({error})",
+                clients.ca.path.display()
+            ))
         })?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), wire::provider());
@@ -181,7 +184,7 @@ impl CertificateResolver {
     fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), Mistake> {
         let (certificate_setting, key_setting) =
             (format!("{setting}.certificate"), format!("{setting}.key"));
-        let expected = "a PEM file with the server's certificate, and those that lead to the root";
+        let expected = "a PEM file with the server's certificate and its intermediate ones";
         let wrong = |found: String| Mistake::new(certificate_setting.clone(), found, expected);
         let path = identity.certificate.path.display();
         let chain = identity.certificate.certificates().map_err(wrong)?;
@@ -232,7 +235,7 @@ impl CertificateResolver {
             return Err(Mistake::new(
                 certificate_setting,
                 format!("{path}, without a DNS name in its subjectAltName"),
-                "a certificate for a host: only the first may be without, since no client's SNI chooses it",
+                "a certificate for a host: only the first, which is the default, may be without a name",
             ));
         }
         self.take(certified, names);
