@@ -59,7 +59,7 @@ pub(crate) struct Scan {
     /// Where the head begins, after empty lines (RFC 9112, 2.2).
     start: usize,
     /// Whether a line ended in LF alone.
-    bare: bool,
+    bare_lf: bool,
 }
 
 impl Scan {
@@ -77,9 +77,9 @@ impl Scan {
             let end = self.seen + found;
             let line = bytes.get(self.line..end).unwrap_or_default();
             let text = line.strip_suffix(b"\r");
-            self.bare |= text.is_none();
-            if self.bare && !lenient {
-                return Err(BARE);
+            self.bare_lf |= text.is_none();
+            if self.bare_lf && !lenient {
+                return Err(BARE_LF);
             }
             let is_first = self.line == self.start;
             (self.seen, self.line) = (end + 1, end + 1);
@@ -141,7 +141,7 @@ impl Scan {
 }
 
 const NOT_HTTP: HeadError = HeadError::Malformed("the head is not HTTP");
-const BARE: HeadError = HeadError::Malformed("a line ends without a carriage return");
+const BARE_LF: HeadError = HeadError::Malformed("a line ends without a carriage return");
 
 /// A request's head.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), HeadError> {
         &mut lines,
     );
     let (head, end) = whole(bytes, status)?;
-    let (Some(method), Some(asked), Some(minor)) = (parsed.method, parsed.path, parsed.version)
+    let (Some(method), Some(raw), Some(minor)) = (parsed.method, parsed.path, parsed.version)
     else {
         return Err(NOT_HTTP);
     };
@@ -181,11 +181,11 @@ fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), HeadError> {
     let is_connect = method == "CONNECT";
     let method = Method::from_bytes(method.as_bytes())
         .map_err(|_| HeadError::Malformed("the method is not valid"))?;
-    let (target, authority) = target(asked, is_connect)?;
-    let base = offset(head, asked.as_bytes());
-    let place = |range: Range<usize>| Span::new(base + range.start..base + range.end);
-    let fields = fields(head, parsed.headers).ok_or(BARE)?;
-    let request = Request::new(method, version, fields, place(target), authority.map(place));
+    let (target, authority) = target(raw, is_connect)?;
+    let base = offset(head, raw.as_bytes());
+    let span = |range: Range<usize>| Span::new(base + range.start..base + range.end);
+    let fields = fields(head, parsed.headers).ok_or(BARE_LF)?;
+    let request = Request::new(method, version, fields, span(target), authority.map(span));
     let framing = framing::of_request(&request)?;
     let keep_alive = keeps_alive(&request.fields, version);
     let expects_continue = version == Version::HTTP_11
@@ -258,26 +258,27 @@ fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), Head
 /// The fields of `head`, as parsed by httparse. `None` if a line ends in LF alone.
 fn fields(head: &[u8], lines: &[httparse::Header<'_>]) -> Option<Fields> {
     let mut fields = Fields::of_head(head);
-    let mut index = fields.line_index(lines.len());
+    let mut line_index = fields.line_index(lines.len());
     // The last field's line ends where the empty line begins.
     let last = head.len().checked_sub(LINE_END.len())?;
     let mut next = lines.first().map_or(last, |line| offset(head, line.name.as_bytes()));
-    let mut bare = !ends_line(head, next) || !ends_line(head, head.len());
-    for (place, line) in lines.iter().enumerate() {
+    let mut bare_lf = !ends_line(head, next) || !ends_line(head, head.len());
+    for (index, line) in lines.iter().enumerate() {
         let name = next..next + line.name.len();
         let value = if line.value.is_empty() { name.end } else { offset(head, line.value) };
-        next = lines.get(place + 1).map_or(last, |next| offset(head, next.name.as_bytes()));
-        bare |= !ends_line(head, next);
-        index.push(name, value..value + line.value.len(), next);
+        next = lines.get(index + 1).map_or(last, |next| offset(head, next.name.as_bytes()));
+        bare_lf |= !ends_line(head, next);
+        line_index.push(name, value..value + line.value.len(), next);
     }
-    (!bare).then_some(fields)
+    (!bare_lf).then_some(fields)
 }
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// Whether CRLF stands just before `place`.
-fn ends_line(head: &[u8], place: usize) -> bool {
-    place.checked_sub(LINE_END.len()).and_then(|start| head.get(start..place)) == Some(LINE_END)
+/// Whether CRLF stands just before `position`.
+fn ends_line(head: &[u8], position: usize) -> bool {
+    position.checked_sub(LINE_END.len()).and_then(|start| head.get(start..position))
+        == Some(LINE_END)
 }
 
 /// The position of `part`, a slice of `whole`.
@@ -291,30 +292,27 @@ fn keeps_alive(fields: &Fields, version: Version) -> bool {
     if !fields.present().meets(CONNECTION) {
         return version == Version::HTTP_11;
     }
-    let said = |word: &[u8]| {
+    let has_token = |word: &[u8]| {
         let tokens =
             fields.get_all(Known::Connection).flat_map(|value| value.split(|byte| *byte == b','));
         tokens.map(<[u8]>::trim_ascii).any(|token| token.eq_ignore_ascii_case(word))
     };
-    !said(b"close") && (version == Version::HTTP_11 || said(b"keep-alive"))
+    !has_token(b"close") && (version == Version::HTTP_11 || has_token(b"keep-alive"))
 }
 
 /// The path and query, and the authority, of a target in any of its four forms (RFC 9112, 3.2).
-fn target(
-    asked: &str,
-    is_connect: bool,
-) -> Result<(Range<usize>, Option<Range<usize>>), HeadError> {
+fn target(raw: &str, is_connect: bool) -> Result<(Range<usize>, Option<Range<usize>>), HeadError> {
     const NONE: HeadError = HeadError::Malformed("the target is neither a path nor a URI");
-    if asked.starts_with('/') {
-        return Ok((0..path(asked).ok_or(NONE)?, None));
+    if raw.starts_with('/') {
+        return Ok((0..path(raw).ok_or(NONE)?, None));
     }
-    if asked == "*" {
+    if raw == "*" {
         return Ok((0..1, None));
     }
     if is_connect {
-        return Ok((0..0, Some(0..asked.len())));
+        return Ok((0..0, Some(0..raw.len())));
     }
-    let (scheme, rest) = asked.split_once("://").ok_or(NONE)?;
+    let (scheme, rest) = raw.split_once("://").ok_or(NONE)?;
     let is_scheme = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
     let start = scheme.len() + 3;
     let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -326,22 +324,22 @@ fn target(
 }
 
 /// The length of path and query; a fragment is left off. `None` if a byte is not allowed there.
-fn path(asked: &str) -> Option<usize> {
-    let mut bytes = asked.bytes().enumerate();
-    let is = |byte: u8, place: u8| {
-        PLACES.get(usize::from(byte)).is_some_and(|places| places & place != 0)
+fn path(raw: &str) -> Option<usize> {
+    let mut bytes = raw.bytes().enumerate();
+    let is = |byte: u8, position: u8| {
+        ALLOWED.get(usize::from(byte)).is_some_and(|allowed| allowed & position != 0)
     };
-    let Some((place, end)) = bytes.by_ref().find(|(_, byte)| !is(*byte, IN_PATH)) else {
-        return Some(asked.len());
+    let Some((position, end)) = bytes.by_ref().find(|(_, byte)| !is(*byte, IN_PATH)) else {
+        return Some(raw.len());
     };
-    let (place, end) = match end {
+    let (position, end) = match end {
         b'?' => match bytes.find(|(_, byte)| !is(*byte, IN_QUERY)) {
             Some(found) => found,
-            None => return Some(asked.len()),
+            None => return Some(raw.len()),
         },
-        _ => (place, end),
+        _ => (position, end),
     };
-    (end == b'#').then_some(place)
+    (end == b'#').then_some(position)
 }
 
 const IN_PATH: u8 = 1;
@@ -349,23 +347,23 @@ const IN_QUERY: u8 = 2;
 
 /// Where each byte may occur in a target. This follows RFC 3986, and allows what clients send in
 /// practice: `"`, `{`, `}` and UTF-8 in the path, and all visible characters in the query.
-static PLACES: [u8; 256] = places();
+static ALLOWED: [u8; 256] = allowed();
 
 #[allow(
     clippy::indexing_slicing,
     reason = "evaluated at compile time, where an index out of bounds is an error of the build"
 )]
-const fn places() -> [u8; 256] {
-    let mut places = [0; 256];
+const fn allowed() -> [u8; 256] {
+    let mut allowed = [0; 256];
     let mut byte = 0;
-    while byte < places.len() {
+    while byte < allowed.len() {
         if matches!(byte, 0x21..=0x22 | 0x24..=0x3B | 0x3D | 0x40..=0x5F | 0x61..=0x7E | 0x80..) {
-            places[byte] |= IN_PATH;
+            allowed[byte] |= IN_PATH;
         }
         if matches!(byte, 0x21 | 0x24..=0x3B | 0x3D | 0x3F..=0x7E | 0x80..) {
-            places[byte] |= IN_QUERY;
+            allowed[byte] |= IN_QUERY;
         }
         byte += 1;
     }
-    places
+    allowed
 }

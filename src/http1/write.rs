@@ -59,11 +59,11 @@ fn frame(fields: &mut Fields, encoding: Encoding) {
             fields.remove(Known::TransferEncoding);
             let mut digits = itoa::Buffer::new();
             let digits = digits.format(length);
-            let mut said = fields.get_all(Known::ContentLength);
+            let mut values = fields.get_all(Known::ContentLength);
             // A correct length stays as it arrived. Two equal ones are written as one, since the
             // next reader may not accept two.
-            let agrees = said.next() == Some(digits.as_bytes()) && said.next().is_none();
-            drop(said);
+            let agrees = values.next() == Some(digits.as_bytes()) && values.next().is_none();
+            drop(values);
             if !agrees {
                 fields.set(Known::ContentLength, digits);
             }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::transport::Transport;
 use crate::http1::{self, Encoding, Reader};
-use crate::wire::{Buffer, Fields, InterimSender};
+use crate::wire::{Buffer, Fields, InterimSender, delegate_write};
 
 /// Maximum bytes of queued interim replies. Further ones are dropped.
 const INTERIM_BYTES_MAX: usize = 16 << 10;
@@ -165,11 +165,5 @@ impl AsyncWrite for Client {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().transport).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().transport).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.0.lock().transport; poll_flush, poll_shutdown }
 }

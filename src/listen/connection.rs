@@ -19,7 +19,6 @@ use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
-use crate::wire::Charge;
 
 /// What all requests of a connection share. It is behind one `Arc` per connection, because the
 /// counts of an `Arc` shared between workers would be contended.
@@ -68,7 +67,7 @@ impl<H: Handler> Connection<H> {
             handshake::perform(socket, config, self.settings.tls_handshake, &self.state, &mut peer)
                 .await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
-        let stream = Transport::Tls(stream, Charge::nothing());
+        let stream = Transport::tls(stream);
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 

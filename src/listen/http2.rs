@@ -9,7 +9,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -31,7 +31,7 @@ use super::permits::Permit;
 use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::{Body, Request, Timer};
+use crate::wire::{Body, Request, Timer, delegate_write};
 
 /// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -314,31 +314,5 @@ impl<S: AsyncRead + Unpin> AsyncRead for FloodGuard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for FloodGuard<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.stream }
 }

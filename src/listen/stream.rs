@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::permits::Permit;
 use super::state::ConnectionState;
 use crate::clock;
-use crate::wire::Timer;
+use crate::wire::{Timer, delegate_write};
 
 /// How long to wait for more bytes while closing; they are discarded. See
 /// [`ClientStream::poll_linger`].
@@ -167,9 +167,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         self.with_timeout(cx, wrote)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    delegate_write! { this => this.stream; is_write_vectored }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);

@@ -10,6 +10,7 @@ mod body;
 mod budget;
 mod buffer;
 mod content;
+mod delegate;
 mod descriptors;
 mod end;
 mod fields;
@@ -32,6 +33,7 @@ pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
+pub(crate) use delegate::{Disconnected, delegate_write};
 pub use descriptors::is_out_of_descriptors;
 pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub use fields::Fields;
