@@ -417,7 +417,7 @@ mod tests {
     }
 
     /// Fields as they arrive: `Host: a`, `X-Key:  one`, `x-KEY: two`, `Te: trailers`.
-    fn came() -> Fields {
+    fn arrived() -> Fields {
         let head =
             b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
         let mut fields = Fields::of_head(head);
@@ -431,13 +431,16 @@ mod tests {
 
     #[test]
     fn fields_are_written_as_they_came() {
-        assert_eq!(written(&came()), "Host: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n");
+        assert_eq!(
+            written(&arrived()),
+            "Host: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n"
+        );
         assert_eq!(written(&Fields::new()), "");
     }
 
     #[test]
     fn names_are_found_in_any_case_and_in_order() {
-        let fields = came();
+        let fields = arrived();
         assert_eq!(fields.get("x-key"), Some(b"one".as_slice()));
         assert_eq!(fields.get_all("X-Key").collect::<Vec<_>>(), [b"one", b"two"]);
         assert_eq!(fields.get_all("x-key").next_back(), Some(b"two".as_slice()));
@@ -452,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_off_is_not_written_and_what_is_added_comes_last() {
-        let mut fields = came();
+        let mut fields = arrived();
         assert!(
             fields.remove("x-key") && !fields.remove("x-key") && !fields.remove(Known::Upgrade)
         );
@@ -475,15 +478,15 @@ mod tests {
 
     #[test]
     fn a_map_and_back_is_the_same() {
-        let map = came().to_map();
+        let map = arrived().to_map();
         assert_eq!(map.get_all("x-key").iter().collect::<Vec<_>>(), ["one", "two"]);
         assert_eq!(Fields::from(&map).to_map(), map);
-        assert_eq!(came().clone().to_map(), map);
+        assert_eq!(arrived().clone().to_map(), map);
     }
 
     #[test]
     fn text_is_kept_beside_the_fields() {
-        let mut fields = came();
+        let mut fields = arrived();
         let target = fields.keep(b"/a?b");
         fields.append("x", "y");
         assert_eq!(fields.kept(target), b"/a?b");
@@ -493,7 +496,7 @@ mod tests {
 
     #[test]
     fn memory_goes_back_to_the_worker_within_bounds() {
-        drop((0..2 * SPARE_BLOCKS_MAX).map(|_| came()).collect::<Vec<_>>());
+        drop((0..2 * SPARE_BLOCKS_MAX).map(|_| arrived()).collect::<Vec<_>>());
         let kept = SPARE.with_borrow(|spare| {
             spare
                 .iter()
