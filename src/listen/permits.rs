@@ -162,7 +162,7 @@ impl Connections {
     ) -> Result<Permit, NoPermit> {
         let permits = &self.0.permits;
         // First, so that a network over its limit does not cause other connections to be closed.
-        let counted = match settings.counts(client) {
+        let network = match settings.counts(client) {
             false => None,
             true => {
                 let network = Network::of(client, settings.ipv6_prefix);

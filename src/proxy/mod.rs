@@ -204,7 +204,7 @@ async fn send_within(
     // Alive until its body was asked how far it has come.
     let sending = pin!(upstream.send_for(request, client));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
-        Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
+        Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
         Ok(failed) => failed,
         Err(_) => Err(upstream.overdue(timeout.is_uploading())),
     }

@@ -275,7 +275,7 @@ fn bring_back_shared(
     reply: http::Response<Incoming>,
 ) -> Response {
     let reply = Response::from(
-        reply.map(|body| Body::incoming(body).within(multi::STREAM_WINDOW_BYTES as usize)),
+        reply.map(|body| Body::incoming(body).window(multi::STREAM_WINDOW_BYTES as usize)),
     );
     if !reply.body.is_streaming() {
         return reply;

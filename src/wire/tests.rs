@@ -49,7 +49,7 @@ impl EndRecorder {
         move |end: &BodyEnd| ends.0.lock().unwrap().push(*end)
     }
 
-    pub(crate) fn told(&self) -> Vec<BodyEnd> {
+    pub(crate) fn ends(&self) -> Vec<BodyEnd> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -123,7 +123,7 @@ async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
     let (mut client, incoming) = incoming(CHUNKED).await;
     client.write_all(b"0\r\nx-sum: 6\r\nx-bad: 1\r\n\r\n").await.unwrap();
     let shown = Arc::new(Mutex::new(Vec::new()));
-    let sift = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
+    let filter = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
     let body = Body::incoming(incoming)
         .filter_trailers(filter)
         .on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
