@@ -13,7 +13,7 @@ use super::descriptors::Descriptors;
 use crate::admin;
 use crate::config::setting;
 use crate::listen::{ConfigSource, ConnectionSettings, ListenConfig};
-use crate::plan::Fallback;
+use crate::plan::OnStoreError;
 use crate::proxy::{House, SnapshotSource};
 use crate::upstream::Budget;
 
@@ -50,7 +50,7 @@ impl Applied {
         let store_is_needed = built
             .routes
             .iter()
-            .any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
+            .any(|route| route.policy.is_some() && route.on_store_error != OnStoreError::Allow);
         let policies = built.policies.values().map(|(settings, _)| settings);
         Self {
             snapshot: Arc::new(snapshot),

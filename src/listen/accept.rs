@@ -1,5 +1,5 @@
-//! A worker's loop: accept, count, hand to a task of its own; on the drain stop, finish, return.
-//! Knows nothing of HTTP.
+//! A worker's accept loop: accepts, takes a permit, and spawns a task for the connection. When the
+//! drain starts, it stops accepting and waits for the open connections. Knows nothing about HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,20 +11,20 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
 use super::connection::Connection;
-use super::failure::Failures;
-use super::places::{Connections, NoPlace, Place};
-use super::pulse::Pulse;
+use super::error::ErrorCounters;
+use super::permits::{Connections, NoPermit, Permit};
+use super::state::ConnectionState;
 use super::{ConfigSource, ConnectionSettings, Drain, Handler, Listener};
 use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, CounterSet, Metrics, labels, names};
 use crate::wire;
 
-/// The first wait after an error that hits every accept, and the longest: each further one is twice
-/// as long.
+/// The first and the longest pause after an error that would hit every accept. Each further error
+/// doubles the pause.
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
-/// Time for idle connections that were told to close to do so, while a new one waits for its place.
-const ROOM: Duration = Duration::from_millis(20);
+/// How long a new connection waits for reclaimed idle connections to close and free their permits.
+const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
@@ -36,30 +36,31 @@ pub(super) async fn serve<H: Handler>(
     let mut acceptor = Acceptor::new(handler, listener.index, config, &drain, &metrics);
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
-            let abandon = AbandonOnDrop(acceptor.connections.clone());
+            let abort = AbortOnDrop(acceptor.connections.clone());
             acceptor.accept_until_drained(&listener, &drain).await;
             acceptor.accept_the_queued(listener).await;
             acceptor.connections.drain();
             tokio::select! {
                 () = acceptor.connections.emptied() => {}
                 () = drain.wait_cut() => {
-                    acceptor.connections.abandon();
-                    // Each ends at its next turn: then its requests have settled and are logged.
+                    acceptor.connections.abort();
+                    // Each ends when its task is polled next. By then its requests are settled and
+                    // logged.
                     acceptor.connections.emptied().await;
                 }
             }
-            drop(abandon);
+            drop(abort);
         }
         Err(error) => tracing::error!(%error, "can't accept on this socket"),
     }
 }
 
-/// `serve` itself was dropped: the grace is over.
-struct AbandonOnDrop(Connections);
+/// Closes the connections when the future of `serve` is dropped: the grace period is over.
+struct AbortOnDrop(Connections);
 
-impl Drop for AbandonOnDrop {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abandon();
+        self.0.abort();
     }
 }
 
@@ -94,10 +95,10 @@ struct Acceptor<H> {
     accepted: Counter,
     refused: CounterSet<Refused>,
     reclaimed: CounterSet<Reclaimed>,
-    /// Lines about an address with too many connections.
-    told: Seldom,
-    failed: Arc<Failures>,
-    /// Errors in a row that hit every accept.
+    /// Rate-limits the warning about an address with too many connections.
+    address_warnings: Seldom,
+    errors: Arc<ErrorCounters>,
+    /// Consecutive errors of the kind that hits every accept.
     failures: u32,
 }
 
@@ -109,17 +110,17 @@ impl<H: Handler> Acceptor<H> {
         drain: &Drain,
         metrics: &Metrics,
     ) -> Self {
-        let places = drain.places_under(&config);
+        let permits = drain.permits_under(&config);
         Self {
             handler,
             index,
             config,
-            connections: Connections::new(&places, metrics.gauge(names::CONNECTIONS_OPEN)),
+            connections: Connections::new(&permits, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
             refused: metrics.counters(names::CONNECTIONS_REFUSED, &[]),
             reclaimed: metrics.counters(names::CONNECTIONS_RECLAIMED, &[]),
-            told: Seldom::default(),
-            failed: Arc::new(Failures::new(metrics)),
+            address_warnings: Seldom::default(),
+            errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
     }
@@ -138,7 +139,7 @@ impl<H: Handler> Acceptor<H> {
                     self.open(stream, address, false).await;
                 }
                 Err(error) => {
-                    let Some(wait) = self.failed(&error) else { continue };
+                    let Some(wait) = self.accept_failed(&error) else { continue };
                     tokio::select! {
                         biased;
                         () = &mut drained => return,
@@ -149,12 +150,12 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    /// Counts and logs a failed accept, and says how long to wait before the next. Where
-    /// descriptors have run out, idle connections are closed.
-    fn failed(&mut self, error: &io::Error) -> Option<Duration> {
+    /// Counts and logs a failed accept. Returns how long to wait before the next one. Closes idle
+    /// connections if file descriptors have run out.
+    fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused.inc(Refused::Accept);
         if wire::is_out_of_descriptors(error) {
-            let reclaimed = self.connections.places().reclaim() as u64;
+            let reclaimed = self.connections.permits().reclaim() as u64;
             self.reclaimed.add(Reclaimed::Descriptors, reclaimed);
         }
         let wait = after_accept_error(error.kind(), self.failures)?;
@@ -163,23 +164,23 @@ impl<H: Handler> Acceptor<H> {
         Some(wait)
     }
 
-    /// Closing a listening socket resets what the kernel has accepted for it and we have not: serve
-    /// those too, a request each.
+    /// Serves the connections in the kernel's queue, one request each. Closing the listening socket
+    /// would reset them.
     async fn accept_the_queued(&self, listener: TcpListener) {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => {
-                return tracing::warn!(%error, "connections that waited to be accepted are lost");
+                return tracing::warn!(%error, "the connections in the accept queue are lost");
             }
         };
         for _ in 0..BACKLOG_MAX {
-            // It does not block: "would block" is the end of the queue, and any other error would
-            // only repeat.
+            // The socket is non-blocking: `WouldBlock` means that the queue is empty, and any other
+            // error would only repeat.
             let Ok((stream, address)) = listener.accept() else { return };
             let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
             match stream {
                 Ok(stream) => self.open(stream, address, true).await,
-                Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
+                Err(error) => tracing::debug!(%error, "a queued connection was lost"),
             }
         }
     }
@@ -190,71 +191,73 @@ impl<H: Handler> Acceptor<H> {
             let config = self.config.load();
             (Arc::clone(&config.settings), config.tls_of(self.index))
         };
-        let pulse = Arc::<Pulse>::default();
-        let place = match self.place(&pulse, address, &settings).await {
-            Ok(place) => place,
-            Err(NoPlace::Full { .. }) => return self.refused.inc(Refused::Limit),
-            Err(NoPlace::Address) => {
+        let state = Arc::<ConnectionState>::default();
+        let permit = match self.permit(&state, address, &settings).await {
+            Ok(permit) => permit,
+            Err(NoPermit::Full { .. }) => return self.refused.inc(Refused::Limit),
+            Err(NoPermit::Address) => {
                 self.refused.inc(Refused::Address);
-                if let Some(held_back) = self.told.due() {
+                if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
-                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
+                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has reached its limit of connections");
                 }
                 return;
             }
         };
         if draining {
-            pulse.drain();
+            state.drain();
         }
-        let (handler, place) = (self.handler.clone(), Arc::new(place));
+        let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let connection =
-            Connection { handler, address, pulse, place: Arc::clone(&place), settings };
-        let failed = Arc::clone(&self.failed);
+            Connection { handler, address, state, permit: Arc::clone(&permit), settings };
+        let errors = Arc::clone(&self.errors);
         tokio::spawn(async move {
-            // To the end of the task, so that whoever waits for it finds all said and counted.
-            let _place = place;
-            if let Err(failure) = connection.serve(stream, tls).await {
-                failed.count(&failure);
-                tracing::debug!(%address, error = %failure, "a connection failed");
+            // Held to the end of the task, so that `emptied` returns only after errors are logged
+            // and counted.
+            let _permit = permit;
+            if let Err(error) = connection.serve(stream, tls).await {
+                errors.count(&error);
+                tracing::debug!(%address, %error, "a connection failed");
             }
         });
     }
 
-    /// A place for a connection from `address`. Where all are taken, idle connections are closed
-    /// for it.
-    async fn place(
+    /// Takes a permit for a connection from `address`. If there is none, idle connections are
+    /// closed to free one.
+    async fn permit(
         &self,
-        pulse: &Arc<Pulse>,
+        state: &Arc<ConnectionState>,
         address: SocketAddr,
         settings: &ConnectionSettings,
-    ) -> Result<Place, NoPlace> {
-        let until = clock::monotonic() + ROOM;
+    ) -> Result<Permit, NoPermit> {
+        let until = clock::monotonic() + RECLAIM_WAIT;
         loop {
             let mut reclaimed = 0;
-            // Before the look, so that what closes meanwhile is not missed.
-            let freed = self.connections.places().freed();
-            let entered = self.connections.enter(pulse, address.ip(), settings, &mut reclaimed);
+            // Created before the attempt, so that a connection that closes in between is not
+            // missed.
+            let freed = self.connections.permits().freed();
+            let permit = self.connections.acquire(state, address.ip(), settings, &mut reclaimed);
             self.reclaimed.add(Reclaimed::Limit, reclaimed as u64);
-            match entered {
-                Err(NoPlace::Full { reclaimed }) if reclaimed > 0 => {}
-                entered => return entered,
+            match permit {
+                Err(NoPermit::Full { reclaimed }) if reclaimed > 0 => {}
+                permit => return permit,
             }
             if tokio::time::timeout_at(until.into(), freed).await.is_err() {
-                return Err(NoPlace::Full { reclaimed });
+                return Err(NoPermit::Full { reclaimed });
             }
         }
     }
 }
 
-/// How long to wait after an accept failed `failures` times before; not at all when only that one
-/// connection was lost.
+/// How long to wait after a failed accept, when `failures` others failed just before. `None` if the
+/// error concerns that one connection only.
 ///
-/// Out of descriptors or memory, the connection stays in the queue and the socket stays readable:
-/// without a wait the loop would spin.
+/// When descriptors or memory run out, the connection stays in the queue and the socket stays
+/// readable. Without a pause the loop would spin.
 fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
     use io::ErrorKind as K;
     match kind {
-        // accept(2): "network errors already pending on the new socket" are that connection's own.
+        // accept(2) also reports network errors that are already pending on the new socket.
         K::ConnectionAborted
         | K::ConnectionReset
         | K::ConnectionRefused

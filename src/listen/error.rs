@@ -1,5 +1,5 @@
-//! Why a connection ended early: for the log, and as the label under which it is counted. Knows no
-//! route.
+//! Why a connection ended early, as a log message and as a metric label. Knows nothing about
+//! routes.
 
 use std::error::Error;
 use std::fmt;
@@ -9,27 +9,27 @@ use crate::telemetry::{CounterSet, Metrics, labels, names};
 
 /// Why a connection ended early.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// The handshake.
+pub(super) enum ConnectionError {
+    /// The handshake failed.
     Tls(TlsCause, io::Error),
-    /// HTTP/2, or the stream below it.
+    /// HTTP/2 failed, or the stream below it.
     Http2(hyper::Error),
-    /// A head that is not HTTP.
+    /// The head is not valid HTTP.
     Malformed(&'static str),
     HeadTooLarge,
-    /// A connection on which no request came in time.
-    Silent,
-    /// A client that takes nothing of its reply.
+    /// No request arrived in time.
+    HeadTimeout,
+    /// The client read nothing of its reply for too long.
     SendTimeout,
-    /// A client that takes its reply more slowly than the rate allows.
+    /// The client reads its reply more slowly than the rate allows.
     SendSlow,
-    /// A request that took longer than its route allows.
-    Overdue,
-    /// A reply that ended before its end.
+    /// The request took longer than its route allows.
+    RequestTimeout,
+    /// The reply's body ended early.
     ReplyCut,
-    /// A client that speaks TLS where nobody does.
+    /// The client speaks TLS to a listener without certificates.
     TlsHello,
-    /// The socket itself.
+    /// The socket failed.
     Socket(io::Error),
 }
 
@@ -63,7 +63,7 @@ labels! {
 }
 
 impl TlsCause {
-    /// What rustls says, in few words.
+    /// Classifies an error of rustls.
     pub(super) fn of(error: &io::Error) -> Self {
         use rustls::Error as E;
         match error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) {
@@ -105,14 +105,14 @@ impl HttpCause {
     }
 }
 
-/// A worker's counters of them.
+/// A worker's counters of connection errors.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct ErrorCounters {
     tls: CounterSet<TlsCause>,
     http: CounterSet<HttpCause>,
 }
 
-impl Failures {
+impl ErrorCounters {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
             tls: metrics.counters(names::TLS_HANDSHAKES_FAILED, &[]),
@@ -120,61 +120,61 @@ impl Failures {
         }
     }
 
-    pub(super) fn count(&self, failure: &Failure) {
-        let cause = match failure {
-            Failure::Tls(cause, _) => return self.tls.inc(*cause),
-            Failure::Http2(error) => HttpCause::of(error),
-            Failure::Malformed(_) => HttpCause::Malformed,
-            Failure::HeadTooLarge => HttpCause::HeadTooLarge,
-            Failure::Silent => HttpCause::HeadTimeout,
-            Failure::SendTimeout => HttpCause::SendTimeout,
-            Failure::SendSlow => HttpCause::SendSlow,
-            Failure::Overdue => HttpCause::RequestTimeout,
-            Failure::ReplyCut => HttpCause::ReplyCut,
-            Failure::TlsHello => HttpCause::TlsHello,
-            Failure::Socket(_) => HttpCause::Closed,
+    pub(super) fn count(&self, error: &ConnectionError) {
+        let cause = match error {
+            ConnectionError::Tls(cause, _) => return self.tls.inc(*cause),
+            ConnectionError::Http2(error) => HttpCause::of(error),
+            ConnectionError::Malformed(_) => HttpCause::Malformed,
+            ConnectionError::HeadTooLarge => HttpCause::HeadTooLarge,
+            ConnectionError::HeadTimeout => HttpCause::HeadTimeout,
+            ConnectionError::SendTimeout => HttpCause::SendTimeout,
+            ConnectionError::SendSlow => HttpCause::SendSlow,
+            ConnectionError::RequestTimeout => HttpCause::RequestTimeout,
+            ConnectionError::ReplyCut => HttpCause::ReplyCut,
+            ConnectionError::TlsHello => HttpCause::TlsHello,
+            ConnectionError::Socket(_) => HttpCause::Closed,
         };
         self.http.inc(cause);
     }
 }
 
-impl From<hyper::Error> for Failure {
+impl From<hyper::Error> for ConnectionError {
     fn from(error: hyper::Error) -> Self {
         Self::Http2(error)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ConnectionError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tls(TlsCause::PlainText, _) => {
                 write!(out, "TLS handshake: the client speaks plain HTTP")
             }
-            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
+            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => with_sources(error, out),
             Self::TlsHello => {
                 write!(out, "the client speaks TLS, and this listener has no certificates")
             }
-            Self::Silent => write!(out, "no request came in time"),
+            Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
-            Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
-            Self::SendSlow => write!(out, "the client takes its reply too slowly"),
-            Self::Overdue => write!(out, "the request took longer than its route allows"),
+            Self::SendTimeout => write!(out, "the client reads nothing of its reply"),
+            Self::SendSlow => write!(out, "the client reads its reply too slowly"),
+            Self::RequestTimeout => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),
         }
     }
 }
 
-/// hyper prints only the outermost of its causes.
+/// Prints the source errors too; hyper's `Display` shows only the outermost.
 fn with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(out, "{error}")?;
     let mut source = error.source();
