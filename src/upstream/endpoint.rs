@@ -1,4 +1,5 @@
-//! Where an upstream is: `http://host:port` read and checked. Asks nobody and connects to nothing.
+//! Reads and checks an upstream's endpoints, `http://host:port`. Resolves nothing and connects to
+//! nothing.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,32 +9,32 @@ use rustls::pki_types::ServerName;
 use crate::clock::Seldom;
 use crate::telemetry::Mistake;
 
-/// Endpoints of one upstream, at most.
+/// Maximum number of endpoints of one upstream.
 const ENDPOINTS_MAX: usize = 256;
 const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 
-/// One endpoint as it was written.
+/// One endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) target: Target,
-    /// As it was written.
+    /// As configured.
     pub(super) text: String,
-    /// What a request without a `Host` asks for.
+    /// The authority of a request without a `Host`.
     pub(super) authority: Authority,
-    /// The name to verify; none without TLS.
+    /// The name to verify; `None` without TLS.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) warned: Seldom,
 }
 
-/// Where it is.
+/// An address or a name to resolve.
 #[derive(Debug)]
 pub(super) enum Target {
     Address(SocketAddr),
     Name { host: String, port: u16 },
 }
 
-/// Reads all endpoints of the upstream `name`. Where TLS is spoken, `server_name` is verified, or
-/// else each one's host.
+/// Reads all endpoints of the upstream `name`. With TLS, `server_name` is verified, or else each
+/// endpoint's host.
 pub(super) fn parse_all(
     name: &str,
     endpoints: &[String],
@@ -79,7 +80,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     }
     let authority = uri.authority().ok_or(EXPECTED)?;
     let host = authority.host();
-    // What is left is the port: `Authority::port` is silent about one that is none.
+    // The rest is the port. `Authority::port` does not report an invalid one.
     let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
         "" => default_port,
         port => port
@@ -115,7 +116,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
 }
 
 impl Endpoint {
-    /// Whether TLS is spoken there.
+    /// Whether the endpoint uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.server_name.is_some()
     }

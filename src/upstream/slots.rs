@@ -1,26 +1,26 @@
-//! One worker's places at an upstream's hosts, a slot each: idle connections, shared connections,
-//! and the choice between hosts. Knows nothing of requests.
+//! One worker's connections to an upstream, with one slot per host: idle connections, shared
+//! connections, and the choice between hosts. Knows nothing of requests.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Inner;
 use super::host::{Host, Turn};
-use super::link::Link;
-use super::pool::Old;
+use super::http1::Http1Connection;
+use super::pool::Discarded;
 use super::streams::Streams;
 
-/// All of an upstream's.
+/// The slots of all of an upstream's hosts.
 #[derive(Default)]
 pub(super) struct Slots {
     /// In the order of the upstream's hosts.
     all: Vec<Slot>,
     idle_total: usize,
-    /// Which of the upstream's lists of hosts this is.
+    /// The generation of the list of hosts that the slots follow.
     generation: u64,
 }
 
-/// One host's.
+/// One host's connections.
 struct Slot {
     host: Arc<Host>,
     /// HTTP/1.1, the longest unused first.
@@ -28,14 +28,14 @@ struct Slot {
         clippy::vec_box,
         reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request"
     )]
-    idle: Vec<Box<Link>>,
+    idle: Vec<Box<Http1Connection>>,
     /// HTTP/2.
     streams: Streams,
 }
 
 impl Slots {
-    /// Takes over the hosts that the upstream has now, where they have changed.
-    pub(super) fn follow(&mut self, upstream: &Inner, old: &mut Old) {
+    /// Adopts the upstream's current hosts, if they have changed.
+    pub(super) fn follow(&mut self, upstream: &Inner, old: &mut Discarded) {
         let generation = upstream.hosts.generation();
         if generation == self.generation && !self.all.is_empty() {
             return;
@@ -51,18 +51,18 @@ impl Slots {
         };
         self.all = upstream.hosts.current().iter().map(slot).collect();
         self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
-        // Addresses that are gone: what is under way there goes on.
+        // Addresses that are gone. Requests under way there continue.
         for mut gone in before {
             old.links.append(&mut gone.idle);
             gone.streams.close(&mut old.multis);
         }
     }
 
-    /// The host for a request, none of `tried`. Where there is but one, it is not counted.
+    /// The host for a request, none of `tried`. A single host is not counted.
     ///
-    /// Of two taken at random the one with less to do (power of two choices): nearly as even as
-    /// looking at all of them, and workers that look at the same counts don't all run to the same
-    /// host. Those that are left alone are passed over while there is another.
+    /// Of two random hosts it takes the one with less load (power of two choices). That is nearly
+    /// as even as comparing all of them, and workers that see the same counts don't all choose the
+    /// same host. Ejected hosts are skipped while there is another.
     pub(super) fn choose(
         &self,
         upstream: &Inner,
@@ -90,12 +90,12 @@ impl Slots {
         let index = pair.into_iter().find(|index| may_probe(index));
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
-        // All are left alone: then that is no reason.
+        // All are ejected, so ejection decides nothing.
         let index = index.or_else(|| around().filter(untried).min_by_key(load))?;
         Some((index, Some(Turn::new(self.host(index)?))))
     }
 
-    /// Hosts.
+    /// The number of hosts.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -104,7 +104,7 @@ impl Slots {
         self.all.get(index).map(|slot| &slot.host)
     }
 
-    /// The place of `host`, which was at `index` not long ago.
+    /// The index of `host`, which was `index` not long ago.
     fn at(&self, index: usize, host: &Arc<Host>) -> Option<usize> {
         if self.host(index).is_some_and(|at| Arc::ptr_eq(at, host)) {
             return Some(index);
@@ -112,7 +112,7 @@ impl Slots {
         self.all.iter().position(|slot| Arc::ptr_eq(&slot.host, host))
     }
 
-    /// The connection to a host that was used last; else the host. `host` is known where there are
+    /// The most recently used connection to a host, or else the host. `host` is given if there are
     /// several.
     pub(super) fn take(
         &mut self,
@@ -120,8 +120,8 @@ impl Slots {
         index: usize,
         host: Option<&Arc<Host>>,
         now: Instant,
-        old: &mut Old,
-    ) -> Result<Box<Link>, Option<Arc<Host>>> {
+        old: &mut Discarded,
+    ) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
         let index = match host {
             None => index,
             Some(host) => self.at(index, host).ok_or_else(|| Some(Arc::clone(host)))?,
@@ -138,9 +138,9 @@ impl Slots {
         Err(Some(Arc::clone(&slot.host)))
     }
 
-    /// Keeps an idle connection, unless enough are kept, others need its descriptor, or its host is
-    /// gone.
-    pub(super) fn put(&mut self, upstream: &Inner, link: Box<Link>) {
+    /// Keeps an idle connection, unless enough are kept, other workers need its descriptor, or its
+    /// host is gone.
+    pub(super) fn put(&mut self, upstream: &Inner, link: Box<Http1Connection>) {
         if self.idle_total >= upstream.pool_idle_per_worker || upstream.budget.is_tight() {
             return;
         }
@@ -150,8 +150,8 @@ impl Slots {
         }
     }
 
-    /// Gives up idle connections, the longest unused first: half of each host's, and one at least.
-    pub(super) fn release_idle(&mut self, old: &mut Old) {
+    /// Closes idle connections, the longest unused first: half of each host's, and at least one.
+    pub(super) fn release_idle(&mut self, old: &mut Discarded) {
         for slot in &mut self.all {
             let count = slot.idle.len().div_ceil(2);
             old.links.extend(slot.idle.drain(..count));
@@ -167,7 +167,7 @@ impl Slots {
         self.idle_total == 0 && self.all.iter().all(|slot| slot.streams.is_empty())
     }
 
-    pub(super) fn sweep(&mut self, now: Instant, old: &mut Old) {
+    pub(super) fn sweep(&mut self, now: Instant, old: &mut Discarded) {
         for slot in &mut self.all {
             let before = slot.idle.len();
             old.links.extend(slot.idle.extract_if(.., |link| !link.is_worth_keeping(now)));

@@ -191,7 +191,7 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
     // The other side has closed when this thread's runtime has seen the close.
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
     let mut other =
-        link::Link::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
+        link::Http1Connection::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
     assert!(other.is_quiet());
     tokio::time::sleep(link::IDLE_TRUSTED).await;
     let reply =
@@ -270,8 +270,8 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
     )
     .unwrap();
     let mut seats = Vec::new();
-    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) {
-        seats.push(seat);
+    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) {
+        seats.push(permit);
     }
     assert_eq!(seats.len(), 10);
     let error = upstream.send(get()).await.unwrap_err();
@@ -299,8 +299,8 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
     let mut seats = Vec::new();
-    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, client(1)) {
-        seats.push(seat);
+    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, client(1)) {
+        seats.push(permit);
     }
     // Half of them, which are not counted, and an eighth.
     assert_eq!(seats.len(), 16 + 4);
@@ -315,6 +315,6 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     drop(seats);
     assert_eq!(text(upstream.send_for(get(), client(1)).await.unwrap()).await, "ok");
     let seats: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, client(1))).collect();
-    assert!(seats.iter().all(|admitted| matches!(admitted, pool::Admitted::Here(_))));
-    assert!(matches!(pool::admit(&upstream.0, client(1)), pool::Admitted::Here(_)));
+    assert!(seats.iter().all(|admitted| matches!(admitted, pool::Admission::Granted(_))));
+    assert!(matches!(pool::admit(&upstream.0, client(1)), pool::Admission::Granted(_)));
 }

@@ -104,7 +104,7 @@ async fn a_replys_head_is_bounded() {
     let scripted = Scripted::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\n").await;
-        for _ in 0..super::super::link::REPLY_HEAD_BYTES_MAX / 1024 + 1 {
+        for _ in 0..super::super::http1::REPLY_HEAD_BYTES_MAX / 1024 + 1 {
             stream.send(&format!("x: {}\r\n", "y".repeat(1024))).await;
         }
         stream.closed().await;

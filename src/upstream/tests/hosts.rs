@@ -136,7 +136,7 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
         !back()
     })
     .await;
-    // Tried again and again, and each time by one request that is then answered by the other.
+    // Attempt again and again, and each time by one request that is then answered by the other.
     let began = clock::monotonic();
     while clock::monotonic() - began < Duration::from_millis(400) {
         assert_eq!(who(&upstream).await, "good");
@@ -443,8 +443,8 @@ async fn the_systems_names_are_found() {
 async fn where_there_is_one_host_nothing_is_counted() {
     let scripted = Scripted::answering(OK).await;
     let upstream = upstream(&scripted);
-    let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) else { panic!("full") };
-    assert!(seat.host().is_none());
+    let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) else { panic!("full") };
+    assert!(permit.host().is_none());
     assert_eq!(upstream.0.hosts.current()[0].outstanding(), 0);
 }
 
@@ -501,6 +501,6 @@ async fn a_request_for_another_protocol_gets_the_connection() {
         // It counts as long as it is held.
         assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
         drop(stream);
-        assert!(matches!(pool::admit(&upstream.0, None), pool::Admitted::Here(_)));
+        assert!(matches!(pool::admit(&upstream.0, None), pool::Admission::Granted(_)));
     }
 }

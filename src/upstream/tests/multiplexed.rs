@@ -395,7 +395,7 @@ async fn a_slow_reader_holds_nobody_else_on_its_connection() {
     for mut reply in slow {
         read += in_time(reply.body.frame()).await.unwrap().unwrap().into_data().unwrap().len();
     }
-    assert!(read <= 30 * multi::STREAM_WINDOW_BYTES as usize);
+    assert!(read <= 30 * http2::STREAM_WINDOW_BYTES as usize);
 }
 
 #[tokio::test]
@@ -479,7 +479,7 @@ async fn a_connection_that_was_closed_while_unused_is_noticed_before_a_request_i
         close.send(()).unwrap();
         // This thread stands still meanwhile: the proxy's side can't have seen the close.
         closed.recv_timeout(PATIENCE).unwrap();
-        std::thread::sleep(super::super::link::IDLE_TRUSTED);
+        std::thread::sleep(super::super::http1::IDLE_TRUSTED);
     }
 }
 

@@ -1,32 +1,32 @@
-//! How long the upstream may take to answer, which depends on whose turn it is. Knows nothing of
+//! How long to wait for the upstream, which depends on the phase of the request. Knows nothing of
 //! connections.
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::Inner;
-use super::outgoing::{Turn, Watch};
+use super::outgoing::{Turn, UploadProgress};
 use crate::clock;
 use crate::wire::Alarm;
 
 /// The wait for one reply's head.
-pub(super) struct Patience<'a> {
+pub(super) struct ReplyTimeout<'a> {
     pub(super) alarm: &'a mut Alarm,
     pub(super) upstream: &'a Inner,
-    pub(super) watch: Option<&'a Watch>,
-    /// When it was last the upstream's turn or somebody looked.
+    pub(super) watch: Option<&'a UploadProgress>,
+    /// When the phase was last checked, or the upstream was last to act.
     pub(super) checked: Instant,
 }
 
-impl Patience<'_> {
+impl ReplyTimeout<'_> {
     /// Ready when the upstream has used up its time.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let turn = self.watch.map_or(Turn::Answering(self.checked), Watch::turn);
+            let turn = self.watch.map_or(Turn::Answering(self.checked), UploadProgress::turn);
             let deadline = match turn {
                 Turn::Answering(since) => since + self.upstream.response_header,
                 Turn::Taking(since) => since + self.upstream.idle,
-                // Nobody wakes us when the turn changes: look again in time.
+                // Nothing wakes us when the phase changes, so check again in time.
                 Turn::Client => self.checked + self.shorter(),
             };
             self.alarm.arm(deadline);
