@@ -3,7 +3,7 @@
 
 use http::{Method, StatusCode, Version};
 
-use super::head::Refused;
+use super::head::HeadError;
 use crate::wire::{Fields, Known, KnownSet, Request, Response};
 
 /// Where a body ends.
@@ -20,7 +20,7 @@ pub(crate) enum Framing {
 const LENGTHS: KnownSet = KnownSet::of(&[Known::ContentLength, Known::TransferEncoding]);
 
 /// Of a request.
-pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
+pub(super) fn of_request(request: &Request) -> Result<Framing, HeadError> {
     let fields = &request.fields;
     if !fields.present().meets(LENGTHS) {
         return Ok(Framing::Length(0));
@@ -28,15 +28,15 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
     if !fields.has(Known::TransferEncoding) {
         return length(fields)
             .map(Framing::Length)
-            .ok_or(Refused::Malformed("Content-Length is no number, or two"));
+            .ok_or(HeadError::Malformed("Content-Length is no number, or two"));
     }
     if fields.has(Known::ContentLength) {
-        return Err(Refused::Malformed(
+        return Err(HeadError::Malformed(
             "both Content-Length and Transfer-Encoding say how long the body is",
         ));
     }
     if request.version == Version::HTTP_10 {
-        return Err(Refused::Malformed("HTTP/1.0 has no Transfer-Encoding"));
+        return Err(HeadError::Malformed("HTTP/1.0 has no Transfer-Encoding"));
     }
     let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
     match (codings.next(), codings.next()) {
@@ -48,9 +48,9 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
             // Without `chunked` at its end nobody knows where a request ends, and twice it may have
             // been read as nested.
             if last && chunked == 1 {
-                Err(Refused::UnknownCoding)
+                Err(HeadError::UnknownCoding)
             } else {
-                Err(Refused::Malformed("Transfer-Encoding does not end in one chunked"))
+                Err(HeadError::Malformed("Transfer-Encoding does not end in one chunked"))
             }
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn of_reply(
     reply: &mut Response,
     method: &Method,
     version: Version,
-) -> Result<Framing, Refused> {
+) -> Result<Framing, HeadError> {
     let status = reply.status;
     let bodiless = *method == Method::HEAD
         || status.is_informational()
@@ -76,7 +76,7 @@ pub(super) fn of_reply(
         let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
         let chunked = codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
         if !chunked || codings.next().is_some() || version == Version::HTTP_10 {
-            return Err(Refused::UnknownCoding);
+            return Err(HeadError::UnknownCoding);
         }
         drop(codings);
         fields.remove(Known::ContentLength);
@@ -90,7 +90,7 @@ pub(super) fn of_reply(
     }
     drop(values);
     let length = length_of(fields.get_all(Known::ContentLength).flat_map(list))
-        .ok_or(Refused::Malformed("Content-Length is no number"))?;
+        .ok_or(HeadError::Malformed("Content-Length is no number"))?;
     // `5, 5` is one length that a proxy before us has joined (RFC 9110, 8.6).
     fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
     Ok(Framing::Length(if bodiless { 0 } else { length }))

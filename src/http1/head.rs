@@ -19,7 +19,7 @@ pub(crate) const FIELDS_MAX: usize = 100;
 
 /// Why a head is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum HeadError {
     /// It is not HTTP, or can be read in two ways: 400.
     Malformed(&'static str),
     /// It has too many fields: 431.
@@ -28,7 +28,7 @@ pub(crate) enum Refused {
     UnknownCoding,
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for HeadError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
             Self::Malformed(why) => why,
@@ -38,7 +38,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-impl Refused {
+impl HeadError {
     /// What a client is told.
     pub(crate) fn status(self) -> StatusCode {
         match self {
@@ -72,7 +72,7 @@ impl Scan {
         &mut self,
         bytes: &[u8],
         lenient: bool,
-    ) -> Result<Option<Range<usize>>, Refused> {
+    ) -> Result<Option<Range<usize>>, HeadError> {
         while let Some(found) = bytes.get(self.seen..).and_then(|rest| memchr(b'\n', rest)) {
             let end = self.seen + found;
             let line = bytes.get(self.line..end).unwrap_or_default();
@@ -101,7 +101,7 @@ impl Scan {
     pub(crate) fn request(
         &mut self,
         bytes: &[u8],
-    ) -> Result<Option<(RequestHead, usize)>, Refused> {
+    ) -> Result<Option<(RequestHead, usize)>, HeadError> {
         if self.seen == 0
             && let Ok(whole) = whole_request(bytes)
         {
@@ -121,7 +121,7 @@ impl Scan {
         &mut self,
         bytes: &[u8],
         method: &Method,
-    ) -> Result<Option<(ReplyHead, usize)>, Refused> {
+    ) -> Result<Option<(ReplyHead, usize)>, HeadError> {
         if self.seen == 0
             && !bytes.is_empty()
             && let Ok(whole) = whole_reply(bytes, method)
@@ -140,8 +140,8 @@ impl Scan {
     }
 }
 
-const NOT_HTTP: Refused = Refused::Malformed("the head is not HTTP");
-const BARE: Refused = Refused::Malformed("a line ends without a carriage return");
+const NOT_HTTP: HeadError = HeadError::Malformed("the head is not HTTP");
+const BARE: HeadError = HeadError::Malformed("a line ends without a carriage return");
 
 /// A request's head.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ pub(crate) struct RequestHead {
 }
 
 /// Reads the head of a request: `head` is all of it.
-pub(super) fn request(head: &[u8]) -> Result<RequestHead, Refused> {
+pub(super) fn request(head: &[u8]) -> Result<RequestHead, HeadError> {
     match whole_request(head)? {
         (read, bytes) if bytes == head.len() => Ok(read),
         _ => Err(NOT_HTTP),
@@ -164,7 +164,7 @@ pub(super) fn request(head: &[u8]) -> Result<RequestHead, Refused> {
 
 /// Reads the head at the beginning of `bytes`, and says how long it is. Where it has not all come,
 /// or begins with an empty line, it is an error like any other.
-fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
+fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), HeadError> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
     let status = httparse::ParserConfig::default().parse_request_with_uninit_headers(
@@ -180,7 +180,7 @@ fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let is_connect = method == "CONNECT";
     let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| Refused::Malformed("the method is none"))?;
+        .map_err(|_| HeadError::Malformed("the method is none"))?;
     let (target, authority) = target(asked, is_connect)?;
     let base = offset(head, asked.as_bytes());
     let place = |range: Range<usize>| Span::new(base + range.start..base + range.end);
@@ -198,13 +198,13 @@ fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), Refused> {
 }
 
 /// The head that httparse has read, and its length.
-fn whole(bytes: &[u8], status: httparse::Result<usize>) -> Result<(&[u8], usize), Refused> {
+fn whole(bytes: &[u8], status: httparse::Result<usize>) -> Result<(&[u8], usize), HeadError> {
     match status {
         Ok(httparse::Status::Complete(end)) => {
             let head = bytes.get(..end).filter(|head| !matches!(head.first(), Some(b'\r' | b'\n')));
             head.map(|head| (head, end)).ok_or(NOT_HTTP)
         }
-        Err(httparse::Error::TooManyHeaders) => Err(Refused::TooManyFields),
+        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooManyFields),
         Ok(httparse::Status::Partial) | Err(_) => Err(NOT_HTTP),
     }
 }
@@ -220,7 +220,7 @@ pub(crate) struct ReplyHead {
 }
 
 /// Reads the head of a reply to a `method` request: `head` is all of it.
-pub(super) fn reply(head: &[u8], method: &Method) -> Result<ReplyHead, Refused> {
+pub(super) fn reply(head: &[u8], method: &Method) -> Result<ReplyHead, HeadError> {
     match whole_reply(head, method)? {
         (read, bytes) if bytes == head.len() => Ok(read),
         _ => Err(NOT_HTTP),
@@ -228,7 +228,7 @@ pub(super) fn reply(head: &[u8], method: &Method) -> Result<ReplyHead, Refused> 
 }
 
 /// Reads the head at the beginning of `bytes`, as [`whole_request`] does.
-fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), Refused> {
+fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), HeadError> {
     let mut lines = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut []);
     let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -258,7 +258,7 @@ fn whole_reply(bytes: &[u8], method: &Method) -> Result<(ReplyHead, usize), Refu
 /// The lines of `head`, which httparse has taken apart; none where one of them ends in LF alone.
 fn fields(head: &[u8], lines: &[httparse::Header<'_>]) -> Option<Fields> {
     let mut fields = Fields::of_head(head);
-    let mut notes = fields.notes(lines.len());
+    let mut index = fields.line_index(lines.len());
     // The last line ends where the empty one begins.
     let last = head.len().checked_sub(LINE_END.len())?;
     let mut next = lines.first().map_or(last, |line| offset(head, line.name.as_bytes()));
@@ -268,7 +268,7 @@ fn fields(head: &[u8], lines: &[httparse::Header<'_>]) -> Option<Fields> {
         let value = if line.value.is_empty() { name.end } else { offset(head, line.value) };
         next = lines.get(place + 1).map_or(last, |next| offset(head, next.name.as_bytes()));
         bare |= !ends_line(head, next);
-        notes.note(name, value..value + line.value.len(), next);
+        index.push(name, value..value + line.value.len(), next);
     }
     (!bare).then_some(fields)
 }
@@ -300,8 +300,11 @@ fn keeps_alive(fields: &Fields, version: Version) -> bool {
 }
 
 /// Path and query, and the authority, of a target in any of its four forms (RFC 9112, 3.2).
-fn target(asked: &str, is_connect: bool) -> Result<(Range<usize>, Option<Range<usize>>), Refused> {
-    const NONE: Refused = Refused::Malformed("the target is no path and no URI");
+fn target(
+    asked: &str,
+    is_connect: bool,
+) -> Result<(Range<usize>, Option<Range<usize>>), HeadError> {
+    const NONE: HeadError = HeadError::Malformed("the target is no path and no URI");
     if asked.starts_with('/') {
         return Ok((0..path(asked).ok_or(NONE)?, None));
     }

@@ -31,7 +31,7 @@ mod write;
 
 pub(crate) use decode::{Decoder, Next};
 pub(crate) use framing::Framing;
-pub(crate) use head::{Refused, ReplyHead, RequestHead, Scan};
+pub(crate) use head::{HeadError, ReplyHead, RequestHead, Scan};
 #[cfg(test)]
 use head::{reply, request};
 pub(crate) use reader::Reader;

@@ -23,7 +23,7 @@ const KEPT_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// There is none, and nothing is said of its length.
-    Nothing,
+    NoBody,
     /// So many bytes.
     Length(u64),
     /// Chunks.
@@ -69,7 +69,7 @@ impl Default for Outbox {
         Self {
             out: Vec::new(),
             sent: 0,
-            encoding: Encoding::Nothing,
+            encoding: Encoding::NoBody,
             direct: 0,
             ended: true,
             awaits_body: false,
@@ -116,7 +116,7 @@ impl Outbox {
     }
 
     /// Gives memory back that no small message needs.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.out.clear();
             self.sent = 0;
@@ -179,7 +179,7 @@ impl Outbox {
             if self.ended {
                 return Step::Done;
             }
-            if let Encoding::Nothing = self.encoding {
+            if let Encoding::NoBody = self.encoding {
                 self.ended = true;
                 continue;
             }
@@ -208,7 +208,7 @@ impl Outbox {
                 *left = left.checked_sub(bytes as u64).ok_or(SendError::Length)?
             }
             Encoding::Chunked => push_size(&mut self.out, bytes),
-            Encoding::Nothing | Encoding::Close => {}
+            Encoding::NoBody | Encoding::Close => {}
         }
         if bytes > GATHER_BYTES_MAX {
             self.direct = bytes;
@@ -242,7 +242,7 @@ impl Outbox {
                 }
                 self.out.extend_from_slice(b"\r\n");
             }
-            Encoding::Nothing | Encoding::Length(_) | Encoding::Close => {}
+            Encoding::NoBody | Encoding::Length(_) | Encoding::Close => {}
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ fn frame(fields: &mut Fields, encoding: Encoding) {
                 fields.set(Known::ContentLength, digits);
             }
         }
-        Encoding::Nothing => {
+        Encoding::NoBody => {
             fields.remove(Known::TransferEncoding);
         }
         Encoding::Chunked => {

@@ -11,9 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
 use super::connection::Connection;
-use super::failure::Failures;
-use super::places::{Connections, NoPlace, Place};
-use super::pulse::Pulse;
+use super::error::ErrorCounters;
+use super::permits::{Connections, NoPermit, Permit};
+use super::state::ConnectionState;
 use super::{ConnectionSettings, Drain, Handler, Listener, Security};
 use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, Metrics, names};
@@ -24,7 +24,7 @@ use crate::wire;
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
 /// Time for idle connections that were told to close to do so, while a new one waits for its place.
-const ROOM: Duration = Duration::from_millis(20);
+const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
@@ -36,30 +36,30 @@ pub(super) async fn serve<H: Handler>(
     let mut acceptor = Acceptor::new(handler, listener.security, settings, &drain, &metrics);
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
-            let abandon = AbandonOnDrop(acceptor.connections.clone());
+            let abort = AbortOnDrop(acceptor.connections.clone());
             acceptor.accept_until_drained(&listener, &drain).await;
             acceptor.accept_the_queued(listener).await;
             acceptor.connections.drain();
             tokio::select! {
                 () = acceptor.connections.emptied() => {}
                 () = drain.wait_cut() => {
-                    acceptor.connections.abandon();
+                    acceptor.connections.abort();
                     // Each ends at its next turn: then its requests have settled and are logged.
                     acceptor.connections.emptied().await;
                 }
             }
-            drop(abandon);
+            drop(abort);
         }
         Err(error) => tracing::error!(%error, "can't accept on this socket"),
     }
 }
 
 /// `serve` itself was dropped: the grace is over.
-struct AbandonOnDrop(Connections);
+struct AbortOnDrop(Connections);
 
-impl Drop for AbandonOnDrop {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abandon();
+        self.0.abort();
     }
 }
 
@@ -74,9 +74,9 @@ struct Acceptor<H> {
     reclaimed_limit: Counter,
     reclaimed_descriptors: Counter,
     /// Lines about an address with too many connections.
-    told: Seldom,
+    address_warnings: Seldom,
     refused_accept: Counter,
-    failed: Arc<Failures>,
+    errors: Arc<ErrorCounters>,
     /// Errors in a row that hit every accept.
     failures: u32,
 }
@@ -89,20 +89,20 @@ impl<H: Handler> Acceptor<H> {
         drain: &Drain,
         metrics: &Metrics,
     ) -> Self {
-        let places = drain.places_under(&settings);
+        let permits = drain.permits_under(&settings);
         Self {
             handler,
             security,
             settings,
-            connections: Connections::new(&places, metrics.gauge(names::CONNECTIONS_OPEN)),
+            connections: Connections::new(&permits, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
             refused_limit: metrics.counter(names::CONNECTIONS_REFUSED, &["limit"]),
             refused_address: metrics.counter(names::CONNECTIONS_REFUSED, &["address"]),
             reclaimed_limit: metrics.counter(names::CONNECTIONS_RECLAIMED, &["limit"]),
             reclaimed_descriptors: metrics.counter(names::CONNECTIONS_RECLAIMED, &["descriptors"]),
-            told: Seldom::default(),
+            address_warnings: Seldom::default(),
             refused_accept: metrics.counter(names::CONNECTIONS_REFUSED, &["accept"]),
-            failed: Arc::new(Failures::new(metrics)),
+            errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
     }
@@ -121,7 +121,7 @@ impl<H: Handler> Acceptor<H> {
                     self.open(stream, address, false).await;
                 }
                 Err(error) => {
-                    let Some(wait) = self.failed(&error) else { continue };
+                    let Some(wait) = self.accept_failed(&error) else { continue };
                     tokio::select! {
                         biased;
                         () = &mut drained => return,
@@ -134,10 +134,10 @@ impl<H: Handler> Acceptor<H> {
 
     /// Counts and logs a failed accept, and says how long to wait before the next. Where
     /// descriptors have run out, idle connections are closed.
-    fn failed(&mut self, error: &io::Error) -> Option<Duration> {
+    fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused_accept.inc();
         if wire::is_out_of_descriptors(error) {
-            self.reclaimed_descriptors.add(self.connections.places().reclaim() as u64);
+            self.reclaimed_descriptors.add(self.connections.permits().reclaim() as u64);
         }
         let wait = after_accept_error(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
@@ -169,13 +169,13 @@ impl<H: Handler> Acceptor<H> {
     async fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
         let settings = self.settings.load_full();
-        let pulse = Arc::<Pulse>::default();
-        let place = match self.place(&pulse, address, &settings).await {
-            Ok(place) => place,
-            Err(NoPlace::Full { .. }) => return self.refused_limit.inc(),
-            Err(NoPlace::Address) => {
+        let state = Arc::<ConnectionState>::default();
+        let permit = match self.permit(&state, address, &settings).await {
+            Ok(permit) => permit,
+            Err(NoPermit::Full { .. }) => return self.refused_limit.inc(),
+            Err(NoPermit::Address) => {
                 self.refused_address.inc();
-                if let Some(held_back) = self.told.due() {
+                if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
                     tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
                 }
@@ -183,43 +183,43 @@ impl<H: Handler> Acceptor<H> {
             }
         };
         if draining {
-            pulse.drain();
+            state.drain();
         }
-        let (handler, place) = (self.handler.clone(), Arc::new(place));
+        let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let connection =
-            Connection { handler, address, pulse, place: Arc::clone(&place), settings };
-        let (tls, failed) = (self.security.now(), Arc::clone(&self.failed));
+            Connection { handler, address, state, permit: Arc::clone(&permit), settings };
+        let (tls, errors) = (self.security.now(), Arc::clone(&self.errors));
         tokio::spawn(async move {
             // To the end of the task, so that whoever waits for it finds all said and counted.
-            let _place = place;
-            if let Err(failure) = connection.serve(stream, tls).await {
-                failed.count(&failure);
-                tracing::debug!(%address, error = %failure, "a connection failed");
+            let _permit = permit;
+            if let Err(error) = connection.serve(stream, tls).await {
+                errors.count(&error);
+                tracing::debug!(%address, %error, "a connection failed");
             }
         });
     }
 
     /// A place for a connection from `address`. Where all are taken, idle connections are closed
     /// for it.
-    async fn place(
+    async fn permit(
         &self,
-        pulse: &Arc<Pulse>,
+        state: &Arc<ConnectionState>,
         address: SocketAddr,
         settings: &ConnectionSettings,
-    ) -> Result<Place, NoPlace> {
-        let until = clock::monotonic() + ROOM;
+    ) -> Result<Permit, NoPermit> {
+        let until = clock::monotonic() + RECLAIM_WAIT;
         loop {
             let mut reclaimed = 0;
             // Before the look, so that what closes meanwhile is not missed.
-            let freed = self.connections.places().freed();
-            let entered = self.connections.enter(pulse, address.ip(), settings, &mut reclaimed);
+            let freed = self.connections.permits().freed();
+            let permit = self.connections.acquire(state, address.ip(), settings, &mut reclaimed);
             self.reclaimed_limit.add(reclaimed as u64);
-            match entered {
-                Err(NoPlace::Full { reclaimed }) if reclaimed > 0 => {}
-                entered => return entered,
+            match permit {
+                Err(NoPermit::Full { reclaimed }) if reclaimed > 0 => {}
+                permit => return entered,
             }
             if tokio::time::timeout_at(until.into(), freed).await.is_err() {
-                return Err(NoPlace::Full { reclaimed });
+                return Err(NoPermit::Full { reclaimed });
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct Addresses {
 
 /// One connection's count; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct NetworkPermit {
     addresses: Arc<Addresses>,
     network: Network,
 }
@@ -33,14 +33,14 @@ impl Default for Addresses {
 
 impl Addresses {
     /// Counts one more connection of `network`, unless it has `max` already.
-    pub(super) fn enter(self: &Arc<Self>, network: Network, max: usize) -> Option<Counted> {
+    pub(super) fn acquire(self: &Arc<Self>, network: Network, max: usize) -> Option<NetworkPermit> {
         let mut shard = self.shard(network)?;
         let open = shard.entry(network).or_insert(0);
         if *open >= max {
             return None;
         }
         *open += 1;
-        Some(Counted { addresses: Arc::clone(self), network })
+        Some(NetworkPermit { addresses: Arc::clone(self), network })
     }
 
     fn shard(&self, network: Network) -> Option<MutexGuard<'_, HashMap<Network, usize>>> {
@@ -49,7 +49,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Counted {
+impl Drop for NetworkPermit {
     fn drop(&mut self) {
         let Some(mut shard) = self.addresses.shard(self.network) else { return };
         if let Some(open) = shard.get_mut(&self.network) {
@@ -70,11 +70,11 @@ mod tests {
         let addresses = Arc::<Addresses>::default();
         let network = |text: &str| Network::of(text.parse().unwrap(), 64);
         let (one, other) = (network("192.0.2.1"), network("192.0.2.2"));
-        let held: Vec<_> = (0..3).map(|_| addresses.enter(one, 3).unwrap()).collect();
-        assert!(addresses.enter(one, 3).is_none());
-        let kept = addresses.enter(other, 3).unwrap();
+        let held: Vec<_> = (0..3).map(|_| addresses.acquire(one, 3).unwrap()).collect();
+        assert!(addresses.acquire(one, 3).is_none());
+        let kept = addresses.acquire(other, 3).unwrap();
         drop(held);
-        assert!(addresses.enter(one, 3).is_some());
+        assert!(addresses.acquire(one, 3).is_some());
         drop(kept);
         assert!(addresses.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
     }
@@ -89,7 +89,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        if let Some(counted) = addresses.enter(network, 4) {
+                        if let Some(counted) = addresses.acquire(network, 4) {
                             let now = open.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
                             most.fetch_max(now, std::sync::atomic::Ordering::SeqCst);
                             open.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);

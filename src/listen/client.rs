@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::transport::Transport;
 use crate::http1::{self, Encoding, Reader};
-use crate::wire::{Buffer, Fields, Interim};
+use crate::wire::{Buffer, Fields, InterimSender};
 
 /// Bytes of interim replies that wait for a client, at most: what does not fit is left out.
 const INTERIM_BYTES_MAX: usize = 16 << 10;
@@ -29,7 +29,7 @@ struct Inner {
     /// The reply has begun: an interim one would come too late.
     replied: bool,
     /// What a request's body has left: the bytes behind it, and how far it was read.
-    left: Option<Reader>,
+    returned: Option<Reader>,
 }
 
 impl Client {
@@ -38,13 +38,13 @@ impl Client {
             transport,
             interim: Vec::new(),
             replied: false,
-            left: None,
+            returned: None,
         }))))
     }
 
     /// Takes interim replies for the client.
-    pub(super) fn interim(&self) -> Arc<dyn Interim> {
-        Arc::clone(&self.0) as Arc<dyn Interim>
+    pub(super) fn interim(&self) -> Arc<dyn InterimSender> {
+        Arc::clone(&self.0) as Arc<dyn InterimSender>
     }
 
     /// A request begins, or its reply: only between the two there may be interim replies.
@@ -61,13 +61,13 @@ impl Client {
     }
 
     /// The body of a request gives its bytes back.
-    pub(super) fn leave(&self, reader: Reader) {
-        self.0.lock().left = Some(reader);
+    pub(super) fn give_back(&self, reader: Reader) {
+        self.0.lock().returned = Some(reader);
     }
 
     /// What the body of a request has given back.
-    pub(super) fn take_left(&self) -> Option<Reader> {
-        self.0.lock().left.take()
+    pub(super) fn take_returned(&self) -> Option<Reader> {
+        self.0.lock().returned.take()
     }
 
     /// Reads what has come into `input`, so that it takes up to `most` bytes: the number of bytes,
@@ -93,8 +93,8 @@ impl Client {
     }
 
     /// The socket itself, for another protocol.
-    pub(super) fn take(&self) -> Transport {
-        std::mem::replace(&mut self.0.lock().transport, Transport::Gone)
+    pub(super) fn take_transport(&self) -> Transport {
+        std::mem::replace(&mut self.0.lock().transport, Transport::Taken)
     }
 }
 
@@ -104,7 +104,7 @@ impl Shared {
     }
 }
 
-impl Interim for Shared {
+impl InterimSender for Shared {
     fn send(&self, status: StatusCode, fields: &Fields) {
         let mut inner = self.lock();
         inner.push_interim(|out| {
@@ -112,7 +112,7 @@ impl Interim for Shared {
                 out,
                 (status, None),
                 &mut fields.clone(),
-                Encoding::Nothing,
+                Encoding::NoBody,
                 (Version::HTTP_11, false),
             )
         });

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
-use super::failure::Failure;
-use super::http1::{self, End};
-use super::places::Place;
-use super::pulse::Pulse;
+use super::error::ConnectionError;
+use super::http1::{self, Outcome};
+use super::permits::Permit;
+use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
@@ -23,18 +23,18 @@ use crate::wire::Charge;
 
 /// What all requests of a connection share: one count that only they move, where a clone of the
 /// handler's own would be contended between workers.
-pub(super) struct Served<H> {
+pub(super) struct ConnectionContext<H> {
     pub(super) handler: H,
     pub(super) peer: Arc<Peer>,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) state: Arc<ConnectionState>,
 }
 
 /// A connection that was accepted.
 pub(super) struct Connection<H> {
     pub(super) handler: H,
     pub(super) address: SocketAddr,
-    pub(super) pulse: Arc<Pulse>,
-    pub(super) place: Arc<Place>,
+    pub(super) state: Arc<ConnectionState>,
+    pub(super) permit: Arc<Permit>,
     pub(super) settings: Arc<ConnectionSettings>,
 }
 
@@ -48,7 +48,7 @@ impl<H: Handler> Connection<H> {
         self,
         socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConnectionError> {
         // Replies are written whole; waiting for more to send would only delay them.
         socket.set_nodelay(true)?;
         let peer = Peer::plain(self.address, socket.local_addr()?);
@@ -64,47 +64,54 @@ impl<H: Handler> Connection<H> {
         socket: TcpStream,
         config: Arc<ServerConfig>,
         mut peer: Peer,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConnectionError> {
         let stream =
-            handshake::shake(socket, config, self.settings.tls_handshake, &self.pulse, &mut peer)
+            handshake::perform(socket, config, self.settings.tls_handshake, &self.state, &mut peer)
                 .await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
         let stream = Transport::Tls(stream, Charge::nothing());
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 
-    fn served(self, peer: Peer) -> (Arc<Served<H>>, Arc<Place>, Arc<ConnectionSettings>) {
+    fn context(
+        self,
+        peer: Peer,
+    ) -> (Arc<ConnectionContext<H>>, Arc<Permit>, Arc<ConnectionSettings>) {
         (
-            Arc::new(Served { handler: self.handler, peer: Arc::new(peer), pulse: self.pulse }),
-            self.place,
+            Arc::new(ConnectionContext {
+                handler: self.handler,
+                peer: Arc::new(peer),
+                state: self.state,
+            }),
+            self.permit,
             self.settings,
         )
     }
 
-    async fn http1(self, transport: Transport, peer: Peer) -> Result<(), Failure> {
-        let (served, place, settings) = self.served(peer);
-        match http1::serve(transport, &served, Arc::clone(&place), &settings).await? {
-            End::Closed => Ok(()),
-            End::Http2(transport, begun) => {
-                Box::pin(serve_http2(transport, begun, served, place, &settings)).await
+    async fn http1(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {
+        let (context, permit, settings) = self.context(peer);
+        match http1::serve(transport, &context, Arc::clone(&permit), &settings).await? {
+            Outcome::Closed => Ok(()),
+            Outcome::Http2(transport, read_ahead) => {
+                Box::pin(serve_http2(transport, read_ahead, context, permit, &settings)).await
             }
         }
     }
 
-    async fn http2(self, transport: Transport, peer: Peer) -> Result<(), Failure> {
-        let (served, place, settings) = self.served(peer);
-        serve_http2(transport, Bytes::new(), served, place, &settings).await
+    async fn http2(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {
+        let (context, permit, settings) = self.context(peer);
+        serve_http2(transport, Bytes::new(), context, permit, &settings).await
     }
 }
 
 async fn serve_http2<H: Handler>(
     transport: Transport,
-    begun: Bytes,
-    served: Arc<Served<H>>,
-    place: Arc<Place>,
+    read_ahead: Bytes,
+    context: Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
     settings: &ConnectionSettings,
-) -> Result<(), Failure> {
-    let stream = ClientStream::new(transport, Arc::clone(&served.pulse), settings.send_idle)
-        .holding(Arc::clone(&place));
-    http2::serve(stream, begun, served, place, settings).await
+) -> Result<(), ConnectionError> {
+    let stream = ClientStream::new(transport, Arc::clone(&context.state), settings.send_idle)
+        .with_permit(Arc::clone(&permit));
+    http2::serve(stream, read_ahead, context, permit, settings).await
 }

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::ConnectionSettings;
-use super::places::Places;
+use super::permits::Permits;
 
 /// Stops the accepting and waits for what is under way.
 #[derive(Clone, Debug, Default)]
@@ -16,24 +16,24 @@ pub struct Drain(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     stage: watch::Sender<Stage>,
-    counts: Mutex<Vec<Count>>,
+    groups: Mutex<Vec<Group>>,
 }
 
 /// What was said so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
-    Open,
+    Running,
     Draining,
-    Over,
+    Cut,
 }
 
 /// Listeners with the same settings count together; the admin's, with its own, is not shut out by a
 /// full house.
 #[derive(Debug)]
-struct Count {
+struct Group {
     settings: Weak<ArcSwap<ConnectionSettings>>,
-    places: Arc<Places>,
+    permits: Arc<Permits>,
 }
 
 impl Drain {
@@ -50,7 +50,7 @@ impl Drain {
 
     /// Says that the grace is over: connections end at once, whatever they do.
     pub fn cut(&self) {
-        self.reach(Stage::Over);
+        self.reach(Stage::Cut);
     }
 
     fn reach(&self, stage: Stage) {
@@ -74,7 +74,7 @@ impl Drain {
 
     /// Waits until the grace is over.
     pub(super) async fn wait_cut(&self) {
-        self.reached(Stage::Over).await;
+        self.reached(Stage::Cut).await;
     }
 
     async fn reached(&self, stage: Stage) {
@@ -83,16 +83,19 @@ impl Drain {
     }
 
     /// The places for connections under `settings`.
-    pub(super) fn places_under(&self, settings: &Arc<ArcSwap<ConnectionSettings>>) -> Arc<Places> {
-        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.retain(|count| count.settings.strong_count() > 0);
-        if let Some(count) =
-            counts.iter().find(|count| std::ptr::eq(count.settings.as_ptr(), Arc::as_ptr(settings)))
+    pub(super) fn permits_under(
+        &self,
+        settings: &Arc<ArcSwap<ConnectionSettings>>,
+    ) -> Arc<Permits> {
+        let mut groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.settings.strong_count() > 0);
+        if let Some(group) =
+            groups.iter().find(|group| std::ptr::eq(group.settings.as_ptr(), Arc::as_ptr(settings)))
         {
-            return Arc::clone(&count.places);
+            return Arc::clone(&group.permits);
         }
-        let places = Arc::<Places>::default();
-        counts.push(Count { settings: Arc::downgrade(settings), places: Arc::clone(&places) });
-        places
+        let permits = Arc::<Permits>::default();
+        groups.push(Group { settings: Arc::downgrade(settings), permits: Arc::clone(&permits) });
+        permits
     }
 }

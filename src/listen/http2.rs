@@ -23,14 +23,14 @@ use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::Served;
-use super::failure::Failure;
-use super::http2_reply::{self, Sent};
-use super::places::Place;
-use super::pulse::Pulse;
+use super::connection::ConnectionContext;
+use super::error::ConnectionError;
+use super::http2_reply::{self, BodyPoll};
+use super::permits::Permit;
+use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::{Alarm, Body, Request};
+use crate::wire::{Body, Request, Timer};
 
 /// What a client may send of one request's body before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -47,8 +47,8 @@ const FRAME_BYTES_MAX: u32 = 16 << 10;
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
 /// How long a client that had no streams when it was told to close may take for it.
-const GOODBYE: Duration = Duration::from_millis(GOODBYE_MS);
-pub(super) const GOODBYE_MS: u64 = 2_000;
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(CLOSE_TIMEOUT_MS);
+pub(super) const CLOSE_TIMEOUT_MS: u64 = 2_000;
 /// Tasks of streams for each stream that may be open: beyond, the connection is not read until some
 /// have ended.
 const TASKS_PER_STREAM_MAX: usize = 2;
@@ -60,17 +60,18 @@ const TASKS_PER_STREAM_MAX: usize = 2;
 /// What hyper says: mostly a client that went away; or that no request came at all.
 pub(super) async fn serve<S, H>(
     stream: S,
-    begun: Bytes,
-    served: Arc<Served<H>>,
-    place: Arc<Place>,
+    read_ahead: Bytes,
+    context: Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
     settings: &ConnectionSettings,
-) -> Result<(), Failure>
+) -> Result<(), ConnectionError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let pulse = Arc::clone(&served.pulse);
-    let streams = Streams { pulse: Arc::clone(&pulse), place, send_idle: settings.send_idle };
+    let state = Arc::clone(&context.state);
+    let streams =
+        StreamExecutor { state: Arc::clone(&state), permit, send_idle: settings.send_idle };
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(settings.streams_max)
@@ -86,49 +87,51 @@ where
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
         .max_local_error_reset_streams(ERROR_RESETS_MAX);
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let served = Arc::clone(&served);
+        let context = Arc::clone(&context);
         async move {
             let (head, body) = request.into_parts();
-            let request = Request::of_parts(
+            let request = Request::from_parts(
                 &head,
-                Body::incoming(body).lingering().within(STREAM_WINDOW_BYTES as usize),
+                Body::incoming(body).lingering().window(STREAM_WINDOW_BYTES as usize),
             );
             drop(head);
             Ok::<_, Infallible>(
-                served
+                context
                     .handler
-                    .call(request, &served.peer)
+                    .call(request, &context.peer)
                     .await
                     .into_http()
-                    .map(http2_reply::Reply),
+                    .map(http2_reply::ReplyBody),
             )
         }
     });
     let tasks_max = TASKS_PER_STREAM_MAX
         .saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
-    let stream = Guarded { stream, begun, pulse: Arc::clone(&pulse), tasks_max };
+    let stream = FloodGuard { stream, read_ahead, state: Arc::clone(&state), tasks_max };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut idle = Idle::new(settings);
-    let mut told = false;
+    let mut idle = IdleTimeout::new(settings);
+    let mut closing = false;
     poll_fn(|cx| {
-        pulse.wake_with(cx.waker());
-        if pulse.is_abandoned() {
+        state.set_waker(cx.waker());
+        if state.is_aborted() {
             return Poll::Ready(Ok(()));
         }
-        if !told && pulse.is_draining() {
-            told = true;
+        if !closing && state.is_draining() {
+            closing = true;
             connection.as_mut().graceful_shutdown();
         }
         loop {
             if let Poll::Ready(done) = connection.as_mut().poll(cx) {
-                return Poll::Ready(done.map_err(Failure::Http2));
+                return Poll::Ready(done.map_err(ConnectionError::Http2));
             }
-            match idle.poll(&pulse, told, cx) {
+            match idle.poll(&state, closing, cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Lapse::Silent) => return Poll::Ready(Err(Failure::Silent)),
-                Poll::Ready(Lapse::Unclosed) => return Poll::Ready(Ok(())),
-                Poll::Ready(Lapse::Idle) => {
-                    told = true;
+                Poll::Ready(Expiry::NoRequest) => {
+                    return Poll::Ready(Err(ConnectionError::HeadTimeout));
+                }
+                Poll::Ready(Expiry::NotClosed) => return Poll::Ready(Ok(())),
+                Poll::Ready(Expiry::Idle) => {
+                    closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -138,8 +141,8 @@ where
 }
 
 /// Closes a connection without streams.
-struct Idle {
-    alarm: Alarm,
+struct IdleTimeout {
+    timer: Timer,
     phase: Phase,
     request_header: Duration,
     keep_alive: Duration,
@@ -157,71 +160,76 @@ enum Phase {
     Closing,
 }
 
-enum Lapse {
+enum Expiry {
     /// No request ever came.
-    Silent,
+    NoRequest,
     /// None for a while: time to say goodbye.
     Idle,
     /// Goodbye was said, and the client does not close.
-    Unclosed,
+    NotClosed,
 }
 
-impl Idle {
+impl IdleTimeout {
     fn new(settings: &ConnectionSettings) -> Self {
         let ConnectionSettings { request_header, keep_alive, send_idle, .. } = *settings;
-        Self { alarm: Alarm::default(), phase: Phase::Busy, request_header, keep_alive, send_idle }
+        Self { timer: Timer::default(), phase: Phase::Busy, request_header, keep_alive, send_idle }
     }
 
     /// `told` says whether the client was told to open no more streams.
-    fn poll(&mut self, pulse: &Pulse, told: bool, cx: &mut Context<'_>) -> Poll<Lapse> {
-        let (open, seen) = pulse.streams();
+    fn poll(
+        &mut self,
+        state: &ConnectionState,
+        closing: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Expiry> {
+        let (open, seen) = state.streams();
         if open > 0 {
             self.phase = Phase::Busy;
-            self.alarm.disarm();
+            self.timer.disarm();
             return Poll::Pending;
         }
-        let phase = if told { Phase::Closing } else { Phase::Idle };
+        let phase = if closing { Phase::Closing } else { Phase::Idle };
         if self.phase != phase {
             let wait = match (self.phase, phase) {
                 // A new connection has to show its first request in time: it has not earned the
                 // longer wait.
                 _ if !seen => self.request_header,
                 (Phase::Busy, Phase::Closing) => self.send_idle,
-                (_, Phase::Closing) => GOODBYE,
+                (_, Phase::Closing) => CLOSE_TIMEOUT,
                 _ => self.keep_alive,
             };
             let now = clock::monotonic();
-            self.alarm.arm(now + wait);
+            self.timer.arm(now + wait);
             self.phase = phase;
-            pulse.idle(now);
+            state.mark_idle(now);
         }
-        self.alarm.poll(cx).map(|()| match phase {
-            _ if !seen => Lapse::Silent,
-            Phase::Closing => Lapse::Unclosed,
-            Phase::Busy | Phase::Idle => Lapse::Idle,
+        self.timer.poll(cx).map(|()| match phase {
+            _ if !seen => Expiry::NoRequest,
+            Phase::Closing => Expiry::NotClosed,
+            Phase::Busy | Phase::Idle => Expiry::Idle,
         })
     }
 }
 
 /// Runs each stream as a task of the worker.
 #[derive(Clone)]
-struct Streams {
-    pulse: Arc<Pulse>,
-    place: Arc<Place>,
+struct StreamExecutor {
+    state: Arc<ConnectionState>,
+    permit: Arc<Permit>,
     send_idle: Duration,
 }
 
-impl<F> Executor<F> for Streams
+impl<F> Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, work: F) {
-        self.pulse.stream_opened();
-        let open = Open { pulse: Arc::clone(&self.pulse), _place: Arc::clone(&self.place) };
-        tokio::spawn(Stream {
+        self.state.stream_opened();
+        let open = OpenStream { state: Arc::clone(&self.state), _permit: Arc::clone(&self.permit) };
+        tokio::spawn(StreamTask {
             work,
             open,
-            alarm: Alarm::default(),
+            timer: Timer::default(),
             send_idle: self.send_idle,
             deadline: None,
         });
@@ -229,31 +237,31 @@ where
 }
 
 /// Keeps the connection counted until its last stream has ended, and tells it.
-struct Open {
-    pulse: Arc<Pulse>,
-    _place: Arc<Place>,
+struct OpenStream {
+    state: Arc<ConnectionState>,
+    _permit: Arc<Permit>,
 }
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.pulse.stream_ended();
+        self.state.stream_ended();
     }
 }
 
 pin_project! {
     /// One stream, the time for which its client takes nothing of the reply, and when that must be
     /// over. hyper waits for the client without a bound.
-    struct Stream<F> {
+    struct StreamTask<F> {
         #[pin]
         work: F,
-        open: Open,
-        alarm: Alarm,
+        open: OpenStream,
+        timer: Timer,
         send_idle: Duration,
         deadline: Option<Instant>,
     }
 }
 
-impl<F: Future<Output = ()>> Future for Stream<F> {
+impl<F: Future<Output = ()>> Future for StreamTask<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -264,48 +272,48 @@ impl<F: Future<Output = ()>> Future for Stream<F> {
             return polled;
         }
         match sent {
-            Sent::Piece => {
+            BodyPoll::Piece => {
                 let still = clock::monotonic() + *this.send_idle;
-                this.alarm.arm(this.deadline.map_or(still, |deadline| deadline.min(still)));
+                this.timer.arm(this.deadline.map_or(still, |deadline| deadline.min(still)));
             }
-            Sent::Awaited => this.alarm.disarm(),
-            Sent::Nothing => {}
+            BodyPoll::Pending => this.timer.disarm(),
+            BodyPoll::NotPolled => {}
         }
         // Dropped without its end, the stream is reset.
-        this.alarm.poll(cx)
+        this.timer.poll(cx)
     }
 }
 
 /// The client's stream with what was read of it before, and closed to a flood.
-pub(super) struct Guarded<S> {
+pub(super) struct FloodGuard<S> {
     pub(super) stream: S,
-    pub(super) begun: Bytes,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) read_ahead: Bytes,
+    pub(super) state: Arc<ConnectionState>,
     pub(super) tasks_max: usize,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FloodGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.begun.is_empty() {
-            let taken = self.begun.len().min(buf.remaining());
-            let piece = self.begun.split_to(taken);
+        if !self.read_ahead.is_empty() {
+            let taken = self.read_ahead.len().min(buf.remaining());
+            let piece = self.read_ahead.split_to(taken);
             buf.put_slice(&piece);
             return Poll::Ready(Ok(()));
         }
         // The streams' tasks that are too many belong to streams that were reset: each ends at its
         // next turn, and its end wakes us.
-        if self.pulse.streams().0 >= self.tasks_max {
+        if self.state.streams().0 >= self.tasks_max {
             return Poll::Pending;
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FloodGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -16,31 +16,31 @@ use crate::wire::{Body, BodyError};
 
 /// What the body did last, during one turn of its stream's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum BodyPoll {
     /// It was not asked: whoever was waited for before is waited for still.
-    Nothing,
+    NotPolled,
     /// It gave a piece: the client is waited for.
     Piece,
     /// It had none: the upstream is waited for.
-    Awaited,
+    Pending,
 }
 
 thread_local! {
-    static SENT: Cell<Sent> = const { Cell::new(Sent::Nothing) };
+    static LAST_POLL: Cell<BodyPoll> = const { Cell::new(BodyPoll::NotPolled) };
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Polls a stream, and says what its body did, and when it must be over if it was asked and knows.
-pub(super) fn watch<T>(poll: impl FnOnce() -> T) -> (T, Sent, Option<Instant>) {
-    SENT.set(Sent::Nothing);
+pub(super) fn watch<T>(poll: impl FnOnce() -> T) -> (T, BodyPoll, Option<Instant>) {
+    LAST_POLL.set(BodyPoll::NotPolled);
     let polled = poll();
-    (polled, SENT.get(), DEADLINE.take())
+    (polled, LAST_POLL.get(), DEADLINE.take())
 }
 
 /// A reply's body that tells.
-pub(super) struct Reply(pub(super) Body);
+pub(super) struct ReplyBody(pub(super) Body);
 
-impl http_body::Body for Reply {
+impl http_body::Body for ReplyBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -52,7 +52,7 @@ impl http_body::Body for Reply {
         if let deadline @ Some(_) = self.0.deadline() {
             DEADLINE.set(deadline);
         }
-        SENT.set(if polled.is_ready() { Sent::Piece } else { Sent::Awaited });
+        LAST_POLL.set(if polled.is_ready() { BodyPoll::Piece } else { BodyPoll::Pending });
         polled
     }
 

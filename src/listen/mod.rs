@@ -4,8 +4,8 @@
 //! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its
 //! close), `tls` (certificates, and which of them a client sees), `handshake`, `http1` with
 //! `client`, `upload` and `progress` (its socket, a request's body, how it takes a reply), `http2`
-//! with `stream` (what hyper reads and writes), `pulse` (what a worker tells its connections),
-//! `places` with `addresses` (how many there may be, in all and of one client).
+//! with `stream` (what hyper reads and writes), `state` (what a worker tells its connections),
+//! `permits` with `addresses` (how many there may be, in all and of one client).
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -25,21 +25,21 @@ mod bind;
 mod client;
 mod connection;
 mod drain;
-mod failure;
+mod error;
 mod handshake;
 mod http1;
 mod http2;
 mod http2_reply;
-mod places;
+mod permits;
 mod progress;
-mod pulse;
+mod state;
 mod stream;
 mod subject;
 #[cfg(test)]
 mod tests;
 mod tls;
 mod transport;
-mod tunnel;
+mod upgraded;
 mod upload;
 
 pub use drain::Drain;

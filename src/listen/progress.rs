@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::ConnectionSettings;
-use super::failure::Failure;
+use super::error::ConnectionError;
 use crate::clock;
 use crate::wire::Pace;
 
@@ -33,8 +33,8 @@ impl Progress {
         }
         self.client_is_awaited = false;
         self.taken = taken;
-        if let Some(pace) = self.pace.as_mut().filter(|pace| pace.waits()) {
-            pace.resume(clock::monotonic());
+        if let Some(pace) = self.pace.as_mut().filter(|pace| pace.is_waiting()) {
+            pace.end_wait(clock::monotonic());
         }
         true
     }
@@ -56,7 +56,7 @@ impl Progress {
         let slow = settings.send_rate.map(|rate| {
             self.pace
                 .get_or_insert_with(|| Pace::new(rate, settings.send_idle, began))
-                .wait(now, taken.0)
+                .start_wait(now, taken.0)
         });
         Some([slow, deadline].into_iter().flatten().fold(now + settings.send_idle, Instant::min))
     }
@@ -66,16 +66,16 @@ impl Progress {
         &mut self,
         taken: (u64, u64),
         deadline: Option<Instant>,
-    ) -> Option<Failure> {
+    ) -> Option<ConnectionError> {
         let now = clock::monotonic();
         if deadline.is_some_and(|deadline| deadline <= now) {
-            return Some(Failure::Overdue);
+            return Some(ConnectionError::RequestTimeout);
         }
         if self.taken != taken {
             self.client_is_awaited = false;
             return None;
         }
-        let slow = self.pace.as_mut().is_some_and(|pace| pace.wait(now, taken.0) <= now);
-        Some(if slow { Failure::SendSlow } else { Failure::SendTimeout })
+        let slow = self.pace.as_mut().is_some_and(|pace| pace.start_wait(now, taken.0) <= now);
+        Some(if slow { ConnectionError::SendSlow } else { ConnectionError::SendTimeout })
     }
 }

@@ -36,7 +36,7 @@ const VALID: &str = "a certificate that is valid today";
 pub struct Tls {
     config: Arc<ServerConfig>,
     expires_s: i64,
-    doubts: Vec<Mistake>,
+    warnings: Vec<Mistake>,
 }
 
 /// A listener's TLS of now, or none: swapped on reload, so that new connections see new
@@ -77,10 +77,10 @@ impl Tls {
             return Ok(None);
         }
         let mut mistakes = Vec::new();
-        let mut chooser = Chooser::default();
+        let mut resolver = CertificateResolver::default();
         for (index, identity) in settings.certificates.iter().enumerate() {
             let setting = format!("{}.certificates[{index}]", settings.setting);
-            if let Err(mistake) = chooser.add(identity, &setting, clock.wall_us() / 1_000_000) {
+            if let Err(mistake) = resolver.add(identity, &setting, clock.wall_us() / 1_000_000) {
                 mistakes.push(mistake);
             }
         }
@@ -103,15 +103,15 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let (expires_s, doubts) =
-            (chooser.expires_s.unwrap_or(i64::MAX), mem::take(&mut chooser.doubts));
-        let mut config = builder.with_cert_resolver(Arc::new(chooser));
+        let (expires_s, warnings) =
+            (resolver.expires_s.unwrap_or(i64::MAX), mem::take(&mut resolver.warnings));
+        let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
         // The client keeps the session: nothing to share between workers, nothing to bound.
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
             .map_err(|error| vec![unusable(settings, &error)])?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, doubts })))
+        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, warnings })))
     }
 
     /// When the first of its certificates expires, in Unix seconds.
@@ -123,8 +123,8 @@ impl Tls {
     /// Certificates that clients will refuse, since their time is over or has not come. They are
     /// served all the same.
     #[must_use]
-    pub fn doubts(&self) -> &[Mistake] {
-        &self.doubts
+    pub fn warnings(&self) -> &[Mistake] {
+        &self.warnings
     }
 }
 
@@ -164,7 +164,7 @@ type Candidates = SmallVec<[Arc<CertifiedKey>; 1]>;
 /// Chooses by the name that the client asks for (SNI): exact names first, then wildcards of one
 /// label (RFC 9525, 6.3), then the first.
 #[derive(Debug, Default)]
-struct Chooser {
+struct CertificateResolver {
     exact: HashMap<String, Candidates>,
     /// By what stands behind `*.`.
     wildcard: HashMap<String, Candidates>,
@@ -172,10 +172,10 @@ struct Chooser {
     /// When the first of them expires.
     expires_s: Option<i64>,
     /// Certificates that are served although clients will refuse them.
-    doubts: Vec<Mistake>,
+    warnings: Vec<Mistake>,
 }
 
-impl Chooser {
+impl CertificateResolver {
     fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), Mistake> {
         let (certificate_setting, key_setting) =
             (format!("{setting}.certificate"), format!("{setting}.key"));
@@ -213,13 +213,13 @@ impl Chooser {
         // Clients of this host refuse it, and decide by their clocks. Refusing the whole
         // configuration would take all the other hosts down with it.
         if not_before.timestamp() > now_s {
-            self.doubts.push(Mistake::new(
+            self.warnings.push(Mistake::new(
                 certificate_setting.clone(),
                 format!("{path}, valid from {not_before} on"),
                 VALID,
             ));
         } else if not_after.timestamp() < now_s {
-            self.doubts.push(Mistake::new(
+            self.warnings.push(Mistake::new(
                 certificate_setting.clone(),
                 format!("{path}, which expired on {not_after}"),
                 VALID,
@@ -272,7 +272,7 @@ impl Chooser {
     }
 }
 
-impl ResolvesServerCert for Chooser {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let candidates = self.choose(hello.server_name());
         let understood = candidates

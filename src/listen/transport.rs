@@ -10,22 +10,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::pulse::Pulse;
+use super::state::ConnectionState;
 use crate::wire::Charge;
 
 pub(super) enum Transport {
     Plain(TcpStream),
     /// Boxed: a TLS session is large, and most of the plain connections' memory would be its.
-    Tls(Box<TlsStream<Noting<TcpStream>>>, Charge),
+    Tls(Box<TlsStream<WriteCounter<TcpStream>>>, Charge),
     /// It was taken, for another protocol.
-    Gone,
+    Taken,
 }
 
 /// Notes each write that went out. TLS takes what it is given into a buffer of its own, so that
 /// above it nobody sees whether the client takes anything.
-pub(super) struct Noting<S> {
+pub(super) struct WriteCounter<S> {
     pub(super) stream: S,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) state: Arc<ConnectionState>,
 }
 
 /// What rustls keeps of what a client does not take, at most.
@@ -50,7 +50,7 @@ impl AsyncRead for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream, _) => Pin::new(stream).poll_read(cx, buf),
-            Self::Gone => gone(),
+            Self::Taken => gone(),
         }
     }
 }
@@ -64,7 +64,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_write(cx, buf)),
-            Self::Gone => gone(),
+            Self::Taken => gone(),
         }
     }
 
@@ -78,7 +78,7 @@ impl AsyncWrite for Transport {
             Self::Tls(stream, charge) => {
                 waiting(charge, Pin::new(stream).poll_write_vectored(cx, bufs))
             }
-            Self::Gone => gone(),
+            Self::Taken => gone(),
         }
     }
 
@@ -86,7 +86,7 @@ impl AsyncWrite for Transport {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream, _) => stream.is_write_vectored(),
-            Self::Gone => false,
+            Self::Taken => false,
         }
     }
 
@@ -94,7 +94,7 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_flush(cx)),
-            Self::Gone => gone(),
+            Self::Taken => gone(),
         }
     }
 
@@ -102,12 +102,12 @@ impl AsyncWrite for Transport {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(cx),
-            Self::Gone => gone(),
+            Self::Taken => gone(),
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Noting<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteCounter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -117,16 +117,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Noting<S> {
     }
 }
 
-impl<S> Noting<S> {
+impl<S> WriteCounter<S> {
     fn note<T>(&self, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Ok(_)) = wrote {
-            self.pulse.wrote();
+            self.state.count_write();
         }
         wrote
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Noting<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteCounter<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -224,8 +224,8 @@ fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     };
     body.limit(route.body_bytes_max)
         .idle_timeout(body_idle(house, route, visit))
-        .at_least(rate)
-        .sift_trailers(sift)
+        .min_rate(rate)
+        .filter_trailers(sift)
 }
 
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.

@@ -23,7 +23,7 @@ struct Open(AtomicUsize);
 
 /// One connection's share of the budget. Returned on drop.
 #[derive(Debug)]
-pub(super) struct Permit(Arc<Inner>);
+pub(super) struct ConnectionPermit(Arc<Inner>);
 
 impl Budget {
     /// A budget without a limit.
@@ -44,8 +44,8 @@ impl Budget {
     }
 
     /// Takes a permit for one connection, if one is left.
-    pub(super) fn open(&self) -> Option<Permit> {
-        let permit = Permit(Arc::clone(&self.0));
+    pub(super) fn open(&self) -> Option<ConnectionPermit> {
+        let permit = ConnectionPermit(Arc::clone(&self.0));
         let open = self.0.open.0.fetch_add(1, Ordering::Relaxed);
         // If none is left, dropping the permit subtracts it again.
         (open < self.0.max.load(Ordering::Relaxed)).then_some(permit)
@@ -63,7 +63,7 @@ impl Budget {
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.open.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::budget::Permit;
+use super::budget::ConnectionPermit;
 use super::endpoint::Endpoint;
 use super::host::Host;
 use super::hosts::Hosts;
@@ -54,7 +54,7 @@ async fn open(
     host: &Host,
     endpoint: &Endpoint,
     protocol: Protocol,
-    _permit: Permit,
+    _permit: ConnectionPermit,
 ) -> Result<Stream, (Cause, io::Error)> {
     // A lack of descriptors on our side says nothing about the host.
     let unconnected = |error| {

@@ -16,7 +16,7 @@ const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 /// One endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) target: Target,
+    pub(super) location: Location,
     /// As configured.
     pub(super) text: String,
     /// The authority of a request without a `Host`.
@@ -28,7 +28,7 @@ pub(super) struct Endpoint {
 
 /// An address or a name to resolve.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum Location {
     Address(SocketAddr),
     Name { host: String, port: u16 },
 }
@@ -51,18 +51,19 @@ pub(super) fn parse_all(
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut mistakes = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
-        let place = |expected: &str| {
+        let mistake_at = |expected: &str| {
             Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
         match parse(text, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
-                mistakes
-                    .push(place("the same scheme as the others: TLS to all endpoints or to none"));
+                mistakes.push(mistake_at(
+                    "the same scheme as the others: TLS to all endpoints or to none",
+                ));
             }
             Ok(endpoint) => read.push(endpoint),
-            Err(expected) => mistakes.push(place(expected)),
+            Err(expected) => mistakes.push(mistake_at(expected)),
         }
     }
     if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
@@ -93,9 +94,9 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     if bare.is_empty() {
         return Err(EXPECTED);
     }
-    let target = match bare.parse::<IpAddr>() {
-        Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
-        Err(_) => Target::Name { host: bare.to_owned(), port },
+    let location = match bare.parse::<IpAddr>() {
+        Ok(ip) => Location::Address(SocketAddr::new(ip, port)),
+        Err(_) => Location::Name { host: bare.to_owned(), port },
     };
     let server_name = server_name.unwrap_or(bare);
     let server_name = if tls {
@@ -107,7 +108,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         None
     };
     Ok(Endpoint {
-        target,
+        location,
         text: text.to_owned(),
         authority: authority.clone(),
         server_name,
@@ -135,10 +136,10 @@ mod tests {
             ("http://10.0.0.1", "Address(10.0.0.1:80)"),
             ("https://10.0.0.1", "Address(10.0.0.1:443)"),
         ] {
-            assert_eq!(format!("{:?}", parse(text, None).unwrap().target), expected, "{text}");
+            assert_eq!(format!("{:?}", parse(text, None).unwrap().location), expected, "{text}");
         }
-        let Target::Name { host, port, .. } =
-            parse("http://api.internal:8080", None).unwrap().target
+        let Location::Name { host, port, .. } =
+            parse("http://api.internal:8080", None).unwrap().location
         else {
             panic!("not a name")
         };

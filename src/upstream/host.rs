@@ -27,7 +27,7 @@ pub(super) struct Host {
     /// the first.
     counted_us: AtomicU64,
     /// How often it was ejected since it last answered.
-    times: AtomicU32,
+    ejections: AtomicU32,
     /// The end of its ejection, in milliseconds since the upstream's creation. 0 if it is not
     /// ejected.
     ejected_until_ms: AtomicU64,
@@ -40,7 +40,7 @@ pub(super) struct Host {
 
 /// A request in flight at a host, counted there as long as this lives.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct InFlight {
     pub(super) host: Arc<Host>,
     /// When the request was begun there.
     pub(super) began: Option<Instant>,
@@ -52,7 +52,7 @@ impl Host {
             outstanding: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
             counted_us: AtomicU64::new(0),
-            times: AtomicU32::new(0),
+            ejections: AtomicU32::new(0),
             ejected_until_ms: AtomicU64::new(0),
             probing: AtomicBool::new(false),
             address,
@@ -99,7 +99,7 @@ impl Host {
         if self.ejected_until_ms.load(Ordering::Relaxed) != 0
             && self.ejected_until_ms.swap(0, Ordering::Relaxed) != 0
         {
-            self.times.store(0, Ordering::Relaxed);
+            self.ejections.store(0, Ordering::Relaxed);
             self.probing.store(false, Ordering::Relaxed);
             tracing::info!(upstream = upstream.name, endpoint = upstream.text_of(self), address = %self.address, "an endpoint answers again");
         }
@@ -141,13 +141,13 @@ impl Host {
         let time = upstream
             .ejection
             .time
-            .saturating_mul(1 << self.times.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
+            .saturating_mul(1 << self.ejections.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
         let time = time.min(upstream.ejection.time_max);
         let ejected_until_ms = upstream.now_ms().saturating_add(millis(time)).max(1);
         if !upstream.hosts.eject(self, ejected_until_ms, upstream.ejection.max_percent) {
             return upstream.warn_unejected(self);
         }
-        self.times.fetch_add(1, Ordering::Relaxed);
+        self.ejections.fetch_add(1, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         upstream.count_ejection(self);
         let endpoint = upstream.text_of(self);
@@ -164,14 +164,14 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Turn {
+impl InFlight {
     pub(super) fn new(host: &Arc<Host>) -> Self {
         host.outstanding.fetch_add(1, Ordering::Relaxed);
         Self { host: Arc::clone(host), began: None }
     }
 }
 
-impl Drop for Turn {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.host.outstanding.fetch_sub(1, Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Inner;
-use super::endpoint::{Endpoint, Target};
+use super::endpoint::{Endpoint, Location};
 use super::host::Host;
 
 /// Maximum addresses used of one name.
@@ -58,7 +58,7 @@ pub(super) struct Hosts {
     names: bool,
     /// When names were last resolved, in milliseconds since the upstream's creation.
     resolved_ms: AtomicU64,
-    /// ReplyGuard while names are being resolved.
+    /// Held while names are being resolved.
     resolving: Arc<tokio::sync::Mutex<()>>,
     resolver: Arc<dyn Resolve>,
 }
@@ -69,7 +69,9 @@ impl Hosts {
         Self {
             generation: AtomicU64::new(0),
             list: Mutex::new(list),
-            names: endpoints.iter().any(|endpoint| matches!(endpoint.target, Target::Name { .. })),
+            names: endpoints
+                .iter()
+                .any(|endpoint| matches!(endpoint.location, Location::Name { .. })),
             resolved_ms: AtomicU64::new(NEVER),
             resolving: Arc::default(),
             resolver,
@@ -121,7 +123,11 @@ impl Hosts {
         let every = Self::every_ms(upstream);
         Self::begin(
             upstream,
-            if upstream.hosts.current().is_empty() { every.min(RESOLVE_INTERVAL_MIN_MS) } else { every },
+            if upstream.hosts.current().is_empty() {
+                every.min(RESOLVE_INTERVAL_MIN_MS)
+            } else {
+                every
+            },
         );
         let _asked = upstream.hosts.resolving.lock().await;
     }
@@ -135,12 +141,14 @@ impl Hosts {
     async fn ask(&self, upstream: &Inner) {
         let mut questions = JoinSet::new();
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
-            if let Target::Name { host, port } = &endpoint.target {
+            if let Location::Name { host, port } = &endpoint.location {
                 let question = self.resolver.resolve(host.clone(), *port);
                 questions.spawn(async move {
                     (
                         index,
-                        timeout(RESOLVE_MAX, question).await.unwrap_or_else(|late| Err(late.into())),
+                        timeout(RESOLVE_MAX, question)
+                            .await
+                            .unwrap_or_else(|late| Err(late.into())),
                     )
                 });
             }
@@ -204,9 +212,9 @@ fn merge(
     let mut all: Vec<Arc<Host>> = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
         let had = || before.iter().filter(move |host| host.endpoint == index);
-        let addresses = match &endpoint.target {
-            Target::Address(address) => vec![*address],
-            Target::Name { .. } => match answers.iter_mut().find(|(of, _)| *of == index) {
+        let addresses = match &endpoint.location {
+            Location::Address(address) => vec![*address],
+            Location::Name { .. } => match answers.iter_mut().find(|(of, _)| *of == index) {
                 Some((_, addresses)) => std::mem::take(addresses),
                 None => had().map(|host| host.address).collect(),
             },

@@ -23,12 +23,13 @@ use tokio::task::AbortHandle;
 use super::connect::connect;
 use super::host::Host;
 use super::pool::{self, RequestPermit};
+use super::reply_timeout::Phase;
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
 use crate::wire::{
-    Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source,
+    Body, BodyEnd, BodyError, BodyOutcome, Known, PLAIN_BYTES, Request, Response, Source, Timer,
 };
 
 /// Maximum size of a reply's head, in bytes.
@@ -49,39 +50,32 @@ pub(super) struct Http1Connection {
     /// The upstream accepts another request after this one.
     keep_alive: bool,
     /// It has answered in HTTP/1.0.
-    old: bool,
+    http10: bool,
     /// An interim reply has come.
     answered: bool,
     /// The reply's deadline. The timer stays registered from request to request.
-    alarm: Alarm,
-    turn: Turn,
+    timer: Timer,
+    phase: Phase,
     pub(super) host: Arc<Host>,
     /// The index of the host's slot when it was last looked up.
     pub(super) slot: usize,
     /// When it was put into the pool.
     pub(super) idle_since: Instant,
     pub(super) upstream: Arc<Inner>,
-    /// ReplyGuard while a reply's body is under way.
+    /// Held while a reply's body is under way.
     pub(super) permit: Option<RequestPermit>,
 }
 
 /// The request's body while it is sent.
 enum Upload {
-    Here(Body),
-    /// Outcome by a task of its own: whoever reads the reply may not be polled while the client reads
+    Inline(Body),
+    /// Sent by a task of its own: whoever reads the reply may not be polled while the client reads
     /// nothing.
-    Elsewhere {
+    Spawned {
         task: AbortHandle,
         done: Arc<AtomicBool>,
     },
     Done,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Taking(Instant),
-    Client,
-    Answering(Instant),
 }
 
 /// The result of sending a request.
@@ -108,10 +102,10 @@ impl Http1Connection {
             upload: Upload::Done,
             scan: Scan::default(),
             keep_alive: true,
-            old: false,
+            http10: false,
             answered: false,
-            alarm: Alarm::default(),
-            turn: Turn::Client,
+            timer: Timer::default(),
+            phase: Phase::AwaitingClient,
             host: Arc::clone(host),
             slot: 0,
             idle_since: clock::monotonic(),
@@ -142,8 +136,8 @@ impl Http1Connection {
     /// Whether another request can be sent on it. A request with a body is not sent to an upstream
     /// that has answered in HTTP/1.0: it need not understand chunks (RFC 9112, 6.1), and would read
     /// them as its next request. Many also close without notice, and the body would be lost.
-    pub(super) fn takes(&self, bodiless: bool) -> bool {
-        bodiless || !self.old
+    pub(super) fn accepts(&self, bodiless: bool) -> bool {
+        bodiless || !self.http10
     }
 
     /// Whether nothing has come back since the request was begun.
@@ -164,15 +158,15 @@ impl Http1Connection {
         let declares = request.fields.has(Known::ContentLength)
             || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
         let encoding = match body.length() {
-            Some(0) if !declares => Encoding::Nothing,
+            Some(0) if !declares => Encoding::NoBody,
             Some(length) => Encoding::Length(length),
             None => Encoding::Chunked,
         };
         http1::request_head(self.outbox.begin(encoding), request, encoding);
-        self.upload = if body.is_nothing() { Upload::Done } else { Upload::Here(body) };
+        self.upload = if body.is_nothing() { Upload::Done } else { Upload::Inline(body) };
         self.scan = Scan::default();
         self.answered = false;
-        self.turn = Turn::Taking(now);
+        self.phase = Phase::Sending(now);
     }
 
     /// Sends the request that was begun and waits for the reply's head.
@@ -190,7 +184,7 @@ impl Http1Connection {
                     self.reader.input.consume(end);
                     self.scan = Scan::default();
                     self.answered = true;
-                    match Self::head(head, request) {
+                    match Self::check_head(head, request) {
                         Ok(None) => continue,
                         Ok(Some(head)) => return Poll::Ready(Outcome::Reply(head)),
                         Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
@@ -216,7 +210,7 @@ impl Http1Connection {
     }
 
     /// Checks a head. `None` if it is an interim one, which was passed on or dropped.
-    fn head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
+    fn check_head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
         match head.reply.status {
             StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
             StatusCode::SWITCHING_PROTOCOLS => Err("another protocol, which nobody has asked for"),
@@ -241,30 +235,30 @@ impl Http1Connection {
     /// Sends what has come of the request's body, and notes what the exchange waits for.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamError> {
         let sent = match &mut self.upload {
-            Upload::Here(body) => self.outbox.poll_send(cx, &mut self.stream, body),
+            Upload::Inline(body) => self.outbox.poll_send(cx, &mut self.stream, body),
             Upload::Done if !self.outbox.is_empty() || !self.outbox.has_ended() => {
                 self.outbox.poll_send(cx, &mut self.stream, &mut Body::empty())
             }
-            Upload::Done | Upload::Elsewhere { .. } => return Ok(()),
+            Upload::Done | Upload::Spawned { .. } => return Ok(()),
         };
         match sent {
             Poll::Ready(Ok(())) => {
-                self.outbox.rest();
+                self.outbox.shrink();
                 self.upload = Upload::Done;
-                if !matches!(self.turn, Turn::Answering(_)) {
+                if !matches!(self.phase, Phase::AwaitingReply(_)) {
                     // A body that was there at once took no time.
-                    let since = if let Turn::Taking(since) = self.turn {
+                    let since = if let Phase::Sending(since) = self.phase {
                         since
                     } else {
                         clock::monotonic()
                     };
-                    self.turn = Turn::Answering(since);
+                    self.phase = Phase::AwaitingReply(since);
                 }
             }
-            Poll::Pending if self.outbox.awaits_body() => self.turn = Turn::Client,
+            Poll::Pending if self.outbox.awaits_body() => self.phase = Phase::AwaitingClient,
             Poll::Pending => {
-                if !matches!(self.turn, Turn::Taking(_)) {
-                    self.turn = Turn::Taking(clock::monotonic());
+                if !matches!(self.phase, Phase::Sending(_)) {
+                    self.phase = Phase::Sending(clock::monotonic());
                 }
             }
             Poll::Ready(Err(SendError::Body(error))) => return Err(UpstreamError::body(error)),
@@ -281,15 +275,12 @@ impl Http1Connection {
 
     /// Ready when the upstream has used up its time.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.turn {
-            Turn::Client => {
-                self.alarm.disarm();
-                return Poll::Pending;
-            }
-            Turn::Answering(since) => self.alarm.arm(since + self.upstream.response_header),
-            Turn::Taking(since) => self.alarm.arm(since + self.upstream.idle),
-        }
-        self.alarm.poll(cx)
+        let Some(deadline) = self.phase.deadline(&self.upstream) else {
+            self.timer.disarm();
+            return Poll::Pending;
+        };
+        self.timer.arm(deadline);
+        self.timer.poll(cx)
     }
 
     /// Reads what has come. The input holds at most `most` bytes.
@@ -299,12 +290,17 @@ impl Http1Connection {
 
     /// The reply for the proxy, its body read from this connection. `lent`: the request's body
     /// comes from a connection that is driven together with the reply's.
-    pub(super) fn reply(mut self: Box<Self>, head: ReplyHead, permit: RequestPermit, lent: bool) -> Response {
+    pub(super) fn reply(
+        mut self: Box<Self>,
+        head: ReplyHead,
+        permit: RequestPermit,
+        lent: bool,
+    ) -> Response {
         let ReplyHead { mut reply, framing, keep_alive, version } = head;
         self.keep_alive = keep_alive;
-        self.old = version == Version::HTTP_10;
+        self.http10 = version == Version::HTTP_10;
         self.reader.begin(framing);
-        self.alarm.disarm();
+        self.timer.disarm();
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             self.permit = Some(permit);
             reply.upgrade = Some(crate::wire::Upgrade::Stream(Box::new(Upgraded(self))));
@@ -316,7 +312,7 @@ impl Http1Connection {
             return reply;
         }
         if !lent {
-            self.upload_elsewhere();
+            self.spawn_upload();
         }
         self.permit = Some(permit);
         let idle = self.upstream.idle;
@@ -325,9 +321,9 @@ impl Http1Connection {
     }
 
     /// Spawns a task that sends the rest of the request's body.
-    fn upload_elsewhere(&mut self) {
+    fn spawn_upload(&mut self) {
         let body = match std::mem::replace(&mut self.upload, Upload::Done) {
-            Upload::Here(body) => body,
+            Upload::Inline(body) => body,
             other => {
                 self.upload = other;
                 return;
@@ -335,13 +331,13 @@ impl Http1Connection {
         };
         let done = Arc::new(AtomicBool::new(false));
         let (mut outbox, mut stream) = (std::mem::take(&mut self.outbox), self.stream.share());
-        let (mut body, told) = (body, Arc::clone(&done));
+        let (mut body, is_done) = (body, Arc::clone(&done));
         let task = tokio::spawn(async move {
             let sent =
                 std::future::poll_fn(|cx| outbox.poll_send(cx, &mut stream, &mut body)).await;
-            told.store(sent.is_ok(), Ordering::Release);
+            is_done.store(sent.is_ok(), Ordering::Release);
         });
-        self.upload = Upload::Elsewhere { task: task.abort_handle(), done };
+        self.upload = Upload::Spawned { task: task.abort_handle(), done };
     }
 
     /// Returns the connection to the pool if it can take another request: the request is sent, and
@@ -349,12 +345,12 @@ impl Http1Connection {
     fn put(mut self: Box<Self>) {
         let sent = match &self.upload {
             Upload::Done => self.outbox.is_empty() && self.outbox.has_ended(),
-            Upload::Elsewhere { done, .. } => done.load(Ordering::Acquire),
-            Upload::Here(_) => false,
+            Upload::Spawned { done, .. } => done.load(Ordering::Acquire),
+            Upload::Inline(_) => false,
         };
         if sent && self.keep_alive && self.reader.input.is_empty() {
             self.upload = Upload::Done;
-            self.reader.input.rest();
+            self.reader.input.release_if_empty();
             pool::put(self);
         }
     }
@@ -373,7 +369,7 @@ fn read<S: AsyncRead + Unpin>(
 
 impl Source for Http1Connection {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        self.poll_besides(cx);
+        self.poll_background(cx);
         self.reader.poll_content(|room| read(&mut self.stream, room, cx))
     }
 
@@ -397,8 +393,8 @@ impl Source for Http1Connection {
         self.reader.take_trailers()
     }
 
-    fn poll_besides(&mut self, cx: &mut Context<'_>) {
-        if matches!(self.upload, Upload::Here(_)) && self.poll_upload(cx).is_err() {
+    fn poll_background(&mut self, cx: &mut Context<'_>) {
+        if matches!(self.upload, Upload::Inline(_)) && self.poll_upload(cx).is_err() {
             // Only the reply matters now. The connection is not used again, since the request is
             // incomplete.
             self.upload = Upload::Done;
@@ -407,11 +403,11 @@ impl Source for Http1Connection {
     }
 
     /// The reply's body has ended.
-    fn finish(mut self: Box<Self>, end: &End) {
+    fn finish(mut self: Box<Self>, end: &BodyEnd) {
         if let Some(permit) = self.permit.take() {
-            self.upstream.ended(&permit, end);
+            self.upstream.reply_ended(&permit, end);
         }
-        if end.ending == Ending::Complete {
+        if end.outcome == BodyOutcome::Complete {
             self.put();
         }
     }
@@ -420,7 +416,7 @@ impl Source for Http1Connection {
 impl Drop for Http1Connection {
     fn drop(&mut self) {
         // Once the reply is complete or given up, the rest of the request is of no use.
-        if let Upload::Elsewhere { task, .. } = &self.upload {
+        if let Upload::Spawned { task, .. } = &self.upload {
             task.abort();
         }
     }
@@ -435,15 +431,15 @@ impl AsyncRead for Upgraded {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let link = &mut *self.0;
-        if link.reader.input.is_empty() {
-            link.reader.input.rest();
-            return Pin::new(&mut link.stream).poll_read(cx, buf);
+        let connection = &mut *self.0;
+        if connection.reader.input.is_empty() {
+            connection.reader.input.release_if_empty();
+            return Pin::new(&mut connection.stream).poll_read(cx, buf);
         }
-        let ahead = link.reader.input.bytes();
+        let ahead = connection.reader.input.bytes();
         let bytes = ahead.len().min(buf.remaining());
         buf.put_slice(ahead.get(..bytes).unwrap_or_default());
-        link.reader.input.consume(bytes);
+        connection.reader.input.consume(bytes);
         Poll::Ready(Ok(()))
     }
 }

@@ -19,12 +19,12 @@ use tokio::time::timeout_at;
 use super::connect::connect;
 use super::host::Host;
 use super::http1::{IDLE_TRUSTED, REPLY_HEAD_BYTES_MAX};
-use super::outgoing::{PendingRequest, Outgoing, UploadProgress};
-use super::reply_timeout::ReplyTimeout;
+use super::outgoing::{Outgoing, PendingRequest, UploadProgress};
 use super::pool::{self, RequestPermit};
+use super::reply_timeout::ReplyTimeout;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, OnEnd};
+use crate::wire::{BodyEnd, OnEnd, Timer};
 
 /// The result of sending a request.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ pub(super) enum Outcome {
 
 impl Outcome {
     /// Checks a reply's head before it is passed on.
-    fn replied(reply: http::Response<Incoming>, watch: Option<&UploadProgress>) -> Self {
-        match watch.and_then(UploadProgress::error) {
+    fn replied(reply: http::Response<Incoming>, progress: Option<&UploadProgress>) -> Self {
+        match progress.and_then(UploadProgress::error) {
             // The upstream answered before it had the whole request, so it did not answer what the
             // client sent.
             Some(error) => Self::Failed(UpstreamError::body(error.clone())),
@@ -76,7 +76,7 @@ const STREAMS_UNKNOWN: usize = usize::MAX - 1;
 /// A connection that carries several requests at once.
 pub(super) struct Http2Connection {
     sender: SendRequest<Outgoing>,
-    settings: Arc<PeerSettings>,
+    peer: Arc<PeerSettings>,
     streams: AtomicUsize,
     streams_max: usize,
     /// No more requests are begun on it.
@@ -97,14 +97,14 @@ struct PeerSettings {
     /// arrived.
     reader: Mutex<Option<Waker>>,
     /// Notified when the settings have arrived, or never will.
-    told: Notify,
+    received: Notify,
     ended: AtomicBool,
 }
 
-/// The permit for one request on a connection. ReplyGuard until the reply has ended, and returned on
+/// The permit for one request on a connection. Held until the reply has ended, and returned on
 /// drop.
 pub(super) struct StreamPermit {
-    multi: Arc<Http2Connection>,
+    connection: Arc<Http2Connection>,
 }
 
 impl Http2Connection {
@@ -117,19 +117,19 @@ impl Http2Connection {
         host: &Arc<Host>,
     ) -> Result<Arc<Self>, Cause> {
         let deadline = tokio::time::Instant::from_std(clock::monotonic() + upstream.connect);
-        let settings = Arc::new(PeerSettings::default());
-        let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &settings).await?;
-        if timeout_at(deadline, settings.wait()).await.is_err() {
+        let peer = Arc::new(PeerSettings::default());
+        let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &peer).await?;
+        if timeout_at(deadline, peer.wait()).await.is_err() {
             upstream.warn_unconnected(host, &"it says nothing in HTTP/2");
             return Err(Cause::Timeout);
         }
-        if settings.streams_max.load(Ordering::Relaxed) == STREAMS_UNKNOWN {
+        if peer.streams_max.load(Ordering::Relaxed) == STREAMS_UNKNOWN {
             upstream.warn_unconnected(host, &"it does not speak HTTP/2");
             return Err(Cause::Protocol);
         }
         Ok(Arc::new(Self {
             sender,
-            settings,
+            peer,
             streams: AtomicUsize::new(0),
             streams_max: upstream.http2.streams_per_connection,
             retired: AtomicBool::new(false),
@@ -142,14 +142,14 @@ impl Http2Connection {
     }
 
     /// A permit for one more request, if the connection has room.
-    pub(super) fn enter(self: &Arc<Self>) -> Option<StreamPermit> {
-        let streams_max = self.streams_max.min(self.settings.streams_max.load(Ordering::Relaxed));
+    pub(super) fn try_acquire(self: &Arc<Self>) -> Option<StreamPermit> {
+        let streams_max = self.streams_max.min(self.peer.streams_max.load(Ordering::Relaxed));
         if !self.is_usable() || self.streams.load(Ordering::Relaxed) >= streams_max {
             return None;
         }
         // All of a worker's requests run on one thread, so nothing came in between.
         self.streams.fetch_add(1, Ordering::Relaxed);
-        Some(StreamPermit { multi: Arc::clone(self) })
+        Some(StreamPermit { connection: Arc::clone(self) })
     }
 
     /// Whether more requests may be begun on it.
@@ -181,36 +181,40 @@ impl StreamPermit {
     /// kernel knows: yielding lets the runtime look, then hyper's task for the connection, and then
     /// the task that takes requests.
     pub(super) async fn is_still_open(&self, now: Instant) -> bool {
-        if self.multi.streams.load(Ordering::Relaxed) == 1
-            && self.multi.idle_time(now) >= IDLE_TRUSTED
+        if self.connection.streams.load(Ordering::Relaxed) == 1
+            && self.connection.idle_time(now) >= IDLE_TRUSTED
         {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
         }
-        self.multi.is_usable()
+        self.connection.is_usable()
     }
 
     /// Sends `request` and waits for the reply's head. `now` is at most a moment ago.
     pub(super) async fn exchange(
         &self,
         request: &mut PendingRequest,
-        watch: Option<&UploadProgress>,
+        progress: Option<&UploadProgress>,
         now: Instant,
     ) -> Outcome {
         let Some(sent) = request.take() else { return Outcome::Unsent(Cause::Connect) };
-        let mut alarm = Alarm::default();
-        let mut patience =
-            ReplyTimeout { alarm: &mut alarm, upstream: &self.multi.upstream, watch, checked: now };
-        let mut sender = self.multi.sender.clone();
+        let mut timer = Timer::default();
+        let mut reply_timeout = ReplyTimeout {
+            timer: &mut timer,
+            upstream: &self.connection.upstream,
+            progress,
+            checked: now,
+        };
+        let mut sender = self.connection.sender.clone();
         let mut answer = pin!(sender.try_send_request(sent));
         let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => patience.poll(cx).map(|()| None),
+            Poll::Pending => reply_timeout.poll(cx).map(|()| None),
         });
         match answer.await {
             Some(Ok(reply)) => {
-                self.multi.answered.store(true, Ordering::Relaxed);
-                Outcome::replied(reply, watch)
+                self.connection.answered.store(true, Ordering::Relaxed);
+                Outcome::replied(reply, progress)
             }
             Some(Err(mut failed)) => {
                 let h2 = std::error::Error::source(failed.error())
@@ -218,12 +222,12 @@ impl StreamPermit {
                 // When its connection ends, hyper gives up a request that waited for a free stream.
                 let unprocessed = h2.is_some_and(is_unprocessed) || failed.error().is_user();
                 if h2.is_some_and(h2::Error::is_go_away) {
-                    self.multi.retired.store(true, Ordering::Relaxed);
+                    self.connection.retired.store(true, Ordering::Relaxed);
                 }
                 let cause = h2.map_or_else(|| cause_of(failed.error()), cause_of_h2);
                 let ended = cause == Cause::Cut && h2.is_none_or(h2::Error::is_io);
-                let lost = ended && self.multi.answered.load(Ordering::Relaxed);
-                match (failed.take_message(), watch.and_then(UploadProgress::error)) {
+                let lost = ended && self.connection.answered.load(Ordering::Relaxed);
+                match (failed.take_message(), progress.and_then(UploadProgress::error)) {
                     (Some(unsent), _) => {
                         *request = Some(unsent);
                         Outcome::Unsent(Cause::Cut)
@@ -232,14 +236,16 @@ impl StreamPermit {
                     (None, None) if unprocessed => Outcome::Refused(Cause::Cut),
                     (None, None) => {
                         tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
-                        (if lost { Outcome::Lost } else { Outcome::Failed })(UpstreamError::sent(cause))
+                        (if lost { Outcome::Lost } else { Outcome::Failed })(UpstreamError::sent(
+                            cause,
+                        ))
                     }
                 }
             }
             None => {
                 // Either only this request is slow, or the whole connection is dead. The requests
                 // on it continue; new ones use another.
-                self.multi.retired.store(true, Ordering::Relaxed);
+                self.connection.retired.store(true, Ordering::Relaxed);
                 Outcome::Failed(UpstreamError::sent(Cause::Timeout))
             }
         }
@@ -274,34 +280,38 @@ fn cause_of_h2(error: &h2::Error) -> Cause {
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let multi = &self.multi;
-        if multi.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let since = clock::monotonic().saturating_duration_since(multi.created);
-            multi
+        let connection = &self.connection;
+        if connection.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let since = clock::monotonic().saturating_duration_since(connection.created);
+            connection
                 .idle_since_ms
                 .store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
-        pool::freed(multi);
+        pool::freed(connection);
     }
 }
 
 /// What is held while a reply's body streams.
 pub(super) struct ReplyGuard {
-    ticket: StreamPermit,
+    stream: StreamPermit,
     permit: RequestPermit,
-    watch: Option<Arc<UploadProgress>>,
+    progress: Option<Arc<UploadProgress>>,
 }
 
 impl ReplyGuard {
-    pub(super) fn new(ticket: StreamPermit, permit: RequestPermit, watch: Option<Arc<UploadProgress>>) -> Box<Self> {
-        Box::new(Self { ticket, permit, watch })
+    pub(super) fn new(
+        stream: StreamPermit,
+        permit: RequestPermit,
+        progress: Option<Arc<UploadProgress>>,
+    ) -> Box<Self> {
+        Box::new(Self { stream, permit, progress })
     }
 }
 
 impl OnEnd for ReplyGuard {
     /// The reply's body has ended.
-    fn on_end(self: Box<Self>, end: &End) {
-        self.ticket.multi.upstream.ended(&self.permit, end);
+    fn on_end(self: Box<Self>, end: &BodyEnd) {
+        self.stream.connection.upstream.reply_ended(&self.permit, end);
     }
 }
 
@@ -309,8 +319,8 @@ impl Drop for ReplyGuard {
     fn drop(&mut self) {
         // Once the reply is complete or given up, the rest of the request's body is of no use.
         // Without an end, it would hold its stream forever.
-        if let Some(watch) = &self.watch {
-            watch.give_up();
+        if let Some(progress) = &self.progress {
+            progress.give_up();
         }
     }
 }
@@ -319,14 +329,14 @@ impl Drop for ReplyGuard {
 async fn begin<S>(
     stream: S,
     upstream: &Inner,
-    settings: &Arc<PeerSettings>,
+    peer: &Arc<PeerSettings>,
 ) -> Result<SendRequest<Outgoing>, Cause>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let http2 = &upstream.http2;
     let streams = u32::try_from(http2.streams_per_connection).unwrap_or(u32::MAX);
-    let mut builder = Builder::new(CheckingExecutor(Arc::clone(settings)));
+    let mut builder = Builder::new(CheckingExecutor(Arc::clone(peer)));
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -341,7 +351,7 @@ where
     }
     let (sender, connection) =
         builder.handshake(TokioIo::new(stream)).await.map_err(|_| Cause::Protocol)?;
-    tokio::spawn(Driver { connection, settings: Arc::clone(settings) });
+    tokio::spawn(Driver { connection, peer: Arc::clone(peer) });
     Ok(sender)
 }
 
@@ -351,7 +361,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     connection: Connection<TokioIo<S>, Outgoing, CheckingExecutor>,
-    settings: Arc<PeerSettings>,
+    peer: Arc<PeerSettings>,
 }
 
 impl<S> Future for Driver<S>
@@ -362,9 +372,9 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let ended = Pin::new(&mut self.connection).poll(cx);
-        self.settings.note(self.connection.current_max_send_streams(), cx);
+        self.peer.note(self.connection.current_max_send_streams(), cx);
         ended.map(|ended| {
-            self.settings.end();
+            self.peer.end();
             if let Err(error) = ended {
                 tracing::debug!(%error, "an upstream's connection failed");
             }
@@ -377,7 +387,7 @@ impl Default for PeerSettings {
         Self {
             streams_max: AtomicUsize::new(STREAMS_UNKNOWN),
             reader: Mutex::new(None),
-            told: Notify::new(),
+            received: Notify::new(),
             ended: AtomicBool::new(false),
         }
     }
@@ -389,26 +399,27 @@ impl PeerSettings {
         while self.streams_max.load(Ordering::Relaxed) == STREAMS_UNKNOWN
             && !self.ended.load(Ordering::Relaxed)
         {
-            self.told.notified().await;
+            self.received.notified().await;
         }
     }
 
     fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        self.told.notify_one();
+        self.received.notify_one();
     }
 
     fn note(&self, streams_max: usize, cx: &Context<'_>) {
-        if self.streams_max.swap(streams_max, Ordering::Relaxed) == STREAMS_UNKNOWN && streams_max != STREAMS_UNKNOWN
+        if self.streams_max.swap(streams_max, Ordering::Relaxed) == STREAMS_UNKNOWN
+            && streams_max != STREAMS_UNKNOWN
         {
-            self.told.notify_one();
+            self.received.notify_one();
         }
         let reader = (streams_max == STREAMS_UNKNOWN).then(|| cx.waker().clone());
         *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
     }
 
     /// The connection made progress, so its settings may have arrived.
-    fn look_again(&self) {
+    fn recheck(&self) {
         if self.streams_max.load(Ordering::Relaxed) == STREAMS_UNKNOWN {
             let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(reader) = reader {
@@ -427,12 +438,12 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, task: F) {
-        let settings = Arc::clone(&self.0);
+        let peer = Arc::clone(&self.0);
         tokio::spawn(async move {
             let mut task = pin!(task);
             poll_fn(|cx| {
                 let polled = task.as_mut().poll(cx);
-                settings.look_again();
+                peer.recheck();
                 polled
             })
             .await;

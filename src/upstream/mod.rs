@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
-use crate::wire::{BodyError, End, Ending, Failure, Network, Request, Response};
+use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
 mod budget;
 mod connect;
@@ -26,8 +26,8 @@ mod hosts;
 mod http1;
 mod http2;
 mod outgoing;
-mod reply_timeout;
 mod pool;
+mod reply_timeout;
 mod send;
 mod settings;
 mod slots;
@@ -198,7 +198,7 @@ impl Upstream {
         resolver: Arc<dyn Resolve>,
     ) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let (endpoints, tls) = ends(settings)?;
+        let (endpoints, tls) = endpoints_and_tls(settings)?;
         let name = &settings.name;
         let count =
             |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[name, cause.label()]));
@@ -307,7 +307,9 @@ impl Upstream {
 }
 
 /// The endpoints, and their TLS settings if they use TLS. Reports all mistakes of both.
-fn ends(settings: &Settings) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
+fn endpoints_and_tls(
+    settings: &Settings,
+) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
     let setting = format!("upstreams.{}.tls", settings.name);
     let server_name = settings.tls.server_name.as_deref();
     if let Some(name) =
@@ -344,18 +346,18 @@ impl Inner {
     }
 
     /// Records how a reply's body ended, for the request of `permit`.
-    fn ended(&self, permit: &pool::RequestPermit, end: &End) {
-        match end.ending {
+    fn reply_ended(&self, permit: &pool::RequestPermit, end: &BodyEnd) {
+        match end.outcome {
             // The host has answered. An event stream may be quiet for long, and any client can ask
             // for one, so this does not count against the host.
-            Ending::Failed(Failure::Idle) => self.count(Cause::Timeout),
-            Ending::Failed(Failure::Cut) => {
+            BodyOutcome::Failed(BodyFailure::Idle) => self.count(Cause::Timeout),
+            BodyOutcome::Failed(BodyFailure::Cut) => {
                 self.count(Cause::Cut);
                 permit.failed(self, Cause::Cut);
             }
-            Ending::Complete
-            | Ending::Failed(Failure::TooLarge | Failure::Overdue)
-            | Ending::Dropped => {}
+            BodyOutcome::Complete
+            | BodyOutcome::Failed(BodyFailure::TooLarge | BodyFailure::Overdue)
+            | BodyOutcome::Dropped => {}
         }
     }
 
@@ -366,7 +368,8 @@ impl Inner {
 
     /// Microseconds from the upstream's creation to `instant`.
     fn at_us(&self, instant: Instant) -> u64 {
-        u64::try_from(instant.saturating_duration_since(self.created).as_micros()).unwrap_or(u64::MAX)
+        u64::try_from(instant.saturating_duration_since(self.created).as_micros())
+            .unwrap_or(u64::MAX)
     }
 
     /// The endpoint of `host` as configured.
@@ -422,7 +425,7 @@ impl Inner {
     }
 
     /// How many requests one worker can have under way at `hosts` hosts.
-    fn places(&self, hosts: usize) -> usize {
+    fn request_capacity(&self, hosts: usize) -> usize {
         let connections = match self.protocol {
             Protocol::H1 => self.budget.per_worker(),
             Protocol::H2 => self

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use super::reply_timeout::Phase;
 use crate::clock;
 use crate::wire::{Body, BodyError};
 
@@ -23,7 +24,7 @@ pub(super) struct Outgoing(Option<Box<WatchedBody>>);
 #[derive(Debug)]
 struct WatchedBody {
     body: Body,
-    watch: Option<Arc<UploadProgress>>,
+    progress: Option<Arc<UploadProgress>>,
 }
 
 /// A request to be sent. A connection takes it out, and puts it back if nothing of it was sent. It
@@ -33,7 +34,7 @@ pub(super) type PendingRequest = Option<http::Request<Outgoing>>;
 /// The progress of a streaming request body.
 #[derive(Debug)]
 pub(super) struct UploadProgress {
-    began: Instant,
+    created: Instant,
     state: AtomicU8,
     /// When it entered that state, in milliseconds since `created`.
     since_ms: AtomicU64,
@@ -56,20 +57,13 @@ const AWAITED: u8 = 1;
 /// The whole body was handed over.
 const ENDED: u8 = 2;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Taking(Instant),
-    Client,
-    Answering(Instant),
-}
-
 impl Outgoing {
     pub(super) fn new(body: Body) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_nothing() {
             return (Self(None), None);
         }
-        let watch = body.is_streaming().then(|| Arc::new(UploadProgress::new()));
-        (Self(Some(Box::new(WatchedBody { body, watch: watch.clone() }))), watch)
+        let progress = body.is_streaming().then(|| Arc::new(UploadProgress::new()));
+        (Self(Some(Box::new(WatchedBody { body, progress: progress.clone() }))), progress)
     }
 
     /// The body of a request that was not sent.
@@ -81,7 +75,7 @@ impl Outgoing {
 impl UploadProgress {
     fn new() -> Self {
         Self {
-            began: clock::monotonic(),
+            created: clock::monotonic(),
             state: AtomicU8::new(HELD),
             since_ms: AtomicU64::new(0),
             error: OnceLock::new(),
@@ -91,19 +85,19 @@ impl UploadProgress {
     }
 
     fn note(&self, state: u8) {
-        let since = clock::monotonic().saturating_duration_since(self.began);
+        let since = clock::monotonic().saturating_duration_since(self.created);
         self.since_ms
             .store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.state.store(state, Ordering::Release);
     }
 
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn phase(&self) -> Phase {
         let state = self.state.load(Ordering::Acquire);
-        let since = self.began + Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
+        let since = self.created + Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
         match state {
-            HELD => Turn::Taking(since),
-            AWAITED => Turn::Client,
-            _ => Turn::Answering(since),
+            HELD => Phase::Sending(since),
+            AWAITED => Phase::AwaitingClient,
+            _ => Phase::AwaitingReply(since),
         }
     }
 
@@ -140,9 +134,11 @@ impl http_body::Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         let Some(watched) = &mut self.0 else { return Poll::Ready(None) };
-        let WatchedBody { body, watch } = &mut **watched;
-        let Some(watch) = watch else { return Pin::new(body).poll_frame(cx).map_err(broken) };
-        if watch.given_up.load(Ordering::Acquire) {
+        let WatchedBody { body, progress } = &mut **watched;
+        let Some(progress) = progress else {
+            return Pin::new(body).poll_frame(cx).map_err(aborted);
+        };
+        if progress.given_up.load(Ordering::Acquire) {
             // Tells the client's side that nothing reads the body any more.
             *body = Body::empty();
             return Poll::Ready(Some(Err(BodyAborted(h2::Reason::CANCEL.into()))));
@@ -150,17 +146,17 @@ impl http_body::Body for Outgoing {
         let polled = Pin::new(&mut *body).poll_frame(cx);
         match &polled {
             Poll::Pending => {
-                watch.note(AWAITED);
-                watch.await_give_up(cx);
+                progress.note(AWAITED);
+                progress.await_give_up(cx);
             }
-            Poll::Ready(Some(Ok(_))) if !body.is_end_stream() => watch.note(HELD),
+            Poll::Ready(Some(Ok(_))) if !body.is_end_stream() => progress.note(HELD),
             Poll::Ready(Some(Err(error))) => {
                 // Set once: a body that failed yields nothing more.
-                let _ = watch.error.set(error.clone());
+                let _ = progress.error.set(error.clone());
             }
-            Poll::Ready(_) => watch.note(ENDED),
+            Poll::Ready(_) => progress.note(ENDED),
         }
-        polled.map_err(broken)
+        polled.map_err(aborted)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -172,6 +168,6 @@ impl http_body::Body for Outgoing {
     }
 }
 
-fn broken(_told: BodyError) -> BodyAborted {
+fn aborted(_error: BodyError) -> BodyAborted {
     BodyAborted(h2::Reason::CANCEL.into())
 }

@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::host::{Host, Turn};
+use super::host::{Host, InFlight};
 use super::hosts::Hosts;
 use super::http1::Http1Connection;
 use super::http2::Http2Connection;
@@ -80,7 +80,7 @@ pub(super) struct RequestPermit {
     /// The index of the host's slot, at least a moment ago.
     slot: usize,
     /// `None` if there is only one host.
-    turn: Option<Turn>,
+    in_flight: Option<InFlight>,
     /// The client, if its requests are counted.
     client: Option<Network>,
 }
@@ -99,22 +99,22 @@ pub(super) enum Admission {
 /// A permit for one more request, at the host with the least load.
 pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission {
     // Discarded connections are dropped after the borrow.
-    let mut old = Discarded::default();
+    let mut discarded = Discarded::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
         let (pool, new) = pools.of(upstream);
         if pool.outstanding >= upstream.requests_per_worker {
             return (Admission::Full, false);
         }
-        let places = upstream.places(pool.slots.len());
-        let client = client.filter(|_| pool.outstanding >= places / MANY_PART);
-        if client.is_some_and(|client| pool.has_share(client, (places / CLIENT_PART).max(1))) {
+        let capacity = upstream.request_capacity(pool.slots.len());
+        let client = client.filter(|_| pool.outstanding >= capacity / MANY_PART);
+        if client.is_some_and(|client| pool.has_share(client, (capacity / CLIENT_PART).max(1))) {
             return (Admission::Share, false);
         }
-        pool.slots.follow(upstream, &mut old);
+        pool.slots.update_hosts(upstream, &mut discarded);
         if new && upstream.hosts.is_due(upstream) {
             return (Admission::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
         }
-        let Some((slot, turn)) = pool.slots.choose(upstream, &[]) else {
+        let Some((slot, in_flight)) = pool.slots.choose(upstream, &[]) else {
             return (Admission::Unresolved, false);
         };
         pool.outstanding += 1;
@@ -122,7 +122,7 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
             *pool.by_client.entry(client).or_insert(0) += 1;
         }
         pool.credit = (pool.credit + upstream.retry_percent).min(CREDIT_MAX);
-        let permit = RequestPermit { upstream: upstream.id, slot, turn, client };
+        let permit = RequestPermit { upstream: upstream.id, slot, in_flight, client };
         (Admission::Granted(permit), new && !std::mem::replace(&mut pools.sweeping, true))
     });
     if begin_to_sweep {
@@ -132,14 +132,20 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
 }
 
 /// Moves the request of `permit` to a host that is not in `tried`. Returns false if there is none.
-pub(super) fn another(upstream: &Arc<Inner>, permit: &mut RequestPermit, tried: &[Arc<Host>]) -> bool {
-    let mut old = Discarded::default();
+pub(super) fn move_to_another_host(
+    upstream: &Arc<Inner>,
+    permit: &mut RequestPermit,
+    tried: &[Arc<Host>],
+) -> bool {
+    let mut discarded = Discarded::default();
     POOLS.with_borrow_mut(|pools| {
         let (pool, _) = pools.of(upstream);
-        pool.slots.follow(upstream, &mut old);
-        let Some((slot, Some(turn))) = pool.slots.choose(upstream, tried) else { return false };
+        pool.slots.update_hosts(upstream, &mut discarded);
+        let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried) else {
+            return false;
+        };
         permit.slot = slot;
-        permit.turn = Some(turn);
+        permit.in_flight = Some(in_flight);
         true
     })
 }
@@ -162,9 +168,9 @@ pub(super) fn take(
     now: Instant,
 ) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
     // Unusable connections are dropped after the borrow.
-    let mut old = Discarded::default();
+    let mut discarded = Discarded::default();
     POOLS.with_borrow_mut(|pools| {
-        pools.of(upstream).0.slots.take(upstream, permit.slot, permit.host(), now, &mut old)
+        pools.of(upstream).0.slots.take(upstream, permit.slot, permit.host(), now, &mut discarded)
     })
 }
 
@@ -176,16 +182,16 @@ pub(super) fn host_of(upstream: &Arc<Inner>, permit: &RequestPermit) -> Option<A
 }
 
 /// Keeps `connection`, which can take another request, unless enough are kept.
-pub(super) fn put(mut link: Box<Http1Connection>) {
-    if link.upstream.is_closed() {
+pub(super) fn put(mut connection: Box<Http1Connection>) {
+    if connection.upstream.is_closed() {
         return;
     }
-    link.idle_since = clock::monotonic();
+    connection.idle_since = clock::monotonic();
     // While the thread ends its thread-locals are gone. The closure then drops the connection.
     let begin_to_sweep = POOLS.try_with(|pools| {
         let mut pools = pools.borrow_mut();
-        let upstream = Arc::clone(&link.upstream);
-        pools.of(&upstream).0.slots.put(&upstream, link);
+        let upstream = Arc::clone(&connection.upstream);
+        pools.of(&upstream).0.slots.put(&upstream, connection);
         !std::mem::replace(&mut pools.sweeping, true)
     });
     if begin_to_sweep == Ok(true) {
@@ -196,13 +202,13 @@ pub(super) fn put(mut link: Box<Http1Connection>) {
 /// Closes idle connections of this worker to any upstream, since their descriptors are needed.
 pub(super) fn release_idle() {
     // Dropped after the borrow.
-    let mut old = Discarded::default();
+    let mut discarded = Discarded::default();
     let _ = POOLS.try_with(|pools| {
         pools
             .borrow_mut()
             .by_upstream
             .values_mut()
-            .for_each(|pool| pool.slots.release_idle(&mut old))
+            .for_each(|pool| pool.slots.release_idle(&mut discarded))
     });
 }
 
@@ -220,10 +226,10 @@ pub(super) fn with_streams<T>(
 }
 
 /// A stream on `connection` has become free.
-pub(super) fn freed(multi: &Http2Connection) {
+pub(super) fn freed(connection: &Http2Connection) {
     let _ = POOLS.try_with(|pools| {
-        if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&multi.upstream.id)
-            && let Some(streams) = pool.slots.streams(&multi.host)
+        if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&connection.upstream.id)
+            && let Some(streams) = pool.slots.streams(&connection.host)
         {
             streams.freed();
         }
@@ -243,26 +249,26 @@ async fn sweep(_sweeping: Sweeping) {
         tokio::time::sleep(SWEEP).await;
         let now = clock::monotonic();
         // Dropped after the borrow.
-        let mut old = Discarded::default();
+        let mut discarded = Discarded::default();
         let mut used = Vec::new();
         let left = POOLS.with_borrow_mut(|pools| {
             for pool in pools.by_upstream.values_mut() {
-                pool.slots.follow(&pool.upstream, &mut old);
-                pool.slots.sweep(now, &mut old);
+                pool.slots.update_hosts(&pool.upstream, &mut discarded);
+                pool.slots.sweep(now, &mut discarded);
                 if pool.upstream.budget.is_tight() {
                     // Another worker may need their descriptors.
-                    pool.slots.release_idle(&mut old);
+                    pool.slots.release_idle(&mut discarded);
                 }
                 if pool.upstream.hosts.is_due(&pool.upstream) && !pool.upstream.is_closed() {
                     used.push(Arc::clone(&pool.upstream));
                 }
             }
-            old.pools.extend(
+            discarded.pools.extend(
                 pools.by_upstream.extract_if(|_, pool| pool.is_empty()).map(|(_, pool)| pool),
             );
             !pools.by_upstream.is_empty()
         });
-        drop(old);
+        drop(discarded);
         used.iter().for_each(Hosts::resolve_in_background);
         // A burst of large bodies leaves buffers behind that may not be needed for long.
         crate::wire::trim_buffers();
@@ -276,8 +282,8 @@ async fn sweep(_sweeping: Sweeping) {
 #[derive(Default)]
 pub(super) struct Discarded {
     #[allow(clippy::vec_box, reason = "as in `Slot`")]
-    pub(super) links: Vec<Box<Http1Connection>>,
-    pub(super) multis: Vec<Arc<Http2Connection>>,
+    pub(super) http1: Vec<Box<Http1Connection>>,
+    pub(super) http2: Vec<Arc<Http2Connection>>,
     pools: Vec<Pool>,
 }
 
@@ -333,27 +339,27 @@ impl Pool {
 
 impl RequestPermit {
     pub(super) fn host(&self) -> Option<&Arc<Host>> {
-        self.turn.as_ref().map(|turn| &turn.host)
+        self.in_flight.as_ref().map(|in_flight| &in_flight.host)
     }
 
     /// The request is begun at its host.
     pub(super) fn begin(&mut self, now: Instant) {
-        if let Some(turn) = &mut self.turn {
-            turn.began = Some(now);
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.began = Some(now);
         }
     }
 
     /// The host has answered.
     pub(super) fn succeeded(&self, upstream: &Inner) {
-        if let Some(turn) = &self.turn {
-            turn.host.succeeded(upstream);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.host.succeeded(upstream);
         }
     }
 
     /// The host has failed the request.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
-        if let Some(turn) = &self.turn {
-            turn.host.failed(upstream, cause, turn.began);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.host.failed(upstream, cause, in_flight.began);
         }
     }
 }

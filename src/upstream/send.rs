@@ -72,7 +72,7 @@ pub(super) async fn send(
     // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
-    let (bodiless, lent) = (body.is_nothing(), body.is_lent());
+    let (bodiless, lent) = (body.is_nothing(), body.is_source());
     let repeatable =
         bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
     let mut exchange =
@@ -87,14 +87,18 @@ pub(super) async fn send(
             Protocol::H2 => Box::pin(exchange.try_h2(&mut permit)).await,
         };
         let error = match outcome {
-            Attempt::Reply(link, head) => {
+            Attempt::Reply(connection, head) => {
                 permit.succeeded(upstream);
-                return Ok(link.reply(head, permit, exchange.lent));
+                return Ok(connection.reply(head, permit, exchange.lent));
             }
             Attempt::Shared(shared) => {
-                let (ticket, reply, watch) = *shared;
+                let (stream, reply, progress) = *shared;
                 permit.succeeded(upstream);
-                return Ok(bring_back_shared(upstream, ReplyGuard::new(ticket, permit, watch), reply));
+                return Ok(shared_reply(
+                    upstream,
+                    ReplyGuard::new(stream, permit, progress),
+                    reply,
+                ));
             }
             Attempt::Unsent(cause) => {
                 permit.failed(upstream, cause);
@@ -102,7 +106,7 @@ pub(super) async fn send(
                 let ours = cause == Cause::Descriptors;
                 if ours
                     || upstream.retry == Retry::Off
-                    || !elsewhere(upstream, &mut permit, &mut tried)
+                    || !move_to_another_host(upstream, &mut permit, &mut tried)
                 {
                     return Err(UpstreamError::unsent(cause));
                 }
@@ -119,7 +123,7 @@ pub(super) async fn send(
                     permit.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
                 }
-                elsewhere(upstream, &mut permit, &mut tried);
+                move_to_another_host(upstream, &mut permit, &mut tried);
                 continue;
             }
             Attempt::Lost(error) if repeatable && !repeated && exchange.may_reconnect(protocol) => {
@@ -136,7 +140,7 @@ pub(super) async fn send(
         // idempotent (RFC 9110, 9.2.2).
         let again =
             repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
-        if !again || !elsewhere(upstream, &mut permit, &mut tried) {
+        if !again || !move_to_another_host(upstream, &mut permit, &mut tried) {
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
@@ -149,7 +153,10 @@ pub(super) async fn send(
 }
 
 /// Gets a permit for the request, after resolving the upstream's names if necessary.
-async fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Result<RequestPermit, UpstreamError> {
+async fn admit(
+    upstream: &Arc<Inner>,
+    client: Option<Network>,
+) -> Result<RequestPermit, UpstreamError> {
     if let Some(admitted) = admitted(pool::admit(upstream, client)) {
         return admitted;
     }
@@ -170,13 +177,14 @@ fn admitted(admitted: Admission) -> Option<Result<RequestPermit, UpstreamError>>
 }
 
 /// Moves the request to a host that it was not sent to yet. Returns false if there is none.
-fn elsewhere(
+fn move_to_another_host(
     upstream: &Arc<Inner>,
     permit: &mut RequestPermit,
     tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>,
 ) -> bool {
     tried.extend(permit.host().cloned());
-    (1..HOST_TRIES_MAX).contains(&tried.len()) && pool::another(upstream, permit, tried)
+    (1..HOST_TRIES_MAX).contains(&tried.len())
+        && pool::move_to_another_host(upstream, permit, tried)
 }
 
 impl Exchange<'_> {
@@ -198,34 +206,34 @@ impl Exchange<'_> {
         permit.begin(now);
         for attempt in 0..=REUSE_TRIES_MAX {
             let reuse = attempt < REUSE_TRIES_MAX && !self.fresh;
-            let (mut link, reused) = match if reuse {
+            let (mut connection, reused) = match if reuse {
                 pool::take(self.upstream, permit, now)
             } else {
                 Err(pool::host_of(self.upstream, permit))
             } {
-                Ok(mut link) => {
-                    if !link.takes(self.bodiless) || !link.is_still_open(now).await {
+                Ok(mut connection) => {
+                    if !connection.accepts(self.bodiless) || !connection.is_still_open(now).await {
                         continue;
                     }
-                    (link, true)
+                    (connection, true)
                 }
                 Err(host) => {
                     let Some(host) = host else { return Attempt::Unsent(Cause::Connect) };
                     match Box::pin(Http1Connection::connect(self.upstream, &host)).await {
-                        Ok(link) => {
+                        Ok(connection) => {
                             now = clock::monotonic();
-                            (link, false)
+                            (connection, false)
                         }
                         Err(cause) => return Attempt::Unsent(cause),
                     }
                 }
             };
-            link.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
+            connection.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
             let request = &mut self.request;
-            return match poll_fn(|cx| link.poll_exchange(request, cx)).await {
-                Outcome::Reply(reply) => Attempt::Reply(link, reply),
+            return match poll_fn(|cx| connection.poll_exchange(request, cx)).await {
+                Outcome::Reply(reply) => Attempt::Reply(connection, reply),
                 Outcome::Failed(error)
-                    if reused && error.cause == Cause::Cut && link.is_unanswered() =>
+                    if reused && error.cause == Cause::Cut && connection.is_unanswered() =>
                 {
                     Attempt::Lost(error)
                 }
@@ -243,20 +251,20 @@ impl Exchange<'_> {
         let Some(endpoint) = self.upstream.endpoints.first() else {
             return Attempt::Unsent(Cause::Connect);
         };
-        let (body, watch) = Outgoing::new(self.body.take().unwrap_or_default());
-        let mut load = Some(head::to_h2(&self.request, body, endpoint));
+        let (body, progress) = Outgoing::new(self.body.take().unwrap_or_default());
+        let mut request = Some(head::to_h2(&self.request, body, endpoint));
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
-            let ticket = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
-                Ok(ticket) => ticket,
+            let stream = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
+                Ok(stream) => stream,
                 Err(why) => {
                     cause = why;
                     break;
                 }
             };
-            match ticket.exchange(&mut load, watch.as_deref(), clock::monotonic()).await {
+            match stream.exchange(&mut request, progress.as_deref(), clock::monotonic()).await {
                 http2::Outcome::Reply(reply) => {
-                    return Attempt::Shared(Box::new((ticket, reply, watch)));
+                    return Attempt::Shared(Box::new((stream, reply, progress)));
                 }
                 http2::Outcome::Failed(error) => return Attempt::Failed(error),
                 http2::Outcome::Lost(error) => return Attempt::Lost(error),
@@ -264,13 +272,13 @@ impl Exchange<'_> {
                 http2::Outcome::Unsent(why) => cause = why,
             }
         }
-        self.body = load.map(|request| request.into_body().into_body());
+        self.body = request.map(|request| request.into_body().into_body());
         Attempt::Unsent(cause)
     }
 }
 
 /// The reply of a shared connection. Its stream is in use until the body's end.
-fn bring_back_shared(
+fn shared_reply(
     upstream: &Inner,
     held: Box<ReplyGuard>,
     reply: http::Response<Incoming>,

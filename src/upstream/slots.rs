@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Inner;
-use super::host::{Host, Turn};
+use super::host::{Host, InFlight};
 use super::http1::Http1Connection;
 use super::pool::Discarded;
 use super::streams::Streams;
@@ -35,7 +35,7 @@ struct Slot {
 
 impl Slots {
     /// Adopts the upstream's current hosts, if they have changed.
-    pub(super) fn follow(&mut self, upstream: &Inner, old: &mut Discarded) {
+    pub(super) fn update_hosts(&mut self, upstream: &Inner, discarded: &mut Discarded) {
         let generation = upstream.hosts.generation();
         if generation == self.generation && !self.all.is_empty() {
             return;
@@ -53,8 +53,8 @@ impl Slots {
         self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
         // Addresses that are gone. Requests under way there continue.
         for mut gone in before {
-            old.links.append(&mut gone.idle);
-            gone.streams.close(&mut old.multis);
+            discarded.http1.append(&mut gone.idle);
+            gone.streams.close(&mut discarded.http2);
         }
     }
 
@@ -67,7 +67,7 @@ impl Slots {
         &self,
         upstream: &Inner,
         tried: &[Arc<Host>],
-    ) -> Option<(usize, Option<Turn>)> {
+    ) -> Option<(usize, Option<InFlight>)> {
         let count = self.all.len();
         if count <= 1 {
             return (count == 1 && tried.is_empty()).then_some((0, None));
@@ -92,7 +92,7 @@ impl Slots {
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
         // All are ejected, so ejection decides nothing.
         let index = index.or_else(|| around().filter(untried).min_by_key(load))?;
-        Some((index, Some(Turn::new(self.host(index)?))))
+        Some((index, Some(InFlight::new(self.host(index)?))))
     }
 
     /// The number of hosts.
@@ -120,41 +120,43 @@ impl Slots {
         index: usize,
         host: Option<&Arc<Host>>,
         now: Instant,
-        old: &mut Discarded,
+        discarded: &mut Discarded,
     ) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
         let index = match host {
             None => index,
             Some(host) => self.at(index, host).ok_or_else(|| Some(Arc::clone(host)))?,
         };
         let slot = self.all.get_mut(index).ok_or(None)?;
-        while let Some(mut link) = slot.idle.pop() {
+        while let Some(mut connection) = slot.idle.pop() {
             self.idle_total -= 1;
-            if now.saturating_duration_since(link.idle_since) < upstream.idle {
-                link.slot = index;
-                return Ok(link);
+            if now.saturating_duration_since(connection.idle_since) < upstream.idle {
+                connection.slot = index;
+                return Ok(connection);
             }
-            old.links.push(link);
+            discarded.http1.push(connection);
         }
         Err(Some(Arc::clone(&slot.host)))
     }
 
     /// Keeps an idle connection, unless enough are kept, other workers need its descriptor, or its
     /// host is gone.
-    pub(super) fn put(&mut self, upstream: &Inner, link: Box<Http1Connection>) {
+    pub(super) fn put(&mut self, upstream: &Inner, connection: Box<Http1Connection>) {
         if self.idle_total >= upstream.pool_idle_per_worker || upstream.budget.is_tight() {
             return;
         }
-        if let Some(slot) = self.at(link.slot, &link.host).and_then(|at| self.all.get_mut(at)) {
-            slot.idle.push(link);
+        if let Some(slot) =
+            self.at(connection.slot, &connection.host).and_then(|at| self.all.get_mut(at))
+        {
+            slot.idle.push(connection);
             self.idle_total += 1;
         }
     }
 
     /// Closes idle connections, the longest unused first: half of each host's, and at least one.
-    pub(super) fn release_idle(&mut self, old: &mut Discarded) {
+    pub(super) fn release_idle(&mut self, discarded: &mut Discarded) {
         for slot in &mut self.all {
             let count = slot.idle.len().div_ceil(2);
-            old.links.extend(slot.idle.drain(..count));
+            discarded.http1.extend(slot.idle.drain(..count));
             self.idle_total -= count;
         }
     }
@@ -167,12 +169,14 @@ impl Slots {
         self.idle_total == 0 && self.all.iter().all(|slot| slot.streams.is_empty())
     }
 
-    pub(super) fn sweep(&mut self, now: Instant, old: &mut Discarded) {
+    pub(super) fn sweep(&mut self, now: Instant, discarded: &mut Discarded) {
         for slot in &mut self.all {
             let before = slot.idle.len();
-            old.links.extend(slot.idle.extract_if(.., |link| !link.is_worth_keeping(now)));
+            discarded
+                .http1
+                .extend(slot.idle.extract_if(.., |connection| !connection.is_worth_keeping(now)));
             self.idle_total -= before - slot.idle.len();
-            slot.streams.sweep(now, &mut old.multis);
+            slot.streams.sweep(now, &mut discarded.http2);
         }
     }
 }

@@ -14,17 +14,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::budget::Permit;
+use super::budget::ConnectionPermit;
 
 /// A connected stream and its permit.
 pub(super) enum Stream {
     Plain {
         stream: TcpStream,
-        _permit: Permit,
+        _permit: ConnectionPermit,
     },
     Tls {
         stream: Box<TlsStream<TcpStream>>,
-        _permit: Permit,
+        _permit: ConnectionPermit,
     },
     /// Shared by the task that sends a request's body and the one that reads the reply.
     Shared(Arc<Mutex<Stream>>),

@@ -28,8 +28,8 @@ struct Opening {
     over: Notify,
 }
 
-enum Place {
-    Here(StreamPermit),
+enum Placement {
+    Ready(StreamPermit),
     /// The caller opens a connection.
     Open(Opener),
     Opening(Arc<Opening>),
@@ -53,21 +53,22 @@ pub(super) async fn acquire(
 ) -> Result<StreamPermit, Cause> {
     let deadline = tokio::time::Instant::from_std(now + upstream.connect);
     loop {
-        let place = pool::with_streams(upstream, host, |streams| streams.place(upstream, host))
-            .ok_or(Cause::Connect)?;
-        match place {
-            Place::Here(ticket) if ticket.is_still_open(now).await => return Ok(ticket),
+        let placement =
+            pool::with_streams(upstream, host, |streams| streams.place_request(upstream, host))
+                .ok_or(Cause::Connect)?;
+        match placement {
+            Placement::Ready(permit) if permit.is_still_open(now).await => return Ok(permit),
             // The other side closed it while it was idle.
-            Place::Here(_) => {}
-            Place::Open(opener) => {
-                if let Some(ticket) = opener.open().await? {
-                    return Ok(ticket);
+            Placement::Ready(_) => {}
+            Placement::Open(opener) => {
+                if let Some(permit) = opener.open().await? {
+                    return Ok(permit);
                 }
             }
-            Place::Opening(opening) => {
+            Placement::Opening(opening) => {
                 timeout_at(deadline, opening.over()).await.map_err(|_| Cause::Timeout)??;
             }
-            Place::Full(freed) => {
+            Placement::Full(freed) => {
                 timeout_at(deadline, freed.notified()).await.map_err(|_| Cause::Overload)?
             }
         }
@@ -75,20 +76,20 @@ pub(super) async fn acquire(
 }
 
 impl Streams {
-    fn place(&mut self, upstream: &Arc<Inner>, host: &Arc<Host>) -> Place {
-        self.connections.retain(|multi| multi.is_usable());
-        if let Some(ticket) = self.connections.iter().find_map(Http2Connection::enter) {
-            return Place::Here(ticket);
+    fn place_request(&mut self, upstream: &Arc<Inner>, host: &Arc<Host>) -> Placement {
+        self.connections.retain(|connection| connection.is_usable());
+        if let Some(permit) = self.connections.iter().find_map(Http2Connection::try_acquire) {
+            return Placement::Ready(permit);
         }
         if let Some(opening) = &self.opening {
-            return Place::Opening(Arc::clone(opening));
+            return Placement::Opening(Arc::clone(opening));
         }
         if self.connections.len() >= upstream.http2.connections_per_worker {
-            return Place::Full(Arc::clone(&self.freed));
+            return Placement::Full(Arc::clone(&self.freed));
         }
         let opening = Arc::<Opening>::default();
         self.opening = Some(Arc::clone(&opening));
-        Place::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
+        Placement::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
     }
 
     /// A stream has become free.
@@ -101,15 +102,15 @@ impl Streams {
     }
 
     /// Moves out the connections that were unused for too long, for the caller to drop.
-    pub(super) fn sweep(&mut self, now: Instant, old: &mut Vec<Arc<Http2Connection>>) {
-        old.extend(self.connections.extract_if(.., |multi| {
-            multi.upstream.is_closed() || !multi.is_usable() || multi.is_expired(now)
+    pub(super) fn sweep(&mut self, now: Instant, discarded: &mut Vec<Arc<Http2Connection>>) {
+        discarded.extend(self.connections.extract_if(.., |connection| {
+            connection.upstream.is_closed() || !connection.is_usable() || connection.is_expired(now)
         }));
     }
 
     /// The host is gone. Its connections close once the requests on them end.
-    pub(super) fn close(&mut self, old: &mut Vec<Arc<Http2Connection>>) {
-        old.append(&mut self.connections);
+    pub(super) fn close(&mut self, discarded: &mut Vec<Arc<Http2Connection>>) {
+        discarded.append(&mut self.connections);
     }
 }
 
@@ -118,16 +119,16 @@ impl Opener {
     async fn open(self) -> Result<Option<StreamPermit>, Cause> {
         let opened = Http2Connection::connect(&self.upstream, &self.host).await;
         let _ = self.opening.outcome.set(opened.as_ref().map(|_| ()).map_err(|cause| *cause));
-        let multi = opened?;
-        let ticket = multi.enter();
+        let connection = opened?;
+        let permit = connection.try_acquire();
         if !self.upstream.is_closed() {
             pool::with_streams(&self.upstream, &self.host, |streams| {
-                streams.connections.push(multi);
+                streams.connections.push(connection);
                 // Requests that found all other connections full may find room on this one.
                 streams.freed.notify_waiters();
             });
         }
-        Ok(ticket)
+        Ok(permit)
     }
 }
 
@@ -163,6 +164,6 @@ impl std::fmt::Debug for Streams {
 impl Streams {
     /// The number of requests on each connection.
     pub(super) fn loads(&self) -> Vec<usize> {
-        self.connections.iter().map(|multi| multi.streams()).collect()
+        self.connections.iter().map(|connection| connection.streams()).collect()
     }
 }

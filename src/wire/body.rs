@@ -18,7 +18,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::content::Content;
-use super::{End, Failure, OnEnd, Rate};
+use super::{BodyEnd, BodyFailure, OnEnd, Rate};
 
 /// A request's or a reply's body.
 #[derive(Default)]
@@ -51,10 +51,10 @@ pub trait Source: Send {
     }
 
     /// Goes on with what the connection has to do besides, while the reader takes nothing.
-    fn poll_besides(&mut self, _cx: &mut Context<'_>) {}
+    fn poll_background(&mut self, _cx: &mut Context<'_>) {}
 
     /// Nobody reads any more: it is over, or was given up.
-    fn finish(self: Box<Self>, end: &End);
+    fn finish(self: Box<Self>, end: &BodyEnd);
 }
 
 /// Why a body ended early.
@@ -90,13 +90,13 @@ pub enum BodyError {
 impl BodyError {
     /// The same without its details.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub fn failure(&self) -> BodyFailure {
         match self {
             // To whoever counts, both are a body that broke off.
-            Self::Cut(_) | Self::Malformed | Self::Reset => Failure::Cut,
-            Self::Idle | Self::Slow => Failure::Idle,
-            Self::Overdue => Failure::Overdue,
-            Self::TooLarge { .. } => Failure::TooLarge,
+            Self::Cut(_) | Self::Malformed | Self::Reset => BodyFailure::Cut,
+            Self::Idle | Self::Slow => BodyFailure::Idle,
+            Self::Overdue => BodyFailure::Overdue,
+            Self::TooLarge { .. } => BodyFailure::TooLarge,
         }
     }
 }
@@ -154,16 +154,16 @@ impl Body {
     /// is slower than `rate`. [`idle_timeout`](Self::idle_timeout) bounds how long a fast beginning
     /// pays for.
     #[must_use]
-    pub fn at_least(self, rate: Option<Rate>) -> Self {
-        self.with(|content| content.at_least(rate))
+    pub fn min_rate(self, rate: Option<Rate>) -> Self {
+        self.with(|content| content.min_rate(rate))
     }
 
     /// Fails with [`BodyError::Overdue`] when the reader of a stream still waits for it at
     /// `deadline`. A reader that waits for something else then has to look at
     /// [`deadline`](Self::deadline) itself.
     #[must_use]
-    pub fn until(self, deadline: Instant) -> Self {
-        self.with(|content| content.until(deadline))
+    pub fn with_deadline(self, deadline: Instant) -> Self {
+        self.with(|content| content.with_deadline(deadline))
     }
 
     /// When it must be over.
@@ -184,14 +184,14 @@ impl Body {
     /// Counts a stream as `window_bytes` that the process [holds](super::buffered_bytes) while its
     /// reader does not wait for it: so much may its peer send ahead over HTTP/2.
     #[must_use]
-    pub fn within(self, window_bytes: usize) -> Self {
-        self.with(|content| content.within(window_bytes))
+    pub fn window(self, window_bytes: usize) -> Self {
+        self.with(|content| content.window(window_bytes))
     }
 
     /// Takes off the trailers what may not pass.
     #[must_use]
-    pub fn sift_trailers(self, sift: fn(&mut HeaderMap)) -> Self {
-        self.with(|content| content.sift_trailers(sift))
+    pub fn filter_trailers(self, filter: fn(&mut HeaderMap)) -> Self {
+        self.with(|content| content.filter_trailers(filter))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Content)) -> Self {
@@ -224,8 +224,8 @@ impl Body {
     /// Whether it lies in the buffer of a connection that is driven by the task which sends the
     /// reply.
     #[must_use]
-    pub fn is_lent(&self) -> bool {
-        self.0.as_ref().is_some_and(|content| content.is_lent())
+    pub fn is_source(&self) -> bool {
+        self.0.as_ref().is_some_and(|content| content.is_source())
     }
 
     /// Whether there is none, and nobody waits for its end.
@@ -282,9 +282,9 @@ impl Body {
 
     /// Goes on with what its connection has to do besides, while whoever reads the body waits for
     /// something else.
-    pub fn poll_besides(&mut self, cx: &mut Context<'_>) {
+    pub fn poll_background(&mut self, cx: &mut Context<'_>) {
         if let Some(content) = &mut self.0 {
-            content.poll_besides(cx);
+            content.poll_background(cx);
         }
     }
 }

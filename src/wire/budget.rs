@@ -38,7 +38,7 @@ pub(crate) fn hold(bytes: usize) {
 }
 
 /// So many are given back.
-pub(crate) fn give_back(bytes: usize) {
+pub(crate) fn release(bytes: usize) {
     count(-signed(bytes));
 }
 
@@ -86,7 +86,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.0 > 0 {
-            give_back(self.0);
+            release(self.0);
         }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     async fn a_stream_counts_as_its_window_while_nobody_waits_for_its_next_piece() {
         let (mut client, incoming) = incoming(CHUNKED).await;
         let before = counted_here();
-        let mut body = Body::incoming(incoming).within(20_000);
+        let mut body = Body::incoming(incoming).window(20_000);
         assert_eq!(counted_here() - before, 20_000, "it may have come already");
         assert!(poll_fn(|cx| Poll::Ready(body.poll_fill(cx).is_pending())).await);
         assert_eq!(counted_here(), before, "nothing has");

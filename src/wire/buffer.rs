@@ -133,7 +133,7 @@ impl Buffer {
     }
 
     /// Gives the space back where nothing is in it.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_if_empty(&mut self) {
         if self.is_empty() && !self.space.is_empty() {
             self.release();
             (self.start, self.end) = (0, 0);
@@ -182,7 +182,7 @@ impl Buffer {
             }
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
-        self.rest();
+        self.release_if_empty();
     }
 
     /// Puts `bytes` behind what is in it.
@@ -226,7 +226,7 @@ impl Buffer {
 
     fn release(&mut self) {
         let space = std::mem::take(&mut self.space);
-        budget::give_back(space.len());
+        budget::release(space.len());
         let large = std::mem::take(&mut self.large);
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPACES.try_with(|spaces| {
@@ -334,7 +334,7 @@ mod tests {
         let mut buffer = Buffer::default();
         buffer.push(b"x");
         buffer.consume(1);
-        buffer.rest();
+        buffer.release_if_empty();
         assert!(buffer.space.is_empty());
         assert!(buffer.poll_fill(9, |_| Poll::Pending).is_pending() && buffer.space.is_empty());
         assert!(buffer.poll_fill_body(|_| Poll::Pending).is_pending() && buffer.space.is_empty());

@@ -17,8 +17,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
-use super::wait::Wait;
-use super::{BodyError, Charge, End, Ending, OnEnd, Rate, Source, counted, linger};
+use super::timeouts::ReadTimeouts;
+use super::{BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger};
 
 /// Bytes of one frame of a source's, at most: it is a copy, and waits for its reader beside what is
 /// still to come.
@@ -27,11 +27,11 @@ pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 /// See the file's head.
 pub(super) struct Content {
     kind: Kind,
-    rest: Option<Box<Rest>>,
+    unread: Option<Box<Unread>>,
     bytes: u64,
     bytes_max: u64,
-    wait: Wait,
-    sift: Option<fn(&mut HeaderMap)>,
+    timeouts: ReadTimeouts,
+    trailer_filter: Option<fn(&mut HeaderMap)>,
     linger: bool,
     /// What the peer may send of a stream before it is read.
     window_bytes: usize,
@@ -42,7 +42,7 @@ pub(super) struct Content {
 
 /// What came and was not taken yet; boxed, since few bodies have any.
 #[derive(Default)]
-struct Rest {
+struct Unread {
     /// Handed over by a stream and not yet [consumed](Content::consume).
     piece: Bytes,
     trailers: Option<HeaderMap>,
@@ -82,11 +82,11 @@ impl Content {
     fn of(kind: Kind) -> Self {
         Self {
             kind,
-            rest: None,
+            unread: None,
             bytes: 0,
             bytes_max: u64::MAX,
-            wait: Wait::default(),
-            sift: None,
+            timeouts: ReadTimeouts::default(),
+            trailer_filter: None,
             linger: false,
             window_bytes: 0,
             charge: Charge::nothing(),
@@ -101,22 +101,22 @@ impl Content {
 
     /// [`Body::idle_timeout`](super::Body::idle_timeout).
     pub(super) fn idle_timeout(&mut self, idle: Duration) {
-        self.wait.idle = Some(idle);
+        self.timeouts.idle = Some(idle);
     }
 
-    /// [`Body::at_least`](super::Body::at_least).
-    pub(super) fn at_least(&mut self, rate: Option<Rate>) {
-        self.wait.rate = rate;
+    /// [`Body::min_rate`](super::Body::min_rate).
+    pub(super) fn min_rate(&mut self, rate: Option<Rate>) {
+        self.timeouts.rate = rate;
     }
 
-    /// [`Body::until`](super::Body::until).
-    pub(super) fn until(&mut self, deadline: Instant) {
-        self.wait.deadline = Some(deadline);
+    /// [`Body::with_deadline`](super::Body::until).
+    pub(super) fn with_deadline(&mut self, deadline: Instant) {
+        self.timeouts.deadline = Some(deadline);
     }
 
     /// [`Body::deadline`](super::Body::deadline).
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.wait.deadline
+        self.timeouts.deadline
     }
 
     /// [`Body::lingering`](super::Body::lingering).
@@ -124,8 +124,8 @@ impl Content {
         self.linger = true;
     }
 
-    /// [`Body::within`](super::Body::within).
-    pub(super) fn within(&mut self, window_bytes: usize) {
+    /// [`Body::window`](super::Body::within).
+    pub(super) fn window(&mut self, window_bytes: usize) {
         self.window_bytes = window_bytes;
         self.charge_window();
     }
@@ -141,9 +141,9 @@ impl Content {
         }
     }
 
-    /// [`Body::sift_trailers`](super::Body::sift_trailers).
-    pub(super) fn sift_trailers(&mut self, sift: fn(&mut HeaderMap)) {
-        self.sift = Some(sift);
+    /// [`Body::filter_trailers`](super::Body::filter_trailers).
+    pub(super) fn filter_trailers(&mut self, trailer_filter: fn(&mut HeaderMap)) {
+        self.trailer_filter = Some(trailer_filter);
     }
 
     /// [`Body::on_end_boxed`](super::Body::on_end_boxed).
@@ -158,7 +158,7 @@ impl Content {
 
     /// Whether it lies in the buffer of a connection that is driven by the task which sends the
     /// reply.
-    pub(super) fn is_lent(&self) -> bool {
+    pub(super) fn is_source(&self) -> bool {
         matches!(self.kind, Kind::Source(_))
     }
 
@@ -213,9 +213,9 @@ impl Content {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.rest.get_or_insert_default().piece = data,
+                    Ok(data) => self.unread.get_or_insert_default().piece = data,
                     Err(frame) => {
-                        self.rest.get_or_insert_default().trailers = frame.into_trailers().ok();
+                        self.unread.get_or_insert_default().trailers = frame.into_trailers().ok();
                         return Poll::Ready(None);
                     }
                 },
@@ -234,7 +234,7 @@ impl Content {
             Poll::Pending => return self.poll_wait(cx).map(|error| Some(Err(error))),
             Poll::Ready(filled) => filled,
         };
-        self.wait.end();
+        self.timeouts.end();
         let Kind::Source(source) = &mut self.kind else { return Poll::Ready(None) };
         let error = match filled {
             Ok(()) if source.data().is_empty() => {
@@ -257,7 +257,7 @@ impl Content {
         match &self.kind {
             Kind::Source(source) => source.data(),
             Kind::Full(bytes) => bytes,
-            _ => self.rest.as_ref().map_or(&[], |rest| &rest.piece),
+            _ => self.unread.as_ref().map_or(&[], |unread| &unread.piece),
         }
     }
 
@@ -268,7 +268,7 @@ impl Content {
             Kind::Full(whole) => whole.advance(bytes.min(whole.len())),
             // Counted when it came.
             _ => {
-                let piece = self.rest.as_mut().map(|rest| &mut rest.piece);
+                let piece = self.unread.as_mut().map(|unread| &mut unread.piece);
                 return piece.into_iter().for_each(|piece| piece.advance(bytes.min(piece.len())));
             }
         }
@@ -287,14 +287,14 @@ impl Content {
 
     /// The trailers, once, after the end.
     pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.rest.as_mut()?.trailers.take()
+        self.unread.as_mut()?.trailers.take()
     }
 
     /// Goes on with what its connection has to do besides, while whoever reads the body waits for
     /// something else.
-    pub(super) fn poll_besides(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn poll_background(&mut self, cx: &mut Context<'_>) {
         if let Kind::Source(source) = &mut self.kind {
-            source.poll_besides(cx);
+            source.poll_background(cx);
         }
     }
 
@@ -303,28 +303,32 @@ impl Content {
         let Kind::Source(mut source) = mem::replace(&mut self.kind, Kind::Empty) else { return };
         let mut trailers = source.take_trailers();
         if let Some(trailers) = &mut trailers {
-            if let Some(sift) = self.sift {
-                sift(trailers);
+            if let Some(trailer_filter) = self.trailer_filter {
+                trailer_filter(trailers);
             }
             self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
         }
-        let end = End { ending: Ending::Complete, bytes: self.bytes, trailers: trailers.is_some() };
+        let end = BodyEnd {
+            outcome: BodyOutcome::Complete,
+            bytes: self.bytes,
+            trailers: trailers.is_some(),
+        };
         if trailers.is_some() {
-            self.rest.get_or_insert_default().trailers = trailers;
+            self.unread.get_or_insert_default().trailers = trailers;
         }
         source.finish(&end);
-        self.tell(end.ending, end.trailers);
+        self.notify(end.outcome, end.trailers);
     }
 
     fn too_large(&self) -> BodyError {
         BodyError::TooLarge { limit_bytes: self.bytes_max }
     }
 
-    fn tell(&mut self, ending: Ending, trailers: bool) {
+    fn notify(&mut self, outcome: BodyOutcome, trailers: bool) {
         if self.on_end.is_empty() {
             return;
         }
-        let end = End { ending, bytes: self.bytes, trailers };
+        let end = BodyEnd { outcome, bytes: self.bytes, trailers };
         for hook in mem::take(&mut self.on_end) {
             hook.on_end(&end);
         }
@@ -333,7 +337,7 @@ impl Content {
     fn complete(&mut self, trailers: bool) {
         self.kind = Kind::Empty;
         self.charge.set(0);
-        self.tell(Ending::Complete, trailers);
+        self.notify(BodyOutcome::Complete, trailers);
     }
 
     fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -342,19 +346,19 @@ impl Content {
     }
 
     fn failed(&mut self, error: &BodyError) {
-        let ending = Ending::Failed(error.failure());
+        let outcome = BodyOutcome::Failed(error.failure());
         // Dropping the stream tells hyper that nobody wants the rest.
-        self.leave(Kind::Failed, ending);
-        self.tell(ending, false);
+        self.release(Kind::Failed, outcome);
+        self.notify(outcome, false);
     }
 
     /// Lets go of a stream.
-    fn leave(&mut self, next: Kind, ending: Ending) {
+    fn release(&mut self, next: Kind, outcome: BodyOutcome) {
         self.charge.set(0);
         let incoming = match mem::replace(&mut self.kind, next) {
             Kind::Stream(incoming) => incoming,
             Kind::Source(source) => {
-                return source.finish(&End { ending, bytes: self.bytes, trailers: false });
+                return source.finish(&BodyEnd { outcome, bytes: self.bytes, trailers: false });
             }
             Kind::Empty | Kind::Full(_) | Kind::Failed => return,
         };
@@ -362,7 +366,7 @@ impl Content {
         {
             // At most one for each stream that is open: until it has ended the stream counts as
             // such.
-            linger::throw_away(incoming);
+            linger::discard(incoming);
         }
     }
 
@@ -376,16 +380,16 @@ impl Content {
 
     /// The peer is waited for.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
-        let error = ready!(self.wait.poll(cx, self.bytes));
+        let error = ready!(self.timeouts.poll(cx, self.bytes));
         self.failed(&error);
         Poll::Ready(error)
     }
 
-    fn pass(
+    fn on_frame(
         &mut self,
         item: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.wait.end();
+        self.timeouts.end();
         let mut frame = match item {
             None if self.is_reset() => return self.fail(BodyError::Reset),
             None => {
@@ -407,8 +411,8 @@ impl Content {
                 self.complete(false);
             }
         } else if let Some(trailers) = frame.trailers_mut() {
-            if let Some(sift) = self.sift {
-                sift(trailers);
+            if let Some(trailer_filter) = self.trailer_filter {
+                trailer_filter(trailers);
             }
             self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
             self.complete(true);
@@ -436,10 +440,10 @@ impl http_body::Body for Content {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(rest) = &mut self.rest
-            && !rest.piece.is_empty()
+        if let Some(unread) = &mut self.unread
+            && !unread.piece.is_empty()
         {
-            return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut rest.piece)))));
+            return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut unread.piece)))));
         }
         if self.bytes == 0 && self.is_declared_too_large() {
             let error = self.too_large();
@@ -454,7 +458,7 @@ impl http_body::Body for Content {
                 }
                 Poll::Ready(item) => {
                     let item = item.map(|item| item.map(|frame| frame.map_data(counted)));
-                    let passed = self.pass(item);
+                    let passed = self.on_frame(item);
                     self.charge_window();
                     passed
                 }
@@ -496,7 +500,7 @@ impl http_body::Body for Content {
             Kind::Empty => self
                 .rest
                 .as_ref()
-                .is_none_or(|rest| rest.piece.is_empty() && rest.trailers.is_none()),
+                .is_none_or(|unread| unread.piece.is_empty() && unread.trailers.is_none()),
             Kind::Full(_) | Kind::Failed => false,
             Kind::Stream(incoming) => incoming.is_end_stream(),
             Kind::Source(source) => source.is_end(),
@@ -531,8 +535,8 @@ impl Drop for Content {
             Kind::Full(_) | Kind::Failed => false,
             Kind::Source(source) => source.is_end(),
         };
-        let ending = if whole { Ending::Complete } else { Ending::Dropped };
-        self.leave(Kind::Empty, ending);
-        self.tell(ending, false);
+        let outcome = if whole { BodyOutcome::Complete } else { BodyOutcome::Dropped };
+        self.release(Kind::Empty, outcome);
+        self.notify(outcome, false);
     }
 }

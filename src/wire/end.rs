@@ -4,9 +4,9 @@ use http::HeaderMap;
 
 /// How a body ended; told once to everybody who asked with [`Body::on_end`](super::Body::on_end).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct BodyEnd {
     /// In which way.
-    pub ending: Ending,
+    pub outcome: BodyOutcome,
     /// Bytes of data that passed, framing and trailers not counted.
     pub bytes: u64,
     /// Whether trailers came.
@@ -15,18 +15,18 @@ pub struct End {
 
 /// The three ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum BodyOutcome {
     /// All of it was read by whoever held the body.
     Complete,
     /// It failed while it was read.
-    Failed(Failure),
+    Failed(BodyFailure),
     /// Whoever held it dropped it before its end: the other side went away.
     Dropped,
 }
 
 /// A [`BodyError`](super::BodyError) without its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum BodyFailure {
     /// The connection failed, or its framing was wrong.
     Cut,
     /// Nothing came for the idle timeout, or too little.
@@ -47,11 +47,11 @@ pub trait OnEnd: Send {
     fn on_trailers(&mut self, _trailers: &HeaderMap) {}
 
     /// The body has ended.
-    fn on_end(self: Box<Self>, end: &End);
+    fn on_end(self: Box<Self>, end: &BodyEnd);
 }
 
-impl<F: FnOnce(&End) + Send> OnEnd for F {
-    fn on_end(self: Box<Self>, end: &End) {
+impl<F: FnOnce(&BodyEnd) + Send> OnEnd for F {
+    fn on_end(self: Box<Self>, end: &BodyEnd) {
         (*self)(end);
     }
 }

@@ -32,14 +32,14 @@ struct Block {
     /// Which known names are among them.
     present: KnownSet,
     /// Bytes of the head that came, as they are counted.
-    came: Charge,
+    head_charge: Charge,
 }
 
 static EMPTY: Block = Block {
     text: Vec::new(),
     lines: Vec::new(),
     present: KnownSet::of(&[]),
-    came: Charge::nothing(),
+    head_charge: Charge::nothing(),
 };
 
 /// A list of header fields, in order. One pointer, as requests and replies are moved often; none
@@ -97,15 +97,15 @@ impl Fields {
         let mut fields = Self::new();
         let block = fields.block_mut();
         block.text.extend_from_slice(head);
-        block.came.set(head.len());
+        block.head_charge.set(head.len());
         fields
     }
 
     /// Where the head's lines are noted, about so many.
-    pub(crate) fn notes(&mut self, lines: usize) -> Notes<'_> {
+    pub(crate) fn line_index(&mut self, lines: usize) -> LineIndex<'_> {
         let block = self.block_mut();
         block.lines.reserve(lines);
-        Notes(block)
+        LineIndex(block)
     }
 
     /// Keeps `text` beside the fields: a target, a reason.
@@ -299,11 +299,11 @@ impl Fields {
 }
 
 /// Takes notes of a head's lines.
-pub(crate) struct Notes<'f>(&'f mut Block);
+pub(crate) struct LineIndex<'f>(&'f mut Block);
 
-impl Notes<'_> {
-    /// Notes a line: its name, its value, and where the next line begins.
-    pub(crate) fn note(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
+impl LineIndex<'_> {
+    /// LineIndex a line: its name, its value, and where the next line begins.
+    pub(crate) fn push(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
         let Block { text, lines, present, .. } = &mut *self.0;
         let name = Span::new(name);
         let known = Known::of(name.of(text));
@@ -325,7 +325,12 @@ impl Block {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         spare.unwrap_or_else(|| {
             let (text, lines) = (Vec::with_capacity(BLOCK_BYTES), Vec::with_capacity(BLOCK_LINES));
-            Box::new(Self { text, lines, present: KnownSet::default(), came: Charge::nothing() })
+            Box::new(Self {
+                text,
+                lines,
+                present: KnownSet::default(),
+                head_charge: Charge::nothing(),
+            })
         })
     }
 }
@@ -349,7 +354,7 @@ impl From<&HeaderMap> for Fields {
             fields.append(name, value);
         }
         if let Some(block) = &mut fields.0 {
-            block.came.set(block.text.len());
+            block.head_charge.set(block.text.len());
         }
         fields
     }
@@ -359,11 +364,11 @@ impl Clone for Fields {
     fn clone(&self) -> Self {
         let mut copy = Self::new();
         if let Some(block) = &self.0 {
-            let Block { text, lines, present, came } = copy.block_mut();
+            let Block { text, lines, present, head_charge } = copy.block_mut();
             text.extend_from_slice(&block.text);
             lines.extend_from_slice(&block.lines);
             *present = block.present;
-            came.set(text.len());
+            head_charge.set(text.len());
         }
         copy
     }
@@ -379,7 +384,7 @@ impl Drop for Fields {
         block.text.clear();
         block.lines.clear();
         block.present = KnownSet::default();
-        block.came.set(0);
+        block.head_charge.set(0);
         // Freed while the thread ends, and its thread-locals with it.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
@@ -414,11 +419,11 @@ mod tests {
         let head =
             b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
         let mut fields = Fields::of_head(head);
-        let mut notes = fields.notes(4);
-        notes.note(16..20, 22..23, 25);
-        notes.note(25..30, 33..36, 39);
-        notes.note(39..44, 46..49, 51);
-        notes.note(51..53, 55..63, 65);
+        let mut index = fields.line_index(4);
+        index.push(16..20, 22..23, 25);
+        index.push(25..30, 33..36, 39);
+        index.push(39..44, 46..49, 51);
+        index.push(51..53, 55..63, 65);
         fields
     }
 

@@ -15,7 +15,7 @@ const LINGER_BYTES_MAX: usize = 256 << 10;
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// Reads `incoming` to its end, or until it is enough, in a task of its own.
-pub(super) fn throw_away(mut incoming: Incoming) {
+pub(super) fn discard(mut incoming: Incoming) {
     let reading = async move {
         let mut bytes = 0;
         while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {

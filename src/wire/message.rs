@@ -23,7 +23,7 @@ pub struct Request {
     /// It may go on as something else than HTTP, as its `Upgrade` field says.
     pub upgrade: bool,
     /// Takes interim replies (103) to the client, where its version has them.
-    pub interim: Option<Arc<dyn Interim>>,
+    pub interim: Option<Arc<dyn InterimSender>>,
     target: Span,
     authority: Option<Span>,
 }
@@ -47,7 +47,7 @@ pub enum Upgrade {
     /// From an upstream: its connection.
     Stream(Box<dyn Stream>),
     /// To a client: who takes its connection once the 101 is written.
-    Then(Box<dyn FnOnce(Box<dyn Stream>) + Send>),
+    Callback(Box<dyn FnOnce(Box<dyn Stream>) + Send>),
 }
 
 /// A connection that speaks HTTP no more: its bytes, with those that were read ahead.
@@ -56,7 +56,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Sends interim replies to a client that waits for its reply.
-pub trait Interim: Send + Sync {
+pub trait InterimSender: Send + Sync {
     /// Sends one as soon as the client takes it.
     fn send(&self, status: StatusCode, fields: &Fields);
 }
@@ -108,7 +108,7 @@ impl Request {
 
     /// From HTTP/2's form, with another body.
     #[must_use]
-    pub fn of_parts(head: &http::request::Parts, body: Body) -> Self {
+    pub fn from_parts(head: &http::request::Parts, body: Body) -> Self {
         let mut fields = Fields::from(&head.headers);
         let target = fields
             .keep(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
@@ -138,7 +138,7 @@ impl Response {
 impl From<http::Request<Body>> for Request {
     fn from(request: http::Request<Body>) -> Self {
         let (head, body) = request.into_parts();
-        Self::of_parts(&head, body)
+        Self::from_parts(&head, body)
     }
 }
 

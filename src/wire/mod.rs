@@ -6,7 +6,6 @@
 
 use bytes::Bytes;
 
-mod alarm;
 mod body;
 mod budget;
 mod buffer;
@@ -23,10 +22,10 @@ mod pace;
 pub(crate) mod pki;
 #[cfg(test)]
 pub(crate) mod tests;
+mod timeouts;
+mod timer;
 mod tls;
-mod wait;
 
-pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
 pub use budget::buffered_bytes;
 pub(crate) use budget::{Charge, counted};
@@ -34,14 +33,15 @@ pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
 pub use descriptors::is_out_of_descriptors;
-pub use end::{End, Ending, Failure, OnEnd};
+pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub use fields::Fields;
 pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
-pub use message::{Interim, Request, Response, Stream, Upgrade};
+pub use message::{InterimSender, Request, Response, Stream, Upgrade};
 pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;
+pub(crate) use timer::Timer;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
 /// A short whole body.

@@ -43,7 +43,7 @@ pub(crate) struct Pace {
     credit_max: Duration,
     /// Bytes whose time is in the credit.
     bytes: u64,
-    waits_since: Option<Instant>,
+    waiting_since: Option<Instant>,
 }
 
 impl Pace {
@@ -55,30 +55,30 @@ impl Pace {
             credit: rate.grace(),
             credit_max: idle.max(rate.grace()),
             bytes,
-            waits_since: None,
+            waiting_since: None,
         }
     }
 
     /// The peer is waited for from `now` on, and has moved `bytes` so far. Until when at most.
-    pub(crate) fn wait(&mut self, now: Instant, bytes: u64) -> Instant {
-        self.resume(now);
+    pub(crate) fn start_wait(&mut self, now: Instant, bytes: u64) -> Instant {
+        self.end_wait(now);
         let earned = self.rate.time_of(bytes.saturating_sub(self.bytes));
         self.bytes = bytes;
         self.credit = self.credit.saturating_add(earned).min(self.credit_max);
-        self.waits_since = Some(now);
+        self.waiting_since = Some(now);
         now + self.credit
     }
 
     /// It is not waited for any more.
-    pub(crate) fn resume(&mut self, now: Instant) {
-        if let Some(since) = self.waits_since.take() {
+    pub(crate) fn end_wait(&mut self, now: Instant) {
+        if let Some(since) = self.waiting_since.take() {
             self.credit = self.credit.saturating_sub(now.saturating_duration_since(since));
         }
     }
 
     /// Whether it is waited for.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits_since.is_some()
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting_since.is_some()
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
         let (mut pace, start) = pace();
         for round in 0..3_600 / every {
             let now = start + Duration::from_secs(round * every);
-            let until = pace.wait(now, round * bytes);
+            let until = pace.start_wait(now, round * bytes);
             if until < now + Duration::from_secs(every) {
                 return until.saturating_duration_since(start).as_secs();
             }
@@ -122,21 +122,21 @@ mod tests {
     #[test]
     fn a_fast_beginning_pays_for_one_standstill_only() {
         let (mut pace, start) = pace();
-        let until = pace.wait(start, 100 << 20);
+        let until = pace.start_wait(start, 100 << 20);
         assert_eq!(until, start + IDLE);
         let later = start + Duration::from_secs(29);
-        assert!(pace.waits());
-        assert_eq!(pace.wait(later, (100 << 20) + 240), later + Duration::from_secs(2));
+        assert!(pace.is_waiting());
+        assert_eq!(pace.start_wait(later, (100 << 20) + 240), later + Duration::from_secs(2));
     }
 
     #[test]
     fn only_waiting_counts() {
         let (mut pace, start) = pace();
-        pace.wait(start, 0);
-        pace.resume(start + Duration::from_secs(3));
+        pace.start_wait(start, 0);
+        pace.end_wait(start + Duration::from_secs(3));
         // An hour in which the reader was busy.
         let later = start + Duration::from_secs(3_600);
-        assert_eq!(pace.wait(later, 0), later + Duration::from_secs(2));
+        assert_eq!(pace.start_wait(later, 0), later + Duration::from_secs(2));
     }
 
     #[test]

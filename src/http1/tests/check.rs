@@ -3,7 +3,7 @@
 
 use http::{Method, Version};
 
-use super::drive::{self, Answer, Ending, Message, Pairs, Start};
+use super::drive::{self, Answer, Message, Pairs, Start, Stop};
 use super::naive;
 use super::reference::{self, Seen};
 use super::send::Random;
@@ -138,7 +138,7 @@ fn compare(ours: &Answer, seen: &Seen) {
                 "message {at}: hyper refused its body earlier than we: {message:?}\n{other:?}"
             );
             assert!(
-                !other.whole || ours.ending == Ending::Broken,
+                !other.whole || ours.ending == Stop::Broken,
                 "message {at} is over to hyper, and we wait: {message:?}\n{other:?}"
             );
             (message.whole, other.whole) = (false, false);

@@ -9,7 +9,7 @@ use http::Method;
 
 use super::cases;
 use super::check;
-use super::drive::Ending;
+use super::drive::Stop;
 use super::send::{Random, round_trip};
 
 /// How long one test takes, at most, in a build for debugging.
@@ -39,8 +39,8 @@ fn requests_are_read_as_hyper_reads_them() {
     each(requests, |bytes| {
         let answer = check::requests(bytes);
         taken += answer.ends.len();
-        refused += usize::from(matches!(answer.ending, Ending::Refused(_)));
-        broken += usize::from(answer.ending == Ending::Broken);
+        refused += usize::from(matches!(answer.ending, Stop::HeadRejected(_)));
+        broken += usize::from(answer.ending == Stop::Broken);
     });
     // Otherwise the streams are of no use.
     assert!(

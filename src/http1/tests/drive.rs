@@ -36,13 +36,13 @@ pub(crate) enum Start {
 
 /// Why nothing more is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum Stop {
     /// More has to come first.
     More,
     /// No more is read after this message.
     Closes,
     /// A head was refused.
-    Refused(StatusCode),
+    HeadRejected(StatusCode),
     /// A body's framing is broken.
     Broken,
 }
@@ -53,12 +53,12 @@ pub(crate) struct Answer {
     pub(crate) messages: Vec<Message>,
     /// Where each whole message ended in the stream.
     pub(crate) ends: Vec<usize>,
-    pub(crate) ending: Ending,
+    pub(crate) ending: Stop,
 }
 
 /// Whose bytes they are.
 #[derive(Clone, Debug)]
-enum Side {
+enum Expect {
     Client,
     /// The reply to a request of this method.
     Upstream(Method),
@@ -66,7 +66,7 @@ enum Side {
 
 /// A connection's reading half.
 struct Reader {
-    side: Side,
+    side: Expect,
     input: Buffer,
     scan: Scan,
     /// Of the body that is being read, and whether the connection goes on after it.
@@ -77,7 +77,7 @@ struct Reader {
 
 /// Reads requests out of `bytes`, which come in `pieces`.
 pub(crate) fn requests<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Answer {
-    Reader::new(Side::Client).read(pieces, false)
+    Reader::new(Expect::Client).read(pieces, false)
 }
 
 /// Reads the reply to a `method` request. `closes`: the upstream closes after its last byte.
@@ -86,7 +86,7 @@ pub(crate) fn reply<'b>(
     method: &Method,
     closes: bool,
 ) -> Answer {
-    Reader::new(Side::Upstream(method.clone())).read(pieces, closes)
+    Reader::new(Expect::Upstream(method.clone())).read(pieces, closes)
 }
 
 /// `bytes` in pieces that end at each of `cuts`, which ascend.
@@ -102,15 +102,15 @@ pub(crate) fn cut<'b>(bytes: &'b [u8], cuts: &[usize]) -> Vec<&'b [u8]> {
 }
 
 impl Reader {
-    fn new(side: Side) -> Self {
-        let answer = Answer { messages: Vec::new(), ends: Vec::new(), ending: Ending::More };
+    fn new(side: Expect) -> Self {
+        let answer = Answer { messages: Vec::new(), ends: Vec::new(), ending: Stop::More };
         Self { side, input: Buffer::default(), scan: Scan::default(), body: None, answer, used: 0 }
     }
 
     fn read<'b>(mut self, pieces: impl IntoIterator<Item = &'b [u8]>, closes: bool) -> Answer {
         for piece in pieces {
             let mut rest = piece;
-            while !rest.is_empty() && self.answer.ending == Ending::More {
+            while !rest.is_empty() && self.answer.ending == Stop::More {
                 let most = if self.body.is_some() { PLAIN_BYTES } else { HEAD_BYTES_MAX };
                 let read = self.input.poll_fill(most, |room| {
                     let bytes = room.len().min(rest.len());
@@ -135,7 +135,7 @@ impl Reader {
 
     /// Uses what there is.
     fn advance(&mut self) {
-        while self.answer.ending == Ending::More {
+        while self.answer.ending == Stop::More {
             let goes_on = if self.body.is_some() { self.content() } else { self.head() };
             if !goes_on {
                 return;
@@ -152,11 +152,11 @@ impl Reader {
     fn head(&mut self) -> bool {
         let bytes = self.input.bytes();
         let found = match &self.side {
-            Side::Client => self
+            Expect::Client => self
                 .scan
                 .request(bytes)
                 .map(|found| found.map(|(head, end)| (of_request(head), end))),
-            Side::Upstream(method) => self
+            Expect::Upstream(method) => self
                 .scan
                 .reply(bytes, method)
                 .map(|found| found.map(|(head, end)| (of_reply(&head), end))),
@@ -164,10 +164,10 @@ impl Reader {
         let ((message, framing, keep_alive), end) = match found {
             Ok(Some(found)) => found,
             Ok(None) if bytes.len() >= HEAD_BYTES_MAX => {
-                return self.stop(Ending::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+                return self.stop(Stop::HeadRejected(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
             }
             Ok(None) => return false,
-            Err(refused) => return self.stop(Ending::Refused(refused.status())),
+            Err(refused) => return self.stop(Stop::HeadRejected(refused.status())),
         };
         self.consume(end);
         self.scan = Scan::default();
@@ -176,7 +176,7 @@ impl Reader {
         {
             // Nobody asked for another protocol; the others are left out.
             return status != StatusCode::SWITCHING_PROTOCOLS
-                || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
+                || self.stop(Stop::HeadRejected(StatusCode::BAD_GATEWAY));
         }
         self.answer.messages.push(message);
         self.body = Some((Decoder::new(framing), keep_alive));
@@ -204,15 +204,15 @@ impl Reader {
                     decoder.take_trailers().map(|trailers| of_map(&trailers)).unwrap_or_default();
                 message.whole = true;
                 self.answer.ends.push(self.used);
-                let closes = !*keep_alive || matches!(self.side, Side::Upstream(_));
+                let closes = !*keep_alive || matches!(self.side, Expect::Upstream(_));
                 self.body = None;
-                !closes || self.stop(Ending::Closes)
+                !closes || self.stop(Stop::Closes)
             }
-            Err(_) => self.stop(Ending::Broken),
+            Err(_) => self.stop(Stop::Broken),
         }
     }
 
-    fn stop(&mut self, ending: Ending) -> bool {
+    fn stop(&mut self, ending: Stop) -> bool {
         self.answer.ending = ending;
         false
     }

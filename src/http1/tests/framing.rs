@@ -4,15 +4,15 @@ use http::Method;
 
 use super::cases;
 use super::drive::{self, cut};
-use crate::http1::{self, Framing, Refused};
+use crate::http1::{self, Framing, HeadError};
 use crate::wire::Known;
 
-fn ask(version: &str, fields: &[&str]) -> Result<Framing, Refused> {
+fn ask(version: &str, fields: &[&str]) -> Result<Framing, HeadError> {
     let fields: String = fields.iter().flat_map(|field| [field, "\r\n"]).collect();
     http1::request(format!("POST / {version}\r\n{fields}\r\n").as_bytes()).map(|head| head.framing)
 }
 
-fn answer(method: &Method, line: &str, fields: &[&str]) -> Result<http1::ReplyHead, Refused> {
+fn answer(method: &Method, line: &str, fields: &[&str]) -> Result<http1::ReplyHead, HeadError> {
     let fields: String = fields.iter().flat_map(|field| [field, "\r\n"]).collect();
     http1::reply(format!("HTTP/1.1 {line}\r\n{fields}\r\n").as_bytes(), method)
 }
@@ -78,9 +78,9 @@ fn whatever_could_be_read_in_two_ways_is_refused() {
     ];
     for length in lengths {
         let refused = ask("HTTP/1.1", &[&format!("Content-Length: {length}")]);
-        assert!(matches!(refused, Err(Refused::Malformed(_))), "{length}: {refused:?}");
+        assert!(matches!(refused, Err(HeadError::Malformed(_))), "{length}: {refused:?}");
         let beside = ask("HTTP/1.1", &["Content-Length: 5", &format!("Content-Length: {length}")]);
-        assert!(matches!(beside, Err(Refused::Malformed(_))), "{length} beside 5: {beside:?}");
+        assert!(matches!(beside, Err(HeadError::Malformed(_))), "{length} beside 5: {beside:?}");
     }
     for coding in [
         "",
@@ -96,10 +96,11 @@ fn whatever_could_be_read_in_two_ways_is_refused() {
         "chunked gzip",
     ] {
         let refused = ask("HTTP/1.1", &[&format!("Transfer-Encoding: {coding}")]);
-        assert!(matches!(refused, Err(Refused::Malformed(_))), "{coding}: {refused:?}");
+        assert!(matches!(refused, Err(HeadError::Malformed(_))), "{coding}: {refused:?}");
     }
-    let refused =
-        |version: &str, fields: &[&str]| matches!(ask(version, fields), Err(Refused::Malformed(_)));
+    let refused = |version: &str, fields: &[&str]| {
+        matches!(ask(version, fields), Err(HeadError::Malformed(_)))
+    };
     assert!(refused("HTTP/1.1", &["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"]));
     assert!(refused("HTTP/1.1", &["Transfer-Encoding: chunked", "Transfer-Encoding: gzip"]));
     assert!(refused("HTTP/1.0", &["Transfer-Encoding: chunked"]), "1.0 has none");
@@ -120,9 +121,9 @@ fn a_coding_under_the_chunks_is_one_that_nobody_knows() {
         &["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"],
         &["Transfer-Encoding: ,chunked"],
     ] {
-        assert_eq!(ask("HTTP/1.1", fields), Err(Refused::UnknownCoding), "{fields:?}");
+        assert_eq!(ask("HTTP/1.1", fields), Err(HeadError::UnknownCoding), "{fields:?}");
     }
-    assert_eq!(Refused::UnknownCoding.status().as_u16(), 501);
+    assert_eq!(HeadError::UnknownCoding.status().as_u16(), 501);
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_reply_ends_as_it_says_or_with_its_connection() {
     assert_eq!(framing(&["Transfer-Encoding: chunked"]).unwrap(), Framing::Chunked);
     for length in ["", "5, 6", "+5", "0x5", "5,,5", "9223372036854775808", "x"] {
         let refused = framing(&[&format!("Content-Length: {length}")]);
-        assert!(matches!(refused, Err(Refused::Malformed(_))), "{length}: {refused:?}");
+        assert!(matches!(refused, Err(HeadError::Malformed(_))), "{length}: {refused:?}");
     }
     assert!(framing(&["Content-Length: 5", "Content-Length: 6"]).is_err());
     for coding in [
@@ -149,12 +150,12 @@ fn a_reply_ends_as_it_says_or_with_its_connection() {
     ] {
         assert_eq!(
             framing(&[&format!("Transfer-Encoding: {coding}")]),
-            Err(Refused::UnknownCoding),
+            Err(HeadError::UnknownCoding),
             "{coding}"
         );
     }
     let old = http1::reply(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &Method::GET);
-    assert_eq!(old.map(|head| head.framing).unwrap_err(), Refused::UnknownCoding);
+    assert_eq!(old.map(|head| head.framing).unwrap_err(), HeadError::UnknownCoding);
 }
 
 #[test]

@@ -3,13 +3,13 @@
 
 use http::{Method, StatusCode, Version};
 
-use super::drive::{self, Ending, cut, of_fields};
+use super::drive::{self, Stop, cut, of_fields};
 use crate::http1::head::FIELDS_MAX;
-use crate::http1::{self, Refused, RequestHead, Scan};
+use crate::http1::{self, HeadError, RequestHead, Scan};
 use crate::wire::Known;
 
 /// The head of a request with this line and these fields, a line end behind each.
-fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, Refused> {
+fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, HeadError> {
     let mut head = format!("{line}\r\n");
     fields.iter().for_each(|field| head.extend([field, "\r\n"]));
     head.push_str("\r\n");
@@ -19,7 +19,7 @@ fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, Refused> {
 }
 
 fn malformed(line: &str, fields: &[&str]) -> bool {
-    matches!(ask(line, fields), Err(Refused::Malformed(_)))
+    matches!(ask(line, fields), Err(HeadError::Malformed(_)))
 }
 
 /// The target and authority of `GET target`.
@@ -66,7 +66,7 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
         "\n",
     ] {
         assert!(
-            matches!(Scan::default().find(bytes.as_bytes(), false), Err(Refused::Malformed(_))),
+            matches!(Scan::default().find(bytes.as_bytes(), false), Err(HeadError::Malformed(_))),
             "{bytes:?}"
         );
     }
@@ -78,7 +78,7 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
         "GET / HTTP/1.1\n\r\n",
     ] {
         assert!(
-            matches!(Scan::default().request(bytes.as_bytes()), Err(Refused::Malformed(_))),
+            matches!(Scan::default().request(bytes.as_bytes()), Err(HeadError::Malformed(_))),
             "{bytes:?}"
         );
     }
@@ -161,7 +161,7 @@ fn only_versions_1_0_and_1_1_are_taken() {
         "ICAP/1.0",
         "HTTP 1.1",
     ] {
-        assert!(matches!(version(other), Err(Refused::Malformed(_))), "{other}");
+        assert!(matches!(version(other), Err(HeadError::Malformed(_))), "{other}");
     }
 }
 
@@ -272,7 +272,7 @@ fn a_line_that_is_folded_is_refused() {
         assert!(malformed("GET / HTTP/1.1", &fields), "{fields:?}");
     }
     let folded = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n";
-    assert!(matches!(http1::reply(folded, &Method::GET), Err(Refused::Malformed(_))));
+    assert!(matches!(http1::reply(folded, &Method::GET), Err(HeadError::Malformed(_))));
 }
 
 #[test]
@@ -328,17 +328,17 @@ fn there_may_be_so_many_fields_and_no_more() {
     let refused = ask("GET / HTTP/1.1", &fields).unwrap_err();
     assert_eq!(
         (refused, refused.status()),
-        (Refused::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+        (HeadError::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
     );
     let reply = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: a\r\n".repeat(FIELDS_MAX + 1));
-    assert_eq!(http1::reply(reply.as_bytes(), &Method::GET).unwrap_err(), Refused::TooManyFields);
+    assert_eq!(http1::reply(reply.as_bytes(), &Method::GET).unwrap_err(), HeadError::TooManyFields);
 }
 
 #[test]
 fn a_head_of_all_sorts_cut_at_every_byte_gives_the_same_answer() {
     let bytes = b"\r\nPOST http://a/b?c#d HTTP/1.1\r\nHost:a\r\nX-Key: \xff \r\nE:\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.0\r\n\r\n";
     let whole = drive::requests([bytes.as_slice()]);
-    assert_eq!((whole.messages.len(), whole.ending.clone()), (2, Ending::Closes));
+    assert_eq!((whole.messages.len(), whole.ending.clone()), (2, Stop::Closes));
     for first in 0..bytes.len() {
         for second in (first..bytes.len()).step_by(7) {
             assert_eq!(
@@ -427,7 +427,7 @@ fn a_status_line_is_read_with_or_without_a_reason() {
         "HTTP/1.1 200OK",
         " HTTP/1.1 200 OK",
     ] {
-        assert!(matches!(read(line), Err(Refused::Malformed(_))), "{line}");
+        assert!(matches!(read(line), Err(HeadError::Malformed(_))), "{line}");
     }
 }
 

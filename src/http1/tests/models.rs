@@ -9,7 +9,7 @@ use crate::wire::{Buffer, Fields, Known, KnownSet, PLAIN_BYTES};
 
 /// What is done to a buffer.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Op {
     Push(usize),
     /// Up to so many bytes into its room, which may grow up to so many.
     Fill(usize, usize),
@@ -18,7 +18,7 @@ enum Deed {
     Rest,
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn op() -> impl Strategy<Value = Op> {
     let size = || {
         prop_oneof![
             0..40_usize,
@@ -28,12 +28,12 @@ fn deed() -> impl Strategy<Value = Deed> {
         ]
     };
     prop_oneof![
-        size().prop_map(Deed::Push),
-        (size(), size()).prop_map(|(bytes, most)| Deed::Fill(bytes, most)),
-        size().prop_map(Deed::FillLarge),
-        size().prop_map(Deed::Consume),
-        Just(Deed::Consume(usize::MAX)),
-        Just(Deed::Rest),
+        size().prop_map(Op::Push),
+        (size(), size()).prop_map(|(bytes, most)| Op::Fill(bytes, most)),
+        size().prop_map(Op::FillLarge),
+        size().prop_map(Op::Consume),
+        Just(Op::Consume(usize::MAX)),
+        Just(Op::Rest),
     ]
 }
 
@@ -41,18 +41,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_buffer_is_a_queue_of_bytes(deeds in proptest::collection::vec(deed(), 1..40)) {
+    fn a_buffer_is_a_queue_of_bytes(ops in proptest::collection::vec(op(), 1..40)) {
         let (mut buffer, mut model) = (Buffer::default(), Vec::new());
         let mut next = 0_u8;
         let mut piece = |bytes: usize| -> Vec<u8> { (0..bytes).map(|_| { next = next.wrapping_mul(5).wrapping_add(3); next }).collect() };
-        for deed in deeds {
-            match deed {
-                Deed::Push(bytes) => {
+        for op in ops {
+            match op {
+                Op::Push(bytes) => {
                     let piece = piece(bytes);
                     buffer.push(&piece);
                     model.extend_from_slice(&piece);
                 }
-                Deed::Fill(bytes, most) => {
+                Op::Fill(bytes, most) => {
                     let (mut room_bytes, mut put) = (0, Vec::new());
                     let _ = buffer.poll_fill(most, |room| {
                         room_bytes = room.len();
@@ -64,7 +64,7 @@ proptest! {
                     prop_assert!(room_bytes <= most.saturating_sub(model.len()));
                     model.extend_from_slice(&put);
                 }
-                Deed::FillLarge(bytes) => {
+                Op::FillLarge(bytes) => {
                     let _ = buffer.poll_fill_body(|room| {
                         let piece = piece(bytes.min(room.len()));
                         room[..piece.len()].copy_from_slice(&piece);
@@ -72,11 +72,11 @@ proptest! {
                         if piece.is_empty() { Poll::Pending } else { Poll::Ready(Ok(piece.len())) }
                     });
                 }
-                Deed::Consume(bytes) => {
+                Op::Consume(bytes) => {
                     buffer.consume(bytes);
                     model.drain(..bytes.min(model.len()));
                 }
-                Deed::Rest => buffer.rest(),
+                Op::Rest => buffer.rest(),
             }
             prop_assert!(buffer.bytes() == model.as_slice());
             prop_assert_eq!((buffer.len(), buffer.is_empty()), (model.len(), model.is_empty()));
@@ -84,10 +84,10 @@ proptest! {
     }
 
     #[test]
-    fn fields_are_a_list_of_pairs(head in pairs(), deeds in proptest::collection::vec(change(), 0..20)) {
+    fn fields_are_a_list_of_pairs(head in pairs(), ops in proptest::collection::vec(change(), 0..20)) {
         let mut model = head.clone();
         let mut fields = came(&head);
-        for change in deeds {
+        for change in ops {
             let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
             match change {
                 Change::Append(name, value) => {
@@ -212,8 +212,8 @@ fn came(pairs: &[(String, String)]) -> Fields {
         places.push((start..start + name.len(), value_at..value_at + value.len(), text.len()));
     }
     let mut fields = Fields::of_head(text.as_bytes());
-    let mut notes = fields.notes(places.len());
-    places.into_iter().for_each(|(name, value, next)| notes.note(name, value, next));
+    let mut index = fields.line_index(places.len());
+    places.into_iter().for_each(|(name, value, next)| index.push(name, value, next));
     fields
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
     builder.header_read_timeout(None).half_close(true).max_buf_size(1 << 20);
     let failed = {
         let connection = builder.serve_connection(
-            Wire { bytes: bytes.to_vec(), read: 0, silent: false, reader: None },
+            Pipe { bytes: bytes.to_vec(), read: 0, silent: false, reader: None },
             service,
         );
         !matches!(run(pin!(connection)), Some(Ok(())))
@@ -55,7 +55,7 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
 /// Reads the reply to a `method` request; the connection closes after `bytes`.
 pub(crate) fn reply(bytes: &[u8], method: &Method) -> Seen {
     let messages = RefCell::new(Vec::new());
-    let wire = Wire { bytes: bytes.to_vec(), read: 0, silent: true, reader: None };
+    let wire = Pipe { bytes: bytes.to_vec(), read: 0, silent: true, reader: None };
     let failed = run(pin!(async {
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(1 << 20)
@@ -148,7 +148,7 @@ async fn take_body(mut body: Incoming, messages: &RefCell<Vec<Message>>) {
 
 /// Polls as long as something was woken; none where it would wait for ever.
 pub(crate) fn run<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    let woken = Arc::new(Woken(AtomicBool::new(true)));
+    let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
     while woken.0.swap(false, Ordering::Relaxed) {
@@ -159,16 +159,16 @@ pub(crate) fn run<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     None
 }
 
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// A connection that brings `bytes` and ends. What is written is thrown away.
-struct Wire {
+struct Pipe {
     bytes: Vec<u8>,
     read: usize,
     /// Nothing comes before the other side has written.
@@ -176,7 +176,7 @@ struct Wire {
     reader: Option<Waker>,
 }
 
-impl Read for Wire {
+impl Read for Pipe {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl Read for Wire {
     }
 }
 
-impl Write for Wire {
+impl Write for Pipe {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,

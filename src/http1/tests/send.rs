@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use tokio::io::AsyncWrite;
 
 use super::check::ordered;
-use super::drive::{self, Ending, Message, Pairs, Start};
+use super::drive::{self, Message, Pairs, Start, Stop};
 use super::reference;
 use crate::http1::{self, Encoding, Outbox, Scan, SendError};
-use crate::wire::{Body, BodyError, End, Known, KnownSet, Source};
+use crate::wire::{Body, BodyEnd, BodyError, Known, KnownSet, Source};
 
 /// Of one hop only.
 const HOP: KnownSet = KnownSet::of(&[
@@ -118,7 +118,7 @@ impl Source for Pieces {
         self.trailers.take()
     }
 
-    fn finish(self: Box<Self>, _: &End) {}
+    fn finish(self: Box<Self>, _: &BodyEnd) {}
 }
 
 /// A connection that takes up to so many bytes at once, every second time none.
@@ -220,7 +220,7 @@ fn request(bytes: &[u8], message: &Message, random: &mut Random) {
     let declares = request.fields.has(Known::ContentLength)
         || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
     let encoding = match body.length() {
-        Some(0) if !declares => Encoding::Nothing,
+        Some(0) if !declares => Encoding::NoBody,
         Some(length) => Encoding::Length(length),
         None => Encoding::Chunked,
     };
@@ -239,7 +239,7 @@ fn request(bytes: &[u8], message: &Message, random: &mut Random) {
     let again = drive::requests([written.as_slice()]);
     assert_eq!(
         (again.ending, again.ends.as_slice()),
-        (Ending::More, [written.len()].as_slice()),
+        (Stop::More, [written.len()].as_slice()),
         "{}",
         written.escape_ascii()
     );
@@ -262,7 +262,7 @@ fn reply(
     let bodiless = *method == Method::HEAD
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let encoding = match body.length() {
-        _ if bodiless => Encoding::Nothing,
+        _ if bodiless => Encoding::NoBody,
         Some(length) => Encoding::Length(length),
         None if version == Version::HTTP_10 => Encoding::Close,
         None => Encoding::Chunked,
@@ -356,14 +356,14 @@ fn framed(fields: &Pairs, encoding: Encoding) -> Pairs {
     let mut fields = fields.clone();
     // What a HEAD would have had stays.
     fields.retain(|(name, _)| {
-        !hop(name) && (name != "content-length" || encoding == Encoding::Nothing)
+        !hop(name) && (name != "content-length" || encoding == Encoding::NoBody)
     });
     let mut framing =
         |name: &str, value: String| fields.push((name.to_owned(), value.into_bytes()));
     match encoding {
         Encoding::Length(length) => framing("content-length", length.to_string()),
         Encoding::Chunked => framing("transfer-encoding", "chunked".to_owned()),
-        Encoding::Nothing | Encoding::Close => {}
+        Encoding::NoBody | Encoding::Close => {}
     }
     fields
 }

@@ -17,7 +17,7 @@ mod certificates;
 mod draining;
 mod flood;
 mod http2;
-mod places;
+mod permits;
 mod serving;
 mod tls;
 mod upgrades;
@@ -29,10 +29,10 @@ const LONG: usize = 32 << 20;
 const MUCH: usize = 256 << 10;
 
 /// Nothing here should take that long: a test that would hang fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Default)]
-struct Answers(Arc<Seen>);
+struct TestHandler(Arc<Seen>);
 
 #[derive(Default)]
 struct Seen {
@@ -55,7 +55,7 @@ impl Drop for Dropped<'_> {
     }
 }
 
-impl Handler for Answers {
+impl Handler for TestHandler {
     fn unreadable(&self, status: StatusCode, _: &Arc<Peer>) -> Response {
         Response::new(status, wire::full(format!("unreadable: {status}")))
     }
@@ -88,7 +88,7 @@ impl Handler for Answers {
                 let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
                 reply.fields.append("connection", "upgrade");
                 reply.fields.append("upgrade", "echo");
-                reply.upgrade = Some(wire::Upgrade::Then(Box::new(echo)));
+                reply.upgrade = Some(wire::Upgrade::Callback(Box::new(echo)));
                 reply
             }
             "/echo" => {
@@ -113,9 +113,9 @@ impl Handler for Answers {
     }
 }
 
-struct House {
+struct TestServer {
     address: std::net::SocketAddr,
-    answers: Answers,
+    handler: TestHandler,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     drain: Drain,
     metrics: Metrics,
@@ -132,30 +132,30 @@ fn settings() -> ConnectionSettings {
     }
 }
 
-fn house(settings: ConnectionSettings) -> House {
-    secured_house(settings, None)
+fn start(settings: ConnectionSettings) -> TestServer {
+    start_tls(settings, None)
 }
 
 /// One that speaks TLS, where there is any.
-fn secured_house(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> House {
+fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer {
     let security = Security::new(tls);
     let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
         .unwrap()
         .remove(0)
         .secured(&security);
     let address = listener.address();
-    let (answers, settings) = (Answers::default(), Arc::new(ArcSwap::from_pointee(settings)));
+    let (handler, settings) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(settings)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
     let serving = tokio::spawn(listener.serve(
-        answers.clone(),
+        handler.clone(),
         Arc::clone(&settings),
         drain.clone(),
         metrics.clone(),
     ));
-    House { address, answers, settings, drain, metrics, serving, security }
+    TestServer { address, handler, settings, drain, metrics, serving, security }
 }
 
-impl House {
+impl TestServer {
     async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
@@ -171,7 +171,7 @@ impl House {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, shown)
+        tokio::time::timeout(TEST_TIMEOUT, shown)
             .await
             .unwrap_or_else(|_| panic!("{line}\n{}", self.metrics.encode()));
     }
@@ -189,7 +189,7 @@ impl Client {
         let mut text = String::new();
         while !text.ends_with(end) {
             let mut piece = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece))
+            let read = tokio::time::timeout(TEST_TIMEOUT, self.0.read(&mut piece))
                 .await
                 .unwrap_or_else(|_| panic!("only {text:?}"))
                 .unwrap();
@@ -202,7 +202,7 @@ impl Client {
     /// Reads until the server closes; a reset fails.
     async fn read_all(&mut self) -> String {
         let mut text = String::new();
-        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut text))
+        tokio::time::timeout(TEST_TIMEOUT, self.0.read_to_string(&mut text))
             .await
             .expect("not closed in time")
             .unwrap();

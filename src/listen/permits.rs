@@ -1,7 +1,7 @@
 //! The places for connections: how many there are over all workers, how many one client network may
 //! have, and which idle connections are closed to make room. Knows nothing of HTTP.
 //!
-//! Listeners that are served with the same settings share one [`Places`]. Each `serve` has a list
+//! Listeners that are served with the same settings share one [`Permits`]. Each `serve` has a list
 //! of its own connections ([`Connections`]), which it tells of a drain; the shared part knows all
 //! lists, since the longest idle connection may be another worker's.
 
@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::ConnectionSettings;
-use super::addresses::{Addresses, Counted};
-use super::pulse::Pulse;
+use super::addresses::{Addresses, NetworkPermit};
+use super::state::ConnectionState;
 use crate::clock;
 use crate::telemetry::Gauge;
 use crate::wire::Network;
@@ -31,11 +31,11 @@ const SEARCH_AGAIN: Duration = Duration::from_millis(100);
 
 /// What connections under the same settings share.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Permits {
     open: AtomicUsize,
     addresses: Arc<Addresses>,
-    lists: Mutex<Vec<Weak<Open>>>,
-    /// When the last search found too few, in milliseconds of [`Pulse::millis`]; 0: it found
+    lists: Mutex<Vec<Weak<OpenConnections>>>,
+    /// When the last search found too few, in milliseconds of [`ConnectionState::millis`]; 0: it found
     /// enough.
     barren_ms: AtomicU64,
     /// Told of each connection that closes.
@@ -44,7 +44,7 @@ pub(super) struct Places {
 
 /// Why a connection gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoPlace {
+pub(super) enum NoPermit {
     /// All are taken. Some may be free in a moment, where `reclaimed` idle connections were just
     /// told to close.
     Full { reclaimed: usize },
@@ -54,25 +54,25 @@ pub(super) enum NoPlace {
 
 /// The connections that one `serve` has open.
 #[derive(Clone)]
-pub(super) struct Connections(Arc<Open>);
+pub(super) struct Connections(Arc<OpenConnections>);
 
 #[derive(Debug)]
-struct Open {
-    pulses: Mutex<HashMap<usize, Arc<Pulse>>>,
-    places: Arc<Places>,
+struct OpenConnections {
+    states: Mutex<HashMap<usize, Arc<ConnectionState>>>,
+    permits: Arc<Permits>,
     gauge: Gauge,
     emptied: Notify,
 }
 
 /// A connection's place in the count; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    open: Arc<Open>,
+pub(super) struct Permit {
+    open: Arc<OpenConnections>,
     key: usize,
-    _counted: Option<Counted>,
+    _network: Option<NetworkPermit>,
 }
 
-impl Places {
+impl Permits {
     /// Connections that are open.
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
@@ -87,7 +87,7 @@ impl Places {
     /// Closes the connections that have been idle for longest, some at a time; says how many were
     /// told.
     pub(super) fn reclaim(&self) -> usize {
-        let now_ms = Pulse::millis(clock::monotonic());
+        let now_ms = ConnectionState::millis(clock::monotonic());
         let barren_ms = self.barren_ms.load(Ordering::Relaxed);
         if barren_ms != 0
             && now_ms.saturating_sub(barren_ms)
@@ -101,27 +101,27 @@ impl Places {
         if count < idle.len() {
             idle.select_nth_unstable_by_key(count, |(since_ms, _)| *since_ms);
         }
-        idle.iter().take(count).for_each(|(_, pulse)| pulse.reclaim());
+        idle.iter().take(count).for_each(|(_, state)| state.reclaim());
         self.barren_ms.store(if count < wanted { now_ms } else { 0 }, Ordering::Relaxed);
         count
     }
 
     /// All idle connections that were not told to close yet, and when each became idle.
-    fn idle(&self) -> Vec<(u64, Arc<Pulse>)> {
+    fn idle(&self) -> Vec<(u64, Arc<ConnectionState>)> {
         let lists: Vec<_> = self.lists().iter().filter_map(Weak::upgrade).collect();
         let mut idle = Vec::new();
         for list in lists {
-            let pulses = list.pulses();
+            let states = list.states();
             idle.extend(
-                pulses
+                states
                     .values()
-                    .filter_map(|pulse| Some((pulse.idle_since_ms()?, Arc::clone(pulse)))),
+                    .filter_map(|state| Some((state.idle_since_ms()?, Arc::clone(state)))),
             );
         }
         idle
     }
 
-    fn lists(&self) -> MutexGuard<'_, Vec<Weak<Open>>> {
+    fn lists(&self) -> MutexGuard<'_, Vec<Weak<OpenConnections>>> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,14 +136,14 @@ impl Places {
 }
 
 impl Connections {
-    pub(super) fn new(places: &Arc<Places>, gauge: Gauge) -> Self {
-        let open = Arc::new(Open {
-            pulses: Mutex::default(),
-            places: Arc::clone(places),
+    pub(super) fn new(permits: &Arc<Permits>, gauge: Gauge) -> Self {
+        let open = Arc::new(OpenConnections {
+            states: Mutex::default(),
+            permits: Arc::clone(permits),
             gauge,
             emptied: Notify::new(),
         });
-        let mut lists = places.lists();
+        let mut lists = permits.lists();
         lists.retain(|list| list.strong_count() > 0);
         lists.push(Arc::downgrade(&open));
         drop(lists);
@@ -155,80 +155,80 @@ impl Connections {
     ///
     /// # Errors
     /// There is none for it.
-    pub(super) fn enter(
+    pub(super) fn acquire(
         &self,
-        pulse: &Arc<Pulse>,
+        state: &Arc<ConnectionState>,
         client: IpAddr,
         settings: &ConnectionSettings,
         reclaimed: &mut usize,
-    ) -> Result<Place, NoPlace> {
-        let places = &self.0.places;
+    ) -> Result<Permit, NoPermit> {
+        let permits = &self.0.permits;
         // First, so that a network that is over its bound closes no other connection.
         let counted = match settings.counts(client) {
             false => None,
             true => {
                 let network = Network::of(client, settings.ipv6_prefix);
                 Some(
-                    places
+                    permits
                         .addresses
-                        .enter(network, settings.connections_per_address_max)
-                        .ok_or(NoPlace::Address)?,
+                        .acquire(network, settings.connections_per_address_max)
+                        .ok_or(NoPermit::Address)?,
                 )
             }
         };
         let max = settings.connections_max;
-        if places.open.load(Ordering::Relaxed) >= max - max / SPARE_PART {
-            *reclaimed = places.reclaim();
+        if permits.open.load(Ordering::Relaxed) >= max - max / SPARE_PART {
+            *reclaimed = permits.reclaim();
         }
-        if !places.take(max) {
-            return Err(NoPlace::Full { reclaimed: *reclaimed });
+        if !permits.take(max) {
+            return Err(NoPermit::Full { reclaimed: *reclaimed });
         }
         self.0.gauge.add(1);
-        let key = Arc::as_ptr(pulse) as usize;
-        self.0.pulses().insert(key, Arc::clone(pulse));
-        Ok(Place { open: Arc::clone(&self.0), key, _counted: counted })
+        let key = Arc::as_ptr(state) as usize;
+        self.0.states().insert(key, Arc::clone(state));
+        Ok(Permit { open: Arc::clone(&self.0), key, _network: network })
     }
 
     /// What it shares with others under the same settings.
-    pub(super) fn places(&self) -> &Arc<Places> {
-        &self.0.places
+    pub(super) fn permits(&self) -> &Arc<Permits> {
+        &self.0.permits
     }
 
     /// Tells each to close: now where it is idle, else after the reply that is under way.
     pub(super) fn drain(&self) {
-        self.0.pulses().values().for_each(|pulse| pulse.drain());
+        self.0.states().values().for_each(|state| state.drain());
     }
 
     /// Ends each at once.
-    pub(super) fn abandon(&self) {
-        self.0.pulses().values().for_each(|pulse| pulse.abandon());
+    pub(super) fn abort(&self) {
+        self.0.states().values().for_each(|state| state.abort());
     }
 
     /// Waits until none is left.
     pub(super) async fn emptied(&self) {
-        while !self.0.pulses().is_empty() {
+        while !self.0.states().is_empty() {
             self.0.emptied.notified().await;
         }
     }
 }
 
-impl Open {
-    fn pulses(&self) -> MutexGuard<'_, HashMap<usize, Arc<Pulse>>> {
-        self.pulses.lock().unwrap_or_else(PoisonError::into_inner)
+impl OpenConnections {
+    fn states(&self) -> MutexGuard<'_, HashMap<usize, Arc<ConnectionState>>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.open.places.open.fetch_sub(1, Ordering::Relaxed);
+        self.open.permits.open.fetch_sub(1, Ordering::Relaxed);
         self.open.gauge.add(-1);
-        let mut pulses = self.open.pulses();
-        pulses.remove(&self.key);
-        if pulses.is_empty() {
+        let mut states = self.open.states();
+        states.remove(&self.key);
+        if states.is_empty() {
             // Stored where `emptied` does not wait yet; it looks again after each wake-up.
             self.open.emptied.notify_one();
         }
-        drop(pulses);
-        self.open.places.freed.notify_waiters();
+        drop(states);
+        self.open.permits.freed.notify_waiters();
     }
 }

@@ -9,7 +9,7 @@ use crate::telemetry::{Counter, Metrics, names};
 
 /// Why a connection ended early.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ConnectionError {
     /// The handshake.
     Tls(TlsCause, io::Error),
     /// HTTP/2, or the stream below it.
@@ -18,13 +18,13 @@ pub(super) enum Failure {
     Malformed(&'static str),
     HeadTooLarge,
     /// A connection on which no request came in time.
-    Silent,
+    HeadTimeout,
     /// A client that takes nothing of its reply.
     SendTimeout,
     /// A client that takes its reply more slowly than the rate allows.
     SendSlow,
     /// A request that took longer than its route allows.
-    Overdue,
+    RequestTimeout,
     /// A reply that ended before its end.
     ReplyCut,
     /// A client that speaks TLS where nobody does.
@@ -128,12 +128,12 @@ impl HttpCause {
 
 /// A worker's counters of them.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct ErrorCounters {
     tls: [Counter; TlsCause::ALL.len()],
     http: [Counter; HttpCause::ALL.len()],
 }
 
-impl Failures {
+impl ErrorCounters {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
             tls: TlsCause::ALL
@@ -143,7 +143,7 @@ impl Failures {
         }
     }
 
-    pub(super) fn count(&self, failure: &Failure) {
+    pub(super) fn count(&self, error: &ConnectionError) {
         let http = |cause| {
             self.http
                 .iter()
@@ -151,23 +151,23 @@ impl Failures {
                 .find(|(_, (known, _))| *known == cause)
                 .map(|(counter, _)| counter)
         };
-        let counter = match failure {
-            Failure::Tls(cause, _) => self
+        let counter = match error {
+            ConnectionError::Tls(cause, _) => self
                 .tls
                 .iter()
                 .zip(TlsCause::ALL)
                 .find(|(_, (known, _))| known == cause)
                 .map(|(counter, _)| counter),
-            Failure::Http2(error) => http(HttpCause::of(error)),
-            Failure::Malformed(_) => http(HttpCause::Malformed),
-            Failure::HeadTooLarge => http(HttpCause::HeadTooLarge),
-            Failure::Silent => http(HttpCause::HeadTimeout),
-            Failure::SendTimeout => http(HttpCause::SendTimeout),
-            Failure::SendSlow => http(HttpCause::SendSlow),
-            Failure::Overdue => http(HttpCause::RequestTimeout),
-            Failure::ReplyCut => http(HttpCause::ReplyCut),
-            Failure::TlsHello => http(HttpCause::TlsHello),
-            Failure::Socket(_) => http(HttpCause::Closed),
+            ConnectionError::Http2(error) => http(HttpCause::of(error)),
+            ConnectionError::Malformed(_) => http(HttpCause::Malformed),
+            ConnectionError::HeadTooLarge => http(HttpCause::HeadTooLarge),
+            ConnectionError::HeadTimeout => http(HttpCause::HeadTimeout),
+            ConnectionError::SendTimeout => http(HttpCause::SendTimeout),
+            ConnectionError::SendSlow => http(HttpCause::SendSlow),
+            ConnectionError::RequestTimeout => http(HttpCause::RequestTimeout),
+            ConnectionError::ReplyCut => http(HttpCause::ReplyCut),
+            ConnectionError::TlsHello => http(HttpCause::TlsHello),
+            ConnectionError::Socket(_) => http(HttpCause::Closed),
         };
         if let Some(counter) = counter {
             counter.inc();
@@ -175,19 +175,19 @@ impl Failures {
     }
 }
 
-impl From<hyper::Error> for Failure {
+impl From<hyper::Error> for ConnectionError {
     fn from(error: hyper::Error) -> Self {
         Self::Http2(error)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ConnectionError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tls(TlsCause::PlainText, _) => {
@@ -199,12 +199,12 @@ impl fmt::Display for Failure {
             Self::TlsHello => {
                 write!(out, "the client speaks TLS, and this listener has no certificates")
             }
-            Self::Silent => write!(out, "no request came in time"),
+            Self::HeadTimeout => write!(out, "no request came in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
             Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
             Self::SendSlow => write!(out, "the client takes its reply too slowly"),
-            Self::Overdue => write!(out, "the request took longer than its route allows"),
+            Self::RequestTimeout => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),
         }

@@ -7,12 +7,12 @@
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use super::{Alarm, BodyError, Pace, Rate};
+use super::{BodyError, Pace, Rate, Timer};
 use crate::clock;
 
 /// What bounds the waits for one body. Nothing does unless it is set.
 #[derive(Debug, Default)]
-pub(super) struct Wait {
+pub(super) struct ReadTimeouts {
     /// A single wait.
     pub(super) idle: Option<Duration>,
     /// All waits, against what has come.
@@ -21,22 +21,22 @@ pub(super) struct Wait {
     pub(super) deadline: Option<Instant>,
     /// Made at the first wait, where there is a rate.
     pace: Option<Box<Pace>>,
-    alarm: Alarm,
+    timer: Timer,
 }
 
-impl Wait {
+impl ReadTimeouts {
     /// The peer is waited for, of which `bytes` have come so far: why not any longer.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, bytes: u64) -> Poll<BodyError> {
-        if !self.alarm.is_armed() {
+        if !self.timer.is_armed() {
             let Some(until) = self.begin(bytes) else { return Poll::Pending };
-            self.alarm.arm(until);
+            self.timer.arm(until);
         }
-        ready!(self.alarm.poll(cx));
+        ready!(self.timer.poll(cx));
         let now = clock::monotonic();
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return Poll::Ready(BodyError::Overdue);
         }
-        let slow = self.pace.as_mut().is_some_and(|pace| pace.wait(now, bytes) <= now);
+        let slow = self.pace.as_mut().is_some_and(|pace| pace.start_wait(now, bytes) <= now);
         Poll::Ready(if slow { BodyError::Slow } else { BodyError::Idle })
     }
 
@@ -49,16 +49,18 @@ impl Wait {
         let still = self.idle.map(|idle| now + idle);
         let slow = self.rate.map(|rate| {
             let idle = self.idle.unwrap_or(Duration::MAX);
-            self.pace.get_or_insert_with(|| Box::new(Pace::new(rate, idle, 0))).wait(now, bytes)
+            self.pace
+                .get_or_insert_with(|| Box::new(Pace::new(rate, idle, 0)))
+                .start_wait(now, bytes)
         });
         [still, slow, self.deadline].into_iter().flatten().min()
     }
 
     /// Something has come.
     pub(super) fn end(&mut self) {
-        self.alarm.disarm();
-        if let Some(pace) = self.pace.as_mut().filter(|pace| pace.waits()) {
-            pace.resume(clock::monotonic());
+        self.timer.disarm();
+        if let Some(pace) = self.pace.as_mut().filter(|pace| pace.is_waiting()) {
+            pace.end_wait(clock::monotonic());
         }
     }
 }

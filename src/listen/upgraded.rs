@@ -12,25 +12,25 @@ use super::transport::Transport;
 use crate::wire::Buffer;
 
 /// See the file's head.
-pub(super) struct Tunnel {
+pub(super) struct Upgraded {
     ahead: Buffer,
     stream: ClientStream<Transport>,
 }
 
-impl Tunnel {
+impl Upgraded {
     pub(super) fn new(ahead: Buffer, stream: ClientStream<Transport>) -> Self {
         Self { ahead, stream }
     }
 }
 
-impl AsyncRead for Tunnel {
+impl AsyncRead for Upgraded {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
-            self.ahead.rest();
+            self.ahead.release_if_empty();
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
         let bytes = self.ahead.len().min(buf.remaining());
@@ -40,7 +40,7 @@ impl AsyncRead for Tunnel {
     }
 }
 
-impl AsyncWrite for Tunnel {
+impl AsyncWrite for Upgraded {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

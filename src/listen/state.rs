@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use crate::clock;
 
-/// Where [`Pulse::millis`] counts from.
+/// Where [`ConnectionState::millis`] counts from.
 static BEGAN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
 
 /// See the file's head.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct ConnectionState {
     draining: AtomicBool,
-    abandoned: AtomicBool,
+    aborted: AtomicBool,
     waker: OnceLock<Waker>,
     /// Writes below TLS that went out.
     writes: AtomicU64,
@@ -27,15 +27,15 @@ pub(super) struct Pulse {
     /// this.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
-    /// Since when it waits for a request, in [`Pulse::millis`]; 0: it does not.
+    /// Since when it waits for a request, in [`ConnectionState::millis`]; 0: it does not.
     idle_since_ms: AtomicU64,
     /// It was told to close for another connection's sake.
     reclaimed: AtomicBool,
 }
 
-impl Pulse {
+impl ConnectionState {
     /// From the connection's own task, once it runs.
-    pub(super) fn wake_with(&self, waker: &Waker) {
+    pub(super) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
 
@@ -54,8 +54,8 @@ impl Pulse {
     }
 
     /// Close at once.
-    pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Relaxed);
+    pub(super) fn abort(&self) {
+        self.aborted.store(true, Ordering::Relaxed);
         self.wake();
     }
 
@@ -78,12 +78,12 @@ impl Pulse {
     }
 
     /// Nothing is under way since `now`: it may be closed to make room.
-    pub(super) fn idle(&self, now: Instant) {
+    pub(super) fn mark_idle(&self, now: Instant) {
         self.idle_since_ms.store(Self::millis(now), Ordering::Relaxed);
     }
 
     /// Something is under way.
-    pub(super) fn busy(&self) {
+    pub(super) fn mark_busy(&self) {
         self.idle_since_ms.store(0, Ordering::Relaxed);
     }
 
@@ -95,11 +95,11 @@ impl Pulse {
     /// Since when nothing is under way, unless it was told to close already.
     pub(super) fn idle_since_ms(&self) -> Option<u64> {
         let since = self.idle_since_ms.load(Ordering::Relaxed);
-        (since != 0 && !self.is_draining() && !self.is_abandoned()).then_some(since)
+        (since != 0 && !self.is_draining() && !self.is_aborted()).then_some(since)
     }
 
     /// Bytes went out below TLS.
-    pub(super) fn wrote(&self) {
+    pub(super) fn count_write(&self) {
         // One writer: no need for the bus lock of a fetch_add.
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
@@ -110,7 +110,7 @@ impl Pulse {
 
     /// An HTTP/2 stream begins.
     pub(super) fn stream_opened(&self) {
-        self.busy();
+        self.mark_busy();
         self.streams.fetch_add(1, Ordering::Relaxed);
         self.had_streams.store(true, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl Pulse {
     }
 
     /// From now on it is what its first bytes agreed on, and no HTTP.
-    pub(super) fn upgrade(&self) {
+    pub(super) fn mark_upgraded(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
     }
 
@@ -136,7 +136,7 @@ impl Pulse {
     }
 
     /// From whoever reads an upgraded connection.
-    pub(super) fn wake_upgraded_with(&self, waker: &Waker) {
+    pub(super) fn set_upgraded_waker(&self, waker: &Waker) {
         let mut kept = self.upgraded_waker.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *kept {
             Some(kept) => kept.clone_from(waker),
@@ -152,7 +152,7 @@ impl Pulse {
         self.reclaimed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Relaxed)
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
     }
 }

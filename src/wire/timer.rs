@@ -1,7 +1,7 @@
 //! A deadline that is moved far more often than it is reached. Knows nothing of what it guards.
 //!
 //! Registering a timer with the runtime and taking it back costs more than 100 ns, on every
-//! request, for a timeout that nearly never comes. An [`Alarm`] leaves its timer where it is:
+//! request, for a timeout that nearly never comes. An [`Timer`] leaves its timer where it is:
 //! moving the deadline later is a store, and when the old timer fires early it is set again. Nor is
 //! the timer polled while it would wake whoever asks.
 
@@ -16,7 +16,7 @@ use tokio::time::{self, Sleep, sleep_until};
 
 /// A deadline, and the timer behind it once one was needed.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub(crate) struct Timer {
     timer: Option<Pin<Box<Timer>>>,
     deadline: Option<Instant>,
 }
@@ -54,7 +54,7 @@ impl Timer {
     }
 }
 
-impl Alarm {
+impl Timer {
     /// Sets the deadline. Whoever waits must poll afterwards: a store wakes nobody.
     pub(crate) fn arm(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
