@@ -213,7 +213,7 @@ impl Http1Connection {
     fn check_head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
         match head.reply.status {
             StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
-            StatusCode::SWITCHING_PROTOCOLS => Err("another protocol, which nobody has asked for"),
+            StatusCode::SWITCHING_PROTOCOLS => Err("a switch to a protocol that was not requested"),
             // The only interim reply that tells a client anything. A 100 was sent when the body was
             // first read, if the client waited for it.
             StatusCode::EARLY_HINTS => {

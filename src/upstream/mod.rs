@@ -390,7 +390,7 @@ impl Inner {
             let (upstream, endpoint, max_percent) =
                 (&self.name, &endpoint.text, self.ejection.max_percent);
             let address = host.address;
-            tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails, but no more may be left alone");
+            tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails repeatedly, but no more may be ejected");
         }
     }
 

@@ -136,7 +136,7 @@ pub(super) async fn send(
             Attempt::Failed(error) => error,
         };
         permit.failed(upstream, error.cause);
-        // The connection was lost before the reply. The request may have been watched out, but is
+        // The connection was lost before the reply. The request may have been carried out, but is
         // idempotent (RFC 9110, 9.2.2).
         let again =
             repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);

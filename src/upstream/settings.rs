@@ -38,7 +38,7 @@ pub struct Settings {
 }
 
 /// Which requests are tried again. A request of which nothing was sent was certainly not watched
-/// out. An idempotent one may be watched out twice.
+/// out. An idempotent one may be carried out twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing is tried again.

@@ -1,6 +1,6 @@
 //! Which connection a request uses: reuse, replacement, endpoints.
 
-use super::super::{link, pool};
+use super::super::{http1, pool};
 use super::*;
 use crate::clock;
 
@@ -155,7 +155,7 @@ async fn an_idle_connection_that_was_closed_a_moment_ago_costs_no_request() {
     let upstream = Upstream::build(&settings(&[address]), &Metrics::new(1)).unwrap();
     for _ in 0..5 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
-        std::thread::sleep(link::IDLE_TRUSTED);
+        std::thread::sleep(http1::IDLE_TRUSTED);
         // The kernel knows of the close, but this thread's runtime does not: there is no await from
         // here to the request.
         close.send(()).unwrap();
@@ -194,7 +194,7 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
         .await
         .unwrap_or_else(|cause| panic!("{cause:?}"));
     assert!(other.is_quiet());
-    tokio::time::sleep(link::IDLE_TRUSTED).await;
+    tokio::time::sleep(http1::IDLE_TRUSTED).await;
     let reply =
         in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
     assert_eq!(text(reply).await, "payload");

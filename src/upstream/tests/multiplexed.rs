@@ -4,7 +4,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use tokio::sync::Notify;
 
-use super::super::{multi, pool};
+use super::super::{http2, pool};
 use super::*;
 use crate::wire::tests::{CHUNKED, incoming};
 
