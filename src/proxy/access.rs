@@ -1,5 +1,5 @@
-//! The access log: one line a request, written at the reply's end. Knows what a request came to,
-//! and nothing of how.
+//! The access log: one line per request, written at the reply's end. Knows a request's result, and
+//! nothing of how it came about.
 //!
 //! Queries are left out: they carry tokens and names more often than a log should hold. Header
 //! values are left out for the same reason.
@@ -12,16 +12,16 @@ use super::visit::Visit;
 use crate::plan::Enforcement;
 use crate::telemetry::{self, Access};
 
-/// Bytes of a path in a line, at most.
+/// Maximum bytes of a path in a line.
 const PATH_BYTES_MAX: usize = 2_048;
-/// Bytes of a method in a line, at most: a client may make one up as long as a head.
+/// Maximum bytes of a method in a line: a client may send one as long as a head.
 const METHOD_BYTES_MAX: usize = 32;
-/// Labels in a line, at most.
+/// Maximum labels in a line.
 const LABELS_MAX: usize = 16;
-/// What a line takes as a rule: the one allocation.
+/// The usual size of a line, allocated at once.
 const LINE_BYTES: usize = 512;
 
-/// Writes the request's line, where its kind is logged.
+/// Writes the request's line, if such requests are logged.
 pub(super) fn log(visit: &Visit, bytes: u64, took: Duration) {
     let wanted = match visit.tail.access {
         Access::All => true,
@@ -89,17 +89,17 @@ pub(super) fn line(
     line.close()
 }
 
-/// What a line shows of a path: at most [`PATH_BYTES_MAX`].
+/// The part of a path that a line shows: at most [`PATH_BYTES_MAX`].
 pub(super) fn cut(path: &str) -> &str {
     path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default()
 }
 
-/// What a line shows of a method.
+/// The part of a method that a line shows.
 fn cut_method(method: &str) -> &str {
     method.get(..method.floor_char_boundary(METHOD_BYTES_MAX)).unwrap_or_default()
 }
 
-/// A line under construction: a JSON object, or `key=value` for a person.
+/// A line being built: a JSON object, or `key=value` text.
 struct Line {
     out: Vec<u8>,
     json: bool,
@@ -148,7 +148,7 @@ impl Line {
         json::number(&mut self.out, value);
     }
 
-    /// With three places.
+    /// With three decimal places.
     fn milliseconds(&mut self, key: &str, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.number(key, us / 1_000);
@@ -184,11 +184,11 @@ impl Line {
 type Stamp = [u8; 24];
 
 thread_local! {
-    /// The last second that was written out, and its text.
+    /// The last second that was formatted, and its text.
     static SECOND: Cell<(i64, Stamp)> = const { Cell::new((i64::MIN, *b"1970-01-01T00:00:00.000Z")) };
 }
 
-/// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is worked out once a
+/// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is formatted once a
 /// second.
 fn timestamp(wall_us: i64) -> Stamp {
     let second = wall_us.div_euclid(1_000_000);
@@ -201,16 +201,16 @@ fn timestamp(wall_us: i64) -> Stamp {
     stamp
 }
 
-/// The stamp of a second since 1970.
+/// The text of a second since 1970.
 fn date(second: i64) -> Stamp {
     let (days, of_day) = (second.div_euclid(86_400), second.rem_euclid(86_400).unsigned_abs());
-    // Counted from 1 March of the year 0, so that a leap day is a year's last: 400 years have
+    // Counted from 1 March of the year 0, so that a leap day is a year's last. 400 years have
     // 146,097 days.
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March have 31, 30, 31, 30, 31 days, twice and a bit: 153 in five.
+    // Months from March have 31, 30, 31, 30, 31 days, repeating: 153 in five.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };

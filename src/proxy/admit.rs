@@ -1,4 +1,4 @@
-//! Whether a request may go on: its policy is asked (Wasm), then the limits that the policy named
+//! Whether a request is admitted: asks its policy (Wasm), then the limits that the policy named
 //! (Lua). Knows neither engine.
 
 use std::sync::Arc;
@@ -54,12 +54,6 @@ pub(super) fn admit(
     }
 }
 
-/// What a decision wants set on a request to the upstream that is let through uncounted, a
-/// browser's preflight. Of the decision nothing else is done; but what a client writes where the
-/// policy tells the upstream something must not pass for the policy's word.
-///
-/// # Errors
-/// The policy could not answer and the route says deny.
 pub(super) fn uncounted(
     route: &Route,
     request: &Request,
@@ -76,7 +70,7 @@ pub(super) fn uncounted(
     Ok(upstream_fields)
 }
 
-/// Asks the policy; `None` when it failed, which is logged here.
+/// Asks the policy. `None` if it failed, which is logged here.
 fn ask(
     decider: &Decider,
     request: &Request,
@@ -115,11 +109,11 @@ fn ask(
     }
 }
 
-/// The fields that a decision wants set, on the request and on the reply. An error names the one
-/// that can't be.
+/// The fields that a decision sets on the request and on the reply. The error is the name of one
+/// that can't be set.
 type Fields = Result<(PolicyFields, PolicyFields), String>;
 
-/// The fields of a decision, which are parsed once and kept with it.
+/// The fields of a decision. They are parsed once and kept with it.
 fn fields(decision: &Decision) -> Fields {
     let Decision { verdict, upstream_headers, response_headers, .. } = decision;
     let denies = matches!(verdict, Verdict::Deny(denial) if !denial.headers.is_empty());
@@ -129,16 +123,16 @@ fn fields(decision: &Decision) -> Fields {
     Derived::with(decision, |derived| derived.fields(decision))
 }
 
-/// What is worked out of a decision once, when it is first needed, and kept with it.
+/// Values derived from a decision when first needed, and kept with it.
 #[derive(Default)]
 pub(super) struct Derived {
     fields: Option<Fields>,
-    /// The inner `None`: it depends on what the limits answer.
+    /// The inner `None`: the value depends on the limits' outcome.
     shown: Option<Option<Box<[u8]>>>,
 }
 
 impl Derived {
-    /// Calls `work` with what is derived of `decision`.
+    /// Calls `work` with the values derived from `decision`.
     pub(super) fn with<T>(decision: &Decision, work: impl FnOnce(&mut Self) -> T) -> T {
         decision.slot.with(Self::default, work)
     }
@@ -156,13 +150,13 @@ impl Derived {
         self.fields.get_or_insert_with(|| parse().map_err(str::to_owned)).clone()
     }
 
-    /// The decision's limits as `RateLimit-Policy` shows them.
+    /// The value of `RateLimit-Policy` for the decision's limits.
     pub(super) fn shown(&mut self, limits: &[Limit]) -> Option<&[u8]> {
         self.shown.get_or_insert_with(|| super::fields::shown(limits)).as_deref()
     }
 }
 
-/// `on_policy_error`.
+/// Applies `on_policy_error`.
 fn unasked(decider: &Decider, visit: &mut Visit) -> Result<PolicyFields, Refusal> {
     visit.decided(Decided::Failed);
     if !decider.allow_on_error {
@@ -172,13 +166,13 @@ fn unasked(decider: &Decider, visit: &mut Visit) -> Result<PolicyFields, Refusal
     Ok(PolicyFields::new())
 }
 
-/// Does as the verdict says.
+/// Carries out the verdict.
 pub(super) async fn charge(
     limiter: &Limiter,
     decision: Arc<Decision>,
     visit: &mut Visit,
 ) -> Result<(), Refusal> {
-    // The record needs the decision whatever comes of it; the take needs it alive.
+    // The context keeps the decision in any case. The take needs it alive.
     visit.decision = Some(Arc::clone(&decision));
     let plan = match &decision.verdict {
         Verdict::Check(plan) => plan,
@@ -213,7 +207,7 @@ pub(super) async fn charge(
     }
 }
 
-/// A shadow limit that could not be counted lets nobody through who would not have passed.
+/// A shadow limit that could not be counted lets nothing through that would not have passed.
 fn is_degraded(limits: &[Limit], outcome: &Outcome) -> bool {
     limits
         .iter()

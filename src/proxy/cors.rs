@@ -1,10 +1,10 @@
-//! What a browser's script needs to be allowed to read Weir's own answers (the Fetch standard's
-//! CORS protocol). Knows no limit.
+//! Fields that let a browser's scripts read Weir's own responses (the Fetch standard's CORS
+//! protocol). Knows no limit.
 //!
-//! Only Weir's own answers are opened to the origins that a route names: what an upstream says, to
-//! whom, is the upstream's business, and where it has allowed an origin, Weir's fields are added to
-//! those that the script may see. A preflight charges nothing by default: a browser shows its
-//! refusal to nobody, and sends it where its user did not ask for it.
+//! Only Weir's own responses are opened to a route's origins. An upstream decides for itself about
+//! its own responses. If it has allowed an origin, Weir's fields are added to those that the script
+//! may see. A preflight charges nothing by default: a browser shows its refusal to nobody, and
+//! sends it without its user asking for it.
 
 use http::Method;
 
@@ -12,7 +12,7 @@ use super::settings::{self, FieldStyle, Preflight};
 use crate::telemetry::Mistake;
 use crate::wire::{Fields, Known};
 
-/// A route's rules, checked.
+/// A route's checked rules.
 #[derive(Debug)]
 pub(super) struct Cors {
     origins: Origins,
@@ -30,7 +30,7 @@ enum Origins {
 #[derive(Debug, PartialEq, Eq)]
 enum Origin {
     Exact(String),
-    /// `https://` and `.example.com`, with something between them.
+    /// `https://` and `.example.com`, with something in between.
     Under(String, String),
 }
 
@@ -88,13 +88,13 @@ impl Cors {
         })
     }
 
-    /// Opens an answer of Weir's own to `origin`.
+    /// Lets `origin` read a response of Weir's own.
     pub(super) fn allow(&self, fields: &mut Fields, origin: Option<&[u8]>) {
         let allowed = match &self.origins {
             Origins::Any => b"*".as_slice(),
             Origins::Of(_) => {
-                // Also where there is none or another: a cache must not give this answer to the
-                // next origin.
+                // Also without an origin or for another one: a cache must not give this response to
+                // the next origin.
                 fields.append(Known::Vary, "origin");
                 let Some(origin) = origin.filter(|origin| self.knows(origin)) else { return };
                 origin
@@ -107,7 +107,7 @@ impl Cors {
         fields.append(Known::ExposeHeaders, self.exposed);
     }
 
-    /// Shows Weir's fields to whom the upstream has allowed to read its reply.
+    /// Exposes Weir's fields to an origin that the upstream has allowed to read its reply.
     pub(super) fn expose(&self, fields: &mut Fields) {
         let said =
             fields.get_all(Known::ExposeHeaders).any(|value| value == self.exposed.as_bytes());
@@ -116,7 +116,7 @@ impl Cors {
         }
     }
 
-    /// Whether policy and limits are left aside for the preflights of `origin`.
+    /// Whether preflights of `origin` bypass policy and limits.
     pub(super) fn bypasses(&self, origin: &[u8]) -> bool {
         self.preflight == Preflight::Bypass && self.knows(origin)
     }
@@ -130,7 +130,7 @@ impl Cors {
     }
 }
 
-/// The method that a preflight asks for; `None` for any other request.
+/// The method that a preflight announces. `None` for any other request.
 pub(super) fn preflight(method: &Method, fields: &Fields) -> Option<Method> {
     if *method != Method::OPTIONS || !fields.has(Known::Origin) {
         return None;
@@ -138,7 +138,7 @@ pub(super) fn preflight(method: &Method, fields: &Fields) -> Option<Method> {
     Method::from_bytes(fields.get(Known::RequestMethod)?).ok()
 }
 
-/// The fields that tell of limits, by the names under which a script asks for them.
+/// The fields that report limits, by the names under which scripts ask for them.
 fn exposed(style: FieldStyle) -> &'static str {
     match style {
         FieldStyle::Draft => {
@@ -172,7 +172,7 @@ impl Origin {
                 && suffix.strip_prefix('.').is_some_and(|name| !name.is_empty());
             return fits.then(|| Self::Under(format!("{scheme}://"), suffix.to_owned()));
         }
-        // Browsers leave the scheme's own port off.
+        // Browsers omit the scheme's default port.
         let default_port = (scheme == "https" && rest.ends_with(":443"))
             || (scheme == "http" && rest.ends_with(":80"));
         (is_scheme && !rest.is_empty() && plain(rest) && !default_port)

@@ -1,14 +1,14 @@
-//! What a policy is shown of a request: what its manifest asked for, where it exists, and nothing
-//! else. Knows no limit.
+//! The facts that a policy sees of a request: those that its manifest asks for, where they exist.
+//! Knows no limit.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
-//! dropped, and no two values look alike. Header fields and cookies are shown as they stand, each
-//! occurrence in order. Query parameters are read as forms write them
-//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape
-//! stands for itself), path parameters with their escapes decoded: so that `/users/%37` and
-//! `/users/7` are one user. `path` and `query` are what is forwarded, but for a route's own
-//! `rewrite`, which comes after, and for a path's `;parameters`, which routing leaves out as well
-//! unless `server.paths` says otherwise.
+//! dropped, and no two values look alike. Header fields and cookies are shown unchanged, each
+//! occurrence in order. Query parameters are read as HTML forms encode them
+//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape is
+//! kept as it is). Path parameters have their escapes decoded, so that `/users/%37` and `/users/7`
+//! are one user. `path` and `query` are what is forwarded, with two exceptions: a route's `rewrite`
+//! is applied later, and a path's `;parameters` are left out, as in routing, unless `server.paths`
+//! says otherwise.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ use crate::listen::Peer;
 use crate::policy::{FactKind, FactName};
 use crate::wire::{Known, Request};
 
-/// Something that a policy asks to see, ready to be looked up.
+/// A fact that a policy reads, ready to be looked up.
 #[derive(Debug)]
 pub(super) struct Question {
     /// The name under which it is shown.
@@ -44,7 +44,7 @@ enum Ask {
     Header(HeaderName),
     Cookie(String),
     QueryParameter(String),
-    /// By its place among the route's parameters.
+    /// By its index among the route's parameters.
     PathParameter(usize),
     RequestLength,
     HttpVersion,
@@ -52,7 +52,7 @@ enum Ask {
     TlsClientSubject,
 }
 
-/// What there is to see.
+/// What facts are read from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
     pub(super) request: &'a Request,
@@ -67,11 +67,11 @@ pub(super) struct Seen<'a> {
 #[derive(Debug)]
 pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
 
-/// What most policies ask to see.
+/// The number of facts that most policies read.
 const FEW: usize = 4;
 
 impl Question {
-    /// `None` where this route can never answer it: it has no such path parameter, or the field's
+    /// `None` if this route can never have the fact: its path has no such parameter, or the field's
     /// name has an underscore and such fields are dropped.
     pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
         let ask = match &fact.kind {
@@ -101,7 +101,7 @@ impl Question {
 }
 
 impl<'a> Facts<'a> {
-    /// Answers the questions.
+    /// Looks up the facts.
     pub(super) fn gather(questions: &'a [Question], seen: Seen<'a>) -> Self {
         let mut facts = Self(SmallVec::new());
         for question in questions {
@@ -110,7 +110,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// As the policy room takes them.
+    /// The facts as [`Policy`](crate::policy::Policy) takes them.
     pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FEW]> {
         let mut pairs = SmallVec::new();
         self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
@@ -140,7 +140,8 @@ impl<'a> Facts<'a> {
             }
             Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
             Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
-            // What TLS has proved of this very connection: a field that says so is somebody's word.
+            // Proved by TLS on this connection. A header field that says so would be anyone's
+            // claim.
             Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
             Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
@@ -154,7 +155,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Bytes as text: borrowed where they are ASCII.
+/// Bytes as text, borrowed if they are ASCII.
 pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if text.is_ascii() => Cow::Borrowed(text),
@@ -162,8 +163,8 @@ pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them
-/// back as they are).
+/// Every cookie called `name` in all `Cookie` fields. Its quotes are kept (RFC 6265, 5.4 returns
+/// them as they are).
 fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
     let pairs =
         request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
@@ -184,8 +185,8 @@ fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item
     })
 }
 
-/// A segment's value. What an upstream may ignore of it is left out: each of `7;a` and `7;b` would
-/// else be counted apart from `7`.
+/// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
+/// counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
     decoded(if paths.parameters == PathParameters::Ignore {
         path::without_parameters(segment)

@@ -1,16 +1,16 @@
-//! What a reply says of its limits: `RateLimit-Policy` and `RateLimit`
+//! The fields that report a reply's limits: `RateLimit-Policy` and `RateLimit`
 //! (draft-ietf-httpapi-ratelimit-headers), `X-RateLimit-*`, `Retry-After`. Knows no request.
 //!
-//! The draft says `q` units in `w` seconds, of which `r` are left for the next `t` seconds. A
-//! window says just that. A bucket whose burst is at most its quota says quota and period too. One
-//! with a larger burst may have more left than its quota: it says its burst and the time in which
-//! the burst comes back, which is the same rate. Seconds are rounded up, since nobody may come
-//! early.
+//! In the draft, `q` is a quota of units in `w` seconds, of which `r` are left for the next `t`
+//! seconds. A window reports just that. So does a bucket whose burst is at most its quota. A bucket
+//! with a larger burst may have more left than its quota, so it reports its burst and the time in
+//! which the burst comes back, which is the same rate. Seconds are rounded up, so that no client
+//! comes early.
 //!
-//! Where too little is left, `t` is when enough is back: after a refusal, when the request would
-//! fit; after the request that took the last unit, when the next one is there. A client that paces
-//! itself by `t` waits as long as `Retry-After` would have it wait. Shadow limits and limits that
-//! were not measured (`degraded`) are in no field. An upstream's own members stay beside ours.
+//! If too little is left, `t` is when enough is back: after a refusal, when the request would fit;
+//! after the request that took the last unit, when the next one is available. A client that paces
+//! itself by `t` waits as long as with `Retry-After`. Shadow limits and limits that were not
+//! measured (`degraded`) are not reported. An upstream's own members are kept beside ours.
 
 use super::json;
 use super::settings::FieldStyle;
@@ -20,8 +20,8 @@ use crate::wire::{Fields, Known, Name};
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// Adds what `style` wants said of these limits. `shown`: their `RateLimit-Policy` from [`shown`],
-/// where it was worked out before.
+/// Adds the fields of `style`. `policy_value` is the value from [`policy_value`], if it was derived
+/// before.
 pub(super) fn add(
     fields: &mut Fields,
     style: FieldStyle,
@@ -40,13 +40,13 @@ pub(super) fn add(
     }
 }
 
-/// Whether `style` has the draft's fields.
+/// Whether `style` includes the draft's fields.
 pub(super) fn is_draft(style: FieldStyle) -> bool {
     matches!(style, FieldStyle::Draft | FieldStyle::Both)
 }
 
-/// `RateLimit-Policy` of limits that were all measured; none where it depends on what they
-/// answered.
+/// The value of `RateLimit-Policy` for limits that were all measured. `None` if it depends on the
+/// outcome.
 pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
     let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
     if told(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
@@ -57,7 +57,7 @@ pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
     Some(text.into())
 }
 
-/// Whole seconds until all refusing limits fit; `None` where waiting cannot help.
+/// Whole seconds until all refusing limits have room. `None` if waiting can't help.
 pub(super) fn retry_after_s(limits: &[Limit], outcome: &Outcome) -> Option<u64> {
     outcome.retry_after_us(limits).map(|us| seconds(us).max(1))
 }
@@ -67,7 +67,7 @@ fn seconds(us: u64) -> u64 {
     us.div_ceil(1_000_000)
 }
 
-/// The limits that fields tell of.
+/// The limits that are reported.
 fn told<'a>(
     limits: &'a [Limit],
     outcome: &'a Outcome,
@@ -114,8 +114,8 @@ fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
     }
 }
 
-/// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what
-/// it says is left: only it knows more.
+/// `q` and `w`: the quota and its window in seconds, if it has one. A script's quota is what it
+/// reports as left, since only the script knows more.
 fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
     let amount = limit.algorithm.amount().unwrap_or(outcome.remaining);
     let Some(rate) = limit.algorithm.rate() else {
@@ -123,14 +123,14 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
             Algorithm::Quota { calendar: Calendar::Hour(_), .. } => Some(3_600),
             Algorithm::Quota { calendar: Calendar::Day(_), .. } => Some(86_400),
             Algorithm::Quota { calendar: Calendar::Week(_), .. } => Some(604_800),
-            // Months differ.
+            // Months differ in length.
             _ => None,
         };
         return (amount, window_s);
     };
     let capacity = limit.algorithm.capacity().unwrap_or(amount);
     let (quota, window_ms) = if capacity > rate.amount && rate.amount > 0 {
-        // Below 2^31 x 2^36: in 128 bits whatever the plan allows.
+        // Below 2^31 x 2^36: fits into 128 bits whatever the plan allows.
         let refill_ms =
             (u128::from(capacity) * u128::from(rate.per_ms)).div_ceil(u128::from(rate.amount));
         (capacity, u64::try_from(refill_ms).unwrap_or(u64::MAX))
@@ -140,7 +140,7 @@ fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
     (quota, Some(window_ms.div_ceil(1_000)))
 }
 
-/// `t`; none where time alone brings nothing back: places in flight, and what is counted for ever.
+/// `t`. `None` if time alone brings nothing back: concurrency, and quotas that are never reset.
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     let never = matches!(
         limit.algorithm,
@@ -154,8 +154,8 @@ fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     (!never).then(|| seconds(us))
 }
 
-/// When the next unit is there, of a limit whose whole allowance is back after `reset_us`. A bucket
-/// fills unit by unit; of a window all units come back together, or the algorithm tells.
+/// When the next unit is available, for a limit whose whole allowance is back after `reset_us`. A
+/// bucket fills unit by unit. A window's units all come back together, or the algorithm reports it.
 fn unit_back_us(limit: &Limit, reset_us: u64) -> u64 {
     let (Algorithm::TokenBucket { burst, rate }
     | Algorithm::Gcra { burst, rate }
@@ -163,21 +163,21 @@ fn unit_back_us(limit: &Limit, reset_us: u64) -> u64 {
     else {
         return reset_us;
     };
-    // Below 2^31 x 2^36 x 1000: in 128 bits whatever the plan allows. Rounded down, since nobody
-    // may come early.
+    // Below 2^31 x 2^36 x 1000: fits into 128 bits whatever the plan allows. Rounded down, so that
+    // no client comes early.
     let others_us = u128::from(burst.saturating_sub(1)) * u128::from(rate.per_ms) * 1_000
         / u128::from(rate.amount.max(1));
     reset_us.saturating_sub(u64::try_from(others_us).unwrap_or(u64::MAX))
 }
 
-/// What is counted, where it is not requests: the draft has a name for those in flight.
+/// The unit that is counted, if it is not requests. The draft has a name for concurrent requests.
 fn unit(limit: &Limit) -> Option<&str> {
     let in_flight =
         matches!(limit.algorithm, Algorithm::Concurrency { .. }).then_some("concurrent-requests");
     limit.unit.as_deref().or(in_flight)
 }
 
-/// The limits in one: that which refused and has the longest to wait, else that with the smallest
+/// Reports one limit: the refusing one with the longest wait, or else the one with the smallest
 /// share left.
 fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
     let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
@@ -191,7 +191,7 @@ fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
     set_number(fields, "x-ratelimit-reset", effective_window_s(limit, outcome).unwrap_or(0));
 }
 
-/// Begins the list's member number `place`: a limit's name needs no escape.
+/// Starts the list's member number `place`. A limit's name needs no escaping.
 fn member(text: &mut Vec<u8>, place: usize, name: &str) {
     if place > 0 {
         text.push(b',');
@@ -260,7 +260,7 @@ mod tests {
         let mut fields = Fields::new();
         let outcome = Outcome { admitted: true, limits: outcomes.to_vec() };
         add(&mut fields, style, limits, &outcome, None);
-        // What is worked out beforehand says the same.
+        // The value derived beforehand is the same.
         let mut again = Fields::new();
         add(&mut again, style, limits, &outcome, shown(limits).as_deref());
         assert_eq!(again.to_map(), fields.to_map());

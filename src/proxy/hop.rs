@@ -1,11 +1,11 @@
-//! Fields that belong to one connection and are not forwarded (RFC 9110, 7.6.1). Knows no route.
+//! Hop-by-hop fields, which are not forwarded (RFC 9110, 7.6.1). Knows no route.
 //!
-//! A request's are taken off before the policy looks: it must see what the upstream will see.
+//! A request's are removed before the policy sees it: it must see what the upstream will see.
 //! Otherwise `Connection: x-api-key` would show a key to the policy and hide it from the upstream,
 //! and each invented key would have an allowance of its own.
 //!
-//! Most messages have none of these fields: the set of known names that are present says so, and
-//! nothing is searched then.
+//! Most messages have none of these fields. The set of known names that are present shows that
+//! without a search.
 
 use http::HeaderMap;
 use http::header::HeaderName;
@@ -25,12 +25,12 @@ const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     Known::Http2Settings,
     Known::ProxyAuthenticate,
     Known::ProxyAuthorization,
-    // What this proxy says of itself: another one's word would be taken for ours.
+    // This proxy's own field. A client or upstream that sends it would seem to speak for us.
     Known::WeirDegraded,
 ]);
 
-/// Fields that `Connection` can't take away: framing, the target, and what proxies tell each other
-/// about the client. So are all `X-Forwarded-*`.
+/// Fields that `Connection` can't remove: framing, the target, and what proxies tell each other
+/// about the client. The same goes for all `X-Forwarded-*`.
 const END_TO_END: KnownSet = KnownSet::of(&[
     Known::Host,
     Known::ContentLength,
@@ -45,7 +45,7 @@ const END_TO_END: KnownSet = KnownSet::of(&[
     Known::ForwardedHost,
 ]);
 
-/// What only a proxy may say of its client. So are all `X-Forwarded-*`.
+/// What only a proxy may say about its client. The same goes for all `X-Forwarded-*`.
 const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
     Known::Forwarded,
     Known::RealIp,
@@ -54,20 +54,20 @@ const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
     Known::ForwardedHost,
 ]);
 
-/// Who asks, and who is told to be: never in a trailer.
+/// Credentials and cookies: never accepted in a trailer.
 const IDENTITY: KnownSet = KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
 
-/// A name or a protocol, copied out of the fields that are being changed.
+/// A name or a protocol, copied out of fields that are being changed.
 pub(super) type Text = SmallVec<[u8; 24]>;
 
-/// Takes the connection's own fields off a request, and says which protocol the client would rather
-/// speak.
+/// Removes the hop-by-hop fields of a request, and returns the protocol that the client wants to
+/// switch to.
 ///
-/// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that
-/// would concern the next connection, whose fields `upstream` writes. What a client that is no
-/// trusted proxy says in a proxy's name goes too: an upstream may believe all of `X-Forwarded-*`,
-/// not only those that we set. So do names with an underscore, unless they are kept: see
-/// [`is_ambiguous`].
+/// `TE` is kept only as `trailers`, which every hop here supports. It is kept without `Connection:
+/// te`, which concerns the next connection: `upstream` writes those fields. Unless the client is a
+/// trusted proxy, everything that only a proxy may say is removed: an upstream may trust all of
+/// `X-Forwarded-*`, not only those that we set. Names with an underscore are removed too, unless
+/// they are allowed: see [`is_ambiguous`].
 pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: bool) -> Option<Text> {
     let trailers = fields
         .get_all(Known::Te)
@@ -77,8 +77,8 @@ pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: boo
     if !(trusted && underscores) {
         disbelieve(fields, trusted, underscores);
     }
-    // A trailer is sent on only where it is announced. One of these would reach an upstream that
-    // merges trailers into fields, past us.
+    // A trailer is only forwarded if it is announced. One of these would bypass our checks and
+    // reach an upstream that merges trailers into fields.
     if fields.get_all(Known::Trailer).flat_map(tokens).any(is_end_to_end) {
         fields.remove(Known::Trailer);
     }
@@ -88,8 +88,7 @@ pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: boo
     upgrade
 }
 
-/// HTTP/2 clients may send a cookie field in crumbs, which nobody else understands (RFC 9113,
-/// 8.2.3).
+/// HTTP/2 clients may split a cookie field, which only HTTP/2 servers understand (RFC 9113, 8.2.3).
 pub(super) fn join_cookies(fields: &mut Fields) {
     if fields.get_all(Known::Cookie).nth(1).is_none() {
         return;
@@ -102,10 +101,10 @@ pub(super) fn join_cookies(fields: &mut Fields) {
     fields.set(Known::Cookie, whole);
 }
 
-/// Takes off what only a proxy may say of its client, where that is no trusted one, and names with
-/// an underscore, where they are not kept.
+/// Removes what only a proxy may say about its client, unless the client is trusted, and names with
+/// an underscore, unless they are allowed.
 fn disbelieve(fields: &mut Fields, trusted: bool, underscores: bool) {
-    // All names in question that are not known by number are among the others.
+    // Names without a number of their own are all under `Other`.
     if fields.present().has(Known::Other) {
         fields.retain(|known, name, _| match known {
             Known::Other if is_ambiguous(name) => {
@@ -119,8 +118,8 @@ fn disbelieve(fields: &mut Fields, trusted: bool, underscores: bool) {
     }
 }
 
-/// Whether an upstream may read the name as another one: CGI, WSGI, PHP and their like turn hyphens
-/// into underscores, so that `X_Forwarded_For` and `X-Forwarded-For` are one to them.
+/// Whether an upstream may read the name as another one: CGI, WSGI, PHP and the like turn hyphens
+/// into underscores, so `X_Forwarded_For` and `X-Forwarded-For` are the same to them.
 pub(super) fn is_ambiguous(name: &[u8]) -> bool {
     name.contains(&b'_')
 }
@@ -131,8 +130,8 @@ fn is_of_the_client_when_read_with_hyphens(name: &[u8]) -> bool {
     OF_THE_CLIENT.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
 }
 
-/// Takes the connection's own fields off a reply, or off what is left of a request, and says which
-/// protocol it would change to. `Trailer` stays: trailers are forwarded.
+/// Removes the hop-by-hop fields of a reply, or the remaining ones of a request, and returns the
+/// protocol to switch to. `Trailer` is kept: trailers are forwarded.
 pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     if !fields.present().meets(HOP_BY_HOP) {
         return None;
@@ -149,8 +148,8 @@ pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     upgrade
 }
 
-/// The name in `token`, a member of `Connection`, where it is that of a field which is there and
-/// may be taken away by it.
+/// The name in `token`, a member of `Connection`, if such a field is present and may be removed by
+/// it.
 fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
     let known = Known::of(token);
     if !fields.present().has(known) || HOP_BY_HOP.has(known) || is_end_to_end(token) {
@@ -159,7 +158,7 @@ fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
     std::str::from_utf8(token).ok().filter(|name| known != Known::Other || fields.has(*name))
 }
 
-/// Takes off the fields that `Connection` names.
+/// Removes the fields that `Connection` names.
 #[cold]
 fn strip_named(fields: &mut Fields) {
     let named = fields
@@ -172,8 +171,8 @@ fn strip_named(fields: &mut Fields) {
     }
 }
 
-/// The one protocol in `Upgrade`, where `Connection` says that it is meant. A choice of several is
-/// left alone, as it may be (RFC 9110, 7.8).
+/// The protocol in `Upgrade`, if `Connection` confirms it. A choice of several is ignored, which is
+/// allowed (RFC 9110, 7.8).
 fn upgrade(fields: &Fields) -> Option<Text> {
     let mut wishes = fields.get_all(Known::Upgrade);
     let wish = wishes.next().filter(|wish| !wish.is_empty() && !wish.contains(&b','))?;
@@ -184,9 +183,8 @@ fn upgrade(fields: &Fields) -> Option<Text> {
     (meant && wishes.next().is_none()).then(|| Text::from_slice(wish))
 }
 
-/// Takes off trailers what may not come after the content: where a message ends, whom it is for,
-/// who asks. An upstream that merges trailers into fields would else get it past whoever looked at
-/// those.
+/// Removes from trailers what may not follow the content: framing, routing and credentials. An
+/// upstream that merges trailers into fields would otherwise get them past all checks.
 pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
     let late = |name: &&HeaderName| {
         let known = Known::of(name.as_str().as_bytes());
@@ -200,7 +198,7 @@ pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// The same for a request's: also those whose names have an underscore.
+/// Like [`sift_trailers`], for a request's: also removes names with an underscore.
 pub(super) fn sift_trailers_without_underscores(trailers: &mut HeaderMap) {
     let doomed: SmallVec<[HeaderName; 4]> =
         trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
@@ -329,7 +327,7 @@ mod tests {
         assert_eq!(found.to_map(), headers(&said));
         strip_request(&mut found, false, false);
         assert_eq!(found.to_map(), headers(&said[5..]));
-        // Where all names are known by number.
+        // Fields that are all known by number.
         let mut found = fields(&[said[0], said[3], said[4], said[5]]);
         strip_request(&mut found, false, false);
         assert_eq!(found.to_map(), headers(&said[5..]));

@@ -1,5 +1,5 @@
-//! Everything that one request needs, built whole from one configuration and never changed. Knows
-//! how things are found, not what is done with them.
+//! Everything a request needs, built as a whole from one configuration and never changed. Knows how
+//! things are found, not what is done with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,21 +26,22 @@ use crate::wire::{Fields, Known, Request};
 
 use super::{cors, rules};
 
-/// Everything that one request needs, built whole from one configuration and never changed: a
-/// snapshot.
+/// Everything a request needs, built as a whole from one configuration and never changed. A reload
+/// replaces it as a whole.
 #[derive(Debug)]
 pub struct House {
     pub(super) settings: Settings,
     pub(super) routes: Routes,
-    /// The same with all spellings told apart, where some routes have a policy and some have none.
+    /// The same routes with all spellings distinct. Present if some routes have a policy and some
+    /// have none.
     exact: Option<Routes>,
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
-    /// For requests that no route takes.
+    /// For requests that match no route.
     nowhere: Tail,
 }
 
-/// A route as it runs.
+/// A route, built.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) answer: Answer,
@@ -49,19 +50,19 @@ pub(super) struct Route {
     pub(super) request_timeout: Option<Duration>,
     pub(super) extras: Option<Box<RequestExtras>>,
     pub(super) upgrades: Upgrades,
-    /// Its path is written as routes are matched.
+    /// Its path is spelt in the form in which routes are matched.
     is_folded: bool,
     tail: Tail,
 }
 
-/// What answers on a route.
+/// What a route does with a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Upstream(Arc<Upstream>),
     Respond(Box<OwnAnswer>),
 }
 
-/// What Weir itself answers.
+/// A response of Weir's own.
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
     pub(super) status: StatusCode,
@@ -69,19 +70,20 @@ pub(super) struct OwnAnswer {
     pub(super) body: Bytes,
 }
 
-/// Who decides on a route.
+/// A route's policy and its inputs.
 #[derive(Debug)]
 pub(super) struct Decider {
     pub(super) policy: Arc<Policy>,
     pub(super) allow_on_error: bool,
-    /// What the policy asks to see.
+    /// The facts that the policy reads.
     pub(super) questions: Vec<Question>,
-    /// What it asks to see, and this route never shows: path parameters that its path has not, and
-    /// header fields that are dropped for their names.
+    /// Facts that the policy reads and this route never has: path parameters that are not in its
+    /// path, and header fields that are dropped for their names.
     unanswerable: Vec<String>,
 }
 
-/// What a request needs of its route after its headers are out: a stream may outlive its house.
+/// The part of a route that a request keeps after its headers are sent, since a stream may outlive
+/// its snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Tail {
     pub(super) route: String,
@@ -92,11 +94,11 @@ pub(super) struct Tail {
     pub(super) access_json: bool,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
-    /// The grace of a shutdown is over: see [`Live::cut`](super::Live::cut).
+    /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
     cut: Arc<AtomicBool>,
 }
 
-/// Whom a route's requests are charged to, and who is told how they ended.
+/// A route's policy, and the scope that its requests are charged to.
 #[derive(Clone, Debug)]
 pub(super) struct Charge {
     pub(super) policy: Arc<Policy>,
@@ -107,7 +109,7 @@ impl House {
     /// Builds the routes.
     ///
     /// # Errors
-    /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is
+    /// All mistakes: invalid paths, hosts, methods and statuses, and routes of which neither is
     /// more specific (settings `routes[0].path` ...).
     pub fn build(
         settings: Settings,
@@ -154,8 +156,8 @@ impl House {
         Ok(Self { settings, routes: found, exact: mixed.then_some(exact), limiter, table, nowhere })
     }
 
-    /// The route for a request. A preflight that has none of its own takes that of the request
-    /// which it asks for, where that one knows of CORS.
+    /// The route for a request. A preflight without a route of its own gets the route of the
+    /// request that it announces, if that route has CORS rules.
     pub(super) fn find<'r>(
         &self,
         target: Target<'r>,
@@ -171,7 +173,7 @@ impl House {
         }
     }
 
-    /// The route of the request that a preflight asks for, where that one knows of CORS.
+    /// The route of the request that a preflight announces, if it has CORS rules.
     fn preflighted<'r>(&self, host: &str, path: &'r str, request: &Request) -> Option<Match<'r>> {
         let method = cors::preflight(&request.method, &request.fields)?;
         let found = self.routes.find(host, path, &method).ok()?;
@@ -179,9 +181,9 @@ impl House {
         extras.cors.is_some().then_some(found)
     }
 
-    /// The route that the path takes as it is spelt, where that one has a policy and route `free`
-    /// forwards without: `/STATIC/x` may be another resource than `/static/x`, and must not be
-    /// unlimited because that is.
+    /// The route for the path exactly as spelt, if that route has a policy and route `free`
+    /// forwards without one. `/STATIC/x` may be another resource than `/static/x`, and must not be
+    /// unlimited because `/static/x` is.
     fn limited<'r>(
         &self,
         host: &str,
@@ -200,13 +202,12 @@ impl House {
         self.route(found.route).is_some_and(|route| route.decider.is_some()).then_some(found)
     }
 
-    /// Route number `index` of the configuration.
+    /// The route at `index` in the configuration.
     pub(super) fn route(&self, index: usize) -> Option<&Route> {
         self.table.get(index)
     }
 
-    /// The facts that a route's policy asks to see and the route never shows, each with the route's
-    /// number.
+    /// Facts that a route's policy reads but the route never has, each with the route's index.
     pub fn unanswerable(&self) -> impl Iterator<Item = (usize, &str)> {
         let deciders = self
             .table
@@ -218,26 +219,26 @@ impl House {
         })
     }
 
-    /// Of each route, in order.
+    /// The handle of each route, in order.
     pub(super) fn tails(&self) -> impl Iterator<Item = &Tail> {
         self.table.iter().map(|route| &route.tail)
     }
 
-    /// Of requests that no route takes.
+    /// The handle for requests that match no route.
     pub(super) fn nowhere(&self) -> &Tail {
         &self.nowhere
     }
 }
 
-/// Whether a path is spelt as routes are matched: a route and a request of which both are have no
-/// other reading.
+/// Whether a path is spelt in the form in which routes are matched. If a route's and a request's
+/// both are, no other reading of them exists.
 fn is_folded(path: &str) -> bool {
     !path.ends_with('/')
         && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
 }
 
 impl Route {
-    /// What can't stand is added to `mistakes`, and the route is then never used.
+    /// Mistakes are added to `mistakes`. The route is then never used.
     fn build(
         index: usize,
         written: RouteSettings,
@@ -349,7 +350,7 @@ impl Tail {
         }
     }
 
-    /// The same for one worker: what a request counts its holds on is not shared with another.
+    /// A copy for one worker, so that its requests don't share reference counts with other workers.
     pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>) -> Arc<Self> {
         let own = |Charge { policy, scope }: &Charge| Charge {
             policy: Arc::clone(policy),
@@ -362,12 +363,12 @@ impl Tail {
         })
     }
 
-    /// Whether what ends early now is cut by the shutdown.
+    /// Whether requests that end early are now cut by the shutdown.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// The policy's name, where there is one.
+    /// The policy's name, if there is a policy.
     pub(super) fn policy(&self) -> Option<&str> {
         self.charge.as_ref().map(|charge| charge.scope.policy.as_str())
     }

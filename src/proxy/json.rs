@@ -1,17 +1,17 @@
-//! JSON by hand, for the two short texts that a request may cost: a problem document and a log
+//! Hand-written JSON for the two short texts that a request may need: a problem document and a log
 //! line. Knows neither.
 
-/// Appends `text` as a JSON string, quotes included.
+/// Appends `text` as a JSON string, with its quotes.
 pub(super) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     escaped(out, text);
     out.push(b'"');
 }
 
-/// Appends `text` as it stands between a string's quotes.
+/// Appends `text` escaped for use inside a string's quotes.
 pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
-    // Looks at all bytes whatever it finds, so that many are looked at at once: nearly every text
-    // stands as it is.
+    // Checks all bytes without stopping early, so that the loop is vectorized. Nearly every text
+    // needs no escape.
     if !text
         .bytes()
         .fold(false, |found, byte| found | matches!(byte, 0..=0x1F | b'"' | b'\\' | 0x7F))

@@ -1,9 +1,11 @@
-//! The house that serves now, and each worker's own hold on it. Knows nothing of what a house does.
+//! The current snapshot, and each worker's own reference to it. Knows nothing of what a snapshot
+//! does.
 //!
-//! A request keeps the house it began with until its headers are out. If all workers counted those
-//! holds on one `Arc`, its cache line would travel between cores on every request; so each worker
-//! holds the house once and counts its requests on an `Arc` of its own. A worker looks for a new
-//! house at each request: an idle one keeps the old house, at most one, until its next.
+//! A request keeps the snapshot it began with until its headers are sent. If all workers counted
+//! these references on one `Arc`, its cache line would move between cores on every request. So each
+//! worker holds the snapshot once, and counts its requests on an `Arc` of its own. A worker checks
+//! for a new snapshot at each request. An idle worker keeps at most one old snapshot until its next
+//! request.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,55 +16,56 @@ use arc_swap::ArcSwap;
 
 use super::house::{House, Tail};
 
-/// Each house that is put into any [`Live`] gets the next number.
+/// Each snapshot stored in any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static KEPT: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
 }
 
-/// The house that serves now. Swapped on reload; a request keeps the one it began with until its
-/// headers are out.
+/// The current snapshot. Swapped on reload; a request keeps the one it began with until its headers
+/// are sent.
 pub struct Live {
     house: ArcSwap<House>,
-    /// Changes with the house. Only read on the hot path, so its cache line is shared without a
-    /// fight.
+    /// Changes with the snapshot. Only read on the hot path, so its cache line is shared without
+    /// contention.
     stamp: AtomicU64,
-    /// The grace of a shutdown is over.
+    /// The grace period of a shutdown is over.
     cut: Arc<AtomicBool>,
 }
 
-/// One worker's hold on a house: counted by this worker's requests alone.
+/// One worker's reference to a snapshot, counted by this worker's requests alone.
 pub(super) struct Local {
     stamp: u64,
     house: Arc<House>,
-    /// What streams keep of each route when the house is gone, in the order of the routes.
+    /// The handle of each route, in order. Streams keep them when the snapshot is gone.
     tails: Vec<Arc<Tail>>,
     nowhere: Arc<Tail>,
 }
 
 impl Live {
-    /// Begins with `house`.
+    /// Starts with `snapshot`.
     #[must_use]
     pub fn new(house: House) -> Arc<Self> {
         let (house, stamp) = (ArcSwap::from_pointee(house), AtomicU64::new(next_stamp()));
         Arc::new(Self { house, stamp, cut: Arc::default() })
     }
 
-    /// From now on, a request that ends before its reply does is cut by the shutdown and not given
-    /// up by its client. To be said before connections are closed.
+    /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
+    /// given up by its client. Call it before closing connections.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, new requests see `house`.
+    /// From now on, new requests see `snapshot`.
     pub fn swap(&self, house: House) {
         self.house.store(Arc::new(house));
-        // After the house: whoever sees the new stamp finds the new house, or a newer one.
+        // After the snapshot: a worker that sees the new stamp finds the new snapshot or a newer
+        // one.
         self.stamp.store(next_stamp(), Ordering::Release);
     }
 
-    /// This worker's hold on the house of now.
+    /// This worker's reference to the current snapshot.
     pub(super) fn load(&self) -> Arc<Local> {
         let stamp = self.stamp.load(Ordering::Acquire);
         let kept = KEPT
@@ -73,7 +76,7 @@ impl Live {
     #[cold]
     fn renew(&self, stamp: u64) -> Arc<Local> {
         let local = Arc::new(Local::new(stamp, self.house.load_full(), &self.cut));
-        // The old one is dropped outside the borrow: what a house owns may be anything.
+        // The old one is dropped outside the borrow, since dropping a snapshot may run anything.
         let old = KEPT.with_borrow_mut(|kept| kept.replace(Arc::clone(&local)));
         drop(old);
         local
@@ -87,17 +90,17 @@ impl Local {
         Self { stamp, house, tails, nowhere }
     }
 
-    /// The house.
+    /// The snapshot.
     pub(super) fn house(&self) -> &House {
         &self.house
     }
 
-    /// Of route number `index`.
+    /// The handle of the route at `index`.
     pub(super) fn tail(&self, index: usize) -> Option<&Arc<Tail>> {
         self.tails.get(index)
     }
 
-    /// Of requests that no route takes.
+    /// The handle for requests that match no route.
     pub(super) fn nowhere(&self) -> &Arc<Tail> {
         &self.nowhere
     }

@@ -1,12 +1,12 @@
-//! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of
-//! this room.
+//! The path of one request. Read [`handle`] and [`serve`] first. Each name in them is a file of
+//! this module.
 //!
-//! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop`
-//! (what concerns only the connection), `routes` and `trie` (who answers), `admit` with `facts`
-//! (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the
-//! upstream gets it), `refusal` with `page` and `grpc`, `reply`, `fields` and `cors` (what the
-//! client is told), `visit` with `settle`, `tally`, `access` and `tunnel` (what is left to do at
-//! the end). `house` is what all of it is built from, `live` how it is swapped under load.
+//! In the order of a request: `target` and `path` (the request's target), `client` (its client),
+//! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` (policy and
+//! limits), `forward` with `rewrite`, `rules` and `extras` (the request to the upstream), `refusal`
+//! with `page` and `grpc`, `reply`, `fields` and `cors` (the response to the client), `context`
+//! with `settle`, `tally`, `access` and `tunnel` (the end of the request). `snapshot` holds what
+//! all of it is built from, `live` swaps it under load.
 
 mod settings;
 
@@ -73,7 +73,7 @@ pub use settings::{
     Upgrade,
 };
 
-/// What listeners call.
+/// The handler that listeners call.
 #[derive(Clone, Debug)]
 pub struct Proxy(Arc<Live>);
 
@@ -87,7 +87,7 @@ impl Proxy {
 
 impl Handler for Proxy {
     async fn call(&self, request: Request, peer: &Arc<Peer>) -> Response {
-        // One snapshot until the headers are out.
+        // One snapshot until the headers are sent.
         let local = self.0.load();
         handle(&local, request, peer).await
     }
@@ -97,8 +97,8 @@ impl Handler for Proxy {
     }
 }
 
-/// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte,
-/// or when the client goes away.
+/// Answers one request. Whatever it began is finished at the reply's last byte, or when the client
+/// goes away.
 async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
     let mut visit = Visit::begin(local, &request, peer);
     match serve(local, request, peer, &mut visit).await {
@@ -107,7 +107,7 @@ async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
     }
 }
 
-/// A request's way to its reply's head, or to why there is none.
+/// Takes a request to its reply's head, or to the reason for a refusal.
 async fn serve(
     local: &Local,
     mut request: Request,
@@ -116,11 +116,11 @@ async fn serve(
 ) -> Result<Response, Refusal> {
     let house = local.house();
 
-    // One authority and one path, in the one form that is matched, shown to the policy and
-    // forwarded.
+    // One authority and one path, in the normal form in which they are matched, shown to the policy
+    // and forwarded.
     let authority = target::normalize(&mut request, visit.client.https, peer, &house.settings)
         .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
-    // Before the policy looks: it sees what the upstream will see.
+    // Before the policy: it must see what the upstream will see.
     let upgrade = hop::strip_request(
         &mut request.fields,
         visit.client.trusted,
@@ -137,13 +137,13 @@ async fn serve(
     let Match { route, parameters } = house.find(target, &request)?;
     let route = visit.enter(local, house, route)?;
     visit.note_origin(&request.fields);
-    // Before anything is done for it. What is under way goes on.
+    // Before any work is done for the request. Requests under way continue.
     if wire::buffered_bytes() > house.settings.buffered_bytes_max {
         return Err(visit.crowded_out());
     }
 
     let body = bounded(body, house, route, visit);
-    // Before anything is charged for it.
+    // Before anything is charged.
     if body.is_declared_too_large() {
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
     }
@@ -176,7 +176,7 @@ async fn serve(
             let client = visit.client.network(house.settings.ipv6_prefix);
             let sent = match &visit.timeout {
                 None => upstream.send_for(request, client).await,
-                // Boxed: few routes have one, and every connection would carry its room.
+                // Boxed: few routes have a timeout, and every connection would carry its state.
                 Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
             };
             let reply = sent.map_err(|error| visit.not_replied(&error))?;
@@ -194,14 +194,14 @@ async fn serve(
     }
 }
 
-/// Has the upstream answer, within the time for the whole request.
+/// Sends the request to the upstream, within the time for the whole request.
 async fn send_within(
     timeout: &Timeout,
     upstream: &Upstream,
     request: Request,
     client: Option<Network>,
 ) -> Result<Response, UpstreamError> {
-    // Alive until its body was asked how far it has come.
+    // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
     let sending = pin!(upstream.send_for(request, client));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
         Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
@@ -210,7 +210,7 @@ async fn send_within(
     }
 }
 
-/// A request's body within the route's bounds. One that has come whole needs none.
+/// Applies the route's limits to a request's body. A body that has arrived as a whole needs none.
 fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     if !body.is_streaming() {
         return body;
@@ -228,7 +228,7 @@ fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
         .filter_trailers(sift)
 }
 
-/// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.
+/// A gRPC client may listen for long before it sends again, so the upstream's idle time applies.
 fn body_idle(house: &House, route: &Route, visit: &Visit) -> Duration {
     match &route.answer {
         Answer::Upstream(upstream) if visit.grpc => upstream.idle(),

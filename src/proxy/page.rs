@@ -1,9 +1,9 @@
-//! An operator's own body for a refusal: a text with placeholders, each escaped for where it
-//! stands. Knows no refusal.
+//! A refusal body written by the operator: a text with placeholders, each escaped for its position.
+//! Knows no refusal.
 //!
-//! `{retry_after}` and its like are placeholders; any other brace is text, so that JSON needs no
-//! escapes of its own. In JSON a placeholder inside a string is escaped, and one that stands alone
-//! becomes a whole value: a number, a string, or `null` where there is nothing to say.
+//! `{retry_after}` and the like are placeholders. Any other brace is text, so that JSON needs no
+//! escaping. In JSON, a placeholder inside a string is escaped, and one outside becomes a whole
+//! value: a number, a string, or `null` if there is no value.
 
 use http::{HeaderValue, StatusCode};
 
@@ -11,10 +11,10 @@ use super::settings::RefusalPage;
 use super::{json, rules};
 use crate::telemetry::Mistake;
 
-/// Statuses of one page, and pages of one list, are few: they are looked through in order.
+/// The statuses that a page may be for.
 const STATUSES: std::ops::Range<u16> = 400..600;
 
-/// A page, checked.
+/// A checked page.
 #[derive(Debug)]
 pub(super) struct Page {
     statuses: Vec<u16>,
@@ -28,7 +28,7 @@ enum Piece {
     Value(Value, Place),
 }
 
-/// What a placeholder stands for.
+/// The value that a placeholder stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Status,
@@ -40,7 +40,7 @@ enum Value {
     Route,
 }
 
-/// Where it stands.
+/// How a value is escaped at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Plain,
@@ -49,7 +49,7 @@ enum Place {
     JsonValue,
 }
 
-/// What a refusal has to say.
+/// The values of one refusal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told<'a> {
     pub(super) status: StatusCode,
@@ -57,7 +57,7 @@ pub(super) struct Told<'a> {
     pub(super) detail: &'a str,
     pub(super) request_id: &'a str,
     pub(super) retry_after_s: Option<u64>,
-    /// Those that refused, with commas between them.
+    /// The names of the limits that refused, separated by commas.
     pub(super) limits: &'a str,
     pub(super) route: &'a str,
 }
@@ -165,7 +165,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// How a body of a content type is escaped.
+/// The format of a body, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Plain,
@@ -185,7 +185,7 @@ impl Form {
     }
 }
 
-/// An error is the name of a placeholder that is none.
+/// The error is the name of an unknown placeholder.
 fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
@@ -217,7 +217,7 @@ fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// `{name}` at the beginning of `text`, and what follows it.
+/// `{name}` at the start of `text`, and what follows it.
 fn placeholder(text: &str) -> Option<(&str, &str)> {
     let (name, after) = text.strip_prefix('{')?.split_once('}')?;
     let is_name =
@@ -316,7 +316,7 @@ mod tests {
             serde_json::json!({"error": {"code": 429, "wait": 3, "limit": null, "id": "id-1", "s": "3"}})
         );
         assert_eq!(wait(None)["error"]["wait"], serde_json::Value::Null);
-        // A quote that is escaped ends no string.
+        // An escaped quote does not end a string.
         assert_eq!(
             filled("application/json", r#"["\"{route}", {route}]"#, None),
             r#"["\"api", "api"]"#

@@ -1,8 +1,8 @@
-//! What a request's limits and its policy are told at its end. Knows no connection.
+//! The end of a request: settles its grant and calls the policy's `settle`. Knows no connection.
 //!
-//! `settle` is called where the policy asked for it and the request was let through: after a
-//! refusal nothing was taken that it could change. When it fails, the refunds that the limits
-//! declare apply as if it had said nothing.
+//! `settle` is called if the policy asked for it and the request was let through. After a refusal
+//! nothing was taken that it could change. If it fails, the refunds that the limits declare apply,
+//! as if it had returned nothing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,20 +22,21 @@ pub(super) fn wants(visit: &Visit, name: &str) -> bool {
     memo(visit).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
 }
 
-/// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
+/// Keeps the facts of the reply's head that `settle` reads, since the head is gone when it is
+/// called.
 pub(super) fn note_reply(visit: &mut Visit, fields: &Fields) {
     let Some((policy, _)) = memo(visit) else { return };
     visit.reply_facts = of_fields(policy.response_facts(), "header.", fields);
 }
 
-/// The same of its trailers.
+/// Like [`note_reply`], for the trailers.
 pub(super) fn note_trailers(visit: &mut Visit, trailers: &HeaderMap) {
     let Some((policy, _)) = memo(visit) else { return };
     let facts = of_fields(policy.response_facts(), "trailer.", &Fields::from(trailers));
     visit.reply_facts.extend(facts);
 }
 
-/// The facts of a head or of trailers, repeated fields repeated.
+/// The facts of a head or of trailers. A repeated field yields repeated facts.
 pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<(String, String)> {
     let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(prefix)?)));
     let values = names.flat_map(|(fact, name)| {
@@ -44,7 +45,7 @@ pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<
     values.collect()
 }
 
-/// Asks the policy where it wants to be asked, and settles the grant.
+/// Calls the policy's `settle` if it asked for it, and settles the grant.
 pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Duration) {
     let adjustments = match memo(visit) {
         Some((policy, memo)) => {
@@ -57,7 +58,7 @@ pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Durati
     }
 }
 
-/// The policy and what it wants to be given back, where it is to be asked.
+/// The policy and the memo to return to it, if its `settle` is to be called.
 fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
     if visit.grant.is_none() && visit.decided != Some(Decided::Bypassed) {
         return None;
@@ -79,7 +80,7 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
     }
 }
 
-/// How the request ended, as the policy is told it.
+/// The end of the request as the policy sees it.
 pub(super) fn view(
     visit: &Visit,
     names: &[String],

@@ -1,5 +1,5 @@
-//! Counters of one route, looked up once and then only added to. Knows the names of metrics, and no
-//! request.
+//! One route's counters, looked up once and then only incremented. Knows the names of metrics, and
+//! no request.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -7,21 +7,21 @@ use std::sync::{Arc, OnceLock};
 use crate::clock::Seldom;
 use crate::telemetry::{Counter, Metrics, names};
 
-/// Lines a second about a route's policy that fails, at most.
+/// Maximum log lines per second about a route's failing policy.
 const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
-/// The label of requests that no route took.
+/// The label of requests that match no route.
 pub(super) const NO_ROUTE: &str = "none";
 
-/// What became of a request under a policy: a metric's label and a word in the access log.
+/// What the policy and its limits decided: a metric label, and a word in the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decided {
-    /// All limits fitted.
+    /// All limits had room.
     Admitted,
     /// A limit refused.
     Refused,
-    /// The policy counts nothing for it.
+    /// The policy exempted it from all limits.
     Bypassed,
-    /// The policy refused without asking a limit.
+    /// The policy refused without checking a limit.
     Denied,
     /// Let through uncounted, because a counter could not be reached.
     Degraded,
@@ -64,7 +64,7 @@ pub(super) struct Tally(Arc<Inner>);
 struct Inner {
     route: String,
     metrics: Metrics,
-    /// By the status' first digit, then by the other two: a route sees few of the 500.
+    /// By the status' first digit, then by the other two: a route uses few of the 500.
     classes: [OnceLock<Codes>; 5],
     decisions: Vec<Counter>,
     failures: Seldom,
@@ -86,7 +86,7 @@ impl Tally {
         }))
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub(super) fn answered(&self, status: u16) {
         let codes =
             usize::from(status / 100).checked_sub(1).and_then(|class| self.0.classes.get(class));
@@ -98,21 +98,21 @@ impl Tally {
         }
     }
 
-    /// Whether a failure of the route's policy is to be logged, and how many were not since the
-    /// last one that was: a policy that fails at every request must not hide what else is said. All
-    /// of them are counted.
+    /// Whether a failure of the route's policy is to be logged. `Some` holds the number of failures
+    /// not logged since the last one that was. A policy that fails at every request must not hide
+    /// other log lines. All failures are counted.
     pub(super) fn failure_is_said(&self) -> Option<u64> {
         self.0.failures.due()
     }
 
-    /// Counts what a policy led to.
+    /// Counts a decision.
     pub(super) fn decided(&self, decided: Decided) {
         if let Some(counter) = self.0.decisions.get(decided as usize) {
             counter.inc();
         }
     }
 
-    /// Counts an answer of a policy that only this room could tell was wrong.
+    /// Counts an invalid answer of a policy that only this module could detect.
     #[cold]
     pub(super) fn policy_error(&self, policy: &str) {
         self.0.metrics.count(names::POLICY_ERRORS, &[policy, "answer"]);

@@ -1,10 +1,10 @@
-//! A connection that has become something else than HTTP (a WebSocket, mostly): two opaque byte
+//! A connection that was upgraded from HTTP to another protocol (mostly WebSocket): two opaque byte
 //! streams, joined until both have ended. Knows no protocol.
 //!
 //! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the
-//! upstream agrees with a real 101; before that nothing is joined. The request is charged once, and
-//! its grant is settled when the tunnel ends. `h2c` is never passed on: requests inside it would be
-//! seen by no limit.
+//! upstream agrees with a real 101. Nothing is joined before that. The request is charged once, and
+//! its grant is settled when the tunnel ends. `h2c` is never passed on: no limit would see the
+//! requests in it.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,10 +21,10 @@ use crate::clock;
 use crate::telemetry::{Gauge, Mistake, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
-/// Bytes on their way, for each direction of each tunnel.
+/// The buffer for each direction of a tunnel.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What a route lets its clients ask for.
+/// The protocols that a route's clients may ask for.
 #[derive(Debug)]
 pub(super) struct Upgrades {
     /// In lower case.
@@ -32,7 +32,7 @@ pub(super) struct Upgrades {
     idle: Duration,
 }
 
-/// What a client asked for.
+/// The protocol that a client asked for.
 #[derive(Debug)]
 pub(super) struct Asked {
     protocol: Text,
@@ -66,7 +66,8 @@ impl Upgrades {
         Self { protocols, idle: written.idle }
     }
 
-    /// A client's wish, where the route allows it. A request with a body is an ordinary one.
+    /// A client's request to upgrade, if the route allows it. A request with a body is never
+    /// upgraded.
     fn allow(&self, body: &Body, protocol: Text) -> Option<Asked> {
         let named = std::str::from_utf8(&protocol).ok()?;
         let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
@@ -74,8 +75,8 @@ impl Upgrades {
     }
 }
 
-/// Says to the upstream what its client wants, as far as the route goes along with it; otherwise it
-/// is asked as if nothing had been said.
+/// Asks the upstream to upgrade if the route allows the protocol. Otherwise the request is sent as
+/// an ordinary one.
 #[cold]
 pub(super) fn ask(
     upgrades: &Upgrades,
@@ -92,14 +93,14 @@ pub(super) fn ask(
 }
 
 impl Asked {
-    /// Names the protocol. These fields concern this connection, on which they agree with what
-    /// follows.
+    /// Sets the fields that name the protocol. They concern this connection, and agree with what
+    /// follows on it.
     pub(super) fn announce(&self, fields: &mut Fields) {
         fields.set(Known::Connection, "upgrade");
         fields.set(Known::Upgrade, &self.protocol);
     }
 
-    /// Whether the upstream goes on with what was asked for, on a connection that can be had.
+    /// Whether the upstream agrees to the protocol, with a connection that can be taken over.
     pub(super) fn is_met(&self, reply: &Response) -> bool {
         let mut protocols = reply.fields.get_all(Known::Upgrade);
         let same =
@@ -108,8 +109,8 @@ impl Asked {
             && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
     }
 
-    /// Joins the upstream's connection and the client's, once the client has its 101, in a task of
-    /// its own.
+    /// Joins the upstream's connection and the client's in a task of its own, once the client has
+    /// its 101.
     pub(super) fn join(&self, upstream: Box<dyn Stream>, visit: Box<Visit>) -> wire::Upgrade {
         let (tunnel, idle) = (Tunnel::open(visit), self.idle);
         wire::Upgrade::Callback(Box::new(move |client| {
@@ -118,10 +119,10 @@ impl Asked {
     }
 }
 
-/// A tunnel from the upstream's 101 to its end. Dropped before that, its client has gone: it never
-/// got its 101, or its worker has stopped.
+/// A tunnel from the upstream's 101 to its end. If it is dropped before that, the client went away
+/// before its 101, or its worker was stopped.
 struct Tunnel {
-    /// Until it has ended.
+    /// Present until it has ended.
     visit: Option<Box<Visit>>,
     open: Gauge,
     moved: Moved,
@@ -153,16 +154,16 @@ impl Drop for Tunnel {
     }
 }
 
-/// How a tunnel ended: a metric's label.
+/// How a tunnel ended. A metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// Both sides closed.
     Closed,
-    /// Nothing was said in either direction for too long.
+    /// No byte in either direction for too long.
     Idle,
     /// The client's connection failed, or was cut at the end of a shutdown.
     Client,
-    /// The upstream's did.
+    /// The upstream's connection failed.
     Upstream,
 }
 
@@ -177,15 +178,15 @@ impl End {
     }
 }
 
-/// Bytes that went through.
+/// Bytes transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) up: u64,
     pub(super) down: u64,
 }
 
-/// Passes bytes on in both directions. A side that ends is passed on as an end, and the other may
-/// go on.
+/// Copies bytes in both directions. The end of one side is passed on, and the other side may
+/// continue.
 async fn join<C, U>(mut client: C, mut upstream: U, idle: Duration, moved: &mut Moved) -> End
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -222,18 +223,18 @@ struct Half {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Something was written and not flushed.
+    /// Written but not flushed.
     unflushed: bool,
     /// The source has ended.
     ended: bool,
-    /// The sink knows.
+    /// The sink was shut down.
     closed: bool,
     bytes: u64,
-    /// The buffer's bytes.
+    /// The memory of the buffer.
     _charge: Charge,
 }
 
-/// Which end of a direction failed.
+/// The end of a direction that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Source,
@@ -255,7 +256,7 @@ impl Half {
         }
     }
 
-    /// Ready when the source has ended and the sink knows.
+    /// Ready when the source has ended and the sink was shut down.
     fn poll<S: AsyncRead + Unpin, T: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -316,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// Both far ends of a tunnel whose own buffers hold `bytes`.
+    /// Both far ends of a tunnel whose connections buffer `bytes`.
     fn tunnel(
         bytes: usize,
         idle: Duration,
@@ -347,7 +348,7 @@ mod tests {
         let mut got = Vec::new();
         upstream.read_to_end(&mut got).await.unwrap();
         assert!(got == large);
-        // The client has ended and still listens.
+        // The client has ended and still reads.
         upstream.write_all(b"answer").await.unwrap();
         drop(upstream);
         assert_eq!(asking.await.unwrap(), "answer");
@@ -360,7 +361,7 @@ mod tests {
         let (mut client, mut upstream, joined) = tunnel(64, idle);
         let began = std::time::Instant::now();
         let mut piece = [0; 1];
-        // For longer than `idle`, only one side speaks.
+        // For longer than `idle`, only one side sends.
         while began.elapsed() < 2 * idle {
             upstream.write_all(b"x").await.unwrap();
             client.read_exact(&mut piece).await.unwrap();
@@ -371,7 +372,7 @@ mod tests {
         assert!(end == End::Idle && moved.up == 0 && moved.down > 1, "{end:?} {moved:?}");
     }
 
-    /// Fails as a socket does whose far end has reset it.
+    /// Fails like a socket that was reset by its peer.
     struct Reset;
 
     impl AsyncRead for Reset {

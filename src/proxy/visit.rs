@@ -1,9 +1,9 @@
-//! One request's record: what is known of it so far, and what must happen when it is over, however
-//! it ends: settling, metrics, the log line.
+//! The state of one request, and what must happen when it ends, however it ends: settling, metrics,
+//! the access log.
 //!
-//! It travels with the request, then as the end-hook of the reply's body; dropped before that,
-//! because the client went away, it does the same. It keeps nothing of the house but the route's
-//! [`Tail`], so that a long stream does not keep an old configuration.
+//! It travels with the request, then as the end hook of the reply's body. If it is dropped before
+//! that because the client went away, it does the same. Of the snapshot it keeps only the route's
+//! [`RouteHandle`], so that a long stream does not keep an old configuration alive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,26 +31,26 @@ use crate::telemetry::Access;
 use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response};
 
-/// One request's record.
+/// The state of one request.
 #[derive(Debug)]
 pub(super) struct Visit {
     pub(super) started: Instant,
     pub(super) id: Id,
     pub(super) client: Client,
     pub(super) method: Method,
-    /// Its path for the access log, where there is one: in its normal form, or as it came where it
-    /// has none.
+    /// The path for the access log, if there is one: in its normal form, or as it came if it has
+    /// none.
     pub(super) path: SmallVec<[u8; 64]>,
     pub(super) tail: Arc<Tail>,
     pub(super) decided: Option<Decided>,
-    /// What was set aside to let it through: `Weir-Degraded`.
+    /// The check that was skipped to let it through: `Weir-Degraded`.
     pub(super) degraded: Option<&'static str>,
     pub(super) decision: Option<Arc<Decision>>,
     pub(super) outcome: Option<Outcome>,
     pub(super) grant: Option<Grant>,
-    /// What the policy wants set on the reply.
+    /// The fields that the policy sets on the reply.
     pub(super) response_fields: PolicyFields,
-    /// How it would end if it ended now.
+    /// How the request would end if it ended now.
     pub(super) ending: Ending,
     /// 0 until it is answered.
     pub(super) status: u16,
@@ -58,28 +58,28 @@ pub(super) struct Visit {
     pub(super) refused: bool,
     /// The client speaks gRPC.
     pub(super) grpc: bool,
-    /// The script's origin that asks, where the route wants to know.
+    /// The `Origin` of the request, if the route has CORS rules.
     pub(super) origin: Option<Box<[u8]>>,
-    /// What went wrong behind us, for the log.
+    /// The failure on the upstream's side, for the log.
     pub(super) failure: Option<&'static str>,
-    /// What the client's connection shall become, where the upstream agrees.
+    /// The protocol that the client asks to switch to, until the upstream agrees.
     pub(super) upgrade: Option<Box<Asked>>,
-    /// Bytes that came from the client through what it became.
+    /// Bytes from the client through the tunnel.
     pub(super) tunnelled_up: Option<u64>,
     /// Facts of the reply's head that the policy's `settle` reads.
     pub(super) reply_facts: Vec<(String, String)>,
-    /// Bytes of the request's body, once it has ended; only counted where `settle` reads it.
+    /// Bytes of the request's body once it has ended. Only counted if `settle` reads it.
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
-    /// Where the route bounds the whole request.
+    /// Set if the route limits the time for the whole request.
     pub(super) timeout: Option<Box<Timeout>>,
     over: bool,
 }
 
-/// The end of a request's time.
+/// The time limit on a whole request.
 #[derive(Debug)]
 pub(super) struct Timeout {
     pub(super) deadline: Instant,
-    /// The request's body has come to its end.
+    /// The request's body has ended.
     sent: Arc<AtomicBool>,
 }
 
@@ -94,7 +94,7 @@ impl Timeout {
 pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 impl Visit {
-    /// A request has arrived.
+    /// For a request that has arrived.
     pub(super) fn begin(local: &Local, request: &Request, peer: &Peer) -> Box<Self> {
         let client = Client::of(&request.fields, peer, &local.house().settings.trusted_proxies);
         let id = Id::of(&request.fields, client.trusted);
@@ -103,8 +103,7 @@ impl Visit {
         visit
     }
 
-    /// Something has arrived whose head can't be read: nothing is known of it but where it came
-    /// from.
+    /// For a request whose head can't be read. Only its peer is known.
     pub(super) fn unread(local: &Local, peer: &Peer) -> Box<Self> {
         Self::new(
             local,
@@ -114,7 +113,7 @@ impl Visit {
         )
     }
 
-    /// Boxed once, since it becomes the end-hook of the reply's body.
+    /// Boxed once, since it becomes the end hook of the reply's body.
     fn new(local: &Local, client: Client, id: Id, method: Method) -> Box<Self> {
         Box::new(Self {
             started: clock::monotonic(),
@@ -144,16 +143,16 @@ impl Visit {
         })
     }
 
-    /// What it asks for, for the access log.
+    /// Records the path for the access log.
     pub(super) fn note_path(&mut self, path: &str) {
-        // Each route's tail says the same of the access log.
+        // All routes have the same access log setting.
         if self.tail.access != Access::Off {
             self.path.clear();
             self.path.extend_from_slice(access::cut(path).as_bytes());
         }
     }
 
-    /// Its route is found.
+    /// Records the route, and returns it.
     pub(super) fn enter<'h>(
         &mut self,
         local: &Local,
@@ -167,22 +166,22 @@ impl Visit {
         Ok(route)
     }
 
-    /// The process holds as many bytes as it may.
+    /// The process already buffers as many bytes as it may.
     #[cold]
     pub(super) fn crowded_out(&mut self) -> Refusal {
         self.failure = Some("buffered-bytes");
         Refusal::TooMuchBuffered
     }
 
-    /// Whose script asks.
+    /// Records the request's origin, if the route has CORS rules.
     pub(super) fn note_origin(&mut self, fields: &Fields) {
         if self.cors().is_some() {
             self.origin = fields.get(Known::Origin).map(Box::from);
         }
     }
 
-    /// Whether it is a preflight that its route lets through uncounted: one without a body, as
-    /// browsers send it, from an origin of the route's.
+    /// Whether it is a preflight that the route exempts from policy and limits: without a body, as
+    /// browsers send it, and from one of the route's origins.
     pub(super) fn bypasses(&self, request: &Request, body: &Body) -> bool {
         let known = self
             .cors()
@@ -191,7 +190,7 @@ impl Visit {
         known && !body.is_streaming() && cors::preflight(&request.method, &request.fields).is_some()
     }
 
-    /// Lets the origin's script read an answer of Weir's own.
+    /// Lets scripts of the origin read a response of Weir's own.
     pub(super) fn open(&self, fields: &mut Fields) {
         if let Some(cors) = self.cors() {
             cors.allow(fields, self.origin.as_deref());
@@ -202,14 +201,14 @@ impl Visit {
         self.tail.extras.as_ref()?.cors.as_ref()
     }
 
-    /// Its policy, or its limits, have spoken.
+    /// Records what the policy and its limits decided.
     pub(super) fn decided(&mut self, decided: Decided) {
         self.tail.tally.decided(decided);
         self.decided = Some(decided);
     }
 
-    /// It is about to be sent: from here on the upstream may have got it. The body's size is
-    /// counted where the policy's `settle` reads it.
+    /// Called before the request is sent: from here on the upstream may have received it. The
+    /// body's size is counted if the policy's `settle` reads it.
     pub(super) fn sending(&mut self, body: Body) -> Body {
         self.ending = Ending::ClientGone;
         if !settle::wants(self, "request.bytes") {
@@ -220,7 +219,8 @@ impl Visit {
         body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
     }
 
-    /// The whole request has `timeout`, where it is bounded: then the end of its body is noted.
+    /// Limits the whole request to `timeout`, if there is one. The end of its body is then
+    /// recorded.
     pub(super) fn bound(&mut self, body: Body, timeout: Option<Duration>) -> Body {
         let Some(timeout) = timeout else { return body };
         let streams = body.is_streaming();
@@ -234,7 +234,7 @@ impl Visit {
         }
     }
 
-    /// There is no reply. A request whose own body failed is the client's doing, and refunds
+    /// There is no reply. A request whose own body failed is the client's fault and refunds
     /// nothing.
     pub(super) fn not_replied(&mut self, error: &UpstreamError) -> Refusal {
         self.failure = Some(error.cause.label());
@@ -244,8 +244,8 @@ impl Visit {
         Refusal::from(error)
     }
 
-    /// Whether a reply's status means something here: nobody knows what 600 and above do (RFC 9110,
-    /// 15), and a 101 agrees to what was asked for.
+    /// Whether a reply's status is valid here. 600 and above have no meaning (RFC 9110, 15), and a
+    /// 101 must agree to the protocol that was asked for.
     pub(super) fn understands(&self, reply: &Response) -> bool {
         match reply.status {
             StatusCode::SWITCHING_PROTOCOLS => {
@@ -255,7 +255,7 @@ impl Visit {
         }
     }
 
-    /// The reply goes out, its body as it comes; what is left to do is done at that body's end.
+    /// Sends the reply, its body streaming. The request is finished at that body's end.
     pub(super) fn stream(mut self: Box<Self>, mut reply: Response) -> Response {
         hop::strip(&mut reply.fields);
         settle::note_reply(&mut self, &reply.fields);
@@ -271,11 +271,11 @@ impl Visit {
         Response { body, ..reply }
     }
 
-    /// The upstream agrees to another protocol: what is left to do is done at the end of that.
+    /// The upstream agrees to another protocol. The request is finished when the tunnel ends.
     #[cold]
     fn switch(mut self: Box<Self>, mut reply: Response) -> Response {
-        // There is none (RFC 9110, 8.6), and nobody may take the first bytes of what follows for
-        // one.
+        // A 101 has no content (RFC 9110, 8.6). Nothing must take the first bytes of the tunnel for
+        // it.
         reply.fields.remove(Known::ContentLength);
         reply.body = Body::empty();
         if let (Some(asked), Some(wire::Upgrade::Stream(upstream))) =
@@ -287,7 +287,7 @@ impl Visit {
         reply
     }
 
-    /// What the connection became has ended.
+    /// The tunnel has ended.
     pub(super) fn tunnel_ended(mut self: Box<Self>, end: tunnel::End, moved: tunnel::Moved) {
         let (ending, failure) = match end {
             tunnel::End::Closed => (Ending::Completed, None),
@@ -300,7 +300,8 @@ impl Visit {
         self.finish(ending, moved.down);
     }
 
-    /// Weir answers instead: everything is known, so what is left to do is done at once.
+    /// Answers with a response of Weir's own. Everything is known, so the request is finished at
+    /// once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
         self.refused = true;
         let (status, mut reply) = refusal.answer(&self);
@@ -311,7 +312,7 @@ impl Visit {
         reply
     }
 
-    /// The limits that were asked and what they said.
+    /// The limits that were checked, and their outcome.
     pub(super) fn limits(&self) -> Option<(&[Limit], &Outcome)> {
         match &self.decision.as_ref()?.verdict {
             Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
@@ -319,7 +320,7 @@ impl Visit {
         }
     }
 
-    /// How long it waited for its turn in a leaky bucket, before anything was sent.
+    /// How long the request waited in a leaky bucket before it was sent.
     pub(super) fn delayed(&self) -> Duration {
         self.outcome
             .as_ref()
@@ -327,7 +328,8 @@ impl Visit {
             .map_or(Duration::ZERO, |outcome| Duration::from_micros(outcome.delay_us()))
     }
 
-    /// Why it ended before its reply did: its client left, or the grace of a shutdown is over.
+    /// Why it ended before its reply did: the client left, or the grace period of a shutdown is
+    /// over.
     fn gone(&self) -> &'static str {
         if self.tail.is_cut() { "shutdown" } else { "client-gone" }
     }
@@ -343,7 +345,7 @@ impl Visit {
         }
         let took = clock::monotonic().saturating_duration_since(self.started);
         settle::settle(self, ending, bytes, took);
-        // A tunnel's hours say nothing of how long requests take.
+        // The hours of a tunnel say nothing about how long requests take.
         if self.tunnelled_up.is_none() {
             self.tail.tally.metrics().request_seconds().observe(took);
         }
@@ -379,8 +381,8 @@ impl OnEnd for Visit {
 }
 
 impl Drop for Visit {
-    /// Only a request whose handler was dropped is not over yet: `listen` does so when the client
-    /// goes away before the reply.
+    /// Only a request whose handler was dropped is not finished yet. `listen` drops it when the
+    /// client goes away before the reply.
     fn drop(&mut self) {
         if self.over {
             return;
