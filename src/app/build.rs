@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes, Route, RouteTarget};
+use crate::config::{self, Config, Mistakes, Route};
 use crate::engine::{self, Engine, Scripts};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
-use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
+use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot};
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
@@ -68,7 +68,7 @@ impl Builder {
         &self,
         config: Config,
         before: Option<&Built>,
-    ) -> Result<(Built, House), Mistakes> {
+    ) -> Result<(Built, Snapshot), Mistakes> {
         let source = Arc::clone(&config.source);
         self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
     }
@@ -78,7 +78,7 @@ impl Builder {
         config: Config,
         before: Option<&Built>,
         routes_stand: bool,
-    ) -> Result<(Built, House), Vec<Mistake>> {
+    ) -> Result<(Built, Snapshot), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
@@ -114,11 +114,11 @@ impl Builder {
             .filter(|_| routes_stand)
             .map(|route| settings_of(route, &policies, &upstreams))
             .collect();
-        let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
+        let house = Snapshot::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
         let house = house.map_err(|found| mistakes.extend(found)).ok();
         let Some(house) = house.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
         let mut warnings = config.warnings;
-        warnings.extend(house.unanswerable().map(|(route, fact)| {
+        warnings.extend(house.missing_facts().map(|(route, fact)| {
             let (setting, name) = (
                 format!("routes[{route}].policy"),
                 config.routes.get(route).map_or("", |route| route.name.as_str()),
@@ -346,12 +346,12 @@ fn settings_of(
     policies: &Named<policy::Settings, Policy>,
     upstreams: &Named<upstream::Settings, Upstream>,
 ) -> RouteSettings {
-    let unbuilt = || Target::Respond(Respond { status: 503, ..Respond::default() });
-    let target = match &route.target {
-        RouteTarget::Respond(own) => Target::Respond(own.clone()),
-        RouteTarget::Upstream(name) => upstreams
+    let unbuilt = || RouteAction::Respond(Respond { status: 503, ..Respond::default() });
+    let action = match &route.action {
+        config::RouteAction::Respond(own) => RouteAction::Respond(own.clone()),
+        config::RouteAction::Upstream(name) => upstreams
             .get(name)
-            .map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
+            .map_or_else(unbuilt, |(_, upstream)| RouteAction::Upstream(Arc::clone(upstream))),
     };
     let policy =
         route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
@@ -370,7 +370,7 @@ fn settings_of(
         host: route.host.clone(),
         path: route.path.clone(),
         methods: route.methods.clone(),
-        target,
+        action,
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,

@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::context::RequestContext;
 use super::json;
-use super::visit::Visit;
 use crate::plan::Enforcement;
 use crate::telemetry::{self, Access};
 
@@ -22,25 +22,25 @@ const LABELS_MAX: usize = 16;
 const LINE_BYTES: usize = 512;
 
 /// Writes the request's line, if such requests are logged.
-pub(super) fn log(visit: &Visit, bytes: u64, took: Duration) {
-    let wanted = match visit.tail.access {
+pub(super) fn log(context: &RequestContext, bytes: u64, took: Duration) {
+    let wanted = match context.route.access {
         Access::All => true,
-        Access::Refused => visit.refused,
+        Access::Refused => context.refused,
         Access::Off => false,
     };
     if wanted {
         telemetry::access_line(line(
-            visit,
+            context,
             bytes,
             took,
-            visit.tail.clock.wall_us(),
-            visit.tail.access_json,
+            context.route.clock.wall_us(),
+            context.route.access_json,
         ));
     }
 }
 
 pub(super) fn line(
-    visit: &Visit,
+    context: &RequestContext,
     bytes: u64,
     took: Duration,
     wall_us: i64,
@@ -48,28 +48,28 @@ pub(super) fn line(
 ) -> Vec<u8> {
     let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json };
     line.open(wall_us);
-    line.text("request_id", visit.id.as_str());
-    line.text("client", visit.client.text.as_str());
-    line.text("method", cut_method(visit.method.as_str()));
-    line.text("path", std::str::from_utf8(&visit.path).unwrap_or_default());
-    line.text("route", &visit.tail.route);
-    line.number("status", u64::from(visit.status));
+    line.text("request_id", context.id.as_str());
+    line.text("client", context.client.text.as_str());
+    line.text("method", cut_method(context.method.as_str()));
+    line.text("path", std::str::from_utf8(&context.path).unwrap_or_default());
+    line.text("route", &context.route.name);
+    line.number("status", u64::from(context.status));
     line.number("bytes", bytes);
-    if let Some(up) = visit.tunnelled_up {
+    if let Some(up) = context.tunnelled_up {
         line.number("bytes_up", up);
     }
     line.milliseconds("duration_ms", took);
-    let delayed = visit.delayed();
+    let delayed = context.delayed();
     if delayed > Duration::ZERO {
         line.milliseconds("delayed_ms", delayed);
     }
-    if let Some(decided) = visit.decided {
+    if let Some(decided) = context.decided {
         line.text("decision", decided.label());
     }
-    if let Some(policy) = visit.tail.policy() {
+    if let Some(policy) = context.route.policy_name() {
         line.text("policy", policy);
     }
-    if let Some((limits, outcome)) = visit.limits() {
+    if let Some((limits, outcome)) = context.limits() {
         line.list("refused_by", outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
         let shadows = limits
             .iter()
@@ -80,10 +80,11 @@ pub(super) fn line(
             shadows.filter(|(_, outcome)| !outcome.degraded).map(|(limit, _)| limit.name.as_str()),
         );
     }
-    if let Some(failure) = visit.failure {
+    if let Some(failure) = context.failure {
         line.text("failure", failure);
     }
-    if let Some(decision) = visit.decision.as_ref().filter(|decision| !decision.labels.is_empty()) {
+    if let Some(decision) = context.decision.as_ref().filter(|decision| !decision.labels.is_empty())
+    {
         line.labels(&decision.labels);
     }
     line.close()
@@ -166,8 +167,8 @@ impl Line {
 
     fn labels(&mut self, labels: &[(String, String)]) {
         self.key("labels");
-        for (place, (name, value)) in labels.iter().take(LABELS_MAX).enumerate() {
-            self.out.push(if place == 0 { b'{' } else { b',' });
+        for (index, (name, value)) in labels.iter().take(LABELS_MAX).enumerate() {
+            self.out.push(if index == 0 { b'{' } else { b',' });
             json::string(&mut self.out, name);
             self.out.push(b':');
             json::string(&mut self.out, value);
@@ -236,8 +237,8 @@ fn digits<const N: usize>(mut value: u64) -> [u8; N] {
 }
 
 fn put(stamp: &mut Stamp, at: usize, digits: &[u8]) {
-    if let Some(place) = stamp.get_mut(at..at + digits.len()) {
-        place.copy_from_slice(digits);
+    if let Some(index) = stamp.get_mut(at..at + digits.len()) {
+        index.copy_from_slice(digits);
     }
 }
 

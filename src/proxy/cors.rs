@@ -31,7 +31,7 @@ enum Origins {
 enum Origin {
     Exact(String),
     /// `https://` and `.example.com`, with something in between.
-    Under(String, String),
+    Subdomain(String, String),
 }
 
 impl Cors {
@@ -65,13 +65,13 @@ impl Cors {
                 "the origins by name: browsers take no \"*\" with credentials",
             ));
         }
-        let origins = written.origins.iter().enumerate().filter(|(_, origin)| *origin != "*").filter_map(|(place, written)| {
+        let origins = written.origins.iter().enumerate().filter(|(_, origin)| *origin != "*").filter_map(|(index, written)| {
             let expected =
                 "an origin as browsers send it: \"https://app.example.com\", \"http://localhost:3000\" or \"https://*.example.com\"";
             let origin = Origin::read(written);
             if origin.is_none() {
                 mistakes.push(Mistake::new(
-                    format!("{at}.origins[{place}]"),
+                    format!("{at}.origins[{index}]"),
                     format!("{:?}", written.chars().take(80).collect::<String>()),
                     expected,
                 ));
@@ -96,7 +96,7 @@ impl Cors {
                 // Also without an origin or for another one: a cache must not give this response to
                 // the next origin.
                 fields.append(Known::Vary, "origin");
-                let Some(origin) = origin.filter(|origin| self.knows(origin)) else { return };
+                let Some(origin) = origin.filter(|origin| self.allows(origin)) else { return };
                 origin
             }
         };
@@ -118,10 +118,10 @@ impl Cors {
 
     /// Whether preflights of `origin` bypass policy and limits.
     pub(super) fn bypasses(&self, origin: &[u8]) -> bool {
-        self.preflight == Preflight::Bypass && self.knows(origin)
+        self.preflight == Preflight::Bypass && self.allows(origin)
     }
 
-    fn knows(&self, origin: &[u8]) -> bool {
+    fn allows(&self, origin: &[u8]) -> bool {
         match &self.origins {
             Origins::Any => true,
             Origins::Of(known) => std::str::from_utf8(origin)
@@ -170,7 +170,7 @@ impl Origin {
             let fits = is_scheme
                 && plain(suffix)
                 && suffix.strip_prefix('.').is_some_and(|name| !name.is_empty());
-            return fits.then(|| Self::Under(format!("{scheme}://"), suffix.to_owned()));
+            return fits.then(|| Self::Subdomain(format!("{scheme}://"), suffix.to_owned()));
         }
         // Browsers omit the scheme's default port.
         let default_port = (scheme == "https" && rest.ends_with(":443"))
@@ -182,7 +182,7 @@ impl Origin {
     fn is(&self, text: &str) -> bool {
         match self {
             Self::Exact(known) => known == text,
-            Self::Under(scheme, suffix) => {
+            Self::Subdomain(scheme, suffix) => {
                 let name = text
                     .strip_prefix(scheme.as_str())
                     .and_then(|rest| rest.strip_suffix(suffix.as_str()));

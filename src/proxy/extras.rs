@@ -110,7 +110,7 @@ impl ReplyExtras {
     }
 
     /// For requests that match no route.
-    pub(super) fn nowhere(all: &Arc<[Page]>) -> Option<Self> {
+    pub(super) fn no_route(all: &Arc<[Page]>) -> Option<Self> {
         (!all.is_empty()).then(|| Self {
             headers: None,
             cors: None,
@@ -140,7 +140,7 @@ pub(super) fn pages(written: &[RefusalPage], at: &str, mistakes: &mut Vec<Mistak
     written
         .iter()
         .enumerate()
-        .filter_map(|(place, page)| Page::build(page, &format!("{at}[{place}]"), mistakes))
+        .filter_map(|(index, page)| Page::build(page, &format!("{at}[{index}]"), mistakes))
         .collect()
 }
 

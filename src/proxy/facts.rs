@@ -26,14 +26,14 @@ use crate::wire::{Known, Request};
 
 /// A fact that a policy reads, ready to be looked up.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct FactQuery {
     /// The name under which it is shown.
     name: String,
-    ask: Ask,
+    source: FactSource,
 }
 
 #[derive(Debug)]
-enum Ask {
+enum FactSource {
     Method,
     Scheme,
     Authority,
@@ -54,7 +54,7 @@ enum Ask {
 
 /// What facts are read from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct RequestView<'a> {
     pub(super) request: &'a Request,
     pub(super) target: Target<'a>,
     pub(super) client: &'a Client,
@@ -65,93 +65,95 @@ pub(super) struct Seen<'a> {
 
 /// Names and values, in the manifest's order.
 #[derive(Debug)]
-pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
+pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>);
 
 /// The number of facts that most policies read.
-const FEW: usize = 4;
+const FACTS_INLINE: usize = 4;
 
-impl Question {
+impl FactQuery {
     /// `None` if this route can never have the fact: its path has no such parameter, or the field's
     /// name has an underscore and such fields are dropped.
     pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
-        let ask = match &fact.kind {
-            FactKind::Method => Ask::Method,
-            FactKind::Scheme => Ask::Scheme,
-            FactKind::Authority => Ask::Authority,
-            FactKind::Path => Ask::Path,
-            FactKind::Query => Ask::Query,
-            FactKind::ClientIp => Ask::ClientIp,
-            FactKind::Route => Ask::Route,
+        let source = match &fact.kind {
+            FactKind::Method => FactSource::Method,
+            FactKind::Scheme => FactSource::Scheme,
+            FactKind::Authority => FactSource::Authority,
+            FactKind::Path => FactSource::Path,
+            FactKind::Query => FactSource::Query,
+            FactKind::ClientIp => FactSource::ClientIp,
+            FactKind::Route => FactSource::Route,
             FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => {
                 return None;
             }
-            FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
-            FactKind::Cookie(name) => Ask::Cookie(name.clone()),
-            FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
-            FactKind::PathParameter(name) => {
-                Ask::PathParameter(parameters.iter().position(|known| *known == name)?)
+            FactKind::Header(name) => {
+                FactSource::Header(HeaderName::from_bytes(name.as_bytes()).ok()?)
             }
-            FactKind::RequestLength => Ask::RequestLength,
-            FactKind::HttpVersion => Ask::HttpVersion,
-            FactKind::TlsSni => Ask::TlsSni,
-            FactKind::TlsClientSubject => Ask::TlsClientSubject,
+            FactKind::Cookie(name) => FactSource::Cookie(name.clone()),
+            FactKind::QueryParameter(name) => FactSource::QueryParameter(name.clone()),
+            FactKind::PathParameter(name) => {
+                FactSource::PathParameter(parameters.iter().position(|known| *known == name)?)
+            }
+            FactKind::RequestLength => FactSource::RequestLength,
+            FactKind::HttpVersion => FactSource::HttpVersion,
+            FactKind::TlsSni => FactSource::TlsSni,
+            FactKind::TlsClientSubject => FactSource::TlsClientSubject,
         };
-        Some(Self { name: fact.text.clone(), ask })
+        Some(Self { name: fact.text.clone(), source })
     }
 }
 
 impl<'a> Facts<'a> {
     /// Looks up the facts.
-    pub(super) fn gather(questions: &'a [Question], seen: Seen<'a>) -> Self {
+    pub(super) fn gather(queries: &'a [FactQuery], view: RequestView<'a>) -> Self {
         let mut facts = Self(SmallVec::new());
-        for question in questions {
-            facts.answer(question, seen);
+        for query in queries {
+            facts.look_up(query, view);
         }
         facts
     }
 
     /// The facts as [`Policy`](crate::policy::Policy) takes them.
-    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FEW]> {
+    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
         let mut pairs = SmallVec::new();
         self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
         pairs
     }
 
-    fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
-        let one = match &question.ask {
-            Ask::Method => Some(Cow::Borrowed(seen.request.method.as_str())),
-            Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
-            Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str()))
+    fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
+        let one = match &query.source {
+            FactSource::Method => Some(Cow::Borrowed(view.request.method.as_str())),
+            FactSource::Scheme => Some(Cow::Borrowed(view.client.scheme())),
+            FactSource::Authority => Some(Cow::Borrowed(view.target.authority.as_str()))
                 .filter(|authority| !authority.is_empty()),
-            Ask::Path => Some(path::shown(seen.target.path, seen.target.paths)),
-            Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
-            Ask::ClientIp if !seen.client.trusted => Some(Cow::Borrowed(&*seen.peer.ip)),
-            Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
-            Ask::Route => Some(Cow::Borrowed(seen.route)),
-            Ask::Header(name) => {
-                return self.extend(question, seen.request.fields.get_all(name).map(latin1));
+            FactSource::Path => Some(path::shown(view.target.path, view.target.paths)),
+            FactSource::Query => view.target.query.map(|query| latin1(query.as_bytes())),
+            FactSource::ClientIp if !view.client.trusted => Some(Cow::Borrowed(&*view.peer.ip)),
+            FactSource::ClientIp => Some(Cow::Borrowed(view.client.text.as_str())),
+            FactSource::Route => Some(Cow::Borrowed(view.route)),
+            FactSource::Header(name) => {
+                return self.extend(query, view.request.fields.get_all(name).map(latin1));
             }
-            Ask::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
-            Ask::QueryParameter(name) => {
-                return self.extend(question, query_parameters(seen.target, name));
+            FactSource::Cookie(name) => return self.extend(query, cookies(view.request, name)),
+            FactSource::QueryParameter(name) => {
+                return self.extend(query, query_parameters(view.target, name));
             }
-            Ask::PathParameter(place) => {
-                seen.parameters.get(*place).map(|value| path_parameter(value, seen.target.paths))
+            FactSource::PathParameter(index) => {
+                view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
             }
-            Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
-            Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
+            FactSource::RequestLength => view.request.fields.get(Known::ContentLength).map(latin1),
+            FactSource::HttpVersion => Some(Cow::Borrowed(version(view.request.version))),
             // Proved by TLS on this connection. A header field that says so would be anyone's
             // claim.
-            Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
-            Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
+            FactSource::TlsSni => view.peer.sni.as_deref().map(Cow::Borrowed),
+            FactSource::TlsClientSubject => view.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
         if let Some(value) = one {
-            self.0.push((question.name.as_str(), value));
+            self.0.push((query.name.as_str(), value));
         }
     }
 
-    fn extend(&mut self, question: &'a Question, values: impl IntoIterator<Item = Cow<'a, str>>) {
-        self.0.extend(values.into_iter().map(|value| (question.name.as_str(), value)));
+    fn extend(&mut self, query: &'a FactQuery, values: impl IntoIterator<Item = Cow<'a, str>>) {
+        self.0.extend(values.into_iter().map(|value| (query.name.as_str(), value)));
     }
 }
 
@@ -246,18 +248,18 @@ mod tests {
         let authority =
             super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let target = Target::of(&request, &authority, Paths::default());
-        let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
-        let questions: Vec<Question> = asked
+        let names: Vec<String> = (0..parameters.len()).map(|index| format!("p{index}")).collect();
+        let queries: Vec<FactQuery> = asked
             .iter()
             .filter_map(|(text, kind)| {
-                Question::new(
+                FactQuery::new(
                     &FactName { text: (*text).to_owned(), kind: kind.clone() },
                     &names.iter().collect::<Vec<_>>(),
                     false,
                 )
             })
             .collect();
-        let seen = Seen {
+        let view = RequestView {
             request: &request,
             target,
             client: &client,
@@ -265,7 +267,7 @@ mod tests {
             route: "api",
             parameters,
         };
-        let facts = Facts::gather(&questions, seen);
+        let facts = Facts::gather(&queries, view);
         facts
             .pairs()
             .iter()

@@ -27,14 +27,14 @@ pub(super) fn add(
     style: FieldStyle,
     limits: &[Limit],
     outcome: &Outcome,
-    shown: Option<&[u8]>,
+    policy_value: Option<&[u8]>,
 ) {
     match style {
         FieldStyle::Off => {}
-        FieldStyle::Draft => draft(fields, limits, outcome, shown),
+        FieldStyle::Draft => draft(fields, limits, outcome, policy_value),
         FieldStyle::Legacy => legacy(fields, limits, outcome),
         FieldStyle::Both => {
-            draft(fields, limits, outcome, shown);
+            draft(fields, limits, outcome, policy_value);
             legacy(fields, limits, outcome);
         }
     }
@@ -47,9 +47,9 @@ pub(super) fn is_draft(style: FieldStyle) -> bool {
 
 /// The value of `RateLimit-Policy` for limits that were all measured. `None` if it depends on the
 /// outcome.
-pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
+pub(super) fn policy_value(limits: &[Limit]) -> Option<Box<[u8]>> {
     let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
-    if told(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
+    if reported(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
         return None;
     }
     let mut text = Vec::new();
@@ -68,7 +68,7 @@ fn seconds(us: u64) -> u64 {
 }
 
 /// The limits that are reported.
-fn told<'a>(
+fn reported<'a>(
     limits: &'a [Limit],
     outcome: &'a Outcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
@@ -78,18 +78,18 @@ fn told<'a>(
         .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
 }
 
-fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
-    if told(limits, outcome).next().is_none() {
+fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, policy_value: Option<&[u8]>) {
+    if reported(limits, outcome).next().is_none() {
         return;
     }
-    fields.append_with(Known::RateLimitPolicy, |text| match shown {
-        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.degraded) => {
-            text.extend_from_slice(shown)
+    fields.append_with(Known::RateLimitPolicy, |text| match policy_value {
+        Some(policy_value) if !outcome.limits.iter().any(|outcome| outcome.degraded) => {
+            text.extend_from_slice(policy_value)
         }
         _ => policy(text, limits, outcome),
     });
     fields.append_with(Known::RateLimit, |text| {
-        for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+        for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
             member(text, place, &limit.name);
             parameter(text, ";r=", outcome.remaining);
             if let Some(window_s) = effective_window_s(limit, outcome) {
@@ -100,7 +100,7 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option
 }
 
 fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
-    for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+    for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
         let (quota, window_s) = quota(limit, outcome);
         member(text, place, &limit.name);
         parameter(text, ";q=", quota);
@@ -180,7 +180,7 @@ fn unit(limit: &Limit) -> Option<&str> {
 /// Reports one limit: the refusing one with the longest wait, or else the one with the smallest
 /// share left.
 fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
-    let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
+    let tightest = reported(limits, outcome).min_by_key(|(limit, outcome)| {
         let (quota, _) = quota(limit, outcome);
         let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
         (outcome.fits, share, std::cmp::Reverse(effective_window_s(limit, outcome)))
@@ -262,7 +262,7 @@ mod tests {
         add(&mut fields, style, limits, &outcome, None);
         // The value derived beforehand is the same.
         let mut again = Fields::new();
-        add(&mut again, style, limits, &outcome, shown(limits).as_deref());
+        add(&mut again, style, limits, &outcome, policy_value(limits).as_deref());
         assert_eq!(again.to_map(), fields.to_map());
         fields.to_map()
     }
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn with_nothing_left_it_is_told_when_a_unit_is_back() {
-        let told = |limit: Limit, outcome| {
+        let reported = |limit: Limit, outcome| {
             read(&fields(FieldStyle::Draft, &[limit], &[outcome]), "ratelimit").remove(0)
         };
         let left = |r: &str, t: &str| member("a", &[("r", r), ("t", t)]);
@@ -343,30 +343,30 @@ mod tests {
                 Algorithm::TokenBucket { burst, rate: Rate { amount: 10, per_ms: 60_000 } },
             )
         };
-        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
+        assert_eq!(reported(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
         assert_eq!(
-            told(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)),
+            reported(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)),
             left("0", "1"),
             "nearly there"
         );
-        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(1, 54_000_000)), left("1", "54"));
+        assert_eq!(reported(gcra("a", 10, 10, 60_000), fits(1, 54_000_000)), left("1", "54"));
         assert_eq!(
-            told(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)),
+            reported(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)),
             left("0", "6"),
             "as the refusal says"
         );
-        assert_eq!(told(token(20), fits(0, 120_000_000)), left("0", "6"));
+        assert_eq!(reported(token(20), fits(0, 120_000_000)), left("0", "6"));
         let leaky = Algorithm::LeakyBucket {
             burst: 1,
             rate: Rate { amount: 10, per_ms: 60_000 },
             max_delay_ms: 60_000,
         };
         assert_eq!(
-            told(Limit::new("a", "k", leaky), fits(0, 18_000_000)),
+            reported(Limit::new("a", "k", leaky), fits(0, 18_000_000)),
             left("0", "18"),
             "those that wait are before it"
         );
-        assert_eq!(told(window("a", 10, 60_000), fits(0, 41_000_000)), left("0", "41"));
+        assert_eq!(reported(window("a", 10, 60_000), fits(0, 41_000_000)), left("0", "41"));
         let headers =
             fields(FieldStyle::Legacy, &[gcra("a", 10, 10, 60_000)], &[fits(0, 60_000_000)]);
         assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "6");
@@ -374,31 +374,31 @@ mod tests {
 
     #[test]
     fn what_has_no_window_names_none() {
-        let told = |algorithm| {
+        let reported = |algorithm| {
             let headers =
                 fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
             (read(&headers, "ratelimit-policy").remove(0), read(&headers, "ratelimit").remove(0))
         };
         let quota = |calendar| Algorithm::Quota { amount: 9, calendar, conditional: true };
         assert_eq!(
-            told(Algorithm::Concurrency { amount: 9 }),
+            reported(Algorithm::Concurrency { amount: 9 }),
             (member("a", &[("q", "9"), ("qu", "concurrent-requests")]), member("a", &[("r", "3")]))
         );
         assert_eq!(
-            told(quota(Calendar::Forever)),
+            reported(quota(Calendar::Forever)),
             (member("a", &[("q", "9")]), member("a", &[("r", "3")]))
         );
         let month = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 };
         assert_eq!(
-            told(quota(month)),
+            reported(quota(month)),
             (member("a", &[("q", "9")]), member("a", &[("r", "3"), ("t", "0")]))
         );
-        let week = told(quota(Calendar::Week(TimeZone::utc()))).0;
+        let week = reported(quota(Calendar::Week(TimeZone::utc()))).0;
         assert_eq!(week, member("a", &[("q", "9"), ("w", "604800")]));
         let script =
             Algorithm::Script { name: "mine".into(), arguments: [1].into_iter().collect() };
         assert_eq!(
-            told(script),
+            reported(script),
             (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")]))
         );
     }

@@ -31,16 +31,16 @@ pub(super) fn prepare(
 ) {
     let fields = &mut request.fields;
     if !client.trusted {
-        return begin(fields, authority, client, peer, id);
+        return replace_forwarding(fields, authority, client, peer, id);
     }
-    let so_far = self::so_far(fields, Known::ForwardedFor);
+    let list = take_list(fields, Known::ForwardedFor);
     fields.append_with(Known::ForwardedFor, |out| {
-        out.extend_from_slice(&so_far);
+        out.extend_from_slice(&list);
         out.extend_from_slice(peer.ip.as_bytes());
     });
-    let so_far = self::so_far(fields, Known::Forwarded);
+    let list = take_list(fields, Known::Forwarded);
     fields.append_with(Known::Forwarded, |out| {
-        out.extend_from_slice(&so_far);
+        out.extend_from_slice(&list);
         push_forwarded(out, peer, authority.as_bytes());
     });
     if !fields.has(Known::ForwardedProto) {
@@ -54,7 +54,13 @@ pub(super) fn prepare(
 }
 
 /// Like [`prepare`] for an untrusted client, whose own forwarding fields are replaced.
-fn begin(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
+fn replace_forwarding(
+    fields: &mut Fields,
+    authority: &Authority,
+    client: &Client,
+    peer: &Peer,
+    id: &Id,
+) {
     const REPLACED: KnownSet = KnownSet::of(&[
         Known::ForwardedFor,
         Known::Forwarded,
@@ -72,7 +78,7 @@ fn begin(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Pee
 }
 
 /// Removes a list that is to be continued: all its lines as one, with a comma at the end.
-fn so_far(fields: &mut Fields, name: Known) -> SmallVec<[u8; 64]> {
+fn take_list(fields: &mut Fields, name: Known) -> SmallVec<[u8; 64]> {
     let mut list = SmallVec::new();
     for value in fields.get_all(name).map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
         list.extend_from_slice(value);
@@ -137,10 +143,10 @@ pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields,
 /// Sets a policy's fields. The first of a name replaces what was there, and further ones are added
 /// to it. Cookies and `Vary` are only ever added to.
 pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
-    for (place, (name, value)) in wanted.iter().enumerate() {
+    for (index, (name, value)) in wanted.iter().enumerate() {
         let grows = *name == SET_COOKIE
             || *name == VARY
-            || wanted.iter().take(place).any(|(earlier, _)| earlier == name);
+            || wanted.iter().take(index).any(|(earlier, _)| earlier == name);
         if grows {
             fields.append(name, value);
         } else {

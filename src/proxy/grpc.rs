@@ -16,7 +16,7 @@ use crate::wire::{Body, Fields, Known, Request, Response};
 const GRPC: &[u8] = b"application/grpc";
 
 /// Whether the client speaks gRPC, which is always POST over HTTP/2. gRPC-Web is not gRPC.
-pub(super) fn is_spoken(request: &Request) -> bool {
+pub(super) fn is_request(request: &Request) -> bool {
     request.version == Version::HTTP_2
         && request.method == Method::POST
         && request.fields.get(Known::ContentType).is_some_and(is_content_type)

@@ -46,7 +46,7 @@ const END_TO_END: KnownSet = KnownSet::of(&[
 ]);
 
 /// What only a proxy may say about its client. The same goes for all `X-Forwarded-*`.
-const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
+const CLIENT_FIELDS: KnownSet = KnownSet::of(&[
     Known::Forwarded,
     Known::RealIp,
     Known::ForwardedFor,
@@ -55,7 +55,8 @@ const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
 ]);
 
 /// Credentials and cookies: never accepted in a trailer.
-const IDENTITY: KnownSet = KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
+const CREDENTIALS: KnownSet =
+    KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
 
 /// A name or a protocol, copied out of fields that are being changed.
 pub(super) type Text = SmallVec<[u8; 24]>;
@@ -75,7 +76,7 @@ pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: boo
         .any(|token| token.eq_ignore_ascii_case(b"trailers"));
     let upgrade = strip(fields);
     if !(trusted && underscores) {
-        disbelieve(fields, trusted, underscores);
+        strip_untrusted(fields, trusted, underscores);
     }
     // A trailer is only forwarded if it is announced. One of these would bypass our checks and
     // reach an upstream that merges trailers into fields.
@@ -94,8 +95,8 @@ pub(super) fn join_cookies(fields: &mut Fields) {
         return;
     }
     let mut whole: SmallVec<[u8; 512]> = SmallVec::new();
-    for (place, crumb) in fields.get_all(Known::Cookie).enumerate() {
-        whole.extend_from_slice(if place == 0 { b"" } else { b"; " });
+    for (index, crumb) in fields.get_all(Known::Cookie).enumerate() {
+        whole.extend_from_slice(if index == 0 { b"" } else { b"; " });
         whole.extend_from_slice(crumb);
     }
     fields.set(Known::Cookie, whole);
@@ -103,18 +104,18 @@ pub(super) fn join_cookies(fields: &mut Fields) {
 
 /// Removes what only a proxy may say about its client, unless the client is trusted, and names with
 /// an underscore, unless they are allowed.
-fn disbelieve(fields: &mut Fields, trusted: bool, underscores: bool) {
+fn strip_untrusted(fields: &mut Fields, trusted: bool, underscores: bool) {
     // Names without a number of their own are all under `Other`.
     if fields.present().has(Known::Other) {
         fields.retain(|known, name, _| match known {
             Known::Other if is_ambiguous(name) => {
-                underscores && (trusted || !is_of_the_client_when_read_with_hyphens(name))
+                underscores && (trusted || !is_client_field_with_hyphens(name))
             }
             Known::Other => trusted || !is_forwarded(name),
-            known => trusted || !OF_THE_CLIENT.has(known),
+            known => trusted || !CLIENT_FIELDS.has(known),
         });
     } else if !trusted {
-        fields.remove_all(OF_THE_CLIENT);
+        fields.remove_all(CLIENT_FIELDS);
     }
 }
 
@@ -125,9 +126,9 @@ pub(super) fn is_ambiguous(name: &[u8]) -> bool {
 }
 
 #[cold]
-fn is_of_the_client_when_read_with_hyphens(name: &[u8]) -> bool {
+fn is_client_field_with_hyphens(name: &[u8]) -> bool {
     let hyphens: Text = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
-    OF_THE_CLIENT.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
+    CLIENT_FIELDS.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
 }
 
 /// Removes the hop-by-hop fields of a reply, or the remaining ones of a request, and returns the
@@ -140,7 +141,7 @@ pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     if fields
         .get_all(Known::Connection)
         .flat_map(tokens)
-        .any(|token| takes_away(fields, token).is_some())
+        .any(|token| removed_by_connection(fields, token).is_some())
     {
         strip_named(fields);
     }
@@ -150,7 +151,7 @@ pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
 
 /// The name in `token`, a member of `Connection`, if such a field is present and may be removed by
 /// it.
-fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
+fn removed_by_connection<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
     let known = Known::of(token);
     if !fields.present().has(known) || HOP_BY_HOP.has(known) || is_end_to_end(token) {
         return None;
@@ -164,7 +165,7 @@ fn strip_named(fields: &mut Fields) {
     let named = fields
         .get_all(Known::Connection)
         .flat_map(tokens)
-        .filter_map(|token| takes_away(fields, token));
+        .filter_map(|token| removed_by_connection(fields, token));
     let named: SmallVec<[Text; 4]> = named.map(|name| Text::from_slice(name.as_bytes())).collect();
     for name in named {
         fields.remove(std::str::from_utf8(&name).unwrap_or_default());
@@ -174,38 +175,38 @@ fn strip_named(fields: &mut Fields) {
 /// The protocol in `Upgrade`, if `Connection` confirms it. A choice of several is ignored, which is
 /// allowed (RFC 9110, 7.8).
 fn upgrade(fields: &Fields) -> Option<Text> {
-    let mut wishes = fields.get_all(Known::Upgrade);
-    let wish = wishes.next().filter(|wish| !wish.is_empty() && !wish.contains(&b','))?;
-    let meant = fields
+    let mut offers = fields.get_all(Known::Upgrade);
+    let offer = offers.next().filter(|offer| !offer.is_empty() && !offer.contains(&b','))?;
+    let confirmed = fields
         .get_all(Known::Connection)
         .flat_map(tokens)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
-    (meant && wishes.next().is_none()).then(|| Text::from_slice(wish))
+    (confirmed && offers.next().is_none()).then(|| Text::from_slice(offer))
 }
 
 /// Removes from trailers what may not follow the content: framing, routing and credentials. An
 /// upstream that merges trailers into fields would otherwise get them past all checks.
-pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
+pub(super) fn filter_trailers(trailers: &mut HeaderMap) {
     let late = |name: &&HeaderName| {
         let known = Known::of(name.as_str().as_bytes());
         is_reserved_field(name.as_str())
             || is_end_to_end(name.as_str().as_bytes())
-            || IDENTITY.has(known)
+            || CREDENTIALS.has(known)
     };
-    let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
-    for name in doomed {
+    let removed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
+    for name in removed {
         trailers.remove(name);
     }
 }
 
-/// Like [`sift_trailers`], for a request's: also removes names with an underscore.
-pub(super) fn sift_trailers_without_underscores(trailers: &mut HeaderMap) {
-    let doomed: SmallVec<[HeaderName; 4]> =
+/// Like [`filter_trailers`], for a request's: also removes names with an underscore.
+pub(super) fn filter_trailers_without_underscores(trailers: &mut HeaderMap) {
+    let removed: SmallVec<[HeaderName; 4]> =
         trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
-    for name in doomed {
+    for name in removed {
         trailers.remove(name);
     }
-    sift_trailers(trailers);
+    filter_trailers(trailers);
 }
 
 fn is_end_to_end(name: &[u8]) -> bool {
@@ -358,7 +359,7 @@ mod tests {
             "as good as `X-Forwarded-For` where it is read"
         );
         let mut trailers = headers(&[("x_sum", "1"), ("x-sum", "1"), ("cookie", "a")]);
-        sift_trailers_without_underscores(&mut trailers);
+        filter_trailers_without_underscores(&mut trailers);
         assert_eq!(trailers, headers(&[("x-sum", "1")]));
     }
 
@@ -395,7 +396,7 @@ mod tests {
             ("cookie", "a"),
             ("x-sum", "1"),
         ]);
-        sift_trailers(&mut found);
+        filter_trailers(&mut found);
         assert_eq!(found, headers(&[("grpc-status", "0"), ("x-sum", "1")]));
     }
 

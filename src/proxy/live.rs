@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-use super::house::{House, Tail};
+use super::snapshot::{RouteHandle, Snapshot};
 
 /// Each snapshot stored in any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static KEPT: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
+    static CACHED: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
 }
 
 /// The current snapshot. Swapped on reload; a request keeps the one it began with until its headers
 /// are sent.
 pub struct Live {
-    house: ArcSwap<House>,
+    snapshot: ArcSwap<Snapshot>,
     /// Changes with the snapshot. Only read on the hot path, so its cache line is shared without
     /// contention.
     stamp: AtomicU64,
@@ -37,18 +37,18 @@ pub struct Live {
 /// One worker's reference to a snapshot, counted by this worker's requests alone.
 pub(super) struct Local {
     stamp: u64,
-    house: Arc<House>,
+    snapshot: Arc<Snapshot>,
     /// The handle of each route, in order. Streams keep them when the snapshot is gone.
-    tails: Vec<Arc<Tail>>,
-    nowhere: Arc<Tail>,
+    handles: Vec<Arc<RouteHandle>>,
+    no_route: Arc<RouteHandle>,
 }
 
 impl Live {
     /// Starts with `snapshot`.
     #[must_use]
-    pub fn new(house: House) -> Arc<Self> {
-        let (house, stamp) = (ArcSwap::from_pointee(house), AtomicU64::new(next_stamp()));
-        Arc::new(Self { house, stamp, cut: Arc::default() })
+    pub fn new(snapshot: Snapshot) -> Arc<Self> {
+        let (snapshot, stamp) = (ArcSwap::from_pointee(snapshot), AtomicU64::new(next_stamp()));
+        Arc::new(Self { snapshot, stamp, cut: Arc::default() })
     }
 
     /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
@@ -58,8 +58,8 @@ impl Live {
     }
 
     /// From now on, new requests see `snapshot`.
-    pub fn swap(&self, house: House) {
-        self.house.store(Arc::new(house));
+    pub fn swap(&self, snapshot: Snapshot) {
+        self.snapshot.store(Arc::new(snapshot));
         // After the snapshot: a worker that sees the new stamp finds the new snapshot or a newer
         // one.
         self.stamp.store(next_stamp(), Ordering::Release);
@@ -68,41 +68,42 @@ impl Live {
     /// This worker's reference to the current snapshot.
     pub(super) fn load(&self) -> Arc<Local> {
         let stamp = self.stamp.load(Ordering::Acquire);
-        let kept = KEPT
-            .with_borrow(|kept| kept.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone));
-        kept.unwrap_or_else(|| self.renew(stamp))
+        let cached = CACHED.with_borrow(|cached| {
+            cached.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone)
+        });
+        cached.unwrap_or_else(|| self.renew(stamp))
     }
 
     #[cold]
     fn renew(&self, stamp: u64) -> Arc<Local> {
-        let local = Arc::new(Local::new(stamp, self.house.load_full(), &self.cut));
+        let local = Arc::new(Local::new(stamp, self.snapshot.load_full(), &self.cut));
         // The old one is dropped outside the borrow, since dropping a snapshot may run anything.
-        let old = KEPT.with_borrow_mut(|kept| kept.replace(Arc::clone(&local)));
+        let old = CACHED.with_borrow_mut(|cached| cached.replace(Arc::clone(&local)));
         drop(old);
         local
     }
 }
 
 impl Local {
-    pub(super) fn new(stamp: u64, house: Arc<House>, cut: &Arc<AtomicBool>) -> Self {
-        let tails = house.tails().map(|tail| tail.of_worker(cut)).collect();
-        let nowhere = house.nowhere().of_worker(cut);
-        Self { stamp, house, tails, nowhere }
+    pub(super) fn new(stamp: u64, snapshot: Arc<Snapshot>, cut: &Arc<AtomicBool>) -> Self {
+        let handles = snapshot.handles().map(|handle| handle.of_worker(cut)).collect();
+        let no_route = snapshot.no_route().of_worker(cut);
+        Self { stamp, snapshot, handles, no_route }
     }
 
     /// The snapshot.
-    pub(super) fn house(&self) -> &House {
-        &self.house
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// The handle of the route at `index`.
-    pub(super) fn tail(&self, index: usize) -> Option<&Arc<Tail>> {
-        self.tails.get(index)
+    pub(super) fn handle(&self, index: usize) -> Option<&Arc<RouteHandle>> {
+        self.handles.get(index)
     }
 
     /// The handle for requests that match no route.
-    pub(super) fn nowhere(&self) -> &Arc<Tail> {
-        &self.nowhere
+    pub(super) fn no_route(&self) -> &Arc<RouteHandle> {
+        &self.no_route
     }
 }
 

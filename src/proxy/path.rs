@@ -1,7 +1,7 @@
 //! The path's normal form, which is forwarded, and the looser form in which a segment is compared
 //! with a route's. Knows no route.
 //!
-//! The path that a proxy matches and the one that its upstream understands must be the same, or a
+//! The path that a proxy matches and the one that its upstream accepts_status must be the same, or a
 //! limit can be bypassed. So, once, at arrival:
 //!
 //! - escapes of unreserved characters are decoded, all others are kept, in upper case (RFC 3986,
@@ -68,23 +68,23 @@ fn is_normal(path: &[u8], paths: Paths) -> bool {
             || !path.contains(&b';'))
 }
 
-/// With slashes in place of `%2F` and `%5C`.
+/// With slashes in index of `%2F` and `%5C`.
 fn with_slashes(path: &str) -> Cow<'_, str> {
     let escapes = |text: &str| matches!(text.get(..3), Some("%2F" | "%2f" | "%5C" | "%5c"));
-    let places: SmallVec<[usize; 8]> = path
+    let indexes: SmallVec<[usize; 8]> = path
         .match_indices('%')
-        .map(|(place, _)| place)
-        .filter(|place| path.get(*place..).is_some_and(escapes))
+        .map(|(index, _)| index)
+        .filter(|index| path.get(*index..).is_some_and(escapes))
         .collect();
-    if places.is_empty() {
+    if indexes.is_empty() {
         return Cow::Borrowed(path);
     }
     let mut out = String::with_capacity(path.len());
     let mut done = 0;
-    for place in places {
-        out.push_str(path.get(done..place).unwrap_or_default());
+    for index in indexes {
+        out.push_str(path.get(done..index).unwrap_or_default());
         out.push('/');
-        done = place + 3;
+        done = index + 3;
     }
     out.push_str(path.get(done..).unwrap_or_default());
     Cow::Owned(out)
@@ -114,12 +114,12 @@ fn parameters_checked(
 
 /// The part of a segment before its first `;`, escaped or not.
 pub(super) fn without_parameters(segment: &str) -> &str {
-    let end = segment.bytes().enumerate().find_map(|(place, byte)| match byte {
-        b';' => Some(place),
+    let end = segment.bytes().enumerate().find_map(|(index, byte)| match byte {
+        b';' => Some(index),
         b'%' => segment
-            .get(place..place + 3)
+            .get(index..index + 3)
             .filter(|escape| matches!(*escape, "%3B" | "%3b"))
-            .map(|_| place),
+            .map(|_| index),
         _ => None,
     });
     end.and_then(|end| segment.get(..end)).unwrap_or(segment)

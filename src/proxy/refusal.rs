@@ -5,10 +5,10 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
+use super::context::RequestContext;
 use super::grpc::{self, Pushback};
-use super::page::{Page, Told};
+use super::page::{Page, RefusalDetails};
 use super::routes::Unrouted;
-use super::visit::Visit;
 use super::{fields, forward, json, reply};
 use crate::policy::{Denial, Verdict};
 use crate::upstream::{Cause, UpstreamError};
@@ -67,7 +67,7 @@ pub(super) enum Refusal {
     ClientGone,
 }
 
-/// nginx' code for a client that went away. Only seen in logs and metrics.
+/// nginx' code for a client that went away. Only view in logs and metrics.
 pub(super) const CLIENT_GONE: u16 = 499;
 
 /// For logs and metrics: a request cut by a shutdown before it was answered.
@@ -75,7 +75,7 @@ pub(super) const SHUTDOWN: u16 = 503;
 
 impl Refusal {
     /// The status and the text for the client.
-    fn told(&self) -> (StatusCode, Cow<'static, str>) {
+    fn status_and_detail(&self) -> (StatusCode, Cow<'static, str>) {
         let limit =
             |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
         match self {
@@ -137,27 +137,27 @@ impl Refusal {
 
     /// The response, with what `context` knows of limits and the policy's fields, and its status. A
     /// gRPC client gets the status in another way.
-    pub(super) fn answer(&self, visit: &Visit) -> (StatusCode, Response) {
-        let (mut status, mut detail) = self.told();
+    pub(super) fn response(&self, context: &RequestContext) -> (StatusCode, Response) {
+        let (mut status, mut detail) = self.status_and_detail();
         let mut fields = Fields::new();
         // A refusal's own fields take precedence over a route's.
-        if let Some(extras) = &visit.tail.extras {
+        if let Some(extras) = &context.route.extras {
             extras.apply(&mut fields);
-            visit.open(&mut fields);
+            context.allow_origin(&mut fields);
         }
         let mut retry_after_s = None;
         match self {
             Self::ServerOptions => {
-                return (status, reply::whole(&visit.method, status, fields, Vec::new()));
+                return (status, reply::complete(&context.method, status, fields, Vec::new()));
             }
             Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
             Self::TooMany => {
-                retry_after_s = visit
+                retry_after_s = context
                     .limits()
                     .and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome))
             }
             Self::Denied => {
-                if let Some(denial) = visit.denial() {
+                if let Some(denial) = context.denial() {
                     status = denied(denial, &mut fields).unwrap_or(status);
                     detail = denial.reason.clone().into();
                     retry_after_s = denial.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
@@ -169,19 +169,21 @@ impl Refusal {
             fields::set_number(&mut fields, Known::RetryAfter, seconds);
         }
         fields.set(Known::CacheControl, "no-store");
-        if visit.grpc {
-            return (status, grpc::trailers_only(status, &detail, self.pushback(visit), fields));
+        if context.grpc {
+            return (status, grpc::trailers_only(status, &detail, self.pushback(context), fields));
         }
-        let page = visit.tail.extras.as_ref().and_then(|extras| extras.page(status));
+        let page = context.route.extras.as_ref().and_then(|extras| extras.page(status));
         let (content_type, body) = match page {
             Some(page) => (
                 page.content_type.as_bytes(),
-                self.page(page, visit, (status, &detail, retry_after_s)),
+                self.page(page, context, (status, &detail, retry_after_s)),
             ),
-            None => (b"application/problem+json".as_slice(), self.document(visit, status, &detail)),
+            None => {
+                (b"application/problem+json".as_slice(), self.document(context, status, &detail))
+            }
         };
         fields.set(Known::ContentType, content_type);
-        (status, reply::whole(&visit.method, status, fields, body))
+        (status, reply::complete(&context.method, status, fields, body))
     }
 
     /// The response's body from the operator's own page.
@@ -189,35 +191,35 @@ impl Refusal {
     fn page(
         &self,
         page: &Page,
-        visit: &Visit,
+        context: &RequestContext,
         (status, detail, retry_after_s): (StatusCode, &str, Option<u64>),
     ) -> Vec<u8> {
-        let refused = visit.limits().filter(|_| matches!(self, Self::TooMany));
+        let refused = context.limits().filter(|_| matches!(self, Self::TooMany));
         let limits: Vec<&str> = refused
             .iter()
             .flat_map(|(limits, outcome)| outcome.violated(limits))
             .map(|(limit, _)| limit.name.as_str())
             .collect();
-        page.fill(Told {
+        page.fill(RefusalDetails {
             status,
             title: status.canonical_reason().unwrap_or("Refused"),
             detail,
-            request_id: visit.id.as_str(),
+            request_id: context.id.as_str(),
             retry_after_s,
             limits: &limits.join(", "),
-            route: &visit.tail.route,
+            route: &context.route.name,
         })
     }
 
     /// When a gRPC client may try again.
-    fn pushback(&self, visit: &Visit) -> Pushback {
+    fn pushback(&self, context: &RequestContext) -> Pushback {
         match self {
             Self::TooMany => {
                 let us =
-                    visit.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
+                    context.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
                 us.map_or(Pushback::Never, |us| Pushback::After(us.div_ceil(1_000)))
             }
-            Self::Denied => visit
+            Self::Denied => context
                 .denial()
                 .and_then(|denial| denial.retry_after_ms)
                 .map_or(Pushback::Unsaid, Pushback::After),
@@ -230,7 +232,12 @@ impl Refusal {
         clippy::ptr_arg,
         reason = "whether the words are our own decides whether they are escaped"
     )]
-    fn document(&self, visit: &Visit, status: StatusCode, detail: &Cow<'static, str>) -> Vec<u8> {
+    fn document(
+        &self,
+        context: &RequestContext,
+        status: StatusCode,
+        detail: &Cow<'static, str>,
+    ) -> Vec<u8> {
         let too_many = matches!(self, Self::TooMany);
         let mut out = Vec::with_capacity(256);
         let member = |out: &mut Vec<u8>, name: &[u8], text: &str| {
@@ -248,10 +255,10 @@ impl Refusal {
             }
         }
         out.extend_from_slice(b"\",\"request_id\":");
-        json::string(&mut out, visit.id.as_str());
+        json::string(&mut out, context.id.as_str());
         out.extend_from_slice(b",\"status\":");
         json::number(&mut out, u64::from(status.as_u16()));
-        if too_many && let Some((limits, outcome)) = visit.limits() {
+        if too_many && let Some((limits, outcome)) = context.limits() {
             out.extend_from_slice(b",\"violated-policies\":");
             json::strings(&mut out, outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
         }
@@ -285,7 +292,7 @@ fn sentence(why: &str) -> String {
         .unwrap_or_default()
 }
 
-impl Visit {
+impl RequestContext {
     /// The policy's own refusal.
     fn denial(&self) -> Option<&Denial> {
         match &self.decision.as_ref()?.verdict {

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 
 use super::admit::Derived;
-use super::visit::Visit;
+use super::context::RequestContext;
 use super::{fields, forward};
 use crate::wire::{Body, Fields, Known, Response};
 
 /// A complete reply. A reply to HEAD has the length but no body.
-pub(super) fn whole(
+pub(super) fn complete(
     method: &Method,
     status: StatusCode,
     mut fields: Fields,
@@ -28,21 +28,21 @@ pub(super) fn whole(
 
 /// Adds the fields of every reply: the request id, the limits, the policy's fields, and whether a
 /// check was skipped.
-pub(super) fn dress(fields: &mut Fields, visit: &Visit) {
-    if let (Some((limits, outcome)), Some(decision)) = (visit.limits(), &visit.decision) {
-        let style = visit.tail.fields;
+pub(super) fn add_fields(fields: &mut Fields, context: &RequestContext) {
+    if let (Some((limits, outcome)), Some(decision)) = (context.limits(), &context.decision) {
+        let style = context.route.fields;
         // Only worth keeping with a remembered decision, which the policy holds too.
         if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
             Derived::with(decision, |derived| {
-                fields::add(fields, style, limits, outcome, derived.shown(limits))
+                fields::add(fields, style, limits, outcome, derived.policy_value(limits))
             });
         } else {
             fields::add(fields, style, limits, outcome, None);
         }
     }
-    forward::set(fields, &visit.response_fields);
-    if let Some(what) = visit.degraded {
+    forward::set(fields, &context.response_fields);
+    if let Some(what) = context.degraded {
         fields.set(Known::WeirDegraded, what);
     }
-    fields.set(Known::RequestId, visit.id.as_bytes());
+    fields.set(Known::RequestId, context.id.as_bytes());
 }

@@ -74,9 +74,9 @@ impl Rewriting {
         for part in &self.0 {
             match part {
                 Part::Text(segments) => text.push_str(segments),
-                Part::Parameter(place) => {
+                Part::Parameter(index) => {
                     text.push('/');
-                    text.push_str(parameters.get(*place).copied().unwrap_or_default());
+                    text.push_str(parameters.get(*index).copied().unwrap_or_default());
                 }
                 Part::After(segments) => text.push_str(after(path, *segments)),
             }
@@ -100,7 +100,7 @@ fn after(path: &str, segments: usize) -> &str {
         .enumerate()
         .filter(|(_, byte)| *byte == b'/')
         .nth(segments)
-        .map(|(place, _)| place);
+        .map(|(index, _)| index);
     slash.and_then(|slash| path.get(slash..)).unwrap_or_default()
 }
 
@@ -144,7 +144,7 @@ fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
     for (segment, written) in pattern.segments.iter().zip(text.split('/').skip(1)) {
         parts.push(match segment {
             Segment::Parameter(name) => match known.iter().position(|known| *known == name) {
-                Some(place) => Part::Parameter(place),
+                Some(index) => Part::Parameter(index),
                 None if known.is_empty() => {
                     return Err(format!(
                         "no `{{{name}}}`, since the route's path has no parameters"

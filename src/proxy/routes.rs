@@ -33,7 +33,7 @@ pub(super) struct Routes {
 
 /// Which requests a route matches, as written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken<'w> {
+pub(super) struct Matcher<'w> {
     /// Exact or `*.host`. `None` matches any.
     pub(super) host: Option<&'w str>,
     /// `/v1/*`, `/users/{id}`.
@@ -63,18 +63,18 @@ impl Routes {
     ///
     /// # Errors
     /// The first mistake in it.
-    pub(super) fn add(&mut self, index: usize, taken: Taken<'_>) -> Result<Pattern, Mistake> {
-        let Taken { host, path, methods, redirects } = taken;
+    pub(super) fn add(&mut self, index: usize, matcher: Matcher<'_>) -> Result<Pattern, Mistake> {
+        let Matcher { host, path, methods, redirects } = matcher;
         let at = |setting: &str, found: &str, expected: &str| {
-            Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected)
+            Mistake::new(format!("routes[{index}].{setting}"), quoted(found), expected)
         };
         let pattern =
             pattern(path, self.paths).and_then(|pattern| without_parameters(pattern, self.paths));
         let pattern = pattern.map_err(|expected| at("path", path, expected))?;
-        let methods = self::methods(methods).map_err(|(place, expected)| {
+        let methods = self::methods(methods).map_err(|(position, expected)| {
             at(
-                &format!("methods[{place}]"),
-                methods.get(place).map_or("", String::as_str),
+                &format!("methods[{position}]"),
+                methods.get(position).map_or("", String::as_str),
                 expected,
             )
         })?;
@@ -235,17 +235,17 @@ fn methods(names: &[String]) -> Result<Methods, (usize, &'static str)> {
         return Ok(Methods::Any);
     }
     let mut methods = Vec::with_capacity(names.len());
-    for (place, name) in names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         let method =
-            Method::from_bytes(name.as_bytes()).map_err(|_| (place, "a method: GET, POST ..."))?;
+            Method::from_bytes(name.as_bytes()).map_err(|_| (index, "a method: GET, POST ..."))?;
         if name.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            return Err((place, "a method in upper case: methods are told apart by case"));
+            return Err((index, "a method in upper case: methods are told apart by case"));
         }
         if super::target::unsupported(&method) {
-            return Err((place, "a method that is forwarded; CONNECT and TRACE are not"));
+            return Err((index, "a method that is forwarded; CONNECT and TRACE are not"));
         }
         if methods.contains(&method) {
-            return Err((place, "each method once"));
+            return Err((index, "each method once"));
         }
         methods.push(method);
     }
@@ -263,7 +263,7 @@ fn is_host(name: &str) -> bool {
         && name.split('.').all(|label| !label.is_empty() && label.bytes().all(plain))
 }
 
-fn shown(text: &str) -> String {
+fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(80).collect::<String>())
 }
 
@@ -281,7 +281,8 @@ mod tests {
         let mut routes = Routes::new(paths);
         for (index, (host, path, methods)) in written.iter().enumerate() {
             let methods: Vec<String> = methods.iter().map(|method| (*method).to_owned()).collect();
-            routes.add(index, Taken { host: *host, path, methods: &methods, redirects: false })?;
+            routes
+                .add(index, Matcher { host: *host, path, methods: &methods, redirects: false })?;
         }
         Ok(routes)
     }
@@ -443,7 +444,7 @@ mod tests {
                 .into_iter()
                 .enumerate()
         {
-            routes.add(index, Taken { host: None, path, methods: &[], redirects }).unwrap();
+            routes.add(index, Matcher { host: None, path, methods: &[], redirects }).unwrap();
         }
         let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
         assert_eq!(
@@ -516,13 +517,13 @@ mod tests {
             );
         }
         for method in ["", "get", "A B", "CONNECT", "TRACE"] {
-            let taken = Taken {
+            let matcher = Matcher {
                 host: None,
                 path: "/",
                 methods: &["PUT".to_owned(), method.to_owned()],
                 redirects: false,
             };
-            let written = Routes::new(Paths::default()).add(0, taken);
+            let written = Routes::new(Paths::default()).add(0, matcher);
             assert_eq!(written.unwrap_err().setting, "routes[0].methods[1]", "{method}");
         }
         routes(&[(Some("[::1]"), "/", &[]), (Some("*.a_b.c-d"), "/{id}/", &["PURGE"])]);
@@ -568,15 +569,15 @@ mod tests {
             let mut routes = Routes::new(Paths::default());
             for (index, (pattern, open)) in written.iter().enumerate() {
                 let mut text = String::new();
-                for (place, part) in pattern.iter().enumerate() {
+                for (index, part) in pattern.iter().enumerate() {
                     text.push('/');
-                    text.push_str(if *part == "{}" { ["{x}", "{y}", "{z}"][place] } else { part });
+                    text.push_str(if *part == "{}" { ["{x}", "{y}", "{z}"][index] } else { part });
                 }
                 if *open {
                     text.push_str("/*");
                 }
-                let taken = Taken { host: None, path: &text, methods: &[], redirects: false };
-                prop_assert!(routes.add(index, taken).is_ok(), "{}", text);
+                let matcher = Matcher { host: None, path: &text, methods: &[], redirects: false };
+                prop_assert!(routes.add(index, matcher).is_ok(), "{}", text);
             }
             let text = format!("/{}", path.join("/"));
             prop_assert_eq!(routes.find("", &text, &Method::GET).ok().map(|found| found.route), naive(&written, &path), "{}", text);

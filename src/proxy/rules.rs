@@ -31,10 +31,10 @@ impl Rules {
                 .remove
                 .iter()
                 .enumerate()
-                .filter_map(|(place, name)| {
+                .filter_map(|(index, name)| {
                     self::name(name)
                         .map_err(|why| {
-                            mistakes.push(mistake(&format!("{at}.remove[{place}]"), name, why))
+                            mistakes.push(mistake(&format!("{at}.remove[{index}]"), name, why))
                         })
                         .ok()
                 })

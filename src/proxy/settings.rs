@@ -24,7 +24,7 @@ pub struct RouteSettings {
     /// Empty matches any.
     pub methods: Vec<String>,
     /// What the route does with a request.
-    pub target: Target,
+    pub action: RouteAction,
     /// The policy that decides. `None`: every request is admitted.
     pub policy: Option<RoutePolicy>,
     /// Which fields report the limits.
@@ -39,7 +39,7 @@ pub struct RouteSettings {
 
 /// What a route does with a request.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum RouteAction {
     /// Forwards it to an upstream.
     Upstream(Arc<Upstream>),
     /// Answers it itself.

@@ -9,31 +9,31 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::context::{BYTES_UNKNOWN, RequestContext};
 use super::facts;
 use super::tally::Decided;
-use super::visit::{BYTES_UNKNOWN, Visit};
 use crate::limit::Ending;
 use crate::plan::Adjustment;
 use crate::policy::{Policy, ResponseOutcome, ResponseView};
 use crate::wire::Fields;
 
 /// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
-pub(super) fn wants(visit: &Visit, name: &str) -> bool {
-    memo(visit).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
+pub(super) fn wants(context: &RequestContext, name: &str) -> bool {
+    memo(context).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
 }
 
 /// Keeps the facts of the reply's head that `settle` reads, since the head is gone when it is
 /// called.
-pub(super) fn note_reply(visit: &mut Visit, fields: &Fields) {
-    let Some((policy, _)) = memo(visit) else { return };
-    visit.reply_facts = of_fields(policy.response_facts(), "header.", fields);
+pub(super) fn note_reply(context: &mut RequestContext, fields: &Fields) {
+    let Some((policy, _)) = memo(context) else { return };
+    context.reply_facts = of_fields(policy.response_facts(), "header.", fields);
 }
 
 /// Like [`note_reply`], for the trailers.
-pub(super) fn note_trailers(visit: &mut Visit, trailers: &HeaderMap) {
-    let Some((policy, _)) = memo(visit) else { return };
+pub(super) fn note_trailers(context: &mut RequestContext, trailers: &HeaderMap) {
+    let Some((policy, _)) = memo(context) else { return };
     let facts = of_fields(policy.response_facts(), "trailer.", &Fields::from(trailers));
-    visit.reply_facts.extend(facts);
+    context.reply_facts.extend(facts);
 }
 
 /// The facts of a head or of trailers. A repeated field yields repeated facts.
@@ -46,33 +46,38 @@ pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<
 }
 
 /// Calls the policy's `settle` if it asked for it, and settles the grant.
-pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Duration) {
-    let adjustments = match memo(visit) {
+pub(super) fn settle(context: &mut RequestContext, ending: Ending, bytes: u64, took: Duration) {
+    let adjustments = match memo(context) {
         Some((policy, memo)) => {
-            ask(visit, policy, memo, &view(visit, policy.response_facts(), ending, bytes, took))
+            ask(context, policy, memo, &view(context, policy.response_facts(), ending, bytes, took))
         }
         None => Vec::new(),
     };
-    if let Some(grant) = visit.grant.take() {
+    if let Some(grant) = context.grant.take() {
         grant.settle(ending, &adjustments);
     }
 }
 
 /// The policy and the memo to return to it, if its `settle` is to be called.
-fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
-    if visit.grant.is_none() && visit.decided != Some(Decided::Bypassed) {
+fn memo(context: &RequestContext) -> Option<(&Policy, &str)> {
+    if context.grant.is_none() && context.decided != Some(Decided::Bypassed) {
         return None;
     }
-    let memo = visit.decision.as_ref()?.settle_with.as_deref()?;
-    Some((&visit.tail.charge.as_ref()?.policy, memo))
+    let memo = context.decision.as_ref()?.settle_with.as_deref()?;
+    Some((&context.route.policy.as_ref()?.policy, memo))
 }
 
-fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<Adjustment> {
-    match policy.settle_for(Some(visit.id.as_bytes()), memo, view) {
+fn ask(
+    context: &RequestContext,
+    policy: &Policy,
+    memo: &str,
+    view: &ResponseView,
+) -> Vec<Adjustment> {
+    match policy.settle_for(Some(context.id.as_bytes()), memo, view) {
         Ok(wanted) => wanted,
         Err(error) => {
-            if let Some(held_back) = visit.tail.tally.failure_is_said() {
-                let request_id = visit.id.as_str();
+            if let Some(held_back) = context.route.tally.failure_due() {
+                let request_id = context.id.as_str();
                 tracing::warn!(request_id, %error, held_back, "settle failed: the declared refunds apply");
             }
             Vec::new()
@@ -82,16 +87,16 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
 
 /// The end of the request as the policy sees it.
 pub(super) fn view(
-    visit: &Visit,
+    context: &RequestContext,
     names: &[String],
     ending: Ending,
     bytes: u64,
     took: Duration,
 ) -> ResponseView {
-    let mut facts = visit.reply_facts.clone();
+    let mut facts = context.reply_facts.clone();
     for name in names {
         let value = match name.as_str() {
-            "request.bytes" => visit
+            "request.bytes" => context
                 .request_bytes
                 .as_ref()
                 .map(|bytes| bytes.load(Ordering::Relaxed))
@@ -102,7 +107,7 @@ pub(super) fn view(
         };
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
     }
-    let limits = visit.limits().map(|(limits, outcome)| {
+    let limits = context.limits().map(|(limits, outcome)| {
         limits
             .iter()
             .zip(&outcome.limits)
@@ -114,5 +119,5 @@ pub(super) fn view(
         Ending::Unsent | Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
         Ending::ClientGone => ResponseOutcome::ClientGone,
     };
-    ResponseView { outcome, status: visit.status, facts, limits: limits.unwrap_or_default() }
+    ResponseView { outcome, status: context.status, facts, limits: limits.unwrap_or_default() }
 }

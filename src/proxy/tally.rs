@@ -101,7 +101,7 @@ impl Tally {
     /// Whether a failure of the route's policy is to be logged. `Some` holds the number of failures
     /// not logged since the last one that was. A policy that fails at every request must not hide
     /// other log lines. All failures are counted.
-    pub(super) fn failure_is_said(&self) -> Option<u64> {
+    pub(super) fn failure_due(&self) -> Option<u64> {
         self.0.failures.due()
     }
 

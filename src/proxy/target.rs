@@ -97,7 +97,7 @@ pub(super) fn normalize(
         return Err(Refusal::UriTooLong { limit_bytes: uri_bytes_max });
     }
     if asked == b"*" {
-        return Err(star(&request.method));
+        return Err(asterisk_form(&request.method));
     }
     if !path::begins_normal(asked, paths)
         && let Some(changed) = normal(request.target(), request.authority().is_some(), paths)?
@@ -108,7 +108,7 @@ pub(super) fn normalize(
 }
 
 /// `OPTIONS *` concerns the server as a whole, which is no route.
-fn star(method: &Method) -> Refusal {
+fn asterisk_form(method: &Method) -> Refusal {
     if *method == Method::OPTIONS {
         Refusal::ServerOptions
     } else {

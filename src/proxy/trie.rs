@@ -82,9 +82,9 @@ struct Leaf {
     slash_exact: bool,
 }
 
-/// Leaves that a search has reached, and whether the path differs from theirs in its final slash.
+/// Leaves that a search has candidates, and whether the path differs from theirs in its final slash.
 #[derive(Clone, Copy, Debug)]
-struct Reached<'t> {
+struct Candidates<'t> {
     leaves: &'t [Leaf],
     by_other_slash: bool,
 }
@@ -149,8 +149,8 @@ impl Trie {
                 }
                 match node.literals.binary_search_by(|(name, _)| name.as_slice().cmp(&folded)) {
                     Ok(found) => node.literals.get(found).map_or(parent, |(_, child)| *child),
-                    Err(place) => {
-                        node.literals.insert(place, (folded.into_vec(), fresh));
+                    Err(index) => {
+                        node.literals.insert(index, (folded.into_vec(), fresh));
                         fresh
                     }
                 }
@@ -165,8 +165,8 @@ impl Trie {
     /// The most specific route for a normal `path` and a method.
     pub(super) fn find<'p>(&self, path: &'p str, method: &Method) -> Option<Match<'p>> {
         let mut parameters = Parameters::new();
-        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |reached| {
-            best(reached, method)
+        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |candidates| {
+            best(candidates, method)
         })?;
         Some(Match { route, parameters })
     }
@@ -174,16 +174,19 @@ impl Trie {
     /// The methods of all routes for `path`. Only used for `Allow`, after [`Trie::find`] found
     /// none.
     pub(super) fn methods(&self, path: &str, into: &mut Vec<Method>) {
-        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |reached: Reached<
-            '_,
-        >| {
-            for leaf in reached.leaves() {
-                if let Methods::Only(methods) = &leaf.methods {
-                    into.extend_from_slice(methods);
+        self.walk(
+            0,
+            path.strip_prefix('/'),
+            &mut Parameters::new(),
+            &mut |candidates: Candidates<'_>| {
+                for leaf in candidates.leaves() {
+                    if let Methods::Only(methods) = &leaf.methods {
+                        into.extend_from_slice(methods);
+                    }
                 }
-            }
-            None
-        });
+                None
+            },
+        );
     }
 
     /// Visits leaves from most to least specific, until `pick` takes one. `rest` is what follows
@@ -193,16 +196,16 @@ impl Trie {
         at: usize,
         rest: Option<&'p str>,
         parameters: &mut Parameters<'p>,
-        pick: &mut impl FnMut(Reached<'_>) -> Option<usize>,
+        pick: &mut impl FnMut(Candidates<'_>) -> Option<usize>,
     ) -> Option<usize> {
         let node = self.nodes.get(at)?;
         let Some(rest) = rest else {
-            return pick(Reached::exactly(&node.here))
-                .or_else(|| pick(Reached::by_other_slash(self.slashed(node))))
-                .or_else(|| pick(Reached::exactly(&node.below)));
+            return pick(Candidates::exactly(&node.here))
+                .or_else(|| pick(Candidates::by_other_slash(self.slashed(node))))
+                .or_else(|| pick(Candidates::exactly(&node.below)));
         };
         if node.is_only_open() {
-            return pick(Reached::exactly(&node.below));
+            return pick(Candidates::exactly(&node.below));
         }
         let (segment, rest) =
             rest.split_once('/').map_or((rest, None), |(segment, rest)| (segment, Some(rest)));
@@ -210,9 +213,9 @@ impl Trie {
         let ignored = folds && self.paths.parameters == PathParameters::Ignore;
         let bare = if ignored { path::without_parameters(segment) } else { segment };
         if bare.is_empty() && rest.is_none() {
-            return pick(Reached::exactly(self.slashed(node)))
-                .or_else(|| pick(Reached::by_other_slash(&node.here)))
-                .or_else(|| pick(Reached::exactly(&node.below)));
+            return pick(Candidates::exactly(self.slashed(node)))
+                .or_else(|| pick(Candidates::by_other_slash(&node.here)))
+                .or_else(|| pick(Candidates::exactly(&node.below)));
         }
         if let Some(child) = node.literal(segment, folds, self.paths)
             && let Some(found) = self.walk(child, rest, parameters, pick)
@@ -226,7 +229,7 @@ impl Trie {
             }
             parameters.pop();
         }
-        pick(Reached::exactly(&node.below))
+        pick(Candidates::exactly(&node.below))
     }
 
     /// Patterns that end in a slash after this node.
@@ -241,7 +244,7 @@ impl Trie {
     }
 }
 
-impl<'t> Reached<'t> {
+impl<'t> Candidates<'t> {
     fn exactly(leaves: &'t [Leaf]) -> Self {
         Self { leaves, by_other_slash: false }
     }
@@ -276,8 +279,8 @@ impl Node {
 }
 
 /// The route that names the method, or one whose GET includes HEAD, or one for any method.
-fn best(reached: Reached<'_>, method: &Method) -> Option<usize> {
-    reached
+fn best(candidates: Candidates<'_>, method: &Method) -> Option<usize> {
+    candidates
         .leaves()
         .filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route)))
         .max()

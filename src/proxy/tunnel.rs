@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::context::RequestContext;
 use super::hop::Text;
 use super::settings;
-use super::visit::Visit;
 use crate::clock;
 use crate::telemetry::{Gauge, Mistake, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
@@ -32,9 +32,9 @@ pub(super) struct Upgrades {
     idle: Duration,
 }
 
-/// The protocol that a client asked for.
+/// The protocol that a client upgrade for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct UpgradeRequest {
     protocol: Text,
     idle: Duration,
 }
@@ -48,7 +48,7 @@ impl Upgrades {
     ) -> Self {
         let protocols = written.protocols.iter().map(|protocol| protocol.to_ascii_lowercase());
         let protocols: Vec<String> = protocols.collect();
-        for (place, protocol) in protocols.iter().enumerate() {
+        for (index, protocol) in protocols.iter().enumerate() {
             let token = |text: &str| http::HeaderName::from_bytes(text.as_bytes()).is_ok();
             let is_one = protocol.split('/').count() <= 2 && protocol.split('/').all(token);
             // Both would carry requests past policies and limits.
@@ -57,7 +57,7 @@ impl Upgrades {
             if !is_one || is_http {
                 let expected = "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
                 mistakes.push(Mistake::new(
-                    format!("{at}.protocols[{place}]"),
+                    format!("{at}.protocols[{index}]"),
                     format!("{protocol:?}"),
                     expected,
                 ));
@@ -68,31 +68,31 @@ impl Upgrades {
 
     /// A client's request to upgrade, if the route allows it. A request with a body is never
     /// upgraded.
-    fn allow(&self, body: &Body, protocol: Text) -> Option<Asked> {
+    fn allow(&self, body: &Body, protocol: Text) -> Option<UpgradeRequest> {
         let named = std::str::from_utf8(&protocol).ok()?;
         let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
-        (allowed && !body.is_streaming()).then_some(Asked { protocol, idle: self.idle })
+        (allowed && !body.is_streaming()).then_some(UpgradeRequest { protocol, idle: self.idle })
     }
 }
 
 /// Asks the upstream to upgrade if the route allows the protocol. Otherwise the request is sent as
 /// an ordinary one.
 #[cold]
-pub(super) fn ask(
+pub(super) fn request_upgrade(
     upgrades: &Upgrades,
     request: &mut Request,
     body: &Body,
     protocol: Text,
-    visit: &mut Visit,
+    context: &mut RequestContext,
 ) {
-    if let Some(asked) = upgrades.allow(body, protocol) {
-        asked.announce(&mut request.fields);
+    if let Some(upgrade) = upgrades.allow(body, protocol) {
+        upgrade.announce(&mut request.fields);
         request.upgrade = true;
-        visit.upgrade = Some(Box::new(asked));
+        context.upgrade = Some(Box::new(upgrade));
     }
 }
 
-impl Asked {
+impl UpgradeRequest {
     /// Sets the fields that name the protocol. They concern this connection, and agree with what
     /// follows on it.
     pub(super) fn announce(&self, fields: &mut Fields) {
@@ -111,8 +111,12 @@ impl Asked {
 
     /// Joins the upstream's connection and the client's in a task of its own, once the client has
     /// its 101.
-    pub(super) fn join(&self, upstream: Box<dyn Stream>, visit: Box<Visit>) -> wire::Upgrade {
-        let (tunnel, idle) = (Tunnel::open(visit), self.idle);
+    pub(super) fn join(
+        &self,
+        upstream: Box<dyn Stream>,
+        context: Box<RequestContext>,
+    ) -> wire::Upgrade {
+        let (tunnel, idle) = (Tunnel::open(context), self.idle);
         wire::Upgrade::Callback(Box::new(move |client| {
             tokio::spawn(tunnel.run(client, upstream, idle));
         }))
@@ -123,40 +127,40 @@ impl Asked {
 /// before its 101, or its worker was stopped.
 struct Tunnel {
     /// Present until it has ended.
-    visit: Option<Box<Visit>>,
+    context: Option<Box<RequestContext>>,
     open: Gauge,
-    moved: Moved,
+    transferred: Transferred,
 }
 
 impl Tunnel {
-    fn open(visit: Box<Visit>) -> Self {
-        let open = visit.tail.tally.metrics().gauge(names::TUNNELS_OPEN);
+    fn open(context: Box<RequestContext>) -> Self {
+        let open = context.route.tally.metrics().gauge(names::TUNNELS_OPEN);
         open.add(1);
-        Self { visit: Some(visit), open, moved: Moved::default() }
+        Self { context: Some(context), open, transferred: Transferred::default() }
     }
 
     async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
-        let end = join(client, upstream, idle, &mut self.moved).await;
+        let end = join(client, upstream, idle, &mut self.transferred).await;
         self.ended(end);
     }
 
-    fn ended(&mut self, end: End) {
-        let Some(visit) = self.visit.take() else { return };
+    fn ended(&mut self, end: TunnelEnd) {
+        let Some(context) = self.context.take() else { return };
         self.open.add(-1);
-        visit.tail.tally.metrics().count(names::TUNNELS, &[end.label()]);
-        visit.tunnel_ended(end, self.moved);
+        context.route.tally.metrics().count(names::TUNNELS, &[end.label()]);
+        context.tunnel_ended(end, self.transferred);
     }
 }
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        self.ended(End::Client);
+        self.ended(TunnelEnd::Client);
     }
 }
 
 /// How a tunnel ended. A metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum TunnelEnd {
     /// Both sides closed.
     Closed,
     /// No byte in either direction for too long.
@@ -167,7 +171,7 @@ pub(super) enum End {
     Upstream,
 }
 
-impl End {
+impl TunnelEnd {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -180,46 +184,51 @@ impl End {
 
 /// Bytes transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moved {
+pub(super) struct Transferred {
     pub(super) up: u64,
     pub(super) down: u64,
 }
 
 /// Copies bytes in both directions. The end of one side is passed on, and the other side may
 /// continue.
-async fn join<C, U>(mut client: C, mut upstream: U, idle: Duration, moved: &mut Moved) -> End
+async fn join<C, U>(
+    mut client: C,
+    mut upstream: U,
+    idle: Duration,
+    transferred: &mut Transferred,
+) -> TunnelEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut up, mut down) = (Half::new(), Half::new());
+    let (mut up, mut down) = (Direction::new(), Direction::new());
     let mut alarm = Timer::default();
     alarm.arm(clock::monotonic() + idle);
     poll_fn(|cx| {
-        let before = *moved;
+        let before = *transferred;
         let polled =
             (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
-        *moved = Moved { up: up.bytes, down: down.bytes };
+        *transferred = Transferred { up: up.bytes, down: down.bytes };
         match polled {
             (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => {
-                return Poll::Ready(End::Client);
+                return Poll::Ready(TunnelEnd::Client);
             }
             (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => {
-                return Poll::Ready(End::Upstream);
+                return Poll::Ready(TunnelEnd::Upstream);
             }
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(End::Closed),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(TunnelEnd::Closed),
             _ => {}
         }
-        if *moved != before {
+        if *transferred != before {
             alarm.arm(clock::monotonic() + idle);
         }
-        alarm.poll(cx).map(|()| End::Idle)
+        alarm.poll(cx).map(|()| TunnelEnd::Idle)
     })
     .await
 }
 
 /// One direction.
-struct Half {
+struct Direction {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
@@ -241,7 +250,7 @@ enum Side {
     Sink,
 }
 
-impl Half {
+impl Direction {
     fn new() -> Self {
         let _charge = Charge::of(PIECE_BYTES);
         Self {
@@ -321,12 +330,12 @@ mod tests {
     fn tunnel(
         bytes: usize,
         idle: Duration,
-    ) -> (DuplexStream, DuplexStream, JoinHandle<(End, Moved)>) {
+    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, Transferred)>) {
         let (client, near) = duplex(bytes);
         let (upstream, far) = duplex(bytes);
         let joined = tokio::spawn(async move {
-            let mut moved = Moved::default();
-            (join(near, far, idle, &mut moved).await, moved)
+            let mut transferred = Transferred::default();
+            (join(near, far, idle, &mut transferred).await, transferred)
         });
         (client, upstream, joined)
     }
@@ -352,7 +361,10 @@ mod tests {
         upstream.write_all(b"answer").await.unwrap();
         drop(upstream);
         assert_eq!(asking.await.unwrap(), "answer");
-        assert_eq!(joined.await.unwrap(), (End::Closed, Moved { up: large.len() as u64, down: 6 }));
+        assert_eq!(
+            joined.await.unwrap(),
+            (TunnelEnd::Closed, Transferred { up: large.len() as u64, down: 6 })
+        );
     }
 
     #[tokio::test]
@@ -368,8 +380,11 @@ mod tests {
             tokio::time::sleep(idle / 20).await;
         }
         assert!(!joined.is_finished());
-        let (end, moved) = joined.await.unwrap();
-        assert!(end == End::Idle && moved.up == 0 && moved.down > 1, "{end:?} {moved:?}");
+        let (end, transferred) = joined.await.unwrap();
+        assert!(
+            end == TunnelEnd::Idle && transferred.up == 0 && transferred.down > 1,
+            "{end:?} {transferred:?}"
+        );
     }
 
     /// Fails like a socket that was reset by its peer.
@@ -406,8 +421,8 @@ mod tests {
     #[tokio::test]
     async fn a_side_that_fails_ends_it_under_its_name() {
         let (_far, near) = duplex(64);
-        assert_eq!(join(Reset, near, LONG, &mut Moved::default()).await, End::Client);
+        assert_eq!(join(Reset, near, LONG, &mut Transferred::default()).await, TunnelEnd::Client);
         let (_far, near) = duplex(64);
-        assert_eq!(join(near, Reset, LONG, &mut Moved::default()).await, End::Upstream);
+        assert_eq!(join(near, Reset, LONG, &mut Transferred::default()).await, TunnelEnd::Upstream);
     }
 }

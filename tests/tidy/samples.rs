@@ -17,20 +17,20 @@ fn lines(findings: &[Finding]) -> Vec<(usize, &'static str)> {
 #[test]
 fn a_forbidden_arrow_is_found_however_it_is_written() {
     for bad in [
-        "use crate::proxy::House;",
+        "use crate::proxy::Snapshot;",
         "use crate::{clock::Clock, proxy};",
         "use super::proxy as door;",
         "fn f() { crate::proxy::handle(); }",
-        "fn f() -> Option<crate::proxy::House> { None }",
+        "fn f() -> Option<crate::proxy::Snapshot> { None }",
         "fn f() { println!(\"{}\", crate::proxy::NAME); }",
         "fn f() { vec![other(crate::proxy::NAME)]; }",
-        "mod inner { use super::super::proxy::House; }",
+        "mod inner { use super::super::proxy::Snapshot; }",
         "pub use crate::proxy::*;",
-        "#[cfg(not(test))] use crate::proxy::House;",
+        "#[cfg(not(test))] use crate::proxy::Snapshot;",
     ] {
         assert_eq!(found("src/limit/mod.rs", bad), [(1, "arrow")], "{bad}");
     }
-    assert_eq!(found("src/limit/keys.rs", "\nuse super::super::proxy::House;"), [(2, "arrow")]);
+    assert_eq!(found("src/limit/keys.rs", "\nuse super::super::proxy::Snapshot;"), [(2, "arrow")]);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn an_allowed_arrow_and_a_rooms_own_parts_are_not() {
 #[test]
 fn tests_may_use_any_room() {
     for good in [
-        "#[cfg(test)] mod tests { use crate::proxy::House; }",
-        "#[cfg(test)] use crate::proxy::House;",
+        "#[cfg(test)] mod tests { use crate::proxy::Snapshot; }",
+        "#[cfg(test)] use crate::proxy::Snapshot;",
         "#[cfg(any(test, fuzzing))] fn f() { crate::proxy::f(); }",
         "struct S; impl S { #[cfg(test)] fn f() { std::time::Instant::now(); } }",
     ] {
@@ -59,12 +59,12 @@ fn tests_may_use_any_room() {
     }
     let files = [
         file("src/limit/mod.rs", "#[cfg(test)] mod tests;"),
-        file("src/limit/tests.rs", "use crate::proxy::House;"),
+        file("src/limit/tests.rs", "use crate::proxy::Snapshot;"),
     ];
     assert_eq!(source::check(&files), []);
     let files = [
         file("src/limit/mod.rs", "mod tests;"),
-        file("src/limit/tests.rs", "use crate::proxy::House;"),
+        file("src/limit/tests.rs", "use crate::proxy::Snapshot;"),
     ];
     assert_eq!(lines(&source::check(&files)), [(1, "arrow")]);
 }

@@ -21,10 +21,10 @@ async fn an_answer_of_its_own_has_any_status_type_and_fields() {
         headers: pairs(&[("set-cookie", "a"), ("set-cookie", "b")]),
     };
     let rig = Rig::new(vec![
-        RouteSettings { target: Target::Respond(moved), ..respond("/old/*") },
-        RouteSettings { target: Target::Respond(page), ..respond("/page") },
+        RouteSettings { action: RouteAction::Respond(moved), ..respond("/old/*") },
+        RouteSettings { action: RouteAction::Respond(page), ..respond("/page") },
         RouteSettings {
-            target: Target::Respond(Respond { status: 204, ..Respond::default() }),
+            action: RouteAction::Respond(Respond { status: 204, ..Respond::default() }),
             ..respond("/nothing")
         },
     ]);
@@ -169,8 +169,9 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
         headers: pairs(&[("te", "x")]),
     };
     let metrics = Metrics::new(1);
-    let route = RouteSettings { extras, target: Target::Respond(own), ..respond("/a") };
-    let mistakes = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
+    let route = RouteSettings { extras, action: RouteAction::Respond(own), ..respond("/a") };
+    let mistakes =
+        Snapshot::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
     let expected = [
         "routes[0].request_headers.remove[0]",
@@ -244,7 +245,7 @@ async fn a_page_that_can_not_be_filled_in_is_a_mistake_with_its_place() {
     let metrics = Metrics::new(1);
     let extras = Extras { refusals: vec![page(429, "text/plain", "{wait}")], ..Extras::default() };
     let settings = Settings { refusals: vec![page(429, "application/json", "{")], ..settings() };
-    let mistakes = House::build(
+    let mistakes = Snapshot::build(
         settings,
         vec![RouteSettings { extras, ..respond("/") }],
         limiter(&metrics),
@@ -339,7 +340,7 @@ async fn an_upstreams_reply_is_opened_to_nobody_whom_it_did_not_allow() {
         if let Some(allowed) = allowed {
             reply.fields.append("access-control-allow-origin", allowed);
         }
-        let reply = Answered::read(rig.visit(0).stream(reply)).await;
+        let reply = Answered::read(rig.context(0).stream(reply)).await;
         assert_eq!(reply.field("access-control-allow-origin"), allowed);
         assert_eq!(reply.headers.get_all("access-control-expose-headers").iter().count(), exposed);
     }

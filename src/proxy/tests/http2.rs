@@ -103,12 +103,12 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
     }
     assert!(refused.field("x-request-id").is_some());
     rig.counted("weir_requests_total{route=\"a\",code=\"429\"}", 1);
-    let nowhere = rig.ask_h2("POST", "http://h/b", &[GRPC]).await;
+    let no_route = rig.ask_h2("POST", "http://h/b", &[GRPC]).await;
     assert_eq!(
         (
-            nowhere.status.as_u16(),
-            nowhere.field("grpc-status"),
-            nowhere.field("grpc-retry-pushback-ms")
+            no_route.status.as_u16(),
+            no_route.field("grpc-status"),
+            no_route.field("grpc-retry-pushback-ms")
         ),
         (200, Some("12"), None)
     );
@@ -130,10 +130,10 @@ async fn a_grpc_client_is_told_when_waiting_is_no_help_and_what_the_policy_said(
     let rig =
         Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
     let told = async |decision: Arc<Decision>| {
-        let mut visit = rig.visit(0);
-        visit.grpc = true;
-        let refusal = admit::charge(&rig.limiter, decision, &mut visit).await.unwrap_err();
-        let reply = Answered::read(visit.refuse(&refusal)).await;
+        let mut context = rig.context(0);
+        context.grpc = true;
+        let refusal = admit::charge(&rig.limiter, decision, &mut context).await.unwrap_err();
+        let reply = Answered::read(context.refuse(&refusal)).await;
         ["grpc-status", "grpc-message", "grpc-retry-pushback-ms", "x-why"]
             .map(|name| reply.field(name).unwrap_or_default().to_owned())
     };

@@ -13,9 +13,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt;
 
-use super::house::House;
+use super::context::RequestContext;
 use super::live::Local;
-use super::visit::Visit;
+use super::snapshot::Snapshot;
 use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
@@ -29,9 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A whole day since 1970, so that windows by the clock begin here.
 const START_US: i64 = 86_400_000_000 * 20_000;
 
-/// A house, and what a test looks at.
+/// A snapshot, and what a test looks at.
 struct Rig {
-    house: Arc<House>,
+    snapshot: Arc<Snapshot>,
     local: Arc<Local>,
     limiter: Arc<Limiter>,
     metrics: Metrics,
@@ -44,7 +44,11 @@ fn respond(path: &str) -> RouteSettings {
         host: None,
         path: path.to_owned(),
         methods: Vec::new(),
-        target: Target::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() }),
+        action: RouteAction::Respond(Respond {
+            status: 200,
+            body: "ok\n".into(),
+            ..Respond::default()
+        }),
         policy: None,
         fields: FieldStyle::Draft,
         body_bytes_max: 1_000,
@@ -106,11 +110,11 @@ impl Rig {
     fn with(settings: Settings, routes: Vec<RouteSettings>) -> Self {
         let metrics = Metrics::new(1);
         let limiter = limiter(&metrics);
-        let house =
-            Arc::new(House::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
+        let snapshot =
+            Arc::new(Snapshot::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
         Self {
-            local: Arc::new(Local::new(0, Arc::clone(&house), &Arc::default())),
-            house,
+            local: Arc::new(Local::new(0, Arc::clone(&snapshot), &Arc::default())),
+            snapshot,
             limiter,
             metrics,
         }
@@ -133,12 +137,12 @@ impl Rig {
     }
 
     /// A request on route `index`, as far as its decision.
-    fn visit(&self, index: usize) -> Box<Visit> {
+    fn context(&self, index: usize) -> Box<RequestContext> {
         let request = http::Request::get("/x?secret=1").body(Body::empty()).unwrap().into();
-        let mut visit = Visit::begin(&self.local, &request, &peer());
-        visit.note_path(target::split(request.target()).0);
-        visit.enter(&self.local, &self.house, index).unwrap();
-        visit
+        let mut context = RequestContext::begin(&self.local, &request, &peer());
+        context.note_path(target::split(request.target()).0);
+        context.enter(&self.local, &self.snapshot, index).unwrap();
+        context
     }
 
     #[track_caller]

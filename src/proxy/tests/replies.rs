@@ -35,7 +35,8 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
         (501, "Only the transfer coding chunked is known."),
     ] {
         let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap());
-        let told = Answered::read(Visit::unread(&rig.local, &peer()).refuse(&unreadable)).await;
+        let told =
+            Answered::read(RequestContext::unread(&rig.local, &peer()).refuse(&unreadable)).await;
         assert_eq!(told.problem(status)["detail"], detail);
     }
     rig.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
@@ -81,11 +82,11 @@ async fn a_limit_admits_its_quota_and_then_says_when_to_come_back() {
 async fn a_quota_of_nothing_has_no_retry_after() {
     let rig =
         Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
-    let mut visit = rig.visit(0);
-    let refusal = admit::charge(&rig.limiter, check(vec![window("closed", 0)]), &mut visit)
+    let mut context = rig.context(0);
+    let refusal = admit::charge(&rig.limiter, check(vec![window("closed", 0)]), &mut context)
         .await
         .unwrap_err();
-    let reply = Answered::read(visit.refuse(&refusal)).await;
+    let reply = Answered::read(context.refuse(&refusal)).await;
     reply.problem(429);
     assert_eq!(reply.field("retry-after"), None);
 }
@@ -100,12 +101,12 @@ async fn a_policys_denial_has_its_own_status_reason_and_fields() {
         retry_after_ms: Some(1_001),
         headers: vec![("x-why".into(), "law".into())],
     };
-    let mut visit = rig.visit(0);
+    let mut context = rig.context(0);
     let refusal =
-        admit::charge(&rig.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut visit)
+        admit::charge(&rig.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut context)
             .await
             .unwrap_err();
-    let reply = Answered::read(visit.refuse(&refusal)).await;
+    let reply = Answered::read(context.refuse(&refusal)).await;
     assert_eq!(reply.problem(451)["detail"], "not \"here\"");
     assert_eq!((reply.field("retry-after"), reply.field("x-why")), (Some("2"), Some("law")));
     rig.counted("weir_decisions_total{policy=\"public\",decision=\"denied\"}", 1);
@@ -119,11 +120,11 @@ async fn a_house_names_all_its_mistakes() {
         respond("/a"),
         respond("x"),
         RouteSettings {
-            target: Target::Respond(Respond { status: 101, ..Respond::default() }),
+            action: RouteAction::Respond(Respond { status: 101, ..Respond::default() }),
             ..respond("/b")
         },
     ];
-    let mistakes = House::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
+    let mistakes = Snapshot::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
     assert_eq!(settings, ["routes[1].path", "routes[2].path", "routes[3].respond.status"]);
 }
@@ -131,13 +132,14 @@ async fn a_house_names_all_its_mistakes() {
 #[test]
 fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
     let metrics = Metrics::new(1);
-    let house =
-        |path| House::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap();
-    let live = Live::new(house("/a"));
-    let serves = |local: &Local, path| local.house().routes.find("", path, &Method::GET).is_ok();
+    let snapshot = |path| {
+        Snapshot::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap()
+    };
+    let live = Live::new(snapshot("/a"));
+    let serves = |local: &Local, path| local.snapshot().routes.find("", path, &Method::GET).is_ok();
     let old = live.load();
-    assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the house once");
-    live.swap(house("/b"));
+    assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the snapshot once");
+    live.swap(snapshot("/b"));
     let new = live.load();
     assert!(serves(&old, "/a") && !serves(&old, "/b"));
     assert!(serves(&new, "/b") && !serves(&new, "/a"));

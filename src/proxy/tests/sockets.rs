@@ -43,12 +43,13 @@ impl Front {
         let upstream = Arc::new(Upstream::build(&upstream, &metrics).unwrap());
         let mut route = RouteSettings {
             name: "api".into(),
-            target: Target::Upstream(upstream),
+            action: RouteAction::Upstream(upstream),
             body_bytes_max: 10,
             ..respond("/*")
         };
         change(&mut route);
-        let house = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap();
+        let snapshot =
+            Snapshot::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap();
         let listener = Listener::bind(&listen::Settings::plain("127.0.0.1:0".parse().unwrap()), 1)
             .unwrap()
             .pop()
@@ -59,7 +60,7 @@ impl Front {
             keep_alive: PATIENCE,
             ..ConnectionSettings::default()
         };
-        let live = Live::new(house);
+        let live = Live::new(snapshot);
         let proxy = Proxy::new(Arc::clone(&live));
         let serving = listener.serve(
             proxy,

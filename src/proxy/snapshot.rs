@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::Question;
+use super::facts::FactQuery;
 use super::page::Page;
-use super::routes::{Routes, Taken, Unrouted};
+use super::routes::{Matcher, Routes, Unrouted};
 use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
@@ -29,7 +29,7 @@ use super::{cors, rules};
 /// Everything a request needs, built as a whole from one configuration and never changed. A reload
 /// replaces it as a whole.
 #[derive(Debug)]
-pub struct House {
+pub struct Snapshot {
     pub(super) settings: Settings,
     pub(super) routes: Routes,
     /// The same routes with all spellings distinct. Present if some routes have a policy and some
@@ -38,13 +38,13 @@ pub struct House {
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
     /// For requests that match no route.
-    nowhere: Tail,
+    no_route: RouteHandle,
 }
 
 /// A route, built.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) answer: Answer,
+    pub(super) action: RouteAction,
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
     pub(super) request_timeout: Option<Duration>,
@@ -52,19 +52,19 @@ pub(super) struct Route {
     pub(super) upgrades: Upgrades,
     /// Its path is spelt in the form in which routes are matched.
     is_folded: bool,
-    tail: Tail,
+    handle: RouteHandle,
 }
 
 /// What a route does with a request.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum RouteAction {
     Upstream(Arc<Upstream>),
-    Respond(Box<OwnAnswer>),
+    Respond(Box<DirectResponse>),
 }
 
 /// A response of Weir's own.
 #[derive(Debug)]
-pub(super) struct OwnAnswer {
+pub(super) struct DirectResponse {
     pub(super) status: StatusCode,
     pub(super) fields: Fields,
     pub(super) body: Bytes,
@@ -76,19 +76,19 @@ pub(super) struct Decider {
     pub(super) policy: Arc<Policy>,
     pub(super) allow_on_error: bool,
     /// The facts that the policy reads.
-    pub(super) questions: Vec<Question>,
+    pub(super) queries: Vec<FactQuery>,
     /// Facts that the policy reads and this route never has: path parameters that are not in its
     /// path, and header fields that are dropped for their names.
-    unanswerable: Vec<String>,
+    missing_facts: Vec<String>,
 }
 
 /// The part of a route that a request keeps after its headers are sent, since a stream may outlive
 /// its snapshot.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
-    pub(super) route: String,
+pub(super) struct RouteHandle {
+    pub(super) name: String,
     pub(super) fields: FieldStyle,
-    pub(super) charge: Option<Charge>,
+    pub(super) policy: Option<PolicyScope>,
     pub(super) tally: Tally,
     pub(super) access: Access,
     pub(super) access_json: bool,
@@ -100,12 +100,12 @@ pub(super) struct Tail {
 
 /// A route's policy, and the scope that its requests are charged to.
 #[derive(Clone, Debug)]
-pub(super) struct Charge {
+pub(super) struct PolicyScope {
     pub(super) policy: Arc<Policy>,
     pub(super) scope: Arc<Scope>,
 }
 
-impl House {
+impl Snapshot {
     /// Builds the routes.
     ///
     /// # Errors
@@ -124,16 +124,16 @@ impl House {
         let pages: Arc<[Page]> =
             extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
-            let redirects = matches!(&written.target, settings::Target::Respond(own) if (300..400).contains(&own.status));
-            let taken = Taken {
+            let redirects = matches!(&written.action, settings::RouteAction::Respond(own) if (300..400).contains(&own.status));
+            let matcher = Matcher {
                 host: written.host.as_deref(),
                 path: &written.path,
                 methods: &written.methods,
                 redirects,
             };
             match found
-                .add(index, taken)
-                .and_then(|pattern| exact.add(index, taken).map(|_| pattern))
+                .add(index, matcher)
+                .and_then(|pattern| exact.add(index, matcher).map(|_| pattern))
             {
                 Ok(pattern) => table.push(Route::build(
                     index,
@@ -149,11 +149,20 @@ impl House {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let nowhere = Tail::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
-        let nowhere = Tail { extras: ReplyExtras::nowhere(&pages).map(Arc::new), ..nowhere };
+        let no_route =
+            RouteHandle::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
+        let no_route =
+            RouteHandle { extras: ReplyExtras::no_route(&pages).map(Arc::new), ..no_route };
         let mixed = table.iter().any(|route| route.decider.is_some())
             && table.iter().any(|route| route.decider.is_none());
-        Ok(Self { settings, routes: found, exact: mixed.then_some(exact), limiter, table, nowhere })
+        Ok(Self {
+            settings,
+            routes: found,
+            exact: mixed.then_some(exact),
+            limiter,
+            table,
+            no_route,
+        })
     }
 
     /// The route for a request. A preflight without a route of its own gets the route of the
@@ -167,35 +176,41 @@ impl House {
         let path = target.path;
         match self.routes.find(host, path, &request.method) {
             Ok(found) => {
-                Ok(self.limited(host, path, &request.method, found.route).unwrap_or(found))
+                Ok(self.with_policy(host, path, &request.method, found.route).unwrap_or(found))
             }
-            Err(unrouted) => self.preflighted(host, path, request).ok_or(unrouted),
+            Err(unrouted) => self.announced_by_preflight(host, path, request).ok_or(unrouted),
         }
     }
 
     /// The route of the request that a preflight announces, if it has CORS rules.
-    fn preflighted<'r>(&self, host: &str, path: &'r str, request: &Request) -> Option<Match<'r>> {
+    fn announced_by_preflight<'r>(
+        &self,
+        host: &str,
+        path: &'r str,
+        request: &Request,
+    ) -> Option<Match<'r>> {
         let method = cors::preflight(&request.method, &request.fields)?;
         let found = self.routes.find(host, path, &method).ok()?;
-        let extras = self.route(found.route)?.tail.extras.as_ref()?;
+        let extras = self.route(found.route)?.handle.extras.as_ref()?;
         extras.cors.is_some().then_some(found)
     }
 
-    /// The route for the path exactly as spelt, if that route has a policy and route `free`
+    /// The route for the path exactly as spelt, if that route has a policy and route `unlimited`
     /// forwards without one. `/STATIC/x` may be another resource than `/static/x`, and must not be
     /// unlimited because `/static/x` is.
-    fn limited<'r>(
+    fn with_policy<'r>(
         &self,
         host: &str,
         path: &'r str,
         method: &Method,
-        free: usize,
+        unlimited: usize,
     ) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
-        let forwards =
-            |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
-        let free = self.route(free).filter(|route| forwards(route))?;
-        if free.is_folded && is_folded(path) {
+        let forwards = |route: &Route| {
+            route.decider.is_none() && matches!(route.action, RouteAction::Upstream(_))
+        };
+        let unlimited = self.route(unlimited).filter(|route| forwards(route))?;
+        if unlimited.is_folded && is_folded(path) {
             return None;
         }
         let found = exact.find(host, path, method).ok()?;
@@ -208,25 +223,25 @@ impl House {
     }
 
     /// Facts that a route's policy reads but the route never has, each with the route's index.
-    pub fn unanswerable(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub fn missing_facts(&self) -> impl Iterator<Item = (usize, &str)> {
         let deciders = self
             .table
             .iter()
             .enumerate()
             .filter_map(|(index, route)| Some((index, route.decider.as_ref()?)));
         deciders.flat_map(|(index, decider)| {
-            decider.unanswerable.iter().map(move |fact| (index, fact.as_str()))
+            decider.missing_facts.iter().map(move |fact| (index, fact.as_str()))
         })
     }
 
     /// The handle of each route, in order.
-    pub(super) fn tails(&self) -> impl Iterator<Item = &Tail> {
-        self.table.iter().map(|route| &route.tail)
+    pub(super) fn handles(&self) -> impl Iterator<Item = &RouteHandle> {
+        self.table.iter().map(|route| &route.handle)
     }
 
     /// The handle for requests that match no route.
-    pub(super) fn nowhere(&self) -> &Tail {
-        &self.nowhere
+    pub(super) fn no_route(&self) -> &RouteHandle {
+        &self.no_route
     }
 }
 
@@ -252,19 +267,19 @@ impl Route {
         let upgrades = Upgrades::build(&written.extras.upgrade, &format!("{at}.upgrade"), mistakes);
         let reply_extras =
             ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
-        let answer = match written.target {
-            settings::Target::Upstream(upstream) => Answer::Upstream(upstream),
-            settings::Target::Respond(own) => {
-                Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes)))
-            }
+        let action = match written.action {
+            settings::RouteAction::Upstream(upstream) => RouteAction::Upstream(upstream),
+            settings::RouteAction::Respond(own) => RouteAction::Respond(Box::new(
+                DirectResponse::build(own, &format!("{at}.respond"), mistakes),
+            )),
         };
-        let charge = written.policy.as_ref().map(|policy| Charge {
+        let policy = written.policy.as_ref().map(|policy| PolicyScope {
             policy: Arc::clone(&policy.policy),
             scope: Arc::clone(&policy.scope),
         });
-        let tail = Tail {
+        let handle = RouteHandle {
             extras: reply_extras.map(Arc::new),
-            ..Tail::new(written.name, written.fields, charge, settings, metrics)
+            ..RouteHandle::new(written.name, written.fields, policy, settings, metrics)
         };
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written
@@ -272,11 +287,20 @@ impl Route {
             .map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let is_folded = is_folded(&written.path);
-        Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, is_folded, tail }
+        Self {
+            action,
+            decider,
+            body_bytes_max,
+            request_timeout,
+            extras,
+            upgrades,
+            is_folded,
+            handle,
+        }
     }
 }
 
-impl OwnAnswer {
+impl DirectResponse {
     fn build(written: Respond, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
         let Respond { status, body, content_type, headers } = written;
         let known = StatusCode::from_u16(status).ok().filter(|_| (200..600).contains(&status));
@@ -310,37 +334,37 @@ impl OwnAnswer {
 
 impl Decider {
     fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
-        let (mut questions, mut unanswerable) = (Vec::new(), Vec::new());
+        let (mut queries, mut missing_facts) = (Vec::new(), Vec::new());
         for fact in policy.policy.request_facts() {
-            match Question::new(fact, parameters, underscores) {
-                Some(question) => questions.push(question),
-                None => unanswerable.push(fact.text.clone()),
+            match FactQuery::new(fact, parameters, underscores) {
+                Some(query) => queries.push(query),
+                None => missing_facts.push(fact.text.clone()),
             }
         }
         Self {
             policy: policy.policy,
             allow_on_error: policy.allow_on_error,
-            questions,
-            unanswerable,
+            queries,
+            missing_facts,
         }
     }
 }
 
-impl Tail {
+impl RouteHandle {
     fn new(
-        route: String,
+        name: String,
         fields: FieldStyle,
-        charge: Option<Charge>,
+        policy: Option<PolicyScope>,
         settings: &Settings,
         metrics: &Metrics,
     ) -> Self {
         let tally =
-            Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
+            Tally::new(metrics, &name, policy.as_ref().map(|policy| policy.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
         Self {
-            route,
+            name,
             fields,
-            charge,
+            policy,
             tally,
             access,
             access_json,
@@ -352,12 +376,12 @@ impl Tail {
 
     /// A copy for one worker, so that its requests don't share reference counts with other workers.
     pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>) -> Arc<Self> {
-        let own = |Charge { policy, scope }: &Charge| Charge {
+        let own = |PolicyScope { policy, scope }: &PolicyScope| PolicyScope {
             policy: Arc::clone(policy),
             scope: Arc::new(Scope::clone(scope)),
         };
         Arc::new(Self {
-            charge: self.charge.as_ref().map(own),
+            policy: self.policy.as_ref().map(own),
             cut: Arc::clone(cut),
             ..self.clone()
         })
@@ -369,7 +393,7 @@ impl Tail {
     }
 
     /// The policy's name, if there is a policy.
-    pub(super) fn policy(&self) -> Option<&str> {
-        self.charge.as_ref().map(|charge| charge.scope.policy.as_str())
+    pub(super) fn policy_name(&self) -> Option<&str> {
+        self.policy.as_ref().map(|policy| policy.scope.policy.as_str())
     }
 }
