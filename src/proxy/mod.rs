@@ -63,7 +63,7 @@ use admit::Admission;
 use context::{RequestContext, RequestTimeout};
 use live::Local;
 use refusal::Refusal;
-use snapshot::{Route, RouteAction};
+use snapshot::{Action, Route};
 use trie::Match;
 
 pub use live::Live;
@@ -165,7 +165,7 @@ async fn serve(
     };
 
     match &route.action {
-        RouteAction::Upstream(upstream) => {
+        Action::Upstream(upstream) => {
             let rewritten = route
                 .extras
                 .as_ref()
@@ -194,7 +194,7 @@ async fn serve(
                 Err(context.upstream_failed(&upstream.protocol_error()))
             }
         }
-        RouteAction::Respond(own) => {
+        Action::Respond(own) => {
             let mut fields = own.fields.clone();
             context.allow_origin(&mut fields);
             Ok(reply::complete(&request.method, own.status, fields, own.body.clone()))
@@ -212,7 +212,7 @@ async fn send_within(
     // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
     let sending = pin!(upstream.send_for(request, client));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
-        Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
+        Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
         Ok(failed) => failed,
         Err(_) => Err(upstream.overdue(timeout.is_uploading())),
     }
@@ -239,7 +239,7 @@ fn limited(body: Body, snapshot: &Snapshot, route: &Route, context: &RequestCont
 /// A gRPC client may listen for long before it sends again, so the upstream's idle time applies.
 fn body_idle(snapshot: &Snapshot, route: &Route, context: &RequestContext) -> Duration {
     match &route.action {
-        RouteAction::Upstream(upstream) if context.grpc => upstream.idle(),
+        Action::Upstream(upstream) if context.grpc => upstream.idle(),
         _ => snapshot.settings.body_idle,
     }
 }

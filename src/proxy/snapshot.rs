@@ -44,7 +44,7 @@ pub struct Snapshot {
 /// A route, built.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) action: RouteAction,
+    pub(super) action: Action,
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
     pub(super) request_timeout: Option<Duration>,
@@ -55,9 +55,9 @@ pub(super) struct Route {
     handle: RouteHandle,
 }
 
-/// What a route does with a request.
+/// What a route does with a request: a [`RouteAction`](settings::RouteAction), built.
 #[derive(Debug)]
-pub(super) enum RouteAction {
+pub(super) enum Action {
     Upstream(Arc<Upstream>),
     Respond(Box<DirectResponse>),
 }
@@ -207,7 +207,7 @@ impl Snapshot {
     ) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
         let forwards = |route: &Route| {
-            route.decider.is_none() && matches!(route.action, RouteAction::Upstream(_))
+            route.decider.is_none() && matches!(route.action, Action::Upstream(_))
         };
         let unlimited = self.route(unlimited).filter(|route| forwards(route))?;
         if unlimited.is_folded && is_folded(path) {
@@ -268,8 +268,8 @@ impl Route {
         let reply_extras =
             ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
         let action = match written.action {
-            settings::RouteAction::Upstream(upstream) => RouteAction::Upstream(upstream),
-            settings::RouteAction::Respond(own) => RouteAction::Respond(Box::new(
+            settings::RouteAction::Upstream(upstream) => Action::Upstream(upstream),
+            settings::RouteAction::Respond(own) => Action::Respond(Box::new(
                 DirectResponse::build(own, &format!("{at}.respond"), mistakes),
             )),
         };
