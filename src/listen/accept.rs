@@ -1,5 +1,5 @@
-//! A worker's loop: accept, count, hand to a task of its own; on the drain stop, finish, return.
-//! Knows nothing of HTTP.
+//! A worker's accept loop: accepts, takes a permit, and spawns a task for the connection. When the
+//! drain starts, it stops accepting and waits for the open connections. Knows nothing about HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use super::connection::Connection;
 use super::error::ErrorCounters;
 use super::permits::{Connections, NoPermit, Permit};
 use super::state::ConnectionState;
-use super::{ConnectionSettings, Drain, Handler, Listener, Security};
+use super::{ConnectionSettings, CurrentTls, Drain, Handler, Listener};
 use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, Metrics, names};
 use crate::wire;
 
-/// The first wait after an error that hits every accept, and the longest: each further one is twice
-/// as long.
+/// The first and the longest pause after an error that would hit every accept. Each further error
+/// doubles the pause.
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
-/// Time for idle connections that were told to close to do so, while a new one waits for its place.
+/// How long a new connection waits for reclaimed idle connections to close and free their permits.
 const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve<H: Handler>(
@@ -33,7 +33,7 @@ pub(super) async fn serve<H: Handler>(
     drain: Drain,
     metrics: Metrics,
 ) {
-    let mut acceptor = Acceptor::new(handler, listener.security, settings, &drain, &metrics);
+    let mut acceptor = Acceptor::new(handler, listener.tls, settings, &drain, &metrics);
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
             let abort = AbortOnDrop(acceptor.connections.clone());
@@ -44,7 +44,8 @@ pub(super) async fn serve<H: Handler>(
                 () = acceptor.connections.emptied() => {}
                 () = drain.wait_cut() => {
                     acceptor.connections.abort();
-                    // Each ends at its next turn: then its requests have settled and are logged.
+                    // Each ends when its task is polled next. By then its requests are settled and
+                    // logged.
                     acceptor.connections.emptied().await;
                 }
             }
@@ -54,7 +55,7 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
-/// `serve` itself was dropped: the grace is over.
+/// Closes the connections when the future of `serve` is dropped: the grace period is over.
 struct AbortOnDrop(Connections);
 
 impl Drop for AbortOnDrop {
@@ -65,7 +66,7 @@ impl Drop for AbortOnDrop {
 
 struct Acceptor<H> {
     handler: H,
-    security: Security,
+    tls: CurrentTls,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     connections: Connections,
     accepted: Counter,
@@ -73,18 +74,18 @@ struct Acceptor<H> {
     refused_address: Counter,
     reclaimed_limit: Counter,
     reclaimed_descriptors: Counter,
-    /// Lines about an address with too many connections.
+    /// Rate-limits the warning about an address with too many connections.
     address_warnings: Seldom,
     refused_accept: Counter,
     errors: Arc<ErrorCounters>,
-    /// Errors in a row that hit every accept.
+    /// Consecutive errors of the kind that hits every accept.
     failures: u32,
 }
 
 impl<H: Handler> Acceptor<H> {
     fn new(
         handler: H,
-        security: Security,
+        tls: CurrentTls,
         settings: Arc<ArcSwap<ConnectionSettings>>,
         drain: &Drain,
         metrics: &Metrics,
@@ -92,7 +93,7 @@ impl<H: Handler> Acceptor<H> {
         let permits = drain.permits_under(&settings);
         Self {
             handler,
-            security,
+            tls,
             settings,
             connections: Connections::new(&permits, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
@@ -132,8 +133,8 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    /// Counts and logs a failed accept, and says how long to wait before the next. Where
-    /// descriptors have run out, idle connections are closed.
+    /// Counts and logs a failed accept. Returns how long to wait before the next one. Closes idle
+    /// connections if file descriptors have run out.
     fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused_accept.inc();
         if wire::is_out_of_descriptors(error) {
@@ -145,23 +146,23 @@ impl<H: Handler> Acceptor<H> {
         Some(wait)
     }
 
-    /// Closing a listening socket resets what the kernel has accepted for it and we have not: serve
-    /// those too, a request each.
+    /// Serves the connections in the kernel's queue, one request each. Closing the listening socket
+    /// would reset them.
     async fn accept_the_queued(&self, listener: TcpListener) {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => {
-                return tracing::warn!(%error, "connections that waited to be accepted are lost");
+                return tracing::warn!(%error, "the connections in the accept queue are lost");
             }
         };
         for _ in 0..BACKLOG_MAX {
-            // It does not block: "would block" is the end of the queue, and any other error would
-            // only repeat.
+            // The socket is non-blocking: `WouldBlock` means that the queue is empty, and any other
+            // error would only repeat.
             let Ok((stream, address)) = listener.accept() else { return };
             let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
             match stream {
                 Ok(stream) => self.open(stream, address, true).await,
-                Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
+                Err(error) => tracing::debug!(%error, "a queued connection was lost"),
             }
         }
     }
@@ -177,7 +178,7 @@ impl<H: Handler> Acceptor<H> {
                 self.refused_address.inc();
                 if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
-                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
+                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has reached its limit of connections");
                 }
                 return;
             }
@@ -188,9 +189,10 @@ impl<H: Handler> Acceptor<H> {
         let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let connection =
             Connection { handler, address, state, permit: Arc::clone(&permit), settings };
-        let (tls, errors) = (self.security.now(), Arc::clone(&self.errors));
+        let (tls, errors) = (self.tls.now(), Arc::clone(&self.errors));
         tokio::spawn(async move {
-            // To the end of the task, so that whoever waits for it finds all said and counted.
+            // Held to the end of the task, so that `emptied` returns only after errors are logged
+            // and counted.
             let _permit = permit;
             if let Err(error) = connection.serve(stream, tls).await {
                 errors.count(&error);
@@ -199,8 +201,8 @@ impl<H: Handler> Acceptor<H> {
         });
     }
 
-    /// A place for a connection from `address`. Where all are taken, idle connections are closed
-    /// for it.
+    /// Takes a permit for a connection from `address`. If there is none, idle connections are
+    /// closed to free one.
     async fn permit(
         &self,
         state: &Arc<ConnectionState>,
@@ -210,7 +212,8 @@ impl<H: Handler> Acceptor<H> {
         let until = clock::monotonic() + RECLAIM_WAIT;
         loop {
             let mut reclaimed = 0;
-            // Before the look, so that what closes meanwhile is not missed.
+            // Created before the attempt, so that a connection that closes in between is not
+            // missed.
             let freed = self.connections.permits().freed();
             let permit = self.connections.acquire(state, address.ip(), settings, &mut reclaimed);
             self.reclaimed_limit.add(reclaimed as u64);
@@ -225,15 +228,15 @@ impl<H: Handler> Acceptor<H> {
     }
 }
 
-/// How long to wait after an accept failed `failures` times before; not at all when only that one
-/// connection was lost.
+/// How long to wait after a failed accept, when `failures` others failed just before. `None` if the
+/// error concerns that one connection only.
 ///
-/// Out of descriptors or memory, the connection stays in the queue and the socket stays readable:
-/// without a wait the loop would spin.
+/// When descriptors or memory run out, the connection stays in the queue and the socket stays
+/// readable. Without a pause the loop would spin.
 fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
     use io::ErrorKind as K;
     match kind {
-        // accept(2): "network errors already pending on the new socket" are that connection's own.
+        // accept(2) also reports network errors that are already pending on the new socket.
         K::ConnectionAborted
         | K::ConnectionReset
         | K::ConnectionRefused

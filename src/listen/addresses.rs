@@ -1,5 +1,5 @@
-//! How many connections each client network has open, over all workers. Touched when a connection
-//! opens and closes, and by no request. Knows nothing of what the connections do.
+//! Counts the open connections of each client network, over all workers. Updated when a connection
+//! opens or closes, never by a request. Knows nothing about what the connections do.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::wire::Network;
 
-/// Workers that accept at the same time rarely meet in one shard.
+/// Enough that workers which accept at the same time rarely use the same shard.
 const SHARDS: usize = 64;
 
-/// Open connections by network. The hash is keyed at random, so that no choice of addresses makes a
-/// shard slow.
+/// Open connections by network. The hash is randomly keyed, so that nobody can choose addresses
+/// that all fall into one shard.
 #[derive(Debug)]
 pub(super) struct Addresses {
     shards: [Mutex<HashMap<Network, usize>>; SHARDS],
     hasher: RandomState,
 }
 
-/// One connection's count; given back when dropped.
+/// One connection, counted until it is dropped.
 #[derive(Debug)]
 pub(super) struct NetworkPermit {
     addresses: Arc<Addresses>,
@@ -32,7 +32,7 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Counts one more connection of `network`, unless it has `max` already.
+    /// Counts one more connection of `network`, unless it already has `max`.
     pub(super) fn acquire(self: &Arc<Self>, network: Network, max: usize) -> Option<NetworkPermit> {
         let mut shard = self.shard(network)?;
         let open = shard.entry(network).or_insert(0);

@@ -1,9 +1,9 @@
-//! Serves one connection from its first byte to its close: TLS where the listener says so, then the
-//! version of HTTP that the client speaks. Knows neither how it was accepted nor what the handler
-//! does.
+//! Serves one connection from its first byte to its close: the TLS handshake if the listener has
+//! certificates, then HTTP/1 or HTTP/2. Knows neither how the connection was accepted nor what the
+//! handler does.
 //!
-//! Over TLS the version is agreed on (ALPN). Over plain TCP a client that knows beforehand just
-//! begins with HTTP/2's preface (RFC 9113, 3.3).
+//! With TLS, ALPN selects the version of HTTP. Without TLS, a client with prior knowledge starts
+//! with the HTTP/2 preface (RFC 9113, 3.3).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,17 +19,16 @@ use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
-use crate::wire::Charge;
 
-/// What all requests of a connection share: one count that only they move, where a clone of the
-/// handler's own would be contended between workers.
+/// What all requests of a connection share. It is behind one `Arc` per connection, because the
+/// counts of an `Arc` shared between workers would be contended.
 pub(super) struct ConnectionContext<H> {
     pub(super) handler: H,
     pub(super) peer: Arc<Peer>,
     pub(super) state: Arc<ConnectionState>,
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 pub(super) struct Connection<H> {
     pub(super) handler: H,
     pub(super) address: SocketAddr,
@@ -39,27 +38,26 @@ pub(super) struct Connection<H> {
 }
 
 impl<H: Handler> Connection<H> {
-    /// Serves requests until the client or a timeout closes the connection, or its pulse says
-    /// drain.
+    /// Serves requests until the client, a timeout or a drain closes the connection.
     ///
     /// # Errors
-    /// Mostly a client that went away or stood still.
+    /// Mostly a client that went away or stalled.
     pub(super) async fn serve(
         self,
         socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
     ) -> Result<(), ConnectionError> {
-        // Replies are written whole; waiting for more to send would only delay them.
+        // Replies are written in large pieces; Nagle's algorithm would only delay them.
         socket.set_nodelay(true)?;
         let peer = Peer::plain(self.address, socket.local_addr()?);
         match tls {
             None => self.http1(Transport::Plain(socket), peer).await,
-            // Boxed, so that a plain connection does not pay for the room that the handshake takes.
-            Some(config) => Box::pin(self.secured(socket, config, peer)).await,
+            // Boxed, so that a plain connection's future does not include the handshake's state.
+            Some(config) => Box::pin(self.serve_tls(socket, config, peer)).await,
         }
     }
 
-    async fn secured(
+    async fn serve_tls(
         self,
         socket: TcpStream,
         config: Arc<ServerConfig>,
@@ -69,7 +67,7 @@ impl<H: Handler> Connection<H> {
             handshake::perform(socket, config, self.settings.tls_handshake, &self.state, &mut peer)
                 .await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
-        let stream = Transport::Tls(stream, Charge::nothing());
+        let stream = Transport::tls(stream);
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 

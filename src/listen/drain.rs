@@ -1,5 +1,5 @@
-//! What the listeners of a process share: the words that end accepting and then everything, and the
-//! places for connections. Knows nothing of HTTP.
+//! What the listeners of a process share: the signals that stop accepting and close connections,
+//! and the connection permits. Knows nothing about HTTP.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::ConnectionSettings;
 use super::permits::Permits;
 
-/// Stops the accepting and waits for what is under way.
+/// Starts a drain, and waits for one to start.
 #[derive(Clone, Debug, Default)]
 pub struct Drain(Arc<Shared>);
 
@@ -19,7 +19,7 @@ struct Shared {
     groups: Mutex<Vec<Group>>,
 }
 
-/// What was said so far.
+/// How far the drain has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
@@ -28,8 +28,8 @@ enum Stage {
     Cut,
 }
 
-/// Listeners with the same settings count together; the admin's, with its own, is not shut out by a
-/// full house.
+/// Listeners with the same settings share a connection limit. The admin listener has its own
+/// settings, so a full proxy does not lock the operator out.
 #[derive(Debug)]
 struct Group {
     settings: Weak<ArcSwap<ConnectionSettings>>,
@@ -37,18 +37,18 @@ struct Group {
 }
 
 impl Drain {
-    /// One for a whole process.
+    /// One serves a whole process.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says it: accepting stops, idle connections close, busy ones finish what they do.
+    /// Starts the drain: accepting stops, idle connections close, busy ones finish their requests.
     pub fn start(&self) {
         self.reach(Stage::Draining);
     }
 
-    /// Says that the grace is over: connections end at once, whatever they do.
+    /// Ends the grace period: all connections close at once.
     pub fn cut(&self) {
         self.reach(Stage::Cut);
     }
@@ -61,28 +61,28 @@ impl Drain {
         });
     }
 
-    /// Whether [`start`](Self::start) was said.
+    /// Whether [`start`](Self::start) was called.
     #[must_use]
     pub fn started(&self) -> bool {
         *self.0.stage.borrow() >= Stage::Draining
     }
 
-    /// Waits until it is said.
+    /// Waits until the drain starts.
     pub async fn wait(&self) {
         self.reached(Stage::Draining).await;
     }
 
-    /// Waits until the grace is over.
+    /// Waits until the grace period is over.
     pub(super) async fn wait_cut(&self) {
         self.reached(Stage::Cut).await;
     }
 
     async fn reached(&self, stage: Stage) {
-        // An error would mean that the sender is gone, and we hold it.
+        // This fails only if the sender is dropped, and `self` holds it.
         let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 
-    /// The places for connections under `settings`.
+    /// The permits of the listeners that use `settings`.
     pub(super) fn permits_under(
         &self,
         settings: &Arc<ArcSwap<ConnectionSettings>>,

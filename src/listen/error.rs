@@ -1,5 +1,5 @@
-//! Why a connection ended early: for the log, and as the label under which it is counted. Knows no
-//! route.
+//! Why a connection ended early, as a log message and as a metric label. Knows nothing about
+//! routes.
 
 use std::error::Error;
 use std::fmt;
@@ -10,30 +10,30 @@ use crate::telemetry::{Counter, Metrics, names};
 /// Why a connection ended early.
 #[derive(Debug)]
 pub(super) enum ConnectionError {
-    /// The handshake.
+    /// The handshake failed.
     Tls(TlsCause, io::Error),
-    /// HTTP/2, or the stream below it.
+    /// HTTP/2 failed, or the stream below it.
     Http2(hyper::Error),
-    /// A head that is not HTTP.
+    /// The head is not valid HTTP.
     Malformed(&'static str),
     HeadTooLarge,
-    /// A connection on which no request came in time.
+    /// No request arrived in time.
     HeadTimeout,
-    /// A client that takes nothing of its reply.
+    /// The client read nothing of its reply for too long.
     SendTimeout,
-    /// A client that takes its reply more slowly than the rate allows.
+    /// The client reads its reply more slowly than the rate allows.
     SendSlow,
-    /// A request that took longer than its route allows.
+    /// The request took longer than its route allows.
     RequestTimeout,
-    /// A reply that ended before its end.
+    /// The reply's body ended early.
     ReplyCut,
-    /// A client that speaks TLS where nobody does.
+    /// The client speaks TLS to a listener without certificates.
     TlsHello,
-    /// The socket itself.
+    /// The socket failed.
     Socket(io::Error),
 }
 
-/// Why a TLS handshake failed: the labels of `weir_tls_handshakes_failed_total`.
+/// Why a TLS handshake failed: the label values of `weir_tls_handshakes_failed_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TlsCause {
     Timeout,
@@ -45,7 +45,7 @@ pub(super) enum TlsCause {
     Malformed,
 }
 
-/// The labels of `weir_connection_errors_total`.
+/// The label values of `weir_connection_errors_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpCause {
     Malformed,
@@ -71,7 +71,7 @@ impl TlsCause {
         (Self::Malformed, "malformed"),
     ];
 
-    /// What rustls says, in few words.
+    /// Classifies an error of rustls.
     pub(super) fn of(error: &io::Error) -> Self {
         use rustls::Error as E;
         match error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) {
@@ -126,7 +126,7 @@ impl HttpCause {
     }
 }
 
-/// A worker's counters of them.
+/// A worker's counters of connection errors.
 #[derive(Debug)]
 pub(super) struct ErrorCounters {
     tls: [Counter; TlsCause::ALL.len()],
@@ -193,17 +193,17 @@ impl fmt::Display for ConnectionError {
             Self::Tls(TlsCause::PlainText, _) => {
                 write!(out, "TLS handshake: the client speaks plain HTTP")
             }
-            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
+            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => with_sources(error, out),
             Self::TlsHello => {
                 write!(out, "the client speaks TLS, and this listener has no certificates")
             }
-            Self::HeadTimeout => write!(out, "no request came in time"),
+            Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
-            Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
-            Self::SendSlow => write!(out, "the client takes its reply too slowly"),
+            Self::SendTimeout => write!(out, "the client reads nothing of its reply"),
+            Self::SendSlow => write!(out, "the client reads its reply too slowly"),
             Self::RequestTimeout => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),
@@ -211,7 +211,7 @@ impl fmt::Display for ConnectionError {
     }
 }
 
-/// hyper prints only the outermost of its causes.
+/// Prints the source errors too; hyper's `Display` shows only the outermost.
 fn with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(out, "{error}")?;
     let mut source = error.source();

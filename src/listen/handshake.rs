@@ -1,5 +1,5 @@
-//! One TLS handshake: bounded in time, and polite to clients that speak plain HTTP by mistake.
-//! Knows no certificate.
+//! One TLS handshake, with a time limit and a readable answer for clients that speak plain HTTP.
+//! Knows nothing about certificates.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,16 +20,17 @@ use super::transport::WriteCounter;
 use super::{Peer, subject};
 use crate::clock;
 
-/// The first byte of a TLS record that holds a hello (RFC 8446, 5.1).
+/// The content type of a TLS handshake record, its first byte (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 
-/// What a client that speaks plain HTTP is told, since it would not understand an alert.
+/// The reply to a client that speaks plain HTTP, which would not understand a TLS alert.
 const NOT_PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length: 95\r\n\r\n\
     {\"title\":\"Bad Request\",\"status\":400,\"detail\":\"plain HTTP was sent to a port that speaks HTTPS\"}";
 
-/// Shakes hands, and notes in `peer` what it brought to light. Gives up after `within`, or when the
-/// connection is abandoned, and makes room for others while nothing has come.
+/// Performs the handshake and stores what it revealed in `peer`. Fails after `within`, or when the
+/// connection is aborted. Until the client has sent its first byte, the connection counts as idle
+/// and may be reclaimed.
 pub(super) async fn perform(
     socket: TcpStream,
     config: Arc<ServerConfig>,
@@ -62,7 +63,7 @@ async fn accept(
     match peeked {
         Ok(1) if first == [HANDSHAKE] => {}
         Ok(1) if first.iter().all(u8::is_ascii_uppercase) => return Err(refuse_plain(socket).await),
-        // Nothing to speak to: rustls would say the same at greater length.
+        // The client has closed. rustls would report the same with more words.
         Ok(0) => {
             return Err(ConnectionError::Tls(
                 TlsCause::Closed,
@@ -86,8 +87,7 @@ async fn accept(
 
 async fn refuse_plain(mut socket: TcpStream) -> ConnectionError {
     // Read first: closing a socket with unread bytes resets the connection, and the reset may
-    // overtake the reply. What a client that is refused here sends beyond the first piece is its
-    // loss.
+    // overtake the reply. A client that sends more than this first piece may lose the reply.
     let mut piece = [0; 4096];
     let _ = socket.try_read(&mut piece);
     let written = async {
@@ -98,9 +98,9 @@ async fn refuse_plain(mut socket: TcpStream) -> ConnectionError {
     ConnectionError::Tls(TlsCause::PlainText, error)
 }
 
-/// A drain lets handshakes finish, also those that have not begun: they end with the connection's
-/// first requests, or with the deadline of the drain. Where places run out, a handshake that has
-/// not begun is given up.
+/// A drain lets handshakes finish, even those that have not begun: the connection then ends with
+/// its first request, or at the drain's deadline. When connection permits run out, a handshake that
+/// has not begun is given up.
 async fn unless_aborted<T>(
     state: &ConnectionState,
     handshake: impl Future<Output = Result<T, ConnectionError>>,

@@ -1,17 +1,18 @@
-//! HTTP/1.1 and 1.0 on one connection, in one task: heads in, replies out, and the upstream's
-//! connection driven with it, through the reply's body. Knows neither how it was accepted nor what
-//! the handler does.
+//! HTTP/1.1 and 1.0 on one connection. A single task reads the heads, calls the handler, drives the
+//! upstream's connection and writes the replies. Knows neither how the connection was accepted nor
+//! what the handler does.
 //!
-//! | state | the client's bytes | what else is awaited | ends with |
+//! The states of a connection:
+//!
+//! | state | the client's bytes are | also waits for | ends with |
 //! |---|---|---|---|
-//! | waiting | a head | drain | a head; `keep_alive`, `request_header`; close |
-//! | calling | its body, by whoever reads that; else the next request, up to `header_bytes` | the reply's head | the head; the client's close, after `half_close` |
-//! | replying | the same | the reply's body, and the client to take it | its end; `send_idle`; the client's close |
-//! | closing | thrown away | the client to have read | its close; `LINGER`, `LINGER_TOTAL` |
+//! | waiting | the next head | a drain | a head; `keep_alive` or `request_header`; the client's close |
+//! | calling | the request's body, read by its consumer; then the next request, up to `header_bytes` | the reply's head | the reply's head; the client's close, after `half_close` |
+//! | replying | the same | the reply's body, and the client to read it | the reply's end; `send_idle` or `send_rate`; the client's close |
+//! | closing | discarded | the client to read the reply | the client's close; `LINGER`, `LINGER_TOTAL` |
 //!
-//! A client that closes its sending side may still read (RFC 9112, 9.6): it gets what is ready
-//! within `half_close`. One that has gone looks just the same, and must not be worked for: that is
-//! why there is such a time.
+//! A client that closes its sending side may still read (RFC 9112, 9.6), but a client that has gone
+//! away looks the same. So the request goes on for `half_close`, and no longer.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -40,24 +41,23 @@ use crate::http1::{
 };
 use crate::wire::{Body, BodyError, Buffer, Known, Request, Response, Timer, Upgrade};
 
-/// How a TLS hello begins: a handshake record of version 3.
+/// The start of a TLS hello: a handshake record, version 3.
 const TLS_HELLO: [u8; 2] = [22, 3];
-/// How long we wait for more of what a client sends, and throw it away, while it may not have seen
-/// our last reply.
+/// How long to wait for more bytes while closing. They are discarded: see [`Connection::close`].
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 
-/// How a connection's HTTP/1 ended.
+/// How HTTP/1 ended on a connection.
 pub(super) enum Outcome {
-    /// With the connection, or in an upgrade: the stream then belongs to whoever asked for it.
+    /// The connection was closed, or an upgrade has taken its stream.
     Closed,
-    /// The client speaks HTTP/2: its stream, and what was read of it.
+    /// The client speaks HTTP/2: its stream, and the bytes that were already read from it.
     Http2(Transport, Bytes),
 }
 
-/// Serves requests until the client or a timeout closes the connection, or the pulse says drain.
+/// Serves requests until the client, a timeout or a drain closes the connection.
 ///
 /// # Errors
-/// Mostly a client that went away or stood still.
+/// Mostly a client that went away or stalled.
 pub(super) async fn serve<H: Handler>(
     transport: Transport,
     context: &Arc<ConnectionContext<H>>,
@@ -100,45 +100,46 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
-/// One connection.
+/// The state of one connection.
 struct Connection<'a, H> {
     client: Client,
     context: &'a Arc<ConnectionContext<H>>,
     permit: Arc<Permit>,
     settings: &'a ConnectionSettings,
-    /// Read and not used.
+    /// Bytes that were read but not used yet.
     input: Buffer,
     scan: Scan,
     outbox: Outbox,
-    /// Of whatever is waited for.
+    /// For whichever timeout applies in the current state.
     timer: Timer,
-    /// No request has come yet.
+    /// No request has arrived yet.
     is_first: bool,
-    /// The drain had begun before: one request is answered.
+    /// Accepted after the drain had begun: one request is still served.
     accepted_in_drain: bool,
     /// The client has closed its sending side.
     read_closed: bool,
-    /// The last request had a body: more of it may still come when we close.
+    /// The last request has a body that was not read to its end: more of it may arrive when we
+    /// close.
     body_pending: bool,
 }
 
-/// What a client wants.
+/// What arrived from the client.
 #[allow(clippy::large_enum_variant, reason = "the large one comes on every request")]
 enum Received {
     Request(RequestHead),
     Http2,
-    /// Something that is no request.
+    /// Bytes that are not a valid request, and the status to reply with.
     Rejected(StatusCode, ConnectionError),
-    /// It closed, or there is nothing to wait for.
+    /// The client closed the connection, or nothing more is to be expected on it.
     Nothing,
     Aborted,
 }
 
-/// What becomes of the connection after a reply.
+/// What happens to the connection after a reply.
 enum AfterReply {
     Open,
     Closing,
-    /// The client is gone, or something else has its socket.
+    /// The client is gone, or an upgrade has taken its socket.
     Gone,
 }
 
@@ -189,8 +190,7 @@ impl<H: Handler> Connection<'_, H> {
             } else {
                 self.context.state.mark_idle(now);
             }
-            // A new connection has to show its first head in time: it has not earned the longer
-            // wait.
+            // A new connection gets the shorter time limit until its first request.
             let wait = if begun || self.is_first {
                 self.settings.request_header
             } else {
@@ -208,7 +208,7 @@ impl<H: Handler> Connection<'_, H> {
         })
     }
 
-    /// What has come so far is, where that can be told.
+    /// Parses what has arrived. `None` if more bytes are needed.
     fn parse_head(&mut self) -> Option<Received> {
         let bytes = self.input.bytes();
         if bytes.is_empty() {
@@ -260,12 +260,12 @@ impl<H: Handler> Connection<'_, H> {
         }
     }
 
-    /// Has one request answered.
+    /// Serves one request.
     async fn exchange(&mut self, head: RequestHead) -> Result<AfterReply, ConnectionError> {
         let RequestHead { mut request, framing, keep_alive, expects_continue } = head;
         self.is_first = false;
         self.body_pending = framing != Framing::Length(0);
-        // RFC 9110, 6.5.1: trailers are for those who say that they take them.
+        // Trailers are sent only to clients that announce support for them (RFC 9110, 6.5.1).
         let trailers = request
             .fields
             .get_all(Known::Te)
@@ -294,7 +294,7 @@ impl<H: Handler> Connection<'_, H> {
         }
     }
 
-    /// Calls the handler; none when the client has gone meanwhile.
+    /// Calls the handler. `None` if the client went away.
     async fn call(&mut self, request: Request) -> Option<Response> {
         let context = self.context;
         let mut call = pin!(context.handler.call(request, &context.peer));
@@ -310,11 +310,11 @@ impl<H: Handler> Connection<'_, H> {
         .await
     }
 
-    /// Ready when the client has gone. Reads the next request meanwhile, as far as a head may be
-    /// long.
+    /// Ready when the client has gone away. Meanwhile reads the next request, up to the size of a
+    /// head.
     fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.body_pending && !self.reclaim_input() {
-            // The request's body has the input now, and its reader notices a client that is gone.
+            // The request's body owns the input, and its reader will notice if the client is gone.
             return Poll::Pending;
         }
         while !self.read_closed {
@@ -334,13 +334,14 @@ impl<H: Handler> Connection<'_, H> {
         self.timer.poll(cx)
     }
 
-    /// Takes the client's bytes back from the request's body, once that is read or nobody reads it
-    /// any more; what is left of it is thrown away, where it has come already.
+    /// Takes the input back from the request's body, once it was read to its end or dropped. The
+    /// part of a dropped body that has arrived is discarded. Returns false while more of it is to
+    /// come.
     fn reclaim_input(&mut self) -> bool {
         let Some(mut reader) = self.client.take_returned() else { return false };
         if !reader.discard() {
-            // The rest is still to come, so the connection can't be kept: what follows on it is
-            // this body's.
+            // The rest of the body has not arrived. The connection can't be reused, since the next
+            // bytes on it belong to this body.
             self.client.give_back(reader);
             return false;
         }
@@ -416,7 +417,7 @@ impl<H: Handler> Connection<'_, H> {
         })
     }
 
-    /// Whether a request's body was given up before its end.
+    /// Whether the request's body was dropped before its end.
     fn is_body_dropped(&self) -> bool {
         let reader = self.client.take_returned();
         let is_dropped = reader.is_some();
@@ -426,8 +427,8 @@ impl<H: Handler> Connection<'_, H> {
         is_dropped
     }
 
-    /// Sends what the outbox begins and `body` goes on with; false when the client or the worker
-    /// has gone meanwhile.
+    /// Sends what the outbox holds, then `body`. Returns false if the client went away or the
+    /// connection was aborted.
     async fn send(&mut self, body: &mut Body) -> Result<bool, ConnectionError> {
         let mut progress = Progress::new(self.outbox.sent_bytes());
         poll_fn(|cx| {
@@ -463,8 +464,8 @@ impl<H: Handler> Connection<'_, H> {
         .await
     }
 
-    /// Ready when the client has taken nothing for too long, or too little, or when the reply must
-    /// be over: it would hold the upstream's connection and any lease for ever.
+    /// Ready when the client has stalled, reads too slowly, or the request's deadline has passed.
+    /// Without a limit the reply would hold the upstream's connection and any lease forever.
     fn poll_send_timeout(
         &mut self,
         cx: &mut Context<'_>,
@@ -472,7 +473,7 @@ impl<H: Handler> Connection<'_, H> {
         deadline: Option<Instant>,
     ) -> Poll<ConnectionError> {
         loop {
-            // TLS has buffers of its own: it may be stuck for long and yet bring something out.
+            // TLS buffers data: a write may be pending for long while bytes still go out below.
             let taken = (self.outbox.sent_bytes(), self.context.state.writes());
             if let Some(until) = progress.awaits_client(taken, deadline, self.settings) {
                 self.timer.arm(until);
@@ -486,7 +487,7 @@ impl<H: Handler> Connection<'_, H> {
         }
     }
 
-    /// Answers what is no request.
+    /// Replies to bytes that are not a valid request.
     async fn reject(&mut self, status: StatusCode) -> Result<(), ConnectionError> {
         self.body_pending = true;
         let reply = self.context.handler.unreadable(status, &self.context.peer);
@@ -496,16 +497,16 @@ impl<H: Handler> Connection<'_, H> {
             keep_alive: false,
             trailers: false,
         };
-        // No bytes of a body are missing: there is none.
+        // The connection is closed in either case.
         self.reply(reply, info).await.map(|_| ())
     }
 
-    /// Closes so that the client can still read the last reply: closing a socket with unread bytes
-    /// resets the connection, and the reset may overtake the reply, so that a 413 or 429 to an
-    /// upload would be lost. nginx calls it lingering close.
+    /// Closes the connection so that the client can still read the last reply (nginx: lingering
+    /// close). Closing a socket with unread bytes resets the connection, and the reset may overtake
+    /// the reply: a 413 or 429 to an upload would be lost.
     async fn close(&mut self) -> Result<Outcome, ConnectionError> {
-        // Many clients look at the answer only when they have sent all of their upload, however
-        // large it is: so the time bounds what is read, and not its size.
+        // Many clients read the reply only after they have sent their whole upload, however large
+        // it is. So the time is limited, and not the number of bytes.
         let mut until = None;
         let expects_more = self.body_pending || self.scan.has_begun();
         let mut shut = false;
@@ -515,7 +516,7 @@ impl<H: Handler> Connection<'_, H> {
                 return Poll::Ready(());
             }
             if !shut {
-                // TLS has a last word to say, and the client may not take it.
+                // TLS sends a close_notify alert, which the client may not read.
                 match Pin::new(&mut self.client).poll_shutdown(cx) {
                     Poll::Ready(Ok(())) => shut = true,
                     Poll::Ready(Err(_)) => return Poll::Ready(()),
@@ -544,7 +545,7 @@ impl<H: Handler> Connection<'_, H> {
         Ok(Outcome::Closed)
     }
 
-    /// Ready `wait` after it was first asked.
+    /// Ready `wait` after the first call. [`Timer::disarm`] restarts it.
     fn poll_delay(&mut self, cx: &mut Context<'_>, wait: Duration) -> Poll<()> {
         if !self.timer.is_armed() {
             self.timer.arm(clock::monotonic() + wait);
@@ -553,7 +554,7 @@ impl<H: Handler> Connection<'_, H> {
     }
 }
 
-/// What a reply needs to know of its request.
+/// What the reply depends on in its request.
 #[derive(Clone, Copy)]
 struct RequestInfo {
     is_head: bool,

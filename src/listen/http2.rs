@@ -1,14 +1,15 @@
-//! HTTP/2 on one connection: a task for each stream, on the connection's own worker. Knows neither
-//! how it was accepted nor what the handler does.
+//! HTTP/2 on one connection, with a task for each stream on the connection's own worker. Knows
+//! neither how the connection was accepted nor what the handler does.
 //!
-//! What hyper and h2 leave to us: closing a connection that has no streams, giving up on a stream
-//! whose client takes nothing of its reply, and not reading on while more streams end than their
-//! tasks can be told of (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
-//! CONTINUATION frames, resets that were never accepted, and answers one PING at a time.
+//! hyper and h2 leave three things to us: closing a connection that has no streams, resetting a
+//! stream whose client does not read its reply, and not reading on while too many tasks of reset
+//! streams are still alive (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
+//! CONTINUATION frames and resets of streams that were never accepted, and answers one PING at a
+//! time.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,34 +31,33 @@ use super::permits::Permit;
 use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::{Body, Request, Timer};
+use crate::wire::{Body, Request, Timer, delegate_write};
 
-/// What a client may send of one request's body before the upstream has taken it.
+/// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// And of all bodies of a connection: so much that those which an upstream does not take hold up no
-/// other, whoever's they are. Many a client is a proxy for many.
+/// The same for all request bodies of a connection, which is their sum up to this. So bodies that
+/// an upstream does not read can't block others: many a client is itself a proxy for many clients.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
-/// What is taken from an upstream for a stream whose client is slow, beside the piece that filled
-/// it.
+/// How much of a reply is buffered for a slow client, plus the piece that exceeds it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The largest frame that we take: the least that the protocol allows.
+/// The largest frame we accept: the smallest limit that the protocol allows.
 const FRAME_BYTES_MAX: u32 = 16 << 10;
-/// Streams that were reset before they were seen, and streams that we had to reset: beyond, the
-/// connection ends with `ENHANCE_YOUR_CALM`.
+/// Maximum resets of streams that were never accepted, and of streams that we reset for errors.
+/// Beyond these the connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
-/// How long a client that had no streams when it was told to close may take for it.
+/// How long a client without open streams may take to close after a GOAWAY.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(CLOSE_TIMEOUT_MS);
 pub(super) const CLOSE_TIMEOUT_MS: u64 = 2_000;
-/// Tasks of streams for each stream that may be open: beyond, the connection is not read until some
-/// have ended.
+/// Maximum stream tasks per stream that may be open. Beyond it the connection is not read until
+/// some have ended.
 const TASKS_PER_STREAM_MAX: usize = 2;
 
-/// Serves requests until the client or a timeout closes the connection, or the pulse says drain.
-/// `begun` was read from `stream` before.
+/// Serves requests until the client, a timeout or a drain closes the connection. `read_ahead` was
+/// already read from `stream`.
 ///
 /// # Errors
-/// What hyper says: mostly a client that went away; or that no request came at all.
+/// An error of hyper, mostly because the client went away, or no request arrived in time.
 pub(super) async fn serve<S, H>(
     stream: S,
     read_ahead: Bytes,
@@ -140,32 +140,32 @@ where
     .await
 }
 
-/// Closes a connection without streams.
+/// Closes a connection that has no streams.
 struct IdleTimeout {
     timer: Timer,
     phase: Phase,
     request_header: Duration,
     keep_alive: Duration,
-    /// For the client to take the rest of its last replies.
+    /// How long the client may take to read the rest of its last replies.
     send_idle: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// There are streams.
+    /// Streams are open.
     Busy,
-    /// There are none.
+    /// No stream is open.
     Idle,
-    /// Nor will there be any: the client was told.
+    /// No stream is open and a GOAWAY was sent.
     Closing,
 }
 
 enum Expiry {
-    /// No request ever came.
+    /// No request ever arrived.
     NoRequest,
-    /// None for a while: time to say goodbye.
+    /// No request arrived for a while: a GOAWAY is due.
     Idle,
-    /// Goodbye was said, and the client does not close.
+    /// The client did not close after a GOAWAY.
     NotClosed,
 }
 
@@ -175,7 +175,7 @@ impl IdleTimeout {
         Self { timer: Timer::default(), phase: Phase::Busy, request_header, keep_alive, send_idle }
     }
 
-    /// `told` says whether the client was told to open no more streams.
+    /// `closing` says whether a GOAWAY was sent.
     fn poll(
         &mut self,
         state: &ConnectionState,
@@ -191,8 +191,7 @@ impl IdleTimeout {
         let phase = if closing { Phase::Closing } else { Phase::Idle };
         if self.phase != phase {
             let wait = match (self.phase, phase) {
-                // A new connection has to show its first request in time: it has not earned the
-                // longer wait.
+                // A new connection gets the shorter time limit until its first request.
                 _ if !seen => self.request_header,
                 (Phase::Busy, Phase::Closing) => self.send_idle,
                 (_, Phase::Closing) => CLOSE_TIMEOUT,
@@ -211,7 +210,7 @@ impl IdleTimeout {
     }
 }
 
-/// Runs each stream as a task of the worker.
+/// Spawns each stream as a task on the worker.
 #[derive(Clone)]
 struct StreamExecutor {
     state: Arc<ConnectionState>,
@@ -236,7 +235,7 @@ where
     }
 }
 
-/// Keeps the connection counted until its last stream has ended, and tells it.
+/// Keeps the connection counted as open, and its state informed, until the stream has ended.
 struct OpenStream {
     state: Arc<ConnectionState>,
     _permit: Arc<Permit>,
@@ -249,8 +248,8 @@ impl Drop for OpenStream {
 }
 
 pin_project! {
-    /// One stream, the time for which its client takes nothing of the reply, and when that must be
-    /// over. hyper waits for the client without a bound.
+    /// The task of one stream. hyper waits for the client without a time limit, so this resets the
+    /// stream when the client has read nothing for `send_idle`, or at the request's deadline.
     struct StreamTask<F> {
         #[pin]
         work: F,
@@ -279,12 +278,13 @@ impl<F: Future<Output = ()>> Future for StreamTask<F> {
             BodyPoll::Pending => this.timer.disarm(),
             BodyPoll::NotPolled => {}
         }
-        // Dropped without its end, the stream is reset.
+        // Dropping the unfinished stream resets it.
         this.timer.poll(cx)
     }
 }
 
-/// The client's stream with what was read of it before, and closed to a flood.
+/// The client's stream, preceded by what was read of it before, and not read during a flood of
+/// streams.
 pub(super) struct FloodGuard<S> {
     pub(super) stream: S,
     pub(super) read_ahead: Bytes,
@@ -304,8 +304,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for FloodGuard<S> {
             buf.put_slice(&piece);
             return Poll::Ready(Ok(()));
         }
-        // The streams' tasks that are too many belong to streams that were reset: each ends at its
-        // next turn, and its end wakes us.
+        // The surplus tasks belong to streams that were reset. Each ends when it is polled next,
+        // and then wakes this connection.
         if self.state.streams().0 >= self.tasks_max {
             return Poll::Pending;
         }
@@ -314,31 +314,5 @@ impl<S: AsyncRead + Unpin> AsyncRead for FloodGuard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for FloodGuard<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.stream }
 }

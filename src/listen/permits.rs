@@ -1,9 +1,9 @@
-//! The places for connections: how many there are over all workers, how many one client network may
-//! have, and which idle connections are closed to make room. Knows nothing of HTTP.
+//! Connection permits: limits how many connections are open over all workers and per client
+//! network, and closes idle connections when permits run out. Knows nothing about HTTP.
 //!
-//! Listeners that are served with the same settings share one [`Permits`]. Each `serve` has a list
-//! of its own connections ([`Connections`]), which it tells of a drain; the shared part knows all
-//! lists, since the longest idle connection may be another worker's.
+//! Listeners with the same settings share one [`Permits`]. Each `serve` has a list of its own
+//! connections ([`Connections`]), which it uses to drain them. `Permits` knows all lists, because
+//! the connection that has been idle longest may belong to another worker.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,39 +20,38 @@ use crate::clock;
 use crate::telemetry::Gauge;
 use crate::wire::Network;
 
-/// Under pressure, one connection of so many is closed at a time: the search looks at all of them,
-/// and is paid for by as many further places.
+/// When permits run low, one in this many open connections is closed at a time. A search looks at
+/// all connections, so its cost is spread over as many new ones.
 const RECLAIM_PART: usize = 64;
-/// Pressure begins where fewer places are left than one of so many.
+/// Permits run low when fewer than one in this many are left.
 const SPARE_PART: usize = 16;
-/// After a search that found too few idle connections, the next one waits: otherwise each
-/// connection that is refused would cost another.
+/// How long to wait after a search that found too few idle connections. Otherwise each refused
+/// connection would cost another search.
 const SEARCH_AGAIN: Duration = Duration::from_millis(100);
 
-/// What connections under the same settings share.
+/// Shared by all listeners with the same settings.
 #[derive(Debug, Default)]
 pub(super) struct Permits {
     open: AtomicUsize,
     addresses: Arc<Addresses>,
     lists: Mutex<Vec<Weak<OpenConnections>>>,
-    /// When the last search found too few, in milliseconds of [`ConnectionState::millis`]; 0: it found
-    /// enough.
+    /// When a search last found too few idle connections, in [`ConnectionState::millis`]. 0 if the
+    /// last one found enough.
     barren_ms: AtomicU64,
-    /// Told of each connection that closes.
+    /// Notified when a connection closes.
     freed: Notify,
 }
 
-/// Why a connection gets no place.
+/// Why a connection gets no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPermit {
-    /// All are taken. Some may be free in a moment, where `reclaimed` idle connections were just
-    /// told to close.
+    /// All are taken. If `reclaimed` is not 0, so many idle connections were just told to close.
     Full { reclaimed: usize },
-    /// The client's network has as many as it may.
+    /// The client's network has its maximum of connections.
     Address,
 }
 
-/// The connections that one `serve` has open.
+/// The open connections of one `serve`.
 #[derive(Clone)]
 pub(super) struct Connections(Arc<OpenConnections>);
 
@@ -64,7 +63,7 @@ struct OpenConnections {
     emptied: Notify,
 }
 
-/// A connection's place in the count; given back when dropped.
+/// A permit to have one connection open. Dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Permit {
     open: Arc<OpenConnections>,
@@ -73,19 +72,18 @@ pub(super) struct Permit {
 }
 
 impl Permits {
-    /// Connections that are open.
+    /// The number of open connections.
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Told of each connection that closes from now on.
+    /// Completes when a connection closes after this call.
     pub(super) fn freed(&self) -> tokio::sync::futures::Notified<'_> {
         self.freed.notified()
     }
 
-    /// Closes the connections that have been idle for longest, some at a time; says how many were
-    /// told.
+    /// Tells some of the connections that have been idle longest to close. Returns how many.
     pub(super) fn reclaim(&self) -> usize {
         let now_ms = ConnectionState::millis(clock::monotonic());
         let barren_ms = self.barren_ms.load(Ordering::Relaxed);
@@ -106,7 +104,7 @@ impl Permits {
         count
     }
 
-    /// All idle connections that were not told to close yet, and when each became idle.
+    /// The idle connections that were not told to close yet, with the time since when each is idle.
     fn idle(&self) -> Vec<(u64, Arc<ConnectionState>)> {
         let lists: Vec<_> = self.lists().iter().filter_map(Weak::upgrade).collect();
         let mut idle = Vec::new();
@@ -125,7 +123,7 @@ impl Permits {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one of `max` places.
+    /// Takes one permit, unless `max` are taken.
     fn take(&self, max: usize) -> bool {
         let taken = self.open.fetch_add(1, Ordering::Relaxed) < max;
         if !taken {
@@ -150,11 +148,11 @@ impl Connections {
         Self(open)
     }
 
-    /// A place for one more connection, from `client`. Also where there is one, and few are left,
-    /// idle connections are told to close: `reclaimed` counts them.
+    /// Takes a permit for a connection from `client`. If permits run low, idle connections are told
+    /// to close, even if this one gets a permit; `reclaimed` is set to their number.
     ///
     /// # Errors
-    /// There is none for it.
+    /// No permit is left, in total or for the client's network.
     pub(super) fn acquire(
         &self,
         state: &Arc<ConnectionState>,
@@ -163,7 +161,7 @@ impl Connections {
         reclaimed: &mut usize,
     ) -> Result<Permit, NoPermit> {
         let permits = &self.0.permits;
-        // First, so that a network that is over its bound closes no other connection.
+        // First, so that a network over its limit does not cause other connections to be closed.
         let counted = match settings.counts(client) {
             false => None,
             true => {
@@ -189,22 +187,22 @@ impl Connections {
         Ok(Permit { open: Arc::clone(&self.0), key, _network: network })
     }
 
-    /// What it shares with others under the same settings.
+    /// The permits that it shares with other workers.
     pub(super) fn permits(&self) -> &Arc<Permits> {
         &self.0.permits
     }
 
-    /// Tells each to close: now where it is idle, else after the reply that is under way.
+    /// Tells each connection to close: at once if it is idle, otherwise after the current reply.
     pub(super) fn drain(&self) {
         self.0.states().values().for_each(|state| state.drain());
     }
 
-    /// Ends each at once.
+    /// Closes each connection at once.
     pub(super) fn abort(&self) {
         self.0.states().values().for_each(|state| state.abort());
     }
 
-    /// Waits until none is left.
+    /// Waits until no connection is open.
     pub(super) async fn emptied(&self) {
         while !self.0.states().is_empty() {
             self.0.emptied.notified().await;
@@ -225,7 +223,8 @@ impl Drop for Permit {
         let mut states = self.open.states();
         states.remove(&self.key);
         if states.is_empty() {
-            // Stored where `emptied` does not wait yet; it looks again after each wake-up.
+            // If `emptied` is not waiting yet, the notification is stored. It checks again after
+            // each one.
             self.open.emptied.notify_one();
         }
         drop(states);

@@ -1,6 +1,6 @@
-//! A client's byte stream as hyper's HTTP/2 and a tunnel see it, with two things that both leave to
-//! us: it gives up on a client that takes nothing, and it closes so that the client can still read
-//! the last reply. Knows neither TLS nor HTTP.
+//! A client's byte stream as hyper's HTTP/2 and a tunnel use it. It adds two things that both lack:
+//! a time limit for a client that does not read, and a close that lets the client read the last
+//! reply. Knows neither TLS nor HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,30 +13,30 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::permits::Permit;
 use super::state::ConnectionState;
 use crate::clock;
-use crate::wire::Timer;
+use crate::wire::{Timer, delegate_write};
 
-/// How long we wait for more of what a client sends, and throw it away, while it may not have seen
-/// our last reply.
+/// How long to wait for more bytes while closing; they are discarded. See
+/// [`ClientStream::poll_linger`].
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 pub(super) const LINGER_MS: u64 = 2_000;
-/// How long in all: an HTTP/2 client that reads slowly says so again and again.
+/// How long to linger in total: a slow HTTP/2 reader keeps sending WINDOW_UPDATE frames.
 pub(super) const LINGER_TOTAL: Duration = Duration::from_secs(30);
-/// And how much of it.
+/// How many bytes to discard in total.
 const LINGER_BYTES_MAX: usize = 8 << 20;
-/// In pieces of this size, on the stack.
+/// How much to read at once, on the stack.
 const LINGER_PIECE_BYTES: usize = 8 << 10;
 
 pub(super) struct ClientStream<S> {
     stream: S,
     state: Arc<ConnectionState>,
-    /// Armed while a write waits, and then while lingering.
+    /// Armed while a write is pending, and while lingering.
     timer: Timer,
     send_idle: Duration,
-    /// Writes below TLS when the alarm was armed.
+    /// Completed writes below TLS when the timer was armed.
     writes: u64,
-    /// The alarm was armed by a flush.
+    /// The timer was armed by a flush.
     armed_by_flush: bool,
-    /// Counted as open for as long as the stream lives, whoever has it: an upgrade takes it along.
+    /// Keeps the connection counted as open while the stream lives, also after an upgrade.
     _permit: Option<Arc<Permit>>,
     /// The client has closed its side.
     read_closed: bool,
@@ -63,13 +63,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         }
     }
 
-    /// Gives `place` back when it is dropped.
+    /// Holds `permit` until the stream is dropped.
     pub(super) fn with_permit(self, permit: Arc<Permit>) -> Self {
         Self { _permit: Some(permit), ..self }
     }
 
-    /// A client that stops reading would hold its reply, the upstream's connection and any lease
-    /// for ever.
+    /// Limits how long a write may be pending. A client that stops reading would otherwise hold its
+    /// reply, the upstream's connection and any lease forever.
     fn with_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -82,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         self.poll_send_timeout(cx)
     }
 
-    /// The client is waited for: not longer than it takes nothing at all.
+    /// Pending until the client has read nothing at all for `send_idle`; then fails.
     fn poll_send_timeout<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         loop {
             if !self.timer.is_armed() {
@@ -90,16 +90,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
                 self.timer.arm(clock::monotonic() + self.send_idle);
             }
             ready!(self.timer.poll(cx));
-            // TLS has buffers of its own: it may be stuck for long and yet bring something out.
+            // TLS buffers data: a write may be pending for long while bytes still go out below.
             if self.writes == self.state.writes() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
     }
 
-    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the
-    /// reply: a 413 or 429 to an upload would be lost, and the end of what an HTTP/2 client reads
-    /// while it widens its windows. So read on for a while (what nginx calls lingering close).
+    /// Reads and discards for a while before the socket is closed (nginx: lingering close). Closing
+    /// a socket with unread bytes resets the connection, and the reset may overtake the reply. A
+    /// 413 or 429 to an upload would be lost, and so would the rest of a reply to an HTTP/2 client
+    /// that still sends window updates.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; LINGER_PIECE_BYTES];
         while !self.read_closed && self.lingered_bytes < LINGER_BYTES_MAX {
@@ -132,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.state.is_upgraded() {
-            // Nobody else looks: the connection's own task is gone.
+            // Nothing else checks this: the connection's own task has ended.
             self.state.set_upgraded_waker(cx.waker());
             if self.state.is_aborted() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
@@ -166,9 +167,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         self.with_timeout(cx, wrote)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    delegate_write! { this => this.stream; is_write_vectored }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
@@ -184,7 +183,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.write_closed {
-            // TLS has a last word to say, and the client may not take it.
+            // TLS sends a close_notify alert, which the client may not read.
             match Pin::new(&mut self.stream).poll_shutdown(cx) {
                 Poll::Ready(shut) => shut?,
                 Poll::Pending => return self.poll_send_timeout(cx),
@@ -192,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
             self.write_closed = true;
             self.timer.disarm();
         }
-        // An upgraded stream may be closed on one side only: what still comes is its reader's.
+        // One direction of an upgraded stream may be closed while the other is still read.
         if !self.state.is_upgraded() {
             ready!(self.poll_linger(cx));
         }

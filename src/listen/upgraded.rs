@@ -1,7 +1,7 @@
-//! A client's connection that speaks HTTP no more: its bytes, with those that were read ahead.
-//! Knows no protocol.
+//! A client's connection after an upgrade: its stream, preceded by what was read ahead. Knows
+//! nothing about the new protocol.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::stream::ClientStream;
 use super::transport::Transport;
-use crate::wire::Buffer;
+use crate::wire::{Buffer, delegate_write};
 
-/// See the file's head.
+/// See the module documentation.
 pub(super) struct Upgraded {
     ahead: Buffer,
     stream: ClientStream<Transport>,
@@ -41,31 +41,5 @@ impl AsyncRead for Upgraded {
 }
 
 impl AsyncWrite for Upgraded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.stream }
 }

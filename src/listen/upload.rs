@@ -1,5 +1,5 @@
-//! The body of an HTTP/1 request, read from its client as its reader asks for it. Knows neither its
-//! route nor its reader.
+//! The body of an HTTP/1 request, read from the client on demand. Knows neither the route nor the
+//! reader.
 
 use std::task::{Context, Poll};
 
@@ -9,17 +9,17 @@ use super::client::Client;
 use crate::http1::Reader;
 use crate::wire::{BodyEnd, BodyError, Source};
 
-/// A request's body. It has its client's bytes for as long as it lives.
+/// A request's body. It owns the connection's input until it is finished or dropped.
 pub(super) struct Upload {
     client: Client,
     reader: Reader,
-    /// The client holds it back until it is asked for.
+    /// The client waits for a 100 (Continue) before it sends the body.
     expects_continue: bool,
 }
 
 impl Upload {
     pub(super) fn new(client: Client, reader: Reader, expects_continue: bool) -> Self {
-        // A client that has begun to send does not wait any more.
+        // A client that has already begun to send is not waiting.
         let expects_continue = expects_continue && reader.input.is_empty();
         Self { client, reader, expects_continue }
     }

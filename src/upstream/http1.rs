@@ -30,6 +30,7 @@ use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
 use crate::wire::{
     Body, BodyEnd, BodyError, BodyOutcome, Known, PLAIN_BYTES, Request, Response, Source, Timer,
+    delegate_write,
 };
 
 /// Maximum size of a reply's head, in bytes.
@@ -445,19 +446,5 @@ impl AsyncRead for Upgraded {
 }
 
 impl AsyncWrite for Upgraded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.stream).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.0.stream }
 }

@@ -1,8 +1,8 @@
-//! What both ends of the proxy share: a request and a reply on their way through (`message`), their
-//! fields (`fields`, `known`), the body that streams through (`body`) and how it ends, the bytes of
-//! a connection (`buffer`) and how many of them the process holds (`budget`), a client's network
-//! (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to
-//! move (`alarm`), and whether descriptors have run out. Knows no route, no limit and no upstream.
+//! What both ends of the proxy share: requests and replies (`message`), their header fields
+//! (`fields`, `known`), their bodies (`body`, `end`), a connection's buffers (`buffer`) and how
+//! many bytes they hold in total (`budget`), a client's network (`network`), the minimum rate of a
+//! transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream (`delegate`), and
+//! TLS material (`tls`). Knows nothing about routes, limits or upstreams.
 
 use bytes::Bytes;
 
@@ -10,6 +10,7 @@ mod body;
 mod budget;
 mod buffer;
 mod content;
+mod delegate;
 mod descriptors;
 mod end;
 mod fields;
@@ -32,6 +33,7 @@ pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
+pub(crate) use delegate::{Disconnected, delegate_write};
 pub use descriptors::is_out_of_descriptors;
 pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub use fields::Fields;
@@ -44,7 +46,7 @@ pub use pace::Rate;
 pub(crate) use timer::Timer;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
-/// A short whole body.
+/// A body that is complete in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Body::full(bytes.into())

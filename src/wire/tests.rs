@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock;
 
-/// The body of the request that begins with `text`, and the client's end to send the rest.
+/// The body of a request that begins with `text`, and the client's end of its connection.
 pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
     let (mut client, server) = duplex(64 << 10);
     let (bodies, mut body) = mpsc::channel(1);
@@ -23,7 +23,7 @@ pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
         let bodies = bodies.clone();
         async move {
             bodies.send(request.into_body()).await.unwrap();
-            // The connection stays in this request.
+            // Never replies, so that the connection stays with this request.
             std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
         }
     });
@@ -39,7 +39,7 @@ pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
 
 pub(crate) const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// Remembers every end that it is told.
+/// Records each end that it is called with.
 #[derive(Clone, Default)]
 pub(crate) struct EndRecorder(Arc<Mutex<Vec<BodyEnd>>>);
 
@@ -86,7 +86,7 @@ async fn a_declared_length_is_known_and_its_last_byte_ends_the_body() {
     assert_eq!(body.size_hint().exact(), Some(5));
     assert_eq!(ends.ends(), []);
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
-    // Told with the last frame: hyper would drop the body now without asking for more.
+    // Called with the last frame: hyper would drop the body now without polling it again.
     assert!(body.is_end_stream());
     assert_eq!(ends.ends(), end(BodyOutcome::Complete, 5, false));
     assert!(body.frame().await.is_none());
@@ -105,7 +105,7 @@ async fn trailers_pass_and_are_told() {
     assert_eq!(ends.ends(), end(BodyOutcome::Complete, 3, true));
 }
 
-/// Trailers, as a hook was shown them.
+/// Records the trailers that a hook is given.
 struct Shown(Arc<Mutex<Vec<String>>>);
 
 impl OnEnd for Shown {
@@ -168,10 +168,10 @@ async fn a_peer_that_stands_still_fails_after_the_idle_timeout_and_only_while_it
     for _ in 0..2 {
         client.write_all(b"1\r\na\r\n").await.unwrap();
         assert!(body.frame().await.unwrap().is_ok());
-        // Begins to wait, so that the timer is set ...
+        // Starts to wait, so that the timer is armed.
         assert!(futures_poll(&mut body).is_none());
         client.write_all(b"1\r\na\r\n").await.unwrap();
-        // ... and then nobody reads for longer than the timeout.
+        // Then nobody reads for longer than the timeout.
         tokio::time::sleep(IDLE * 2).await;
         assert!(body.frame().await.unwrap().is_ok());
     }
@@ -226,7 +226,7 @@ async fn every_hook_is_told_once_and_in_order() {
 fn a_body_is_small_and_can_move_between_threads() {
     fn is_send<T: Send + Unpin>() {}
     is_send::<Body>();
-    // It moves with every request: what grows it must be worth that.
+    // It is moved with every request, so growing it has a cost.
     assert!(size_of::<Body>() <= 160, "{}", size_of::<Body>());
 }
 
@@ -262,8 +262,8 @@ async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
         let tell = tell.clone();
         async move {
             let body = Body::incoming(request.into_body()).lingering();
-            // hyper drops the service's future at the reset; what reads the body may be another
-            // task.
+            // hyper drops the service's future at the reset, so the body is read in another task,
+            // as in the proxy.
             tokio::spawn(async move {
                 tell.send(
                     http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes()),

@@ -1,8 +1,7 @@
-//! The wait for the next piece of a body, and what ends it. Knows nothing of the body but how much
-//! of it has come.
+//! The time limits for reading a body. Knows nothing about the body but how much of it has arrived.
 //!
-//! Its timer is made when the peer first lets us wait, which a body that came with its head never
-//! does.
+//! The timer is created when the reader first has to wait. A body that arrives with its head never
+//! needs one.
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -10,22 +9,22 @@ use std::time::{Duration, Instant};
 use super::{BodyError, Pace, Rate, Timer};
 use crate::clock;
 
-/// What bounds the waits for one body. Nothing does unless it is set.
+/// The limits for one body. None is set by default.
 #[derive(Debug, Default)]
 pub(super) struct ReadTimeouts {
-    /// A single wait.
+    /// The longest single wait.
     pub(super) idle: Option<Duration>,
-    /// All waits, against what has come.
+    /// The minimum rate over all waits.
     pub(super) rate: Option<Rate>,
-    /// When all must be over.
+    /// When the body must have ended.
     pub(super) deadline: Option<Instant>,
-    /// Made at the first wait, where there is a rate.
+    /// Created at the first wait, if there is a rate.
     pace: Option<Box<Pace>>,
     timer: Timer,
 }
 
 impl ReadTimeouts {
-    /// The peer is waited for, of which `bytes` have come so far: why not any longer.
+    /// Pending while the peer may still be waited for. `bytes` have arrived so far.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, bytes: u64) -> Poll<BodyError> {
         if !self.timer.is_armed() {
             let Some(until) = self.begin(bytes) else { return Poll::Pending };
@@ -40,7 +39,7 @@ impl ReadTimeouts {
         Poll::Ready(if slow { BodyError::Slow } else { BodyError::Idle })
     }
 
-    /// A wait begins: its end, where it has one.
+    /// Starts a wait and returns until when it may last, if it has a limit.
     fn begin(&mut self, bytes: u64) -> Option<Instant> {
         if self.idle.is_none() && self.rate.is_none() {
             return self.deadline;
@@ -56,7 +55,7 @@ impl ReadTimeouts {
         [still, slow, self.deadline].into_iter().flatten().min()
     }
 
-    /// Something has come.
+    /// Ends the wait: something has arrived.
     pub(super) fn end(&mut self) {
         self.timer.disarm();
         if let Some(pace) = self.pace.as_mut().filter(|pace| pace.is_waiting()) {

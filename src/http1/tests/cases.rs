@@ -1,29 +1,29 @@
-//! Named cases: what we answer to messages that others read in two ways, or that came up in
-//! differential runs. The corpus of the fuzz targets begins with them.
+//! Named cases: how we answer ambiguous messages, and messages that came up in differential runs.
+//! The corpus of the fuzz targets starts with them.
 
 use http::StatusCode;
 
 use super::drive::Stop;
 
-/// Whole messages, and what comes after them.
+/// The number of complete messages, and why reading stops after them.
 pub(crate) type Want = (usize, Stop);
 
 /// The first message is refused.
 const NO: Want = (0, Stop::HeadRejected(StatusCode::BAD_REQUEST));
-/// The same: nobody knows its transfer coding.
+/// The same, because its transfer coding is unknown.
 const CODING: Want = (0, Stop::HeadRejected(StatusCode::NOT_IMPLEMENTED));
-/// One message without a body, and what was meant to be its body is refused.
+/// One message without a body; what was meant to be its body is refused.
 const BARE: Want = (1, Stop::HeadRejected(StatusCode::BAD_REQUEST));
-/// The head is fine and its body is not.
+/// The head is valid and the body is not.
 const BROKEN: Want = (0, Stop::Broken);
-/// The body is still to come.
+/// The body is incomplete.
 const WAITS: Want = (0, Stop::More);
 const ONE: Want = (1, Stop::More);
 const TWO: Want = (2, Stop::More);
 const CLOSES: Want = (1, Stop::Closes);
 
-/// Field lines of a POST that `0\r\n\r\n` and a GET follow: read as chunks or as five bytes they
-/// are two requests.
+/// Field lines of a POST that is followed by `0\r\n\r\n` and a GET. Reading that as chunks or as
+/// five bytes gives two requests.
 const FIELDS: &[(&str, &[u8], Want)] = &[
     ("no-length", b"", BARE),
     ("chunked", b"Transfer-Encoding: chunked\r\n", TWO),
@@ -158,7 +158,7 @@ const FIELDS: &[(&str, &[u8], Want)] = &[
     ("closed-only-in-part", b"Content-Length: 5\r\nConnection: closed\r\n", TWO),
 ];
 
-/// Request lines, before a Host and an empty line.
+/// Request lines, to be followed by a Host field and an empty line.
 const LINES: &[(&str, &[u8], Want)] = &[
     ("path", b"GET /a?b HTTP/1.1", ONE),
     ("path-and-fragment", b"GET /a?b#c HTTP/1.1", ONE),
@@ -353,7 +353,7 @@ const REPLIES: &[(&str, &[u8], Want)] = &[
     ("no-http", b"hello\r\n\r\n", NO),
 ];
 
-/// Every stream of requests: its name, its bytes, and what comes of it.
+/// Every stream of requests: its name, its bytes and the expected result.
 pub(crate) fn requests() -> Vec<(String, Vec<u8>, Want)> {
     let join = |parts: &[&[u8]]| parts.concat();
     let fields = FIELDS.iter().map(|(name, fields, want)| {

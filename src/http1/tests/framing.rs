@@ -1,4 +1,4 @@
-//! How long a body is: RFC 9112, 6; RFC 9110, 8.6. And every named case.
+//! How long a body is: RFC 9112, 6 and RFC 9110, 8.6. Also runs every named case.
 
 use http::Method;
 
@@ -21,14 +21,14 @@ fn answer(method: &Method, line: &str, fields: &[&str]) -> Result<http1::ReplyHe
 fn every_named_case_is_answered_as_it_says() {
     for (name, bytes, want) in cases::requests() {
         let got = drive::requests([bytes.as_slice()]);
-        assert_eq!((got.ends.len(), got.ending.clone()), want, "{name}");
+        assert_eq!((got.ends.len(), got.stop.clone()), want, "{name}");
         for place in 0..bytes.len() {
             assert_eq!(drive::requests(cut(&bytes, &[place])), got, "{name} cut at {place}");
         }
     }
     for (name, bytes, want) in cases::replies() {
         let got = drive::reply([bytes], &Method::GET, true);
-        assert_eq!((got.ends.len(), got.ending.clone()), want, "{name}");
+        assert_eq!((got.ends.len(), got.stop.clone()), want, "{name}");
         for place in 0..bytes.len() {
             assert_eq!(
                 drive::reply(cut(bytes, &[place]), &Method::GET, true),
@@ -200,10 +200,10 @@ fn replies_that_have_no_body_have_none_whatever_they_declare() {
         assert_eq!(head.framing, Framing::Length(0), "{fields:?}");
         assert!(head.keep_alive);
     }
-    // The length that a GET would have had is passed on.
+    // The length that the reply to a GET would have is passed on.
     let head = answer(&Method::HEAD, "200 OK", &["Content-Length: 5"]).unwrap();
     assert_eq!(head.reply.fields.get(Known::ContentLength).unwrap(), b"5");
-    // What is no framing is refused all the same.
+    // An invalid length is refused even so.
     assert!(answer(&Method::HEAD, "200 OK", &["Content-Length: x"]).is_err());
     assert!(answer(&Method::GET, "304 Not Modified", &["Transfer-Encoding: gzip"]).is_err());
 }

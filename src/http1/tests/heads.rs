@@ -1,5 +1,5 @@
-//! Heads: RFC 9112, 2.2 (lines), 3 (request line), 3.2 (target), 4 (status line), 5 (fields) and
-//! 9.3 (persistence); RFC 9110, 5 (fields).
+//! Parsing heads: RFC 9112, 2.2 (lines), 3 (request line), 3.2 (target), 4 (status line), 5
+//! (fields) and 9.3 (persistence); RFC 9110, 5 (fields).
 
 use http::{Method, StatusCode, Version};
 
@@ -8,7 +8,7 @@ use crate::http1::head::FIELDS_MAX;
 use crate::http1::{self, HeadError, RequestHead, Scan};
 use crate::wire::Known;
 
-/// The head of a request with this line and these fields, a line end behind each.
+/// Parses the head of a request with this line and these fields.
 fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, HeadError> {
     let mut head = format!("{line}\r\n");
     fields.iter().for_each(|field| head.extend([field, "\r\n"]));
@@ -82,7 +82,7 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
             "{bytes:?}"
         );
     }
-    // Told as soon as it is seen.
+    // Reported as soon as it is seen.
     assert!(Scan::default().find(b"GET / HTTP/1.1\nA", false).is_err());
     for bytes in [
         "HTTP/1.1 200 OK\nA: b\n\nx",
@@ -219,7 +219,7 @@ fn an_absolute_target_is_taken_apart() {
     }
 }
 
-/// It is refused, or no more than a path.
+/// Whether it is refused, or only has a path.
 fn parts_or_path(asked: &str) -> bool {
     target(asked).is_none_or(|(path, authority)| authority.is_none() && path == asked)
 }
@@ -338,7 +338,7 @@ fn there_may_be_so_many_fields_and_no_more() {
 fn a_head_of_all_sorts_cut_at_every_byte_gives_the_same_answer() {
     let bytes = b"\r\nPOST http://a/b?c#d HTTP/1.1\r\nHost:a\r\nX-Key: \xff \r\nE:\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.0\r\n\r\n";
     let whole = drive::requests([bytes.as_slice()]);
-    assert_eq!((whole.messages.len(), whole.ending.clone()), (2, Stop::Closes));
+    assert_eq!((whole.messages.len(), whole.stop.clone()), (2, Stop::Closes));
     for first in 0..bytes.len() {
         for second in (first..bytes.len()).step_by(7) {
             assert_eq!(

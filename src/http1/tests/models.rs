@@ -1,4 +1,4 @@
-//! `Buffer`, `Fields` and `Scan` against models that are too simple to be wrong.
+//! Compares `Buffer`, `Fields` and `Scan` with models that are too simple to be wrong.
 
 use std::task::Poll;
 
@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use crate::http1::Scan;
 use crate::wire::{Buffer, Fields, Known, KnownSet, PLAIN_BYTES};
 
-/// What is done to a buffer.
+/// An operation on a buffer.
 #[derive(Clone, Debug)]
 enum Op {
     Push(usize),
-    /// Up to so many bytes into its room, which may grow up to so many.
+    /// Reads up to so many bytes into the buffer, which may hold up to so many.
     Fill(usize, usize),
     FillLarge(usize),
     Consume(usize),
@@ -86,7 +86,7 @@ proptest! {
     #[test]
     fn fields_are_a_list_of_pairs(head in pairs(), ops in proptest::collection::vec(change(), 0..20)) {
         let mut model = head.clone();
-        let mut fields = came(&head);
+        let mut fields = arrived(&head);
         for change in ops {
             let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
             match change {
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// Line by line.
+/// Scans line by line.
 fn slow_scan(text: &str, lenient: bool) -> Result<Option<std::ops::Range<usize>>, ()> {
     let (mut at, mut start) = (0, None);
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -165,7 +165,7 @@ enum Change {
     Set(String, String),
     Remove(String),
     RemoveAll,
-    /// But for those whose value begins so.
+    /// Removes fields unless their value starts with this byte.
     Retain(u8),
     Keep(String),
     Clone,
@@ -201,8 +201,8 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Fields as a head brings them.
-fn came(pairs: &[(String, String)]) -> Fields {
+/// Fields as they arrive in a head.
+fn arrived(pairs: &[(String, String)]) -> Fields {
     let mut text = String::new();
     let mut places = Vec::new();
     for (name, value) in pairs {
@@ -240,7 +240,7 @@ fn agrees(fields: &Fields, model: &[(String, String)]) -> Result<(), TestCaseErr
         let known = Known::of(name.as_bytes());
         prop_assert!(known == Known::Other || fields.present().has(known) != values.is_empty());
     }
-    // Written and read again they are the same.
+    // They are the same after they are written and parsed again.
     let mut out = Vec::new();
     fields.write(&mut out);
     let text = String::from_utf8(out).unwrap();

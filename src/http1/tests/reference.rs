@@ -1,5 +1,5 @@
-//! The same bytes as hyper reads them, whole, on a connection without a runtime. The fuzz targets
-//! include this file too.
+//! Reads the same bytes with hyper, in one piece, on a connection without a runtime. The fuzz
+//! targets include this file too.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -19,11 +19,11 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 
 use super::drive::{Message, Start, of_map};
 
-/// What hyper understood.
+/// What hyper read.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) messages: Vec<Message>,
-    /// It refused something, or the bytes ended in the middle.
+    /// hyper refused something, or the bytes ended early.
     pub(crate) failed: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
         let messages = Rc::clone(&messages);
         async move {
             take_request(request, &messages).await;
-            // Not 200, which would make a tunnel of a CONNECT.
+            // Not 200, which would turn a CONNECT into a tunnel.
             Ok::<_, Infallible>(
                 Response::builder().status(StatusCode::BAD_REQUEST).body(Nothing).unwrap(),
             )
@@ -87,7 +87,7 @@ pub(crate) fn reply(bytes: &[u8], method: &Method) -> Seen {
     Seen { messages: messages.into_inner(), failed }
 }
 
-/// Runs both to their ends.
+/// Runs both futures to completion.
 async fn both(
     first: impl Future<Output = Result<(), ()>>,
     second: impl Future<Output = hyper::Result<()>>,
@@ -95,7 +95,7 @@ async fn both(
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut one, mut other) = (None, None);
     std::future::poll_fn(move |cx| {
-        // hyper's connection moves the bytes for both.
+        // hyper's connection does the reading for both.
         if other.is_none()
             && let Poll::Ready(done) = second.as_mut().poll(cx)
         {
@@ -146,7 +146,7 @@ async fn take_body(mut body: Incoming, messages: &RefCell<Vec<Message>>) {
     messages.borrow_mut().last_mut().unwrap().whole = true;
 }
 
-/// Polls as long as something was woken; none where it would wait for ever.
+/// Polls while the waker was called; `None` if the future would never complete.
 pub(crate) fn run<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&woken));
@@ -167,11 +167,11 @@ impl Wake for WakeFlag {
     }
 }
 
-/// A connection that brings `bytes` and ends. What is written is thrown away.
+/// A connection that delivers `bytes` and ends. What is written to it is discarded.
 struct Pipe {
     bytes: Vec<u8>,
     read: usize,
-    /// Nothing comes before the other side has written.
+    /// Delivers nothing until the other side has written.
     silent: bool,
     reader: Option<Waker>,
 }

@@ -1,4 +1,4 @@
-//! Which certificates can stand, and which of them a client sees.
+//! Which certificates are accepted, and which of them a client is shown.
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -60,7 +60,7 @@ pub(super) async fn handshake(
         .expect("no handshake in time")
 }
 
-/// The certificate that a client sees who asks for `name`; it need not be for that name.
+/// The certificate that a client is shown when it asks for `name`, whether or not it fits.
 async fn seen(server: &TestServer, ca: &str, name: &str) -> Vec<u8> {
     seen_with(server, ca, name, &[]).await
 }
@@ -77,8 +77,8 @@ async fn seen_with(
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// Believes everything: these tests look at what was shown. Understands these signatures only,
-/// where there are any.
+/// Accepts any certificate, since these tests look at which one was shown. If schemes are given, it
+/// supports only those.
 #[derive(Debug)]
 struct AcceptAny(&'static [rustls::SignatureScheme]);
 
@@ -137,7 +137,8 @@ async fn a_client_sees_the_certificate_of_the_host_it_names() {
         ("api.example", &second),
         ("WWW.Example", &second),
         ("a.wild.example", &wild),
-        // A wildcard stands for one label; unknown hosts, and none at all, see the first.
+        // A wildcard stands for one label. Unknown hosts, and no host, are shown the first
+        // certificate.
         ("a.b.wild.example", &first),
         ("wild.example", &first),
         ("unknown.example", &first),
@@ -158,7 +159,7 @@ async fn a_client_sees_a_key_that_it_understands() {
         .each_ref()
         .map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
     let server = start_tls(settings(), Some(tls(&listener(&all))));
-    // Also without a name: the second stands in for the default.
+    // Without a name too: the second is another default.
     for name in ["api.example", "127.0.0.1"] {
         assert!(
             seen_with(&server, &pki.ca, name, &[S::ECDSA_NISTP256_SHA256]).await == ecdsa,
@@ -211,11 +212,11 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
     let server = start_tls(settings(), Some(tls(&listener(&[old]))));
     let mut kept = tls::Client::connect(&server, &pki.ca, "api.example").await;
     kept.get("/hello", "hello").await;
-    server.security.swap(Some(tls(&listener(&[new]))));
+    server.tls.swap(Some(tls(&listener(&[new]))));
     assert!(seen(&server, &pki.ca, "api.example").await == new_der);
     kept.get("/hello", "hello").await;
-    // Even to plain HTTP: an address is one address.
-    server.security.swap(None);
+    // Even to plain HTTP: what the address speaks may change.
+    server.tls.swap(None);
     server.connect().await.get("/hello", "hello").await;
     kept.get("/hello", "hello").await;
 }

@@ -1,4 +1,4 @@
-//! What happens to connections when the process is told to stop.
+//! What a drain does to connections.
 
 use super::super::permits::Connections;
 use super::*;
@@ -16,7 +16,7 @@ async fn idle_connections_close_and_a_request_under_way_is_finished() {
     assert_eq!(idle.read_all().await, "");
     server.await_shown("weir_connections_open 1").await;
     assert!(!server.serving.is_finished());
-    // Nobody accepts any more.
+    // The listening socket is closed.
     assert!(TcpStream::connect(server.address).await.is_err());
     server.handler.0.go.notify_one();
     let reply = busy.read_all().await;
@@ -30,8 +30,8 @@ async fn idle_connections_close_and_a_request_under_way_is_finished() {
 #[tokio::test]
 async fn a_connection_that_the_kernel_had_accepted_is_answered_and_not_reset() {
     let server = start(settings());
-    // This runtime has one thread: the accept loop runs only when this test awaits. A blocking
-    // connect succeeds in the kernel before it does.
+    // This runtime has one thread, so the accept loop runs only when this test awaits. A blocking
+    // connect completes in the kernel before that.
     let mut queued = std::net::TcpStream::connect(server.address).unwrap();
     std::io::Write::write_all(&mut queued, b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     server.drain.start();
@@ -74,7 +74,7 @@ async fn a_cut_ends_what_is_under_way_and_serve_returns_when_it_has_ended() {
     let mut busy = server.connect().await;
     busy.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     server.handler.0.begun.notified().await;
-    // Without a drain before it, as when the whole program is dropped.
+    // Without a drain first, as when the whole program is dropped.
     server.drain.cut();
     server.drain.start();
     assert!(server.drain.started());

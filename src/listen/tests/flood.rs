@@ -1,4 +1,4 @@
-//! HTTP/2 as no honest client speaks it, frame by frame.
+//! HTTP/2 frame by frame, as only a hostile client sends it.
 
 use std::pin::Pin;
 
@@ -16,7 +16,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 
-/// A connection that sends frames as told.
+/// A connection that sends raw frames.
 pub(super) struct Raw(TcpStream);
 
 pub(super) struct Frame {
@@ -27,7 +27,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A GOAWAY's or a RST_STREAM's.
+    /// The error code of a GOAWAY or RST_STREAM.
     fn error(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
@@ -43,7 +43,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// `GET path`, in HPACK without any compression.
+/// `GET path` in uncompressed HPACK.
 pub(super) fn head(path: &str) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x01, 1, b'a', 0x04, u8::try_from(path.len()).unwrap()];
     block.extend(path.as_bytes());
@@ -66,7 +66,7 @@ impl Raw {
         self.send(HEADERS, END_STREAM | END_HEADERS, stream, &head(path)).await;
     }
 
-    /// The next frame of that kind; none when the connection ends before it.
+    /// The next frame of this kind. `None` if the connection ends first.
     async fn next(&mut self, kind: u8) -> Option<Frame> {
         loop {
             let mut head = [0; 9];
@@ -125,7 +125,7 @@ async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
         }
         writing.shutdown().await.unwrap();
     });
-    // Meanwhile others are served, and when it is over nothing is left of it.
+    // Others are served meanwhile, and afterwards nothing is left of the flood.
     let mut other = server.connect().await;
     while !flood.is_finished() {
         other.get("/hello", "hello").await;
@@ -138,7 +138,7 @@ async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
     server.await_shown("weir_connections_open 0").await;
 }
 
-/// Reads nothing, so that a wait is our own.
+/// Always readable, so that a pending read is the guard's.
 struct Endless;
 
 impl tokio::io::AsyncRead for Endless {
@@ -173,7 +173,7 @@ async fn a_connection_is_not_read_while_too_many_streams_have_not_ended() {
             &mut tokio::io::ReadBuf::new(&mut piece),
         );
         if polled.is_pending() {
-            // The stream's task ends elsewhere.
+            // The stream's task ends in another task.
             let state = Arc::clone(&state);
             tokio::spawn(async move { state.stream_ended() });
         }
@@ -187,7 +187,7 @@ async fn a_head_without_end_is_cut_off() {
     let server = start(settings());
     let mut raw = Raw::connect(&server).await;
     raw.send(HEADERS, END_STREAM, 1, &head("/hello")).await;
-    // A field of 100 bytes, again and again, and never END_HEADERS.
+    // A field of 100 bytes, again and again, without END_HEADERS.
     let field = [&[0x00, 1, b'x', 96][..], &[b'y'; 96]].concat();
     let (mut reading, mut writing) = raw.0.into_split();
     let flood = tokio::spawn(async move {
@@ -214,7 +214,7 @@ async fn a_head_above_the_limit_is_answered_431() {
     let field = [&[0x00, 1, b'x', 127, 0x91, 0x4d][..], &vec![b'y'; 10_000]].concat();
     raw.send(HEADERS, END_STREAM | END_HEADERS, 1, &[head("/hello"), field].concat()).await;
     let reply = raw.next(HEADERS).await.unwrap();
-    // "431" in HPACK's Huffman code.
+    // "431" in HPACK's Huffman coding.
     assert!(
         reply.payload.windows(3).any(|digits| digits == [0x69, 0x90, 0xff]),
         "{:?}",
@@ -232,7 +232,7 @@ async fn pings_that_nobody_reads_the_answers_of_hold_no_memory_for_long() {
     let mut raw = Raw::connect(&server).await;
     let pings: Vec<u8> = (0..1_000).flat_map(|_| frame(PING, 0, 0, &[0; 8])).collect();
     let flood = async { while raw.0.write_all(&pings).await.is_ok() {} };
-    // We stop reading when the answers are not taken; then we give up.
+    // The server stops reading when its answers are not taken, and then gives up.
     tokio::time::timeout(TEST_TIMEOUT, flood).await.expect("never cut off");
     server.await_shown("weir_connections_open 0").await;
 }
@@ -249,8 +249,8 @@ async fn a_slow_reader_gets_the_rest_of_a_connection_that_was_closed() {
     let ping = raw.next(PING).await.unwrap();
     raw.send(PING, 1, 0, &ping.payload).await;
     server.handler.0.go.notify_one();
-    // All of it lies in the sockets, and we have closed. The client reads nothing yet, and still
-    // speaks.
+    // The whole reply is in the socket buffers and the server has closed its side. The client does
+    // not read yet, but still sends.
     for _ in 0..25 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         raw.send(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).await;
@@ -274,7 +274,7 @@ async fn a_client_that_does_not_answer_a_goodbye_does_not_hold_a_drain() {
     assert_eq!(raw.next(DATA).await.unwrap().payload, b"hello");
     server.drain.start();
     assert_eq!(raw.next(GOAWAY).await.unwrap().error(), 0);
-    // It would answer the PING that asks whether it has read this.
+    // An honest client would answer the PING that follows the GOAWAY.
     let began = crate::clock::monotonic();
     tokio::time::timeout(TEST_TIMEOUT, server.serving)
         .await
@@ -292,7 +292,7 @@ async fn a_client_that_does_not_answer_a_goodbye_does_not_hold_a_drain() {
 async fn frames_that_break_the_protocol_end_the_connection_with_the_reason() {
     let server = start(settings());
     let mut raw = Raw::connect(&server).await;
-    // DATA on no stream.
+    // DATA on stream 0.
     raw.send(DATA, 0, 0, b"x").await;
     let goaway = raw.next(GOAWAY).await.unwrap();
     assert_eq!(goaway.error(), 1, "PROTOCOL_ERROR");

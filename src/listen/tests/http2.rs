@@ -1,4 +1,4 @@
-//! HTTP/2: by ALPN and by prior knowledge, its streams, its ends.
+//! HTTP/2: by ALPN and with prior knowledge, its streams, and how they end.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -22,7 +22,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for LocalE
 
 type Outgoing = BoxBody<Bytes, std::convert::Infallible>;
 
-/// A body that comes piece by piece.
+/// A body that arrives piece by piece.
 struct Upload(tokio::sync::mpsc::Receiver<Frame<Bytes>>);
 
 impl http_body::Body for Upload {
@@ -46,7 +46,7 @@ fn empty() -> Outgoing {
     Empty::new().boxed()
 }
 
-/// Speaks HTTP/2 on a stream; its end shows in the handle.
+/// Starts HTTP/2 on a stream. The task that drives the connection is returned too.
 async fn speak<S>(stream: S) -> (SendRequest<Outgoing>, JoinHandle<hyper::Result<()>>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -86,10 +86,10 @@ async fn it_is_spoken_by_alpn_and_by_prior_knowledge() {
         get(&mut sender, "/tls").await,
         (200, "true Some(\"api.example\") None HTTP/2.0".into())
     );
-    server.security.swap(None);
+    server.tls.swap(None);
     let (mut sender, _connection) = connect(&server).await;
     assert_eq!(get(&mut sender, "/tls").await, (200, "false None None HTTP/2.0".into()));
-    // And HTTP/1.1 on the same port still.
+    // The same port still serves HTTP/1.1.
     server.connect().await.get("/hello", "hello").await;
 }
 
@@ -170,7 +170,7 @@ async fn an_idle_connection_is_closed_with_a_goodbye_and_a_silent_one_sooner() {
     }
     assert_eq!(get(&mut sender, "/hello").await.0, 200);
     let began = clock::monotonic();
-    // Without an error: GOAWAY came first.
+    // Without an error, because a GOAWAY came first.
     tokio::time::timeout(TEST_TIMEOUT, connection).await.expect("never closed").unwrap().unwrap();
     assert!(clock::monotonic() - began >= KEEP - Duration::from_millis(5));
     let (_sender, connection) = connect(&server).await;
@@ -208,7 +208,7 @@ async fn a_drain_says_goodbye_finishes_the_streams_and_closes() {
         .unwrap()
         .unwrap();
     server.await_shown("weir_connections_open 1").await;
-    // Nothing new is taken: the client was told, and says so itself.
+    // No new request is sent: the client knows of the GOAWAY and refuses it itself.
     while late.send_request(request("/hello", empty())).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -236,7 +236,7 @@ async fn when_the_grace_is_over_streams_end_before_serve_returns() {
         .await
         .expect("serve() does not return")
         .unwrap();
-    // Not after it: whoever waits for serve settles what is left.
+    // It must have ended before, since the caller of `serve` then settles what is left.
     tokio::time::timeout(Duration::ZERO, server.handler.0.dropped.notified())
         .await
         .expect("the handler outlived serve()");
@@ -261,7 +261,7 @@ async fn a_stream_whose_client_takes_nothing_is_given_up_and_the_others_go_on() 
         tokio::time::sleep(IDLE / 10).await;
     }
     assert!(clock::monotonic() - began >= IDLE);
-    // What had come is there, then the reset.
+    // What had arrived is delivered, then the reset.
     assert!(reply.into_body().collect().await.is_err());
     assert_eq!(get(&mut other, "/hello").await.0, 200);
 }
@@ -270,7 +270,7 @@ async fn a_stream_whose_client_takes_nothing_is_given_up_and_the_others_go_on() 
 async fn a_connection_whose_client_reads_nothing_is_given_up() {
     let server = start(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() });
     let mut raw = flood::Raw::connect(&server).await;
-    // Windows as wide as they go, and then not a byte is read.
+    // The widest windows, and then not a byte is read.
     raw.send(4, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]).await;
     raw.send(8, 0, 0, &[0x7f, 0xff, 0, 0]).await;
     raw.request(1, "/long").await;

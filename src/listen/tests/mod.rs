@@ -1,4 +1,5 @@
-//! Real sockets, raw bytes, and a handler that does by path what a test needs.
+//! The tests of `listen`, with real sockets, raw bytes, and a handler whose answer depends on the
+//! path.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,13 +23,13 @@ mod serving;
 mod tls;
 mod upgrades;
 
-/// Bytes of a `/long` reply: more than sockets and windows take of a client that reads nothing.
+/// Bytes of a `/long` reply: more than sockets and windows buffer for a client that does not read.
 const LONG: usize = 32 << 20;
 
-/// Bytes of a `/wait-much` reply: what sockets take at once.
+/// Bytes of a `/wait-much` reply: few enough for the sockets' buffers.
 const MUCH: usize = 256 << 10;
 
-/// Nothing here should take that long: a test that would hang fails.
+/// No step should take this long. A test that would hang fails instead.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Default)]
@@ -37,11 +38,11 @@ struct TestHandler(Arc<Seen>);
 #[derive(Default)]
 struct Seen {
     calls: AtomicUsize,
-    /// A `/wait` has begun.
+    /// Notified when a `/wait` has begun.
     begun: Notify,
-    /// Lets a `/wait` answer.
+    /// Lets a `/wait` reply.
     go: Notify,
-    /// A `/wait` was dropped before it answered.
+    /// Notified when a `/wait` is dropped before it has replied.
     dropped: Notify,
 }
 
@@ -107,7 +108,7 @@ impl Handler for TestHandler {
                 let much = path == "/wait-much";
                 ok(wire::full(if much { vec![b'x'; MUCH] } else { b"waited".to_vec() }))
             }
-            // Without a look at the request's body.
+            // Does not read the request's body.
             _ => Response::new(StatusCode::TOO_MANY_REQUESTS, wire::full("no")),
         }
     }
@@ -120,7 +121,7 @@ struct TestServer {
     drain: Drain,
     metrics: Metrics,
     serving: JoinHandle<()>,
-    security: Security,
+    tls: CurrentTls,
 }
 
 fn settings() -> ConnectionSettings {
@@ -136,13 +137,13 @@ fn start(settings: ConnectionSettings) -> TestServer {
     start_tls(settings, None)
 }
 
-/// One that speaks TLS, where there is any.
+/// A server that speaks TLS if `tls` is given.
 fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer {
-    let security = Security::new(tls);
+    let tls = CurrentTls::new(tls);
     let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
         .unwrap()
         .remove(0)
-        .secured(&security);
+        .with_tls(&tls);
     let address = listener.address();
     let (handler, settings) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(settings)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
@@ -152,7 +153,7 @@ fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer 
         drain.clone(),
         metrics.clone(),
     ));
-    TestServer { address, handler, settings, drain, metrics, serving, security }
+    TestServer { address, handler, settings, drain, metrics, serving, tls }
 }
 
 impl TestServer {
@@ -184,7 +185,7 @@ impl Client {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads until what came ends with `end`.
+    /// Reads until the text ends with `end`.
     async fn read_to(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {
@@ -199,7 +200,7 @@ impl Client {
         text
     }
 
-    /// Reads until the server closes; a reset fails.
+    /// Reads until the server closes. A reset is an error.
     async fn read_all(&mut self) -> String {
         let mut text = String::new();
         tokio::time::timeout(TEST_TIMEOUT, self.0.read_to_string(&mut text))

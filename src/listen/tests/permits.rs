@@ -1,4 +1,5 @@
-//! How many connections one client address may have, and which are closed when places run out.
+//! How many connections one client address may have, and which connections are closed when permits
+//! run out.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,7 +8,7 @@ use crate::listen::permits::{Connections, NoPermit};
 use crate::listen::state::ConnectionState;
 use crate::telemetry::names;
 
-/// Binds the near end to another loopback address: another client.
+/// Connects from another loopback address, as another client.
 async fn connect_from(server: &TestServer, last: u8) -> Client {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
@@ -23,7 +24,7 @@ async fn one_address_can_not_take_all_places() {
         client.get("/hello", "hello").await;
         held.push(client);
     }
-    // Closed at once, although there are 97 places.
+    // Closed at once, although 97 permits are left.
     assert_eq!(connect_from(&server, 1).await.read_all().await, "");
     server.await_shown("weir_connections_refused_total{cause=\"address\"} 1").await;
     assert!(
@@ -31,7 +32,7 @@ async fn one_address_can_not_take_all_places() {
         "{}",
         server.metrics.encode()
     );
-    // Another address is served, and the first one again when it has closed one.
+    // Another address is served, and so is the first one after it has closed a connection.
     connect_from(&server, 2).await.get("/hello", "hello").await;
     held.pop();
     server.await_shown("weir_connections_open 2").await;
@@ -78,7 +79,7 @@ async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
         (server.connect().await, server.connect().await, server.connect().await);
     for client in [&mut oldest, &mut waiting, &mut idle] {
         client.get("/hello", "hello").await;
-        // So that the times differ.
+        // So that the idle times differ.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     waiting.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
@@ -91,8 +92,7 @@ async fn where_places_run_out_the_longest_idle_connection_is_closed_first() {
         "{}",
         server.metrics.encode()
     );
-    // The next one takes the place of the other idle one; the request that is under way is
-    // answered.
+    // The next connection replaces the other idle one. The request in progress is answered.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let mut fifth = server.connect().await;
     fifth.get("/hello", "hello").await;
@@ -111,7 +111,7 @@ async fn a_client_that_has_sent_nothing_yet_gives_way_too() {
     let server = start(ConnectionSettings { connections_max: 2, ..settings() });
     let mut first = server.connect().await;
     server.await_shown("weir_connections_open 1").await;
-    // So that the times differ.
+    // So that the idle times differ.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let second = server.connect().await;
     server.await_shown("weir_connections_open 2").await;
@@ -142,7 +142,7 @@ async fn an_idle_http2_connection_gives_way_too() {
     let request = http::Request::get("http://a/hello").body(()).unwrap();
     let (reply, _) = client.send_request(request, true).unwrap();
     assert_eq!(reply.await.unwrap().status(), 200);
-    // It is told, and closes; until then the newcomer's place may still be taken.
+    // It is told to close. Until it has, the new connection may still find no permit.
     drop(server.connect().await);
     tokio::time::timeout(TEST_TIMEOUT, gone).await.expect("told to go").unwrap().unwrap();
     assert!(
@@ -166,7 +166,7 @@ fn the_longest_idle_connection_is_found_among_all_workers() {
     let mut held = Vec::new();
     for (index, state) in states.iter().enumerate() {
         held.push(workers[index % 2].acquire(state, client, &settings, &mut 0).unwrap());
-        // The third one is the longest idle; the second is busy.
+        // The third one has been idle longest; the second is busy.
         if index != 1 {
             state.mark_idle(now + Duration::from_secs([20, 0, 10, 30][index]));
         }

@@ -1,4 +1,4 @@
-//! Binding, requests, limits, timeouts.
+//! Binding, requests, limits and timeouts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -68,7 +68,7 @@ async fn chunks_and_trailers_pass_both_ways() {
 async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_sends() {
     let server = start(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
     let mut client = server.connect().await;
-    // Exactly as large as it may be.
+    // Exactly as large as allowed.
     let head = "GET /hello HTTP/1.1\r\nhost: a\r\nx: ";
     client.send(&format!("{head}{}\r\n\r\n", "y".repeat((4 << 10) - head.len() - 4))).await;
     assert!(client.read_to("hello").await.starts_with("HTTP/1.1 200"));
@@ -103,7 +103,7 @@ async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
         "{reply}"
     );
     server.await_shown("weir_connection_errors_total{cause=\"malformed\"} 1").await;
-    // Behind a good one, and in one piece with it.
+    // After a valid request, and in one piece with it.
     let mut client = server.connect().await;
     client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nthis is not HTTP\r\n\r\n").await;
     let both = client.read_all().await;
@@ -136,8 +136,8 @@ async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
     client
         .send(&format!("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 4 << 20))
         .await;
-    // More than the sockets' buffers hold: the server has to read it away, or its close would reset
-    // the connection.
+    // More than the sockets' buffers hold. The server has to read it, or its close would reset the
+    // connection.
     client.send(&"z".repeat(4 << 20)).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 429 ") && reply.ends_with("no"), "{reply}");
@@ -162,8 +162,8 @@ async fn a_head_that_trickles_in_is_cut_off() {
         keep_alive: Duration::from_secs(600),
         ..settings()
     });
-    // A first request, and one on a connection that has proved itself: the longer wait ends with
-    // the next head's first byte.
+    // The first request of a connection, and a later one: the longer wait ends with the first byte
+    // of the next head.
     for warm in [false, true] {
         let mut client = server.connect().await;
         if warm {
@@ -179,7 +179,7 @@ async fn a_head_that_trickles_in_is_cut_off() {
             }
         });
         let mut rest = Vec::new();
-        // Closed, or reset since we were still sending; not answered.
+        // Closed, or reset since data was still arriving, but not answered.
         let _ = tokio::time::timeout(TEST_TIMEOUT, reading.read_to_end(&mut rest))
             .await
             .expect("never cut off");
@@ -226,7 +226,7 @@ async fn a_request_that_takes_long_is_not_cut_by_the_waits_for_heads() {
 async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
     let server = start(ConnectionSettings { connections_max: 2, ..settings() });
     let (mut first, mut second) = (server.connect().await, server.connect().await);
-    // Each begins another request: they are not idle.
+    // Each begins another request, so that it is not idle.
     for client in [&mut first, &mut second] {
         client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nGET /hello HTTP/1.1\r\n").await;
         client.read_to("hello").await;
@@ -238,7 +238,7 @@ async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
         "{}",
         server.metrics.encode()
     );
-    // A reload changes it for the next connection.
+    // A reload changes the limit for the next connection.
     server.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
     server.connect().await.get("/hello", "hello").await;
     server.settings.store(Arc::new(ConnectionSettings { connections_max: 2, ..settings() }));
@@ -276,7 +276,7 @@ async fn a_client_that_closes_its_sending_side_gets_its_reply_within_the_time_fo
     let reply = client.read_all().await;
     assert!(reply.ends_with("waited"), "{reply}");
 
-    // A reply that takes longer is given up.
+    // A reply that takes longer is abandoned.
     let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     server.handler.0.begun.notified().await;
@@ -292,7 +292,7 @@ async fn what_a_client_sends_ahead_waits_for_its_turn_within_the_bound_of_a_head
     let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     server.handler.0.begun.notified().await;
-    // More than is read ahead, and far less than sockets take.
+    // More than is read ahead, and far less than the sockets' buffers hold.
     let ahead = "GET /hello HTTP/1.1\r\nhost: a\r\n\r\n".repeat(1_000);
     client.send(&ahead).await;
     server.handler.0.go.notify_one();
@@ -316,7 +316,7 @@ async fn a_client_that_takes_nothing_is_given_up() {
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
-/// Takes no goodbye.
+/// Never finishes a flush or a shutdown.
 struct NeverFlushes;
 
 impl tokio::io::AsyncRead for NeverFlushes {

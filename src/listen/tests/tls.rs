@@ -1,4 +1,4 @@
-//! HTTP over TLS: handshakes, their failures, what they tell of a client.
+//! HTTP over TLS: handshakes, how they fail, and what they reveal about a client.
 
 use tokio_rustls::client::TlsStream;
 
@@ -69,7 +69,7 @@ async fn only_tls_1_2_and_1_3_are_spoken_and_both_are() {
         let mut client = Client(stream);
         assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
     }
-    // TLS 1.1, as an old client says hello: rustls itself can't.
+    // A TLS 1.1 hello, byte by byte, since rustls can't send one.
     let mut old = server.connect().await;
     let mut hello = b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x02".to_vec();
     hello.extend([7; 32]);
@@ -94,7 +94,7 @@ async fn a_client_resumes_its_session() {
         let mut client = Client(handshake(&server, config.clone(), "api.example").await.unwrap());
         client.get("/hello", "hello").await;
         let kind = client.0.get_ref().1.handshake_kind().unwrap();
-        // The first may need a further round to agree on a group.
+        // The first handshake may need another round trip to agree on a group.
         assert_eq!(
             kind == rustls::HandshakeKind::Resumed,
             expected == rustls::HandshakeKind::Resumed,
@@ -133,7 +133,7 @@ async fn plain_http_on_a_tls_port_is_answered_so_that_a_person_understands() {
     assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 0);
     let mut noise = server.connect().await;
     noise.send("\u{1}").await;
-    // Closed or reset: there is nothing to say.
+    // Closed or reset, without a reply.
     let _ =
         tokio::time::timeout(TEST_TIMEOUT, noise.0.read(&mut [0; 1])).await.expect("not closed");
     server.await_shown(&failed("malformed")).await;
@@ -188,7 +188,7 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
             Client(handshake(&server, with(&pki.client("alice")), "api.example").await.unwrap());
         let reply = alice.get("/tls", "HTTP/1.1").await;
         assert!(reply.contains("Some(\"CN=alice\")"), "{reply}");
-        // TLS 1.3: the client has shaken hands before the server has looked.
+        // With TLS 1.3 the client's handshake is complete before the server has verified it.
         let mut eve =
             handshake(&server, with(&stranger.client("alice")), "api.example").await.unwrap();
         assert!(eve.read(&mut [0; 1]).await.is_err());

@@ -1,4 +1,4 @@
-//! Connections that stop being HTTP.
+//! Connections that are upgraded to another protocol.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const ASK: &str =
 
 async fn upgraded(server: &TestServer) -> Client {
     let mut client = server.connect().await;
-    // The first bytes of the new protocol come with the request.
+    // The first bytes of the new protocol arrive with the request.
     client.send(&format!("{ASK}early")).await;
     let reply = client.read_to("early").await;
     assert!(reply.starts_with("HTTP/1.1 101 "), "{reply}");
@@ -63,7 +63,7 @@ async fn it_works_behind_tls_and_a_half_that_is_closed_leaves_the_other() {
         text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
     }
     assert!(text.starts_with("HTTP/1.1 101 "), "{text}");
-    // More than any buffer holds, and then our goodbye: all of it comes back.
+    // More than the buffers hold, followed by a shutdown: all of it is echoed.
     let (mut reading, mut writing) = tokio::io::split(client);
     let sending = tokio::spawn(async move {
         writing.write_all(&vec![7; 8 << 20]).await.unwrap();

@@ -82,7 +82,7 @@ async fn a_routes_fields_are_on_every_reply_and_never_in_the_place_of_a_refusals
 
 #[tokio::test]
 async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fields() {
-    let front = TestProxy::new(|route| {
+    let proxy = TestProxy::new(|route| {
         route.path = "/api/{tenant}/*".into();
         route.extras = Extras {
             rewrite: Some(Rewrite::Template("/t/{tenant}/*".into())),
@@ -98,9 +98,9 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
     })
     .await;
     let reply =
-        front.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
+        proxy.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
-    let head = front.heads().pop().unwrap();
+    let head = proxy.heads().pop().unwrap();
     assert!(head.starts_with("GET /t/acme/x/y?q=/api HTTP/1.1\r\n"), "{head}");
     for line in [
         "host: inner.example:81",
@@ -123,7 +123,7 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
 #[tokio::test]
 async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_takes_off() {
     let keyed = r#"{"name":"l","algorithm":"fixed_window","quota":1,"period":"1m","key":"{path} {header.x-key}"}"#;
-    let front = TestProxy::new(|route| {
+    let proxy = TestProxy::new(|route| {
         route.policy = Some(client_ip(keyed));
         route.path = "/api/*".into();
         route.extras.rewrite = Some(Rewrite::Template("/same".into()));
@@ -133,7 +133,7 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
     for (path, key, status) in
         [("/api/a", "1", 200), ("/api/b", "1", 200), ("/api/a", "2", 200), ("/api/a", "1", 429)]
     {
-        let reply = front
+        let reply = proxy
             .exchange(&format!(
                 "GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n"
             ))
@@ -141,7 +141,7 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {key}: {reply}");
     }
     assert!(
-        front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n")
+        proxy.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n")
             && !head.to_lowercase().contains("x-key"))
     );
 }
@@ -286,7 +286,7 @@ async fn a_browsers_script_may_read_a_refusal_and_when_to_come_back() {
             [exposed]
         );
     }
-    let other = proxy.ask("GET", "/", &[("origin", "https://evil.example")]).await;
+    let other = handler.ask("GET", "/", &[("origin", "https://evil.example")]).await;
     assert_eq!(
         (other.field("access-control-allow-origin"), other.field("vary")),
         (None, Some("origin"))
@@ -332,7 +332,7 @@ async fn a_preflight_is_not_counted_where_the_route_says_so() {
     }
     assert_eq!(told, [200, 200, 429, 200]);
     // An origin that the route does not list can't bypass the limits either.
-    proxy.ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT]).await.problem(429);
+    handler.ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT]).await.problem(429);
 }
 
 #[tokio::test]

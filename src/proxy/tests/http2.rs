@@ -20,17 +20,17 @@ impl TestHandler {
 
 #[tokio::test]
 async fn the_upstream_sees_what_an_older_client_would_have_sent() {
-    let front = TestProxy::new(|route| route.host = Some("api.example".into())).await;
+    let proxy = TestProxy::new(|route| route.host = Some("api.example".into())).await;
     let fields =
         [("cookie", "a=1"), ("cookie", "b=2; c=3"), ("te", "trailers"), ("x-a", "1"), ("x-a", "2")];
     let reply =
-        Reply::read(front.handle(request("GET", "https://API.example:8443/a//b?c", &fields)).await)
+        Reply::read(proxy.handle(request("GET", "https://API.example:8443/a//b?c", &fields)).await)
             .await;
     assert_eq!((reply.status, reply.body.as_str()), (StatusCode::OK, "ok"));
     for name in ["connection", "keep-alive", "transfer-encoding"] {
         assert_eq!(reply.field(name), None, "{name}");
     }
-    let head = front.heads().pop().unwrap();
+    let head = proxy.heads().pop().unwrap();
     assert!(head.starts_with("GET /a/b?c HTTP/1.1\r\n"), "{head}");
     for line in [
         "host: API.example:8443",
@@ -51,8 +51,8 @@ async fn a_policy_counts_by_the_same_facts_in_both_versions() {
         TestHandler::new(vec![RouteSettings { policy: Some(client_ip(keyed)), ..respond("/*") }]);
     let one = handler.ask("GET", "/", &[("cookie", "a=1; b=2")]).await;
     let two =
-        proxy.ask_h2("GET", "http://api.example/", &[("cookie", "a=1"), ("cookie", "b=2")]).await;
-    let three = proxy.ask_h2("GET", "http://API.example:80/", &[("cookie", "a=1; b=2")]).await;
+        handler.ask_h2("GET", "http://api.example/", &[("cookie", "a=1"), ("cookie", "b=2")]).await;
+    let three = handler.ask_h2("GET", "http://API.example:80/", &[("cookie", "a=1; b=2")]).await;
     assert_eq!([one.status.as_u16(), two.status.as_u16(), three.status.as_u16()], [200, 200, 429]);
 }
 
@@ -84,9 +84,9 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
         ..respond("/a/*")
     }]);
     for _ in 0..2 {
-        proxy.ask_h2("POST", "http://h/a/x", &[GRPC]).await;
+        handler.ask_h2("POST", "http://h/a/x", &[GRPC]).await;
     }
-    let refused = proxy.ask_h2("POST", "http://h/a/x", &[GRPC]).await;
+    let refused = handler.ask_h2("POST", "http://h/a/x", &[GRPC]).await;
     assert_eq!(
         (refused.status, refused.body.as_str(), refused.field("content-length")),
         (StatusCode::OK, "", None)
@@ -104,7 +104,7 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
     }
     assert!(refused.field("x-request-id").is_some());
     handler.counted("weir_requests_total{route=\"a\",code=\"429\"}", 1);
-    let no_route = proxy.ask_h2("POST", "http://h/b", &[GRPC]).await;
+    let no_route = handler.ask_h2("POST", "http://h/b", &[GRPC]).await;
     assert_eq!(
         (
             no_route.status.as_u16(),
@@ -123,7 +123,7 @@ async fn a_grpc_client_is_told_of_a_refusal_in_its_own_way() {
         429
     );
     assert_eq!(handler.ask("POST", "/a/x", &[GRPC]).await.status.as_u16(), 429);
-    assert_eq!(proxy.ask_h2("GET", "http://h/a/x", &[GRPC]).await.status.as_u16(), 429);
+    assert_eq!(handler.ask_h2("GET", "http://h/a/x", &[GRPC]).await.status.as_u16(), 429);
 }
 
 #[tokio::test]
