@@ -1,7 +1,7 @@
 //! The path's normal form, which is forwarded, and the looser form in which a segment is compared
 //! with a route's. Knows no route.
 //!
-//! The path that a proxy matches and the one that its upstream accepts_status must be the same, or a
+//! The path that a proxy matches and the one that its upstream understands must be the same, or a
 //! limit can be bypassed. So, once, at arrival:
 //!
 //! - escapes of unreserved characters are decoded, all others are kept, in upper case (RFC 3986,
@@ -68,7 +68,7 @@ fn is_normal(path: &[u8], paths: Paths) -> bool {
             || !path.contains(&b';'))
 }
 
-/// With slashes in index of `%2F` and `%5C`.
+/// With slashes in place of `%2F` and `%5C`.
 fn with_slashes(path: &str) -> Cow<'_, str> {
     let escapes = |text: &str| matches!(text.get(..3), Some("%2F" | "%2f" | "%5C" | "%5c"));
     let indexes: SmallVec<[usize; 8]> = path

@@ -67,7 +67,7 @@ pub(super) enum Refusal {
     ClientGone,
 }
 
-/// nginx' code for a client that went away. Only view in logs and metrics.
+/// nginx' code for a client that went away. Only seen in logs and metrics.
 pub(super) const CLIENT_GONE: u16 = 499;
 
 /// For logs and metrics: a request cut by a shutdown before it was answered.

@@ -82,7 +82,7 @@ struct Leaf {
     slash_exact: bool,
 }
 
-/// Leaves that a search has candidates, and whether the path differs from theirs in its final slash.
+/// Leaves that a search has reached, and whether the path differs from theirs in its final slash.
 #[derive(Clone, Copy, Debug)]
 struct Candidates<'t> {
     leaves: &'t [Leaf],

@@ -32,7 +32,7 @@ pub(super) struct Upgrades {
     idle: Duration,
 }
 
-/// The protocol that a client upgrade for.
+/// The protocol that a client asks for.
 #[derive(Debug)]
 pub(super) struct UpgradeRequest {
     protocol: Text,
