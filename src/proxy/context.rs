@@ -162,7 +162,7 @@ impl RequestContext {
         let (Some(route), Some(handle)) = (snapshot.route(index), local.handle(index)) else {
             return Err(Refusal::NotFound);
         };
-        self.route = Arc::clone(route);
+        self.route = Arc::clone(handle);
         Ok(route)
     }
 
