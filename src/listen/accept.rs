@@ -219,7 +219,7 @@ impl<H: Handler> Acceptor<H> {
             self.reclaimed_limit.add(reclaimed as u64);
             match permit {
                 Err(NoPermit::Full { reclaimed }) if reclaimed > 0 => {}
-                permit => return entered,
+                permit => return permit,
             }
             if tokio::time::timeout_at(until.into(), freed).await.is_err() {
                 return Err(NoPermit::Full { reclaimed });

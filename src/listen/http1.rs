@@ -137,8 +137,8 @@ enum Received {
 
 /// What happens to the connection after a reply.
 enum AfterReply {
-    Open,
-    Closing,
+    KeepAlive,
+    Close,
     /// The client is gone, or an upgrade has taken its socket.
     Gone,
 }
@@ -147,14 +147,15 @@ impl<H: Handler> Connection<'_, H> {
     /// Waits for a request's head.
     async fn next(&mut self) -> Result<Received, ConnectionError> {
         self.scan = Scan::default();
-        let mut since = None;
-        poll_fn(|cx| self.poll_next(cx, &mut since)).await
+        let mut begun_before = None;
+        poll_fn(|cx| self.poll_next(cx, &mut begun_before)).await
     }
 
+    /// `begun_before` is whether a head had begun when the timer was armed; `None` before that.
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
-        since: &mut Option<(Instant, bool)>,
+        begun_before: &mut Option<bool>,
     ) -> Poll<Result<Received, ConnectionError>> {
         let state = &self.context.state;
         state.set_waker(cx.waker());
@@ -162,10 +163,10 @@ impl<H: Handler> Connection<'_, H> {
             return Poll::Ready(Ok(Received::Aborted));
         }
         loop {
-            if let Some(wanted) = self.parse_head() {
+            if let Some(received) = self.parse_head() {
                 self.context.state.mark_busy();
                 self.timer.disarm();
-                return Poll::Ready(Ok(wanted));
+                return Poll::Ready(Ok(received));
             }
             if self.read_closed {
                 return Poll::Ready(self.closed_early());
@@ -182,9 +183,9 @@ impl<H: Handler> Connection<'_, H> {
         {
             return Poll::Ready(Ok(Received::Nothing));
         }
-        if since.is_none_or(|(_, before)| before != begun) {
+        if *begun_before != Some(begun) {
+            *begun_before = Some(begun);
             let now = clock::monotonic();
-            *since = Some((now, begun));
             if begun {
                 self.context.state.mark_busy();
             } else {
@@ -196,8 +197,7 @@ impl<H: Handler> Connection<'_, H> {
             } else {
                 self.settings.keep_alive
             };
-            let start = since.map_or(now, |(start, _)| if self.is_first { start } else { now });
-            self.timer.arm(start + wait);
+            self.timer.arm(now + wait);
         }
         self.timer.poll(cx).map(|()| {
             if begun || self.is_first {

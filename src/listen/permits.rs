@@ -37,7 +37,7 @@ pub(super) struct Permits {
     lists: Mutex<Vec<Weak<OpenConnections>>>,
     /// When a search last found too few idle connections, in [`ConnectionState::millis`]. 0 if the
     /// last one found enough.
-    barren_ms: AtomicU64,
+    shortfall_ms: AtomicU64,
     /// Notified when a connection closes.
     freed: Notify,
 }
@@ -86,9 +86,9 @@ impl Permits {
     /// Tells some of the connections that have been idle longest to close. Returns how many.
     pub(super) fn reclaim(&self) -> usize {
         let now_ms = ConnectionState::millis(clock::monotonic());
-        let barren_ms = self.barren_ms.load(Ordering::Relaxed);
-        if barren_ms != 0
-            && now_ms.saturating_sub(barren_ms)
+        let shortfall_ms = self.shortfall_ms.load(Ordering::Relaxed);
+        if shortfall_ms != 0
+            && now_ms.saturating_sub(shortfall_ms)
                 < u64::try_from(SEARCH_AGAIN.as_millis()).unwrap_or(u64::MAX)
         {
             return 0;
@@ -100,7 +100,7 @@ impl Permits {
             idle.select_nth_unstable_by_key(count, |(since_ms, _)| *since_ms);
         }
         idle.iter().take(count).for_each(|(_, state)| state.reclaim());
-        self.barren_ms.store(if count < wanted { now_ms } else { 0 }, Ordering::Relaxed);
+        self.shortfall_ms.store(if count < wanted { now_ms } else { 0 }, Ordering::Relaxed);
         count
     }
 
@@ -162,7 +162,7 @@ impl Connections {
     ) -> Result<Permit, NoPermit> {
         let permits = &self.0.permits;
         // First, so that a network over its limit does not cause other connections to be closed.
-        let counted = match settings.counts(client) {
+        let network = match settings.counts(client) {
             false => None,
             true => {
                 let network = Network::of(client, settings.ipv6_prefix);

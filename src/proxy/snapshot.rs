@@ -206,9 +206,8 @@ impl Snapshot {
         unlimited: usize,
     ) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
-        let forwards = |route: &Route| {
-            route.decider.is_none() && matches!(route.action, Action::Upstream(_))
-        };
+        let forwards =
+            |route: &Route| route.decider.is_none() && matches!(route.action, Action::Upstream(_));
         let unlimited = self.route(unlimited).filter(|route| forwards(route))?;
         if unlimited.is_folded && is_folded(path) {
             return None;

@@ -284,7 +284,7 @@ fn shared_reply(
     reply: http::Response<Incoming>,
 ) -> Response {
     let reply = Response::from(
-        reply.map(|body| Body::incoming(body).within(http2::STREAM_WINDOW_BYTES as usize)),
+        reply.map(|body| Body::incoming(body).window(http2::STREAM_WINDOW_BYTES as usize)),
     );
     if !reply.body.is_streaming() {
         return reply;

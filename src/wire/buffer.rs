@@ -362,7 +362,7 @@ mod tests {
         };
         assert!(
             many.iter_mut().all(|buffer| fill(buffer) == PLAIN_BYTES),
-            "nobody has been too fast yet"
+            "no read has filled its room yet"
         );
         let large = many
             .iter_mut()

@@ -468,7 +468,7 @@ impl http_body::Body for Content {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => self
-                .rest
+                .unread
                 .as_ref()
                 .is_none_or(|unread| unread.piece.is_empty() && unread.trailers.is_none()),
             Kind::Full(_) | Kind::Failed => false,

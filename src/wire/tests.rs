@@ -49,7 +49,7 @@ impl EndRecorder {
         move |end: &BodyEnd| ends.0.lock().unwrap().push(*end)
     }
 
-    pub(crate) fn told(&self) -> Vec<BodyEnd> {
+    pub(crate) fn ends(&self) -> Vec<BodyEnd> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -123,7 +123,7 @@ async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
     let (mut client, incoming) = incoming(CHUNKED).await;
     client.write_all(b"0\r\nx-sum: 6\r\nx-bad: 1\r\n\r\n").await.unwrap();
     let shown = Arc::new(Mutex::new(Vec::new()));
-    let sift = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
+    let filter = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
     let body = Body::incoming(incoming)
         .filter_trailers(filter)
         .on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
@@ -257,15 +257,15 @@ async fn an_alarm_rings_at_the_deadline_set_last_whether_later_or_earlier() {
 #[tokio::test]
 async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
     let (near, far) = tokio::io::duplex(64 << 10);
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut results) = tokio::sync::mpsc::unbounded_channel();
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             let body = Body::incoming(request.into_body()).lingering();
             // hyper drops the service's future at the reset, so the body is read in another task,
             // as in the proxy.
             tokio::spawn(async move {
-                tell.send(
+                sender.send(
                     http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes()),
                 )
             });
@@ -284,6 +284,6 @@ async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
         upload.reserve_capacity(1);
     }
     upload.send_reset(h2::Reason::NO_ERROR);
-    let read = told.recv().await.unwrap();
+    let read = results.recv().await.unwrap();
     assert!(matches!(read, Err(BodyError::Reset)), "{read:?}");
 }

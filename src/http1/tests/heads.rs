@@ -9,7 +9,7 @@ use crate::http1::{self, HeadError, RequestHead, Scan};
 use crate::wire::Known;
 
 /// Parses the head of a request with this line and these fields.
-fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, HeadError> {
+fn parse(line: &str, fields: &[&str]) -> Result<RequestHead, HeadError> {
     let mut head = format!("{line}\r\n");
     fields.iter().for_each(|field| head.extend([field, "\r\n"]));
     head.push_str("\r\n");
@@ -19,17 +19,17 @@ fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, HeadError> {
 }
 
 fn malformed(line: &str, fields: &[&str]) -> bool {
-    matches!(ask(line, fields), Err(HeadError::Malformed(_)))
+    matches!(parse(line, fields), Err(HeadError::Malformed(_)))
 }
 
 /// The target and authority of `GET target`.
-fn target(asked: &str) -> Option<(String, Option<String>)> {
-    let head = ask(&format!("GET {asked} HTTP/1.1"), &[]).ok()?;
+fn target(raw: &str) -> Option<(String, Option<String>)> {
+    let head = parse(&format!("GET {raw} HTTP/1.1"), &[]).ok()?;
     Some((head.request.target().to_owned(), head.request.authority().map(str::to_owned)))
 }
 
-fn path(asked: &str) -> Option<String> {
-    target(asked).map(|(path, _)| path)
+fn path(raw: &str) -> Option<String> {
+    target(raw).map(|(path, _)| path)
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_bare_return_or_a_nul_is_refused_wherever_it_stands() {
 
 #[test]
 fn a_request_line_has_three_parts_with_one_blank_between() {
-    assert!(ask("GET / HTTP/1.1", &[]).is_ok());
+    assert!(parse("GET / HTTP/1.1", &[]).is_ok());
     for line in [
         "GET  / HTTP/1.1",
         "GET /  HTTP/1.1",
@@ -136,7 +136,7 @@ fn a_request_line_has_three_parts_with_one_blank_between() {
 fn a_method_keeps_its_case() {
     for method in ["GET", "get", "PURGE", "M!#$%&'*+-.^_`|~9"] {
         assert_eq!(
-            ask(&format!("{method} / HTTP/1.1"), &[]).unwrap().request.method.as_str(),
+            parse(&format!("{method} / HTTP/1.1"), &[]).unwrap().request.method.as_str(),
             method
         );
     }
@@ -144,7 +144,8 @@ fn a_method_keeps_its_case() {
 
 #[test]
 fn only_versions_1_0_and_1_1_are_taken() {
-    let version = |text: &str| ask(&format!("GET / {text}"), &[]).map(|head| head.request.version);
+    let version =
+        |text: &str| parse(&format!("GET / {text}"), &[]).map(|head| head.request.version);
     assert_eq!(version("HTTP/1.0").unwrap(), Version::HTTP_10);
     assert_eq!(version("HTTP/1.1").unwrap(), Version::HTTP_11);
     for other in [
@@ -178,13 +179,13 @@ fn a_path_is_taken_as_it_came_without_its_fragment() {
         "/\u{e4}?\u{e4}",
         "/a?\\^`|{}",
     ];
-    for asked in same {
-        assert_eq!(target(asked), Some((asked.to_owned(), None)), "{asked}");
+    for raw in same {
+        assert_eq!(target(raw), Some((raw.to_owned(), None)), "{raw}");
     }
     assert_eq!(path("/a?b#c?d").unwrap(), "/a?b");
     assert_eq!(path("/#?").unwrap(), "/");
-    for asked in ["/<", "/>", "/a?<", "/a?>", "/\u{7f}x", "/a?\"", "a", "", "?a", "#", "\u{e4}"] {
-        assert_eq!(target(asked), None, "{asked:?}");
+    for raw in ["/<", "/>", "/a?<", "/a?>", "/\u{7f}x", "/a?\"", "a", "", "?a", "#", "\u{e4}"] {
+        assert_eq!(target(raw), None, "{raw:?}");
     }
     let mut head = b"GET /\xe4 HTTP/1.1\r\n\r\n".to_vec();
     assert!(http1::request(&head).is_err(), "no UTF-8");
@@ -194,9 +195,8 @@ fn a_path_is_taken_as_it_came_without_its_fragment() {
 
 #[test]
 fn an_absolute_target_is_taken_apart() {
-    let parts = |asked: &str| {
-        target(asked).map(|(path, authority)| format!("{} {path}", authority.unwrap()))
-    };
+    let parts =
+        |raw: &str| target(raw).map(|(path, authority)| format!("{} {path}", authority.unwrap()));
     assert_eq!(parts("http://a/b?c").unwrap(), "a /b?c");
     assert_eq!(parts("HTTPS://A.b:80/").unwrap(), "A.b:80 /");
     assert_eq!(parts("http://[::1]:8080/x").unwrap(), "[::1]:8080 /x");
@@ -204,7 +204,7 @@ fn an_absolute_target_is_taken_apart() {
     assert_eq!(parts("http://a?b").unwrap(), "a ?b");
     assert_eq!(parts("http://a#b").unwrap(), "a ");
     assert_eq!(parts("http://a/b#c").unwrap(), "a /b");
-    for asked in [
+    for raw in [
         "http:///a",
         "http://",
         "http:a",
@@ -215,18 +215,18 @@ fn an_absolute_target_is_taken_apart() {
         "httpx://a/",
         "http:/a/b",
     ] {
-        assert!(parts_or_path(asked), "{asked}");
+        assert!(parts_or_path(raw), "{raw}");
     }
 }
 
 /// Whether it is refused, or only has a path.
-fn parts_or_path(asked: &str) -> bool {
-    target(asked).is_none_or(|(path, authority)| authority.is_none() && path == asked)
+fn parts_or_path(raw: &str) -> bool {
+    target(raw).is_none_or(|(path, authority)| authority.is_none() && path == raw)
 }
 
 #[test]
 fn an_authority_is_what_connect_asks_for_and_a_star_what_options_may() {
-    let connect = ask("CONNECT a:443 HTTP/1.1", &[]).unwrap().request;
+    let connect = parse("CONNECT a:443 HTTP/1.1", &[]).unwrap().request;
     assert_eq!(
         (&connect.method, connect.target(), connect.authority()),
         (&Method::CONNECT, "", Some("a:443"))
@@ -258,7 +258,7 @@ fn a_name_is_a_token_directly_before_its_colon() {
         assert!(malformed("GET / HTTP/1.1", &["Host: a", field]), "last: {field:?}");
     }
     let names = "!#$%&'*+-.^_`|~09azAZ";
-    let head = ask("GET / HTTP/1.1", &[&format!("{names}: a")]).unwrap();
+    let head = parse("GET / HTTP/1.1", &[&format!("{names}: a")]).unwrap();
     assert_eq!(
         head.request.fields.iter().collect::<Vec<_>>(),
         [(names.as_bytes(), b"a".as_slice())]
@@ -278,7 +278,7 @@ fn a_line_that_is_folded_is_refused() {
 #[test]
 fn a_value_is_what_stands_between_the_blanks() {
     let value = |field: &str| {
-        ask("GET / HTTP/1.1", &[field])
+        parse("GET / HTTP/1.1", &[field])
             .map(|head| head.request.fields.get("x").unwrap().to_vec())
             .ok()
     };
@@ -307,7 +307,7 @@ fn a_value_is_what_stands_between_the_blanks() {
 
 #[test]
 fn fields_keep_order_and_case_and_are_written_as_they_came() {
-    let head = ask("GET / HTTP/1.1", &["hOST: a", "X-Key:  one ", "E:", "x-kEY:two"]).unwrap();
+    let head = parse("GET / HTTP/1.1", &["hOST: a", "X-Key:  one ", "E:", "x-kEY:two"]).unwrap();
     let fields = &head.request.fields;
     assert_eq!(
         of_fields(fields),
@@ -324,8 +324,8 @@ fn fields_keep_order_and_case_and_are_written_as_they_came() {
 #[test]
 fn there_may_be_so_many_fields_and_no_more() {
     let fields = vec!["X: a"; FIELDS_MAX + 1];
-    assert!(ask("GET / HTTP/1.1", &fields[1..]).is_ok());
-    let refused = ask("GET / HTTP/1.1", &fields).unwrap_err();
+    assert!(parse("GET / HTTP/1.1", &fields[1..]).is_ok());
+    let refused = parse("GET / HTTP/1.1", &fields).unwrap_err();
     assert_eq!(
         (refused, refused.status()),
         (HeadError::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -353,7 +353,7 @@ fn a_head_of_all_sorts_cut_at_every_byte_gives_the_same_answer() {
 #[test]
 fn a_connection_is_kept_unless_somebody_says_otherwise() {
     let kept = |version: &str, fields: &[&str]| {
-        ask(&format!("GET / {version}"), fields).unwrap().keep_alive
+        parse(&format!("GET / {version}"), fields).unwrap().keep_alive
     };
     assert!(kept("HTTP/1.1", &[]) && !kept("HTTP/1.0", &[]));
     assert!(
@@ -387,7 +387,7 @@ fn a_connection_is_kept_unless_somebody_says_otherwise() {
 
 #[test]
 fn a_hundred_is_awaited_by_whoever_says_so_and_has_a_body() {
-    let awaited = |line: &str, fields: &[&str]| ask(line, fields).unwrap().expects_continue;
+    let awaited = |line: &str, fields: &[&str]| parse(line, fields).unwrap().expects_continue;
     assert!(awaited("POST / HTTP/1.1", &["Expect: 100-Continue", "Content-Length: 1"]));
     assert!(awaited("POST / HTTP/1.1", &["Expect: 100-continue", "Transfer-Encoding: chunked"]));
     assert!(

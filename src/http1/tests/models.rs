@@ -15,7 +15,7 @@ enum Op {
     Fill(usize, usize),
     FillLarge(usize),
     Consume(usize),
-    Rest,
+    Release,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -33,7 +33,7 @@ fn op() -> impl Strategy<Value = Op> {
         size().prop_map(Op::FillLarge),
         size().prop_map(Op::Consume),
         Just(Op::Consume(usize::MAX)),
-        Just(Op::Rest),
+        Just(Op::Release),
     ]
 }
 
@@ -76,7 +76,7 @@ proptest! {
                     buffer.consume(bytes);
                     model.drain(..bytes.min(model.len()));
                 }
-                Op::Rest => buffer.rest(),
+                Op::Release => buffer.release_if_empty(),
             }
             prop_assert!(buffer.bytes() == model.as_slice());
             prop_assert_eq!((buffer.len(), buffer.is_empty()), (model.len(), model.is_empty()));

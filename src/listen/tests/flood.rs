@@ -90,10 +90,10 @@ impl Raw {
 async fn streams_above_the_maximum_are_refused_and_those_below_go_on() {
     let server = start(ConnectionSettings { streams_max: 2, ..settings() });
     let mut raw = Raw::connect(&server).await;
-    let told = raw.next(SETTINGS).await.unwrap().payload;
+    let received = raw.next(SETTINGS).await.unwrap().payload;
     assert!(
-        told.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]),
-        "MAX_CONCURRENT_STREAMS: {told:?}"
+        received.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]),
+        "MAX_CONCURRENT_STREAMS: {received:?}"
     );
     for stream in [1, 3, 5] {
         raw.request(stream, "/wait").await;
@@ -197,8 +197,8 @@ async fn a_head_without_end_is_cut_off() {
             assert!(sent < 1_000_000, "it never ends");
         }
     });
-    let mut told = Vec::new();
-    let _ = tokio::time::timeout(TEST_TIMEOUT, reading.read_to_end(&mut told))
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(TEST_TIMEOUT, reading.read_to_end(&mut received))
         .await
         .expect("never closed");
     drop(reading);

@@ -89,7 +89,8 @@ async fn a_client_resumes_its_session() {
     let pki = Pki::new();
     let server = start_tls(settings(), Some(api(&pki)));
     let config = client(&pki.ca, &[b"http/1.1"]);
-    for (turn, expected) in [(0, rustls::HandshakeKind::Full), (1, rustls::HandshakeKind::Resumed)]
+    for (attempt, expected) in
+        [(0, rustls::HandshakeKind::Full), (1, rustls::HandshakeKind::Resumed)]
     {
         let mut client = Client(handshake(&server, config.clone(), "api.example").await.unwrap());
         client.get("/hello", "hello").await;
@@ -98,7 +99,7 @@ async fn a_client_resumes_its_session() {
         assert_eq!(
             kind == rustls::HandshakeKind::Resumed,
             expected == rustls::HandshakeKind::Resumed,
-            "{turn}: {kind:?}"
+            "{attempt}: {kind:?}"
         );
     }
 }

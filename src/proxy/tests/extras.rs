@@ -332,7 +332,10 @@ async fn a_preflight_is_not_counted_where_the_route_says_so() {
     }
     assert_eq!(told, [200, 200, 429, 200]);
     // An origin that the route does not list can't bypass the limits either.
-    handler.ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT]).await.problem(429);
+    handler
+        .ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT])
+        .await
+        .problem(429);
 }
 
 #[tokio::test]

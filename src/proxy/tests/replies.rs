@@ -25,7 +25,10 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
     let wrong_method = handler.ask("POST", "/a", &[]).await;
     wrong_method.problem(405);
     assert_eq!(wrong_method.field("allow"), Some("GET, HEAD, PUT"));
-    assert_eq!(handler.get("/../x").await.problem(400)["detail"], "The path climbs above the root.");
+    assert_eq!(
+        handler.get("/../x").await.problem(400)["detail"],
+        "The path climbs above the root."
+    );
     handler.get(&format!("/{}", "a".repeat(200))).await.problem(414);
     handler.ask("TRACE", "/a", &[]).await.problem(501);
     for (status, detail) in [
