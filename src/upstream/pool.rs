@@ -87,7 +87,7 @@ pub(super) struct RequestPermit {
 
 /// The result of [`admit`].
 pub(super) enum Admission {
-    Here(RequestPermit),
+    Granted(RequestPermit),
     /// This worker has too many requests there.
     Full,
     /// The worker is busy, and the client already has its share.

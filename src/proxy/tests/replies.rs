@@ -39,7 +39,7 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
     ] {
         let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap());
         let told =
-            Reply::read(RequestContext::unread(&handler.local, &peer()).refuse(&unreadable)).await;
+            Reply::read(RequestContext::unreadable(&handler.local, &peer()).refuse(&unreadable)).await;
         assert_eq!(told.problem(status)["detail"], detail);
     }
     handler.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
