@@ -16,7 +16,7 @@ use super::client::Client;
 use super::cors::{self, Cors};
 use super::forward::PolicyFields;
 use super::id::Id;
-use super::live::Local;
+use super::live::LocalSnapshot;
 use super::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
 use super::snapshot::{Route, RouteHandle, Snapshot};
 use super::tally::Decided;
@@ -95,7 +95,7 @@ pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 impl RequestContext {
     /// For a request that has arrived.
-    pub(super) fn begin(local: &Local, request: &Request, peer: &Peer) -> Box<Self> {
+    pub(super) fn begin(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Box<Self> {
         let client = Client::of(&request.fields, peer, &local.snapshot().settings.trusted_proxies);
         let id = Id::of(&request.fields, client.trusted);
         let mut context = Self::new(local, client, id, request.method.clone());
@@ -104,7 +104,7 @@ impl RequestContext {
     }
 
     /// For a request whose head can't be read. Only its peer is known.
-    pub(super) fn unreadable(local: &Local, peer: &Peer) -> Box<Self> {
+    pub(super) fn unreadable(local: &LocalSnapshot, peer: &Peer) -> Box<Self> {
         Self::new(
             local,
             Client::untrusted(peer),
@@ -114,7 +114,7 @@ impl RequestContext {
     }
 
     /// Boxed once, since it becomes the end hook of the reply's body.
-    fn new(local: &Local, client: Client, id: Id, method: Method) -> Box<Self> {
+    fn new(local: &LocalSnapshot, client: Client, id: Id, method: Method) -> Box<Self> {
         Box::new(Self {
             started: clock::monotonic(),
             id,
@@ -155,7 +155,7 @@ impl RequestContext {
     /// Records the route, and returns it.
     pub(super) fn enter_route<'h>(
         &mut self,
-        local: &Local,
+        local: &LocalSnapshot,
         snapshot: &'h Snapshot,
         index: usize,
     ) -> Result<&'h Route, Refusal> {

@@ -20,7 +20,7 @@ use super::snapshot::{RouteHandle, Snapshot};
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static CACHED: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
+    static CACHED: RefCell<Option<Arc<LocalSnapshot>>> = const { RefCell::new(None) };
 }
 
 /// The current snapshot. Swapped on reload; a request keeps the one it began with until its headers
@@ -35,7 +35,7 @@ pub struct Live {
 }
 
 /// One worker's reference to a snapshot, counted by this worker's requests alone.
-pub(super) struct Local {
+pub(super) struct LocalSnapshot {
     stamp: u64,
     snapshot: Arc<Snapshot>,
     /// The handle of each route, in order. Streams keep them when the snapshot is gone.
@@ -66,7 +66,7 @@ impl Live {
     }
 
     /// This worker's reference to the current snapshot.
-    pub(super) fn load(&self) -> Arc<Local> {
+    pub(super) fn load(&self) -> Arc<LocalSnapshot> {
         let stamp = self.stamp.load(Ordering::Acquire);
         let cached = CACHED.with_borrow(|cached| {
             cached.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone)
@@ -75,8 +75,8 @@ impl Live {
     }
 
     #[cold]
-    fn renew(&self, stamp: u64) -> Arc<Local> {
-        let local = Arc::new(Local::new(stamp, self.snapshot.load_full(), &self.cut));
+    fn renew(&self, stamp: u64) -> Arc<LocalSnapshot> {
+        let local = Arc::new(LocalSnapshot::new(stamp, self.snapshot.load_full(), &self.cut));
         // The old one is dropped outside the borrow, since dropping a snapshot may run anything.
         let old = CACHED.with_borrow_mut(|cached| cached.replace(Arc::clone(&local)));
         drop(old);
@@ -84,7 +84,7 @@ impl Live {
     }
 }
 
-impl Local {
+impl LocalSnapshot {
     pub(super) fn new(stamp: u64, snapshot: Arc<Snapshot>, cut: &Arc<AtomicBool>) -> Self {
         let handles = snapshot.handles().map(|handle| handle.of_worker(cut)).collect();
         let no_route = snapshot.no_route().of_worker(cut);

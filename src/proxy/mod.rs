@@ -61,7 +61,7 @@ use crate::wire::{self, Body, Network, Request, Response};
 
 use admit::Admission;
 use context::{RequestContext, RequestTimeout};
-use live::Local;
+use live::LocalSnapshot;
 use refusal::Refusal;
 use snapshot::{Action, Route};
 use trie::Match;
@@ -100,7 +100,7 @@ impl Handler for Proxy {
 
 /// Answers one request. Whatever it began is finished at the reply's last byte, or when the client
 /// goes away.
-async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
+async fn handle(local: &LocalSnapshot, request: Request, peer: &Peer) -> Response {
     let mut context = RequestContext::begin(local, &request, peer);
     match serve(local, request, peer, &mut context).await {
         Ok(reply) => context.stream(reply),
@@ -110,7 +110,7 @@ async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
 
 /// Takes a request to its reply's head, or to the reason for a refusal.
 async fn serve(
-    local: &Local,
+    local: &LocalSnapshot,
     mut request: Request,
     peer: &Peer,
     context: &mut RequestContext,

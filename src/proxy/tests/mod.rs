@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt;
 
 use super::context::RequestContext;
-use super::live::Local;
+use super::live::LocalSnapshot;
 use super::snapshot::Snapshot;
 use super::*;
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ const START_US: i64 = 86_400_000_000 * 20_000;
 /// A snapshot, and what tests inspect.
 struct TestHandler {
     snapshot: Arc<Snapshot>,
-    local: Arc<Local>,
+    local: Arc<LocalSnapshot>,
     limiter: Arc<Limiter>,
     metrics: Metrics,
 }
@@ -113,7 +113,7 @@ impl TestHandler {
         let snapshot =
             Arc::new(Snapshot::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
         Self {
-            local: Arc::new(Local::new(0, Arc::clone(&snapshot), &Arc::default())),
+            local: Arc::new(LocalSnapshot::new(0, Arc::clone(&snapshot), &Arc::default())),
             snapshot,
             limiter,
             metrics,

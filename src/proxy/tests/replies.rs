@@ -39,7 +39,8 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
     ] {
         let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap());
         let told =
-            Reply::read(RequestContext::unreadable(&handler.local, &peer()).refuse(&unreadable)).await;
+            Reply::read(RequestContext::unreadable(&handler.local, &peer()).refuse(&unreadable))
+                .await;
         assert_eq!(told.problem(status)["detail"], detail);
     }
     handler.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
@@ -145,7 +146,8 @@ fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
         Snapshot::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap()
     };
     let live = Live::new(snapshot("/a"));
-    let serves = |local: &Local, path| local.snapshot().routes.find("", path, &Method::GET).is_ok();
+    let serves =
+        |local: &LocalSnapshot, path| local.snapshot().routes.find("", path, &Method::GET).is_ok();
     let old = live.load();
     assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the snapshot once");
     live.swap(snapshot("/b"));
