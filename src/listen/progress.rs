@@ -12,6 +12,7 @@ use crate::wire::Pace;
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     client_is_awaited: bool,
+    /// Bytes sent on the connection, and completed writes below TLS.
     taken: (u64, u64),
     /// Bytes sent on the connection before this reply.
     began: u64,

@@ -51,8 +51,9 @@ async fn counted(limiter: &Limiter) -> String {
     let found = limiter.find(&wanted).await.unwrap();
     let Some(counter) = found.first() else { return String::new() };
     // Also of an hour that is over: "0 used (the window from .. to .., with 100, is over)".
-    let over = counter.state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
-    over.unwrap_or_else(|| counter.state.split(" used").next().unwrap()).to_owned()
+    let state = counter.state(None);
+    let over = state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
+    over.unwrap_or_else(|| state.split(" used").next().unwrap()).to_owned()
 }
 
 /// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a

@@ -45,7 +45,7 @@ struct File {
 
 /// Where our Rust is.
 const SOURCES: &[&str] =
-    &["src", "tests", "policies", "wasm-sdk", "examples", "benches", "build", "build.rs"];
+    &["src", "lua", "tests", "policies", "wasm-sdk", "examples", "benches", "build", "build.rs"];
 
 #[test]
 fn rooms_keep_to_the_table_of_arrows() {

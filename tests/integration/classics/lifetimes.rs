@@ -1,7 +1,7 @@
 //! Lifetimes that decide: what happens when one is missing, or set once more.
 
 use tokio::runtime::Builder;
-use weir::plan::{Algorithm, Rate};
+use weir::plan::{Algorithm, Rate, SlidingWindowLog};
 
 use super::{BEGIN_S, held};
 use crate::harness::nodes::{Node, fixed_window, one};
@@ -159,7 +159,9 @@ async fn expire_on_each_hit_locks_a_slow_client_out_and_a_window_that_is_set_onc
 
     let node = Node::single(redis.address);
     let rate = Rate { amount: LIMIT, per_ms: PERIOD_MS };
-    for algorithm in [fixed_window(LIMIT, PERIOD_MS), Algorithm::SlidingWindowLog { rate }] {
+    for algorithm in
+        [fixed_window(LIMIT, PERIOD_MS), Algorithm::SlidingWindowLog(SlidingWindowLog { rate })]
+    {
         let plan = one("slow", algorithm);
         for hit in 0..HITS {
             // Each where the last one's keys are over.
