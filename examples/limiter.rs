@@ -27,7 +27,7 @@ use std::time::Duration;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings, Settings as Store};
 use weir::limit::{Ending, Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, Fallback, FixedWindow, Limit, Plan, Rate, Refund};
+use weir::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, Rate, Refund};
 use weir::telemetry::Metrics;
 
 /// After the store could not be asked.
@@ -151,7 +151,7 @@ pub async fn worker(
 ) -> Result<Report, std::io::Error> {
     // Whose counters these are, and what to do when the store can't be reached: rather send nothing
     // than too much.
-    let scope = Arc::new(Scope::new("mail".into(), "mail".into(), Fallback::Deny, false));
+    let scope = Arc::new(Scope::new("mail".into(), "mail".into(), OnStoreError::Deny, false));
     // One counter for the whole company; a key for each customer would give each an hour's
     // allowance. What was not sent is given back.
     let rate = Rate {

@@ -28,7 +28,7 @@ use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
 use crate::limit::{Limiter, Retired};
 use crate::listen::{ConnectionSettings, CurrentTls, Drain, Listener};
-use crate::plan::Fallback;
+use crate::plan::OnStoreError;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
 use crate::upstream::{Budget, Upstream};
@@ -114,7 +114,7 @@ impl Serving {
         let store_is_needed = built
             .routes
             .iter()
-            .any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
+            .any(|route| route.policy.is_some() && route.on_store_error != OnStoreError::Allow);
         let mut upstreams: Vec<_> = built
             .upstreams
             .iter()

@@ -13,7 +13,7 @@ use super::target::Target;
 use crate::clock;
 use crate::limit::{Limiter, Take};
 use crate::listen::Peer;
-use crate::plan::{Enforcement, Limit, Outcome};
+use crate::plan::Limit;
 use crate::policy::{Decision, Verdict};
 use crate::wire::Request;
 
@@ -197,12 +197,12 @@ pub(super) async fn charge(
             return Err(Refusal::Denied);
         }
     };
-    let Some(scope) = context.route.policy.as_ref().map(|charge| &charge.scope) else {
+    let Some(scope) = context.route.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
     match limiter.take(scope, plan).await {
         Take::Granted(outcome, grant) => {
-            let degraded = is_degraded(plan.limits(), &outcome);
+            let degraded = outcome.is_uncounted(plan.limits());
             context.degraded = degraded.then_some("store");
             context.outcome = Some(outcome);
             context.grant = Some(grant);
@@ -219,12 +219,4 @@ pub(super) async fn charge(
             Err(Refusal::StoreUnavailable)
         }
     }
-}
-
-/// A shadow limit that could not be counted lets nothing through that would not have passed.
-fn is_degraded(limits: &[Limit], outcome: &Outcome) -> bool {
-    limits
-        .iter()
-        .zip(&outcome.limits)
-        .any(|(limit, outcome)| outcome.degraded && limit.enforcement == Enforcement::Enforce)
 }
