@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::context::RequestContext;
 use super::json;
 use crate::plan::Enforcement;
-use crate::telemetry::{self, Access};
+use crate::telemetry::{self, Access, Label as _};
 
 /// Maximum bytes of a path in a line.
 const PATH_BYTES_MAX: usize = 2_048;

@@ -56,7 +56,7 @@ impl<'a> Admission<'a> {
             let decided = clock::monotonic()
                 .saturating_duration_since(context.started)
                 .saturating_sub(context.delayed());
-            context.route.tally.metrics().decision_seconds().observe(decided);
+            context.route.tally.decision_seconds().observe(decided);
             admitted
         }
     }

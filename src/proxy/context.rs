@@ -27,7 +27,7 @@ use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::telemetry::Access;
+use crate::telemetry::{Access, Label as _};
 use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response};
 
@@ -211,7 +211,7 @@ impl RequestContext {
     /// body's size is counted if the policy's `settle` reads it.
     pub(super) fn track_body(&mut self, body: Body) -> Body {
         self.ending = Ending::ClientGone;
-        if !settle::wants(self, "request.bytes") {
+        if !settle::wants(self, settle::REQUEST_BYTES) {
             return body;
         }
         let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));
@@ -353,7 +353,7 @@ impl RequestContext {
         settle::settle(self, ending, bytes, took);
         // The hours of a tunnel say nothing about how long requests take.
         if self.tunnelled_up.is_none() {
-            self.route.tally.metrics().request_seconds().observe(took);
+            self.route.tally.request_seconds().observe(took);
         }
         access::log(self, bytes, took);
     }

@@ -1,5 +1,8 @@
-//! The facts that a policy sees of a request: those that its manifest asks for, where they exist.
-//! Knows no limit.
+//! The facts that a policy is shown of a request: those that its manifest asks for, where they
+//! exist, and nothing else. Knows no limit.
+//!
+//! Each fact stands in one table here: [`SINGLE`] or [`FAMILIES`]. Policies are checked against the
+//! names in them.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
 //! dropped, and no two values look alike. Header fields and cookies are shown unchanged, each
@@ -21,10 +24,71 @@ use super::path;
 use super::settings::{PathParameters, Paths};
 use super::target::Target;
 use crate::listen::Peer;
-use crate::policy::{FactKind, FactName};
+use crate::policy::{FactNames, Member};
 use crate::wire::{Known, Request};
 
-/// A fact that a policy reads, ready to be looked up.
+/// How the one value of a fact is found; `None` where it does not exist.
+type Find = for<'a> fn(&RequestView<'a>) -> Option<Cow<'a, str>>;
+
+/// All facts with one value: the name in a manifest, and how the value is found.
+const SINGLE: &[(&str, Find)] = &[
+    ("method", |view| Some(Cow::Borrowed(view.request.method.as_str()))),
+    ("scheme", |view| Some(Cow::Borrowed(view.client.scheme()))),
+    ("authority", |view| {
+        Some(Cow::Borrowed(view.target.authority.as_str())).filter(|text| !text.is_empty())
+    }),
+    ("path", |view| Some(path::shown(view.target.path, view.target.paths))),
+    ("query", |view| view.target.query.map(|query| latin1(query.as_bytes()))),
+    ("client-ip", |view| {
+        // The peer's address was written once for the whole connection.
+        let trusted = view.client.trusted;
+        Some(Cow::Borrowed(if trusted { view.client.text.as_str() } else { &*view.peer.ip }))
+    }),
+    ("route", |view| Some(Cow::Borrowed(view.route))),
+    ("request.length", |view| view.request.fields.get(Known::ContentLength).map(latin1)),
+    ("http.version", |view| Some(Cow::Borrowed(version(view.request.version)))),
+    // From the TLS handshake of this connection, never from a field that claims it.
+    ("tls.sni", |view| view.peer.sni.as_deref().map(Cow::Borrowed)),
+    ("tls.client.subject", |view| view.peer.client_subject.as_deref().map(Cow::Borrowed)),
+];
+
+/// How a fact of a family is prepared for a route, from what follows the family's name and a dot.
+/// `None` where the route can never answer it.
+type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
+
+/// All families of facts: the name in a manifest, what may follow it, and how a fact is prepared.
+const FAMILIES: &[(&str, Member, Prepare)] = &[
+    ("header", Member::Token, |name, route| {
+        let dropped = hop::is_ambiguous(name.as_bytes()) && !route.underscores;
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped);
+        name.map(FactSource::Header)
+    }),
+    ("cookie", Member::Token, |name, _| Some(FactSource::Cookie(name.to_owned()))),
+    ("query", Member::Text, |name, _| Some(FactSource::QueryParameter(name.to_owned()))),
+    ("path", Member::Text, |name, route| {
+        let index = route.parameters.iter().position(|known| *known == name);
+        index.map(FactSource::PathParameter)
+    }),
+];
+
+/// The names of all facts of a request.
+pub(super) fn names() -> FactNames {
+    FactNames {
+        single: SINGLE.iter().map(|(name, _)| *name).collect(),
+        families: FAMILIES.iter().map(|(name, member, _)| (*name, *member)).collect(),
+    }
+}
+
+/// What of a route decides whether it can answer a fact.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouteTraits<'a> {
+    /// The names of its path parameters.
+    pub(super) parameters: &'a [&'a String],
+    /// Whether fields with underscores in their names are kept.
+    pub(super) underscores: bool,
+}
+
+/// A fact that a policy asks to see, prepared for a route.
 #[derive(Debug)]
 pub(super) struct FactQuery {
     /// The name under which it is shown.
@@ -34,22 +98,12 @@ pub(super) struct FactQuery {
 
 #[derive(Debug)]
 enum FactSource {
-    Method,
-    Scheme,
-    Authority,
-    Path,
-    Query,
-    ClientIp,
-    Route,
+    Single(Find),
     Header(HeaderName),
     Cookie(String),
     QueryParameter(String),
     /// By its index among the route's parameters.
     PathParameter(usize),
-    RequestLength,
-    HttpVersion,
-    TlsSni,
-    TlsClientSubject,
 }
 
 /// What facts are read from.
@@ -71,39 +125,25 @@ pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>);
 const FACTS_INLINE: usize = 4;
 
 impl FactQuery {
-    /// `None` if this route can never have the fact: its path has no such parameter, or the field's
-    /// name has an underscore and such fields are dropped.
-    pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
-        let source = match &fact.kind {
-            FactKind::Method => FactSource::Method,
-            FactKind::Scheme => FactSource::Scheme,
-            FactKind::Authority => FactSource::Authority,
-            FactKind::Path => FactSource::Path,
-            FactKind::Query => FactSource::Query,
-            FactKind::ClientIp => FactSource::ClientIp,
-            FactKind::Route => FactSource::Route,
-            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => {
-                return None;
+    /// The query for the fact `name`, which is one of [`names`]. `None` where this route can
+    /// never answer it: it has no such path parameter, or the field's name has an underscore and
+    /// such fields are dropped.
+    pub(super) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
+        let single = SINGLE.iter().find(|(known, _)| *known == name);
+        let source = match single {
+            Some((_, find)) => FactSource::Single(*find),
+            None => {
+                let (family, member) = name.split_once('.')?;
+                let (.., prepare) = FAMILIES.iter().find(|(known, ..)| *known == family)?;
+                prepare(member, route)?
             }
-            FactKind::Header(name) => {
-                FactSource::Header(HeaderName::from_bytes(name.as_bytes()).ok()?)
-            }
-            FactKind::Cookie(name) => FactSource::Cookie(name.clone()),
-            FactKind::QueryParameter(name) => FactSource::QueryParameter(name.clone()),
-            FactKind::PathParameter(name) => {
-                FactSource::PathParameter(parameters.iter().position(|known| *known == name)?)
-            }
-            FactKind::RequestLength => FactSource::RequestLength,
-            FactKind::HttpVersion => FactSource::HttpVersion,
-            FactKind::TlsSni => FactSource::TlsSni,
-            FactKind::TlsClientSubject => FactSource::TlsClientSubject,
         };
-        Some(Self { name: fact.text.clone(), source })
+        Some(Self { name: name.to_owned(), source })
     }
 }
 
 impl<'a> Facts<'a> {
-    /// Looks up the facts.
+    /// Looks up what the queries ask for.
     pub(super) fn gather(queries: &'a [FactQuery], view: RequestView<'a>) -> Self {
         let mut facts = Self(SmallVec::new());
         for query in queries {
@@ -112,7 +152,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// The facts as [`Policy`](crate::policy::Policy) takes them.
+    /// As a policy takes them.
     pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
         let mut pairs = SmallVec::new();
         self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
@@ -121,15 +161,7 @@ impl<'a> Facts<'a> {
 
     fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
         let one = match &query.source {
-            FactSource::Method => Some(Cow::Borrowed(view.request.method.as_str())),
-            FactSource::Scheme => Some(Cow::Borrowed(view.client.scheme())),
-            FactSource::Authority => Some(Cow::Borrowed(view.target.authority.as_str()))
-                .filter(|authority| !authority.is_empty()),
-            FactSource::Path => Some(path::shown(view.target.path, view.target.paths)),
-            FactSource::Query => view.target.query.map(|query| latin1(query.as_bytes())),
-            FactSource::ClientIp if !view.client.trusted => Some(Cow::Borrowed(&*view.peer.ip)),
-            FactSource::ClientIp => Some(Cow::Borrowed(view.client.text.as_str())),
-            FactSource::Route => Some(Cow::Borrowed(view.route)),
+            FactSource::Single(find) => find(&view),
             FactSource::Header(name) => {
                 return self.extend(query, view.request.fields.get_all(name).map(latin1));
             }
@@ -140,12 +172,6 @@ impl<'a> Facts<'a> {
             FactSource::PathParameter(index) => {
                 view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
             }
-            FactSource::RequestLength => view.request.fields.get(Known::ContentLength).map(latin1),
-            FactSource::HttpVersion => Some(Cow::Borrowed(version(view.request.version))),
-            // Proved by TLS on this connection. A header field that says so would be anyone's
-            // claim.
-            FactSource::TlsSni => view.peer.sni.as_deref().map(Cow::Borrowed),
-            FactSource::TlsClientSubject => view.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
         if let Some(value) = one {
             self.0.push((query.name.as_str(), value));
@@ -231,7 +257,7 @@ mod tests {
         uri: &str,
         fields: &[(&str, &[u8])],
         parameters: &[&str],
-        asked: &[(&str, FactKind)],
+        asked: &[&str],
     ) -> Vec<(String, String)> {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
@@ -248,17 +274,11 @@ mod tests {
         let authority =
             super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let target = Target::of(&request, &authority, Paths::default());
-        let names: Vec<String> = (0..parameters.len()).map(|index| format!("p{index}")).collect();
-        let queries: Vec<FactQuery> = asked
-            .iter()
-            .filter_map(|(text, kind)| {
-                FactQuery::new(
-                    &FactName { text: (*text).to_owned(), kind: kind.clone() },
-                    &names.iter().collect::<Vec<_>>(),
-                    false,
-                )
-            })
-            .collect();
+        let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
+        let parameter_names: Vec<&String> = names.iter().collect();
+        let route = RouteTraits { parameters: &parameter_names, underscores: false };
+        let queries: Vec<FactQuery> =
+            asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
         let view = RequestView {
             request: &request,
             target,
@@ -285,19 +305,19 @@ mod tests {
     #[test]
     fn only_what_was_asked_for_is_shown_and_only_where_it_exists() {
         let asked = [
-            ("path", FactKind::Path),
-            ("method", FactKind::Method),
-            ("client-ip", FactKind::ClientIp),
-            ("authority", FactKind::Authority),
-            ("scheme", FactKind::Scheme),
-            ("route", FactKind::Route),
-            ("query", FactKind::Query),
-            ("http.version", FactKind::HttpVersion),
-            ("request.length", FactKind::RequestLength),
-            ("header.x", FactKind::Header("x".into())),
-            ("path.p9", FactKind::PathParameter("p9".into())),
-            ("tls.sni", FactKind::TlsSni),
-            ("tls.client.subject", FactKind::TlsClientSubject),
+            "path",
+            "method",
+            "client-ip",
+            "authority",
+            "scheme",
+            "route",
+            "query",
+            "http.version",
+            "request.length",
+            "header.x",
+            "path.p9",
+            "tls.sni",
+            "tls.client.subject",
         ];
         let expected = [
             ("path", "/a/c"),
@@ -313,12 +333,7 @@ mod tests {
         is(&facts("/a/b/../c", &[], &[], &asked), &expected);
         is(&facts("/a;x=1/c%3by", &[], &[], &asked), &expected);
         is(
-            &facts(
-                "/?a=%41",
-                &[("content-length", b"17")],
-                &[],
-                &[asked[6].clone(), asked[8].clone()],
-            ),
+            &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6], asked[8]]),
             &[("query", "a=%41"), ("request.length", "17")],
         );
     }
@@ -327,7 +342,7 @@ mod tests {
     fn repeated_fields_are_repeated_and_bytes_are_never_lost() {
         let fields: &[(&str, &[u8])] = &[("x-key", b"one"), ("x-key", b"\xE9\xFF"), ("x-key", b"")];
         is(
-            &facts("/", fields, &[], &[("header.x-key", FactKind::Header("x-key".into()))]),
+            &facts("/", fields, &[], &["header.x-key"]),
             &[("header.x-key", "one"), ("header.x-key", "\u{e9}\u{ff}"), ("header.x-key", "")],
         );
     }
@@ -340,17 +355,14 @@ mod tests {
             ("cookie", b"ID=9; id"),
         ];
         is(
-            &facts("/", fields, &[], &[("cookie.id", FactKind::Cookie("id".into()))]),
+            &facts("/", fields, &[], &["cookie.id"]),
             &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")],
         );
     }
 
     #[test]
     fn parameters_are_decoded_one_way() {
-        let asked = [
-            ("query.k", FactKind::QueryParameter("k".into())),
-            ("path.p0", FactKind::PathParameter("p0".into())),
-        ];
+        let asked = ["query.k", "path.p0"];
         is(
             &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+;a=%31"], &asked),
             &[

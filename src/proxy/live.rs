@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::access::{self, Access as _};
 
 use super::snapshot::{RouteHandle, Snapshot};
 
@@ -23,32 +23,33 @@ thread_local! {
     static CACHED: RefCell<Option<Arc<LocalSnapshot>>> = const { RefCell::new(None) };
 }
 
-/// The current snapshot. Swapped on reload; a request keeps the one it began with until its headers
-/// are sent.
+/// The snapshot that serves now. Replaced on reload; a request keeps the one it began with until
+/// its headers are out.
 pub struct Live {
-    snapshot: ArcSwap<Snapshot>,
-    /// Changes with the snapshot. Only read on the hot path, so its cache line is shared without
-    /// contention.
+    source: SnapshotSource,
+    /// Changes with the snapshot. The hot path only reads it, so its cache line stays shared.
     stamp: AtomicU64,
     /// The grace period of a shutdown is over.
     cut: Arc<AtomicBool>,
 }
 
+/// Where the snapshot of now is found: it is replaced together with whatever else a reload changes.
+pub type SnapshotSource = Arc<dyn access::DynAccess<Arc<Snapshot>> + Send + Sync>;
+
 /// One worker's reference to a snapshot, counted by this worker's requests alone.
 pub(super) struct LocalSnapshot {
     stamp: u64,
     snapshot: Arc<Snapshot>,
-    /// The handle of each route, in order. Streams keep them when the snapshot is gone.
+    /// What streams keep of each route when the snapshot is gone, in the order of the routes.
     handles: Vec<Arc<RouteHandle>>,
     no_route: Arc<RouteHandle>,
 }
 
 impl Live {
-    /// Starts with `snapshot`.
+    /// Serves the snapshot of `source`.
     #[must_use]
-    pub fn new(snapshot: Snapshot) -> Arc<Self> {
-        let (snapshot, stamp) = (ArcSwap::from_pointee(snapshot), AtomicU64::new(next_stamp()));
-        Arc::new(Self { snapshot, stamp, cut: Arc::default() })
+    pub fn new(source: SnapshotSource) -> Arc<Self> {
+        Arc::new(Self { source, stamp: AtomicU64::new(next_stamp()), cut: Arc::default() })
     }
 
     /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
@@ -57,27 +58,27 @@ impl Live {
         self.cut.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, new requests see `snapshot`.
-    pub fn swap(&self, snapshot: Snapshot) {
-        self.snapshot.store(Arc::new(snapshot));
-        // After the snapshot: a worker that sees the new stamp finds the new snapshot or a newer
+    /// The source has a new snapshot: from now on, new requests see it.
+    pub fn renew(&self) {
+        // After the snapshot: a worker that sees the new stamp finds the new snapshot, or a newer
         // one.
         self.stamp.store(next_stamp(), Ordering::Release);
     }
 
-    /// This worker's reference to the current snapshot.
+    /// This worker's reference to the snapshot of now.
     pub(super) fn load(&self) -> Arc<LocalSnapshot> {
         let stamp = self.stamp.load(Ordering::Acquire);
         let cached = CACHED.with_borrow(|cached| {
             cached.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone)
         });
-        cached.unwrap_or_else(|| self.renew(stamp))
+        cached.unwrap_or_else(|| self.reload(stamp))
     }
 
     #[cold]
-    fn renew(&self, stamp: u64) -> Arc<LocalSnapshot> {
-        let local = Arc::new(LocalSnapshot::new(stamp, self.snapshot.load_full(), &self.cut));
-        // The old one is dropped outside the borrow, since dropping a snapshot may run anything.
+    fn reload(&self, stamp: u64) -> Arc<LocalSnapshot> {
+        let local =
+            Arc::new(LocalSnapshot::new(stamp, Arc::clone(&*self.source.load()), &self.cut));
+        // The old one is dropped outside the borrow: a snapshot may own anything.
         let old = CACHED.with_borrow_mut(|cached| cached.replace(Arc::clone(&local)));
         drop(old);
         local

@@ -56,6 +56,7 @@ use std::time::Duration;
 use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
+use crate::policy::KnownFacts;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{self, Body, Network, Request, Response};
 
@@ -66,7 +67,7 @@ use refusal::Refusal;
 use snapshot::{Action, Route};
 use trie::Match;
 
-pub use live::Live;
+pub use live::{Live, SnapshotSource};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight,
     RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField, Settings,
@@ -74,7 +75,13 @@ pub use settings::{
 };
 pub use snapshot::Snapshot;
 
-/// The handler that listeners call.
+/// The facts that a policy may ask to see, of a request and of its response.
+#[must_use]
+pub fn fact_names() -> KnownFacts {
+    KnownFacts { request: facts::names(), response: settle::names() }
+}
+
+/// What listeners call.
 #[derive(Clone, Debug)]
 pub struct Proxy(Arc<Live>);
 

@@ -281,3 +281,22 @@ pub struct Settings {
     /// Refusal bodies for every route, and for requests that match none.
     pub refusals: Vec<RefusalPage>,
 }
+
+impl Default for Settings {
+    /// What holds where `proxy.toml` says nothing.
+    fn default() -> Self {
+        Self {
+            trusted_proxies: Vec::new(),
+            uri_bytes_max: 8 << 10,
+            paths: Paths::default(),
+            underscores_in_headers: false,
+            buffered_bytes_max: 1 << 30,
+            body_idle: Duration::from_secs(30),
+            body_rate: Rate::new(240, Duration::from_secs(10)),
+            ipv6_prefix: 64,
+            access: Access::default(),
+            access_json: false,
+            refusals: Vec::new(),
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! nothing was taken that it could change. If it fails, the refunds that the limits declare apply,
 //! as if it had returned nothing.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -14,31 +14,65 @@ use super::facts;
 use super::tally::Decided;
 use crate::limit::Ending;
 use crate::plan::Adjustment;
-use crate::policy::{Policy, ResponseOutcome, ResponseView};
+use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView};
 use crate::wire::Fields;
+
+/// What is known of a request at its end.
+struct End<'a> {
+    request_bytes: Option<&'a AtomicU64>,
+    /// Of the reply's body.
+    bytes: u64,
+    took: Duration,
+}
+
+/// The facts of a response that are known at its end: the name in a manifest, and how the value is
+/// found.
+const AT_THE_END: &[(&str, fn(&End<'_>) -> Option<u64>)] = &[
+    (REQUEST_BYTES, |end| {
+        let bytes = end.request_bytes?.load(Ordering::Relaxed);
+        (bytes != BYTES_UNKNOWN).then_some(bytes)
+    }),
+    ("response.bytes", |end| Some(end.bytes)),
+    ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
+];
+
+/// Counted only where it is asked for.
+pub(super) const REQUEST_BYTES: &str = "request.bytes";
+
+/// Fields of a reply's head, and of its trailers.
+const HEADER: &str = "header";
+const TRAILER: &str = "trailer";
+
+/// The names of all facts of a response.
+pub(super) fn names() -> FactNames {
+    FactNames {
+        single: AT_THE_END.iter().map(|(name, _)| *name).collect(),
+        families: vec![(HEADER, Member::Token), (TRAILER, Member::Token)],
+    }
+}
 
 /// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
 pub(super) fn wants(context: &RequestContext, name: &str) -> bool {
     memo(context).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
 }
 
-/// Keeps the facts of the reply's head that `settle` reads, since the head is gone when it is
-/// called.
+/// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
 pub(super) fn note_reply(context: &mut RequestContext, fields: &Fields) {
     let Some((policy, _)) = memo(context) else { return };
-    context.reply_facts = of_fields(policy.response_facts(), "header.", fields);
+    context.reply_facts = of_fields(policy.response_facts(), HEADER, fields);
 }
 
-/// Like [`note_reply`], for the trailers.
+/// The same of its trailers.
 pub(super) fn note_trailers(context: &mut RequestContext, trailers: &HeaderMap) {
     let Some((policy, _)) = memo(context) else { return };
-    let facts = of_fields(policy.response_facts(), "trailer.", &Fields::from(trailers));
+    let facts = of_fields(policy.response_facts(), TRAILER, &Fields::from(trailers));
     context.reply_facts.extend(facts);
 }
 
-/// The facts of a head or of trailers. A repeated field yields repeated facts.
-pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<(String, String)> {
-    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(prefix)?)));
+/// The facts of a family, found in a head or in trailers. A repeated field is a repeated fact.
+pub(super) fn of_fields(names: &[String], family: &str, fields: &Fields) -> Vec<(String, String)> {
+    let names =
+        names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(family)?.strip_prefix('.')?)));
     let values = names.flat_map(|(fact, name)| {
         fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned()))
     });
@@ -94,17 +128,10 @@ pub(super) fn view(
     took: Duration,
 ) -> ResponseView {
     let mut facts = context.reply_facts.clone();
+    let end = End { request_bytes: context.request_bytes.as_deref(), bytes, took };
     for name in names {
-        let value = match name.as_str() {
-            "request.bytes" => context
-                .request_bytes
-                .as_ref()
-                .map(|bytes| bytes.load(Ordering::Relaxed))
-                .filter(|bytes| *bytes != BYTES_UNKNOWN),
-            "response.bytes" => Some(bytes),
-            "duration-ms" => u64::try_from(took.as_millis()).ok(),
-            _ => None,
-        };
+        let known = AT_THE_END.iter().find(|(known, _)| known == name);
+        let value = known.and_then(|(_, find)| find(&end));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
     }
     let limits = context.limits().map(|(limits, outcome)| {

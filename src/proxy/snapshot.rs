@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::FactQuery;
+use super::facts::{FactQuery, RouteTraits};
 use super::page::Page;
 use super::routes::{Matcher, Routes, Unrouted};
 use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
@@ -334,10 +334,11 @@ impl DirectResponse {
 impl Decider {
     fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
         let (mut queries, mut missing_facts) = (Vec::new(), Vec::new());
+        let route = RouteTraits { parameters, underscores };
         for fact in policy.policy.request_facts() {
-            match FactQuery::new(fact, parameters, underscores) {
+            match FactQuery::new(fact, route) {
                 Some(query) => queries.push(query),
-                None => missing_facts.push(fact.text.clone()),
+                None => missing_facts.push(fact.clone()),
             }
         }
         Self {

@@ -18,7 +18,7 @@ use super::context::RequestContext;
 use super::hop::Text;
 use super::settings;
 use crate::clock;
-use crate::telemetry::{Gauge, Mistake, names};
+use crate::telemetry::{Gauge, Label as _, Mistake, labels, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
 /// The buffer for each direction of a tunnel.
@@ -158,27 +158,17 @@ impl Drop for Tunnel {
     }
 }
 
-/// How a tunnel ended. A metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TunnelEnd {
-    /// Both sides closed.
-    Closed,
-    /// No byte in either direction for too long.
-    Idle,
-    /// The client's connection failed, or was cut at the end of a shutdown.
-    Client,
-    /// The upstream's connection failed.
-    Upstream,
-}
-
-impl TunnelEnd {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Idle => "idle",
-            Self::Client => "client",
-            Self::Upstream => "upstream",
-        }
+labels! {
+    /// How a tunnel ended: a metric's label.
+    pub(super) enum TunnelEnd {
+        /// Both sides closed.
+        Closed = "closed",
+        /// Nothing was said in either direction for too long.
+        Idle = "idle",
+        /// The client's connection failed, or was cut at the end of a shutdown.
+        Client = "client",
+        /// The upstream's did.
+        Upstream = "upstream",
     }
 }
 

@@ -36,11 +36,10 @@ pub(super) enum Location {
 /// Reads all endpoints of the upstream `name`. With TLS, `server_name` is verified, or else each
 /// endpoint's host.
 pub(super) fn parse_all(
-    name: &str,
     endpoints: &[String],
     server_name: Option<&str>,
 ) -> Result<Vec<Endpoint>, Vec<Mistake>> {
-    let setting = format!("upstreams.{name}.endpoints");
+    let setting = "endpoints";
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(vec![Mistake::new(
             setting,
@@ -161,12 +160,12 @@ mod tests {
             "",
         ];
         let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-        let mistakes = parse_all("api", &wrong, None).unwrap_err();
+        let mistakes = parse_all(&wrong, None).unwrap_err();
         let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
         let expected: Vec<String> =
-            (0..wrong.len()).map(|index| format!("upstreams.api.endpoints[{index}]")).collect();
+            (0..wrong.len()).map(|index| format!("endpoints[{index}]")).collect();
         assert_eq!(settings, expected);
-        assert_eq!(parse_all("api", &[], None).unwrap_err()[0].setting, "upstreams.api.endpoints");
+        assert_eq!(parse_all(&[], None).unwrap_err()[0].setting, "endpoints");
     }
 
     #[test]
@@ -181,8 +180,7 @@ mod tests {
             Some("api.internal")
         );
         assert_eq!(name("http://api.internal", Some("api.internal")), None);
-        let mixed =
-            parse_all("api", &["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
-        assert_eq!(mixed[0].setting, "upstreams.api.endpoints[1]");
+        let mixed = parse_all(&["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
+        assert_eq!(mixed[0].setting, "endpoints[1]");
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{Cause, Inner};
 use crate::clock;
+use crate::telemetry::Label as _;
 
 /// Maximum number of times that the ejection time is doubled: far beyond what `time_max` lets
 /// through.
@@ -151,7 +152,7 @@ impl Host {
         self.failures.store(0, Ordering::Relaxed);
         upstream.count_ejection(self);
         let endpoint = upstream.text_of(self);
-        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, ?cause, ?time, "an endpoint is ejected after repeated failures");
+        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, cause = cause.label(), time_ms = time.as_millis(), "an endpoint fails: it is left alone for a while");
     }
 
     /// Ejects it until then. Called by [`Hosts::eject`](super::hosts::Hosts::eject).

@@ -28,6 +28,7 @@ use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
+use crate::telemetry::Label as _;
 use crate::wire::{
     Body, BodyEnd, BodyError, BodyOutcome, Known, PLAIN_BYTES, Request, Response, Source, Timer,
     delegate_write,
@@ -229,7 +230,7 @@ impl Http1Connection {
     }
 
     fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Outcome {
-        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, ?cause, %why, "an upstream gave no reply");
+        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, cause = cause.label(), %why, "an upstream gave no reply");
         Outcome::Failed(UpstreamError::sent(cause))
     }
 

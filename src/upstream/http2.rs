@@ -24,6 +24,7 @@ use super::pool::{self, RequestPermit};
 use super::reply_timeout::ReplyTimeout;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
+use crate::telemetry::Label as _;
 use crate::wire::{BodyEnd, OnEnd, Timer};
 
 /// The result of sending a request.
@@ -235,7 +236,7 @@ impl StreamPermit {
                     (None, Some(error)) => Outcome::Failed(UpstreamError::body(error.clone())),
                     (None, None) if unprocessed => Outcome::Refused(Cause::Cut),
                     (None, None) => {
-                        tracing::debug!(error = %failed.error(), ?cause, "an upstream gave no reply");
+                        tracing::debug!(error = %failed.error(), cause = cause.label(), "an upstream gave no reply");
                         (if lost { Outcome::Lost } else { Outcome::Failed })(UpstreamError::sent(
                             cause,
                         ))

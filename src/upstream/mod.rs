@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::telemetry::{Counter, Metrics, Mistake, names};
+use crate::telemetry::{Counter, CounterSet, Label as _, Metrics, Mistake, labels, names};
 use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
 mod budget;
@@ -49,7 +49,7 @@ pub struct Upstream(Arc<Inner>);
 
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
-#[error("{cause:?} (sent: {sent})")]
+#[error("{} (sent: {sent})", cause.label())]
 pub struct UpstreamError {
     /// The kind of failure.
     pub cause: Cause,
@@ -60,58 +60,40 @@ pub struct UpstreamError {
     pub body: Option<BodyError>,
 }
 
-/// The kind of failure. A closed set, since it is a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// The connection was refused or could not be made.
-    Connect,
-    /// The TLS handshake failed: one side did not accept the other's certificate, or no protocol
-    /// was agreed.
-    Tls,
-    /// Connecting or answering took too long.
-    Timeout,
-    /// The connection was cut.
-    Cut,
-    /// The reply was not HTTP.
-    Protocol,
-    /// This worker has too many requests at the upstream already. Nothing was sent.
-    Overload,
-    /// This worker is busy there, and this client already holds its share of the requests. Nothing
-    /// was sent.
-    Share,
-    /// This process has no file descriptor left for another connection. Nothing was sent.
-    Descriptors,
-    /// The request's own body failed.
-    Body,
+labels! {
+    /// What went wrong: a metric's label.
+    pub enum Cause {
+        /// Nothing answers there.
+        Connect = "connect",
+        /// The TLS handshake failed: one side does not accept the other's certificate.
+        Tls = "tls",
+        /// Too slow, to connect or to answer.
+        Timeout = "timeout",
+        /// The connection was cut.
+        Cut = "cut",
+        /// The reply was not HTTP.
+        Protocol = "protocol",
+        /// This worker has too many requests at the upstream already; nothing was sent.
+        Overload = "overload",
+        /// This worker is busy there, and this client already has its share of the requests;
+        /// nothing was sent.
+        Share = "share",
+        /// This process has no file descriptor left for another connection; nothing was sent.
+        Descriptors = "descriptors",
+        /// The request's own body failed.
+        Body = "body",
+    }
 }
 
-impl Cause {
-    const ALL: [Self; 9] = [
-        Self::Connect,
-        Self::Tls,
-        Self::Timeout,
-        Self::Cut,
-        Self::Protocol,
-        Self::Overload,
-        Self::Share,
-        Self::Descriptors,
-        Self::Body,
-    ];
-
-    /// The metric's label.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::Timeout => "timeout",
-            Self::Cut => "cut",
-            Self::Protocol => "protocol",
-            Self::Overload => "overload",
-            Self::Share => "share",
-            Self::Descriptors => "descriptors",
-            Self::Body => "body",
-        }
+labels! {
+    /// What became of a request that lost its connection: a metric's label.
+    enum Retried {
+        /// Sent to another endpoint.
+        Sent = "sent",
+        /// Sent again on a new connection, after a pooled one was closed.
+        Reconnected = "reconnected",
+        /// Not sent again: the budget for retries is used up.
+        Held = "held",
     }
 }
 
@@ -149,13 +131,11 @@ struct Inner {
     retry_percent: usize,
     ejection: Ejection,
     created: Instant,
-    errors: Vec<(Cause, Counter)>,
-    /// One counter per endpoint.
+    errors: CounterSet<Cause>,
+    /// For each endpoint.
     ejections: Vec<Counter>,
-    retries: Counter,
-    reconnected: Counter,
-    retries_held: Counter,
-    /// The [`Upstream`] was dropped: connections are no longer kept.
+    retries: CounterSet<Retried>,
+    /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
 }
 
@@ -163,8 +143,8 @@ impl Upstream {
     /// Checks the settings. Connects to nothing yet.
     ///
     /// # Errors
-    /// Malformed endpoints (setting `upstreams.NAME.endpoints[0]`), and certificates and keys that
-    /// can't be used (`upstreams.NAME.tls.key`).
+    /// Endpoints that are none (setting `endpoints[0]`); certificates and keys that
+    /// can't be used (`tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
         Self::build_within(settings, metrics, &Budget::unlimited())
     }
@@ -200,8 +180,6 @@ impl Upstream {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let (endpoints, tls) = endpoints_and_tls(settings)?;
         let name = &settings.name;
-        let count =
-            |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[name, cause.label()]));
         let ejections = endpoints
             .iter()
             .map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
@@ -225,10 +203,8 @@ impl Upstream {
             retry_percent: settings.retry_percent,
             ejection: settings.ejection.clone(),
             created: clock::monotonic(),
-            errors: Cause::ALL.map(count).into(),
-            retries: metrics.counter(names::UPSTREAM_RETRIES, &[name, "sent"]),
-            reconnected: metrics.counter(names::UPSTREAM_RETRIES, &[name, "reconnected"]),
-            retries_held: metrics.counter(names::UPSTREAM_RETRIES, &[name, "held"]),
+            errors: metrics.counters(names::UPSTREAM_ERRORS, &[name]),
+            retries: metrics.counters(names::UPSTREAM_RETRIES, &[name]),
             closed: AtomicBool::new(false),
         })))
     }
@@ -306,11 +282,11 @@ impl Upstream {
     }
 }
 
-/// The endpoints, and their TLS settings if they use TLS. Reports all mistakes of both.
+/// Where the upstream is, and how TLS is spoken there if it is; all mistakes of both.
 fn endpoints_and_tls(
     settings: &Settings,
 ) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
-    let setting = format!("upstreams.{}.tls", settings.name);
+    let setting = "tls";
     let server_name = settings.tls.server_name.as_deref();
     if let Some(name) =
         server_name.filter(|name| rustls::pki_types::ServerName::try_from(*name).is_err())
@@ -321,9 +297,9 @@ fn endpoints_and_tls(
             "a host name or an address, without a port",
         )]);
     }
-    let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints, server_name)?;
+    let endpoints = endpoint::parse_all(&settings.endpoints, server_name)?;
     if endpoints.iter().any(endpoint::Endpoint::is_tls) {
-        let tls = tls::Tls::build(&setting, &settings.tls)?;
+        let tls = tls::Tls::build(setting, &settings.tls)?;
         return Ok((endpoints, Some(tls)));
     }
     if settings.tls.is_empty() {
@@ -340,9 +316,7 @@ impl Drop for Upstream {
 
 impl Inner {
     fn count(&self, cause: Cause) {
-        if let Some((_, counter)) = self.errors.iter().find(|(of, _)| *of == cause) {
-            counter.inc();
-        }
+        self.errors.inc(cause);
     }
 
     /// Records how a reply's body ended, for the request of `permit`.

@@ -14,7 +14,7 @@ use super::http1::{Http1Connection, Outcome};
 use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
 use super::pool::{self, Admission, RequestPermit};
-use super::{Cause, Inner, Protocol, Retry, UpstreamError};
+use super::{Cause, Inner, Protocol, Retried, Retry, UpstreamError};
 use super::{head, streams};
 use crate::clock;
 use crate::http1::ReplyHead;
@@ -144,10 +144,10 @@ pub(super) async fn send(
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
-            upstream.retries_held.inc();
+            upstream.retries.inc(Retried::Held);
             return Err(error);
         }
-        upstream.retries.inc();
+        upstream.retries.inc(Retried::Sent);
         tracing::debug!(upstream = upstream.name, %error, "a request that lost its connection is sent to another endpoint");
     }
 }
@@ -197,7 +197,7 @@ impl Exchange<'_> {
             return false;
         }
         let may = protocol == Protocol::H1 || pool::spend_retry(self.upstream);
-        (if may { &self.upstream.reconnected } else { &self.upstream.retries_held }).inc();
+        self.upstream.retries.inc(if may { Retried::Reconnected } else { Retried::Held });
         may
     }
 

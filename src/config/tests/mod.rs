@@ -1,5 +1,5 @@
-//! The whole way: a text in, settings or the picture of its mistakes out. `sections` has a mistake
-//! of each kind, `files` what is named, `hostile` what no operator writes.
+//! The whole module: a text in, settings or rendered mistakes out. `sections` has a mistake of each
+//! kind, `files` files that are named, `hostile` texts that no operator writes.
 
 mod data;
 mod extras;

@@ -68,7 +68,12 @@ fn client_ip(limits: &str) -> RoutePolicy {
         config_json: format!("{{\"limits\":[{limits}]}}").into(),
         scripts: Arc::default(),
     };
-    let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
+    let policy = Policy::build(
+        &Runtime::new(crate::proxy::fact_names()).unwrap(),
+        &settings,
+        &Metrics::new(1),
+    )
+    .unwrap();
     let scope = Scope::new("public".into(), "public".into(), OnStoreError::Deny, false);
     RoutePolicy { policy: Arc::new(policy), scope: Arc::new(scope), allow_on_error: false }
 }

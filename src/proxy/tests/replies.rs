@@ -145,12 +145,14 @@ fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
     let snapshot = |path| {
         Snapshot::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap()
     };
-    let live = Live::new(snapshot("/a"));
+    let current = Arc::new(arc_swap::ArcSwap::from_pointee(snapshot("/a")));
+    let live = Live::new(Arc::clone(&current) as _);
     let serves =
         |local: &LocalSnapshot, path| local.snapshot().routes.find("", path, &Method::GET).is_ok();
     let old = live.load();
     assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the snapshot once");
-    live.swap(snapshot("/b"));
+    current.store(Arc::new(snapshot("/b")));
+    live.renew();
     let new = live.load();
     assert!(serves(&old, "/a") && !serves(&old, "/b"));
     assert!(serves(&new, "/b") && !serves(&new, "/a"));

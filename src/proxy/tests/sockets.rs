@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::listen::{self, ConnectionSettings, Drain, Listener};
+use crate::listen::{self, ConnectionSettings, Drain, ListenConfig, Listener};
 use crate::upstream::{self, Upstream};
 
 /// A proxy in front of an upstream that answers each request with `ok` and keeps its head.
@@ -60,11 +60,11 @@ impl TestProxy {
             keep_alive: TEST_TIMEOUT,
             ..ConnectionSettings::default()
         };
-        let live = Live::new(snapshot);
+        let live = Live::new(Arc::new(ArcSwap::from_pointee(snapshot)));
         let proxy = Proxy::new(Arc::clone(&live));
         let serving = listener.serve(
             proxy,
-            Arc::new(ArcSwap::from_pointee(connections)),
+            Arc::new(ArcSwap::from_pointee(ListenConfig::from(connections))),
             Drain::new(),
             metrics.clone(),
         );

@@ -212,17 +212,14 @@ fn mistakes_name_their_setting() {
     let mixed = Identity { certificate: pem(&client.certificate), key: pem(&stranger.key) };
     let swapped = Identity { certificate: pem(&client.key), key: pem(&client.certificate) };
     let cases = [
-        (
-            tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }),
-            &["upstreams.api.tls.ca"][..],
-        ),
+        (tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }), &["tls.ca"][..]),
         (
             tls(TlsSettings { ca: ca(), identity: Some(mixed), ..TlsSettings::default() }),
-            &["upstreams.api.tls.key"],
+            &["tls.key"],
         ),
         (
             tls(TlsSettings { ca: ca(), identity: Some(swapped), ..TlsSettings::default() }),
-            &["upstreams.api.tls.certificate", "upstreams.api.tls.key"],
+            &["tls.certificate", "tls.key"],
         ),
         (
             tls(TlsSettings {
@@ -230,14 +227,14 @@ fn mistakes_name_their_setting() {
                 server_name: Some("a:80".to_owned()),
                 ..TlsSettings::default()
             }),
-            &["upstreams.api.tls.server_name"],
+            &["tls.server_name"],
         ),
         (
             Settings {
                 endpoints: vec!["http://localhost".to_owned()],
                 ..tls(TlsSettings { ca: ca(), ..TlsSettings::default() })
             },
-            &["upstreams.api.tls"],
+            &["tls"],
         ),
     ];
     for (settings, expected) in cases {
