@@ -275,7 +275,7 @@ const fn cpu(
 
 /// The design's targets, of those whom this machine's packages hold.
 pub const TARGETS: &[Target] = &[
-    cpu("admitted, beside nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.05, 1.0),
+    cpu("admitted, vs nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.05, 1.0),
     cpu(
         "the same, a thousand keys in a header",
         "keys/weir/admitted",
@@ -283,24 +283,24 @@ pub const TARGETS: &[Target] = &[
         1.1,
         1.05,
     ),
-    cpu("no limit, beside nginx", "h1/weir/plain", "h1/nginx/plain", 0.95, 0.9),
-    cpu("refused, beside nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.0, 0.9),
+    cpu("no limit, vs nginx", "h1/weir/plain", "h1/nginx/plain", 0.95, 0.9),
+    cpu("refused, vs nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.0, 0.9),
     cpu("HTTP/2, admitted", "h2/weir/admitted", "h2/nginx/admitted", 1.0, 0.9),
     cpu("TLS 1.3, HTTP/1.1", "tls/weir/admitted", "tls/nginx/admitted", 1.05, 1.0),
     cpu("TLS 1.3, HTTP/2", "tls-h2/weir/admitted", "tls-h2/nginx/admitted", 1.05, 1.0),
-    cpu("1 MiB down, beside nginx", "download/weir/admitted", "download/nginx/admitted", 1.0, 0.9),
+    cpu("1 MiB down, vs nginx", "download/weir/admitted", "download/nginx/admitted", 1.0, 0.9),
     cpu(
-        "1 MiB down, beside HAProxy",
+        "1 MiB down, vs HAProxy",
         "download/weir/admitted",
         "download/haproxy/admitted",
         1.0,
         0.9,
     ),
-    cpu("1 MiB up, beside nginx", "upload/weir/admitted", "upload/nginx/admitted", 1.0, 0.9),
-    cpu("1 MiB up, beside HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
+    cpu("1 MiB up, vs nginx", "upload/weir/admitted", "upload/nginx/admitted", 1.0, 0.9),
+    cpu("1 MiB up, vs HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
     cpu("8,000 requests a second", "paced/weir/admitted", "paced/nginx/admitted", 1.1, 1.0),
     Target {
-        what: "Redis Cluster, beside nginx + Lua + Redis, admitted",
+        what: "Redis Cluster, vs nginx + Lua + Redis, admitted",
         measure: Measure::Cpu,
         ours: "clients/weir-cluster/admitted",
         theirs: "clients/nginx-lua-redis/admitted",

@@ -146,8 +146,8 @@ fn the_report_holds_ratios_targets_and_noise() {
     };
     let report = table::report(&rows, &about);
     for line in [
-        "| admitted, beside nginx `limit_req` | 15.0 / 12.5 us | 1.20 | 1.05, then 1.00 | **no** |",
-        "| Redis Cluster, beside nginx + Lua + Redis, admitted | 16.5 / 33.0 us | 0.50 | 0.55 | yes |",
+        "| admitted, vs nginx `limit_req` | 15.0 / 12.5 us | 1.20 | 1.05, then 1.00 | **no** |",
+        "| Redis Cluster, vs nginx + Lua + Redis, admitted | 16.5 / 33.0 us | 0.50 | 0.55 | yes |",
         "| Redis' own CPU for it | 6.6 / 12.0 us | 0.55 | 0.50 | **no** |",
         "| memory at rest | 10 MiB | | 30 MiB | yes |",
         "| nginx limit_req, admitted | 12.5 | 4.5 | 8.0 | 1.00 | 8 % | 50000 | 1.00 | 2.00 | 100 % | 10 | 20 |",
