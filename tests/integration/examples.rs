@@ -37,11 +37,11 @@ fn a_program_serves_through_weir_on_a_socket_of_its_own() {
 }
 
 /// A hundred mails to send, and ten to nobody.
-fn outbox(folder: &Path) -> limiter::Post {
+fn outbox(folder: &Path) -> limiter::Mailbox {
     let mails = (0..100)
         .map(|number| format!("customer-{number}"))
         .chain((0..10).map(|number| format!("nobody-{number}")));
-    limiter::Post::open(folder).unwrap().filled(mails).unwrap()
+    limiter::Mailbox::open(folder).unwrap().filled(mails).unwrap()
 }
 
 /// What the hour's counter holds.
@@ -57,10 +57,10 @@ async fn counted(limiter: &Limiter) -> String {
 
 /// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a
 /// worker that is stuck.
-async fn until_the_hour_is_full(post: &limiter::Post, limiter: &Limiter) {
+async fn until_the_hour_is_full(mailbox: &limiter::Mailbox, limiter: &Limiter) {
     eventually_async("an hour's mails", async || {
         // Mails to nobody may be left for the next hour: they count for nothing.
-        let seen = (post.names("sent").unwrap().len(), counted(limiter).await);
+        let seen = (mailbox.names("sent").unwrap().len(), counted(limiter).await);
         if seen == (99, "100".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
@@ -68,31 +68,31 @@ async fn until_the_hour_is_full(post: &limiter::Post, limiter: &Limiter) {
 
 /// Exactly a hundred went out, each once; the last one in the second hour, of which nothing else is
 /// taken.
-async fn assert_all_are_sent(post: &limiter::Post, limiter: &Limiter) {
+async fn assert_all_are_sent(mailbox: &limiter::Mailbox, limiter: &Limiter) {
     assert_eq!(
-        (post.names("sent").unwrap().len(), post.names("returned").unwrap().len()),
+        (mailbox.names("sent").unwrap().len(), mailbox.names("returned").unwrap().len()),
         (100, 10)
     );
-    assert_eq!(post.names("outbox").unwrap(), [] as [&str; 0], "none is lost");
+    assert_eq!(mailbox.names("outbox").unwrap(), [] as [&str; 0], "none is lost");
     assert_eq!(counted(limiter).await, "1", "no drift");
 }
 
 #[tokio::test]
 async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with_a_mail_in_hand() {
     let folder = tempfile::tempdir().unwrap();
-    let post = outbox(folder.path());
+    let mailbox = outbox(folder.path());
     let limiter = Arc::new(limiter::limiter(&limiter::in_memory()).unwrap());
     let pace = limiter::Pace { quota: 100, hour: Duration::from_secs(4), send: Duration::ZERO };
     let never = limiter::Pace { send: Duration::from_secs(3_600), ..pace };
-    let stuck = tokio::spawn(limiter::worker(Arc::clone(&limiter), never, post.clone()));
+    let stuck = tokio::spawn(limiter::worker(Arc::clone(&limiter), never, mailbox.clone()));
     eventually_async("one in hand", async || {
         if counted(&limiter).await == "1" { Ok(()) } else { Err("not yet".into()) }
     })
     .await;
     let workers: Vec<_> = (0..3)
-        .map(|_| tokio::spawn(limiter::worker(Arc::clone(&limiter), pace, post.clone())))
+        .map(|_| tokio::spawn(limiter::worker(Arc::clone(&limiter), pace, mailbox.clone())))
         .collect();
-    until_the_hour_is_full(&post, &limiter).await;
+    until_the_hour_is_full(&mailbox, &limiter).await;
     stuck.abort();
     let (mut sent, mut waited) = (0, 0);
     for worker in workers {
@@ -101,7 +101,7 @@ async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with
         waited += report.waited;
     }
     assert!(sent == 100 && waited > 0, "{sent} sent, {waited} waits");
-    assert_all_are_sent(&post, &limiter).await;
+    assert_all_are_sent(&mailbox, &limiter).await;
 }
 
 /// `cargo run --example limiter`, built as the tests are: with the features of the whole workspace,
@@ -162,7 +162,7 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
  {
     let program = program();
     let (folder, cluster) = (tempfile::tempdir().unwrap(), Cluster::start());
-    let post = outbox(folder.path());
+    let mailbox = outbox(folder.path());
     let nodes: Vec<String> = cluster.addresses().iter().map(SocketAddr::to_string).collect();
     let looks = limiter::limiter(&limiter::on_redis(
         weir::engine::RedisMode::Cluster,
@@ -173,7 +173,7 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
     stuck.says("taken for ");
     let mut workers: Vec<Worker> =
         (0..3).map(|_| Worker::start(&program, folder.path(), &cluster.addresses(), 0)).collect();
-    until_the_hour_is_full(&post, &looks).await;
+    until_the_hour_is_full(&mailbox, &looks).await;
     // As `kill -9` does: nothing of it is given back.
     drop(stuck);
     for worker in &mut workers {
@@ -185,6 +185,6 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
         });
         assert!(status.success(), "{status}");
     }
-    assert_all_are_sent(&post, &looks).await;
+    assert_all_are_sent(&mailbox, &looks).await;
     assert_eq!(cluster.keys_without_lifetime(), [] as [&str; 0]);
 }
