@@ -121,7 +121,7 @@ fn row(name: &str, rounds_us: &[f64], redis_us: Option<f64>) -> Row {
 }
 
 #[test]
-fn a_row_tells_medians_and_the_distance_between_rounds() {
+fn a_row_has_medians_and_the_distance_between_rounds() {
     let row = row("h1/nginx/plain", &[10.0, 12.0, 9.0], None);
     assert_eq!((row.cpu_us(), row.range_us(), row.spread()), (10.0, (9.0, 12.0), 0.3));
     assert_eq!(row.redis_us(), None);
@@ -155,7 +155,7 @@ fn the_report_holds_ratios_targets_and_noise() {
     ] {
         assert!(report.lines().any(|found| found == line), "{line}\nis not in\n{report}");
     }
-    assert!(!report.contains("download"), "what was not measured is not told");
+    assert!(!report.contains("download"), "what was not measured is not reported");
     assert_eq!(table::raw(&rows).lines().count(), 1 + 3 + 3 + 1 + 1);
     let picture = picture::draw(&rows, "a machine");
     assert_eq!(
