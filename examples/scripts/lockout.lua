@@ -1,8 +1,8 @@
 -- lockout: `tries` units in a window, and once they are used up a pause, whatever is left of the
 -- window. For logins and one-time codes.
 --
--- Promises   Exact: at most `tries` pass within `window` of a window's first unit; after the last of
---            them, none for `pause`. If successful attempts are given back, only failures count.
+-- Promises   Exact: at most `tries` pass within `window` of a window's first unit; after the last
+--            of them, none for `pause`. If successful attempts are given back, only failures count.
 -- Numbers    tries (units), window (microseconds), pause (microseconds): arguments = [5,
 --            60_000_000, 300_000_000] is five a minute, then five minutes of pause.
 -- State      s1 = when the window began, s2 = units in it, s3 = when the pause ends, 0 if there is

@@ -4,7 +4,7 @@ use crate::harness::client::{Client, get, raw, statuses};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 3, period = \"1d\"";
 
@@ -86,7 +86,7 @@ async fn the_access_log_is_one_json_object_a_request() {
 /// The status of an admin page that is asked for with these fields, and the whole reply.
 fn page(weir: &Weir, method: &str, path: &str, fields: &str) -> (u16, String) {
     let request = format!("{method} {path} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
-    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), PATIENCE);
+    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), TIMEOUT);
     (statuses(&reply).first().copied().unwrap_or_default(), reply)
 }
 

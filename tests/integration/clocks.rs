@@ -75,7 +75,7 @@ fn skew_s(weir: &Weir) -> i64 {
 }
 
 fn config(upstream: &Counting, redis: &Redis) -> String {
-    let house = LIMITS.iter().fold(
+    let toml = LIMITS.iter().fold(
         Toml::new().upstream("api", &upstream.url(), ""),
         |toml, (name, algorithm)| {
             toml.policy(name, &[&format!("name = \"limit\", {algorithm}, quota = {QUOTA}")]).route(
@@ -85,7 +85,7 @@ fn config(upstream: &Counting, redis: &Redis) -> String {
             )
         },
     );
-    house.redis("single", &[redis.address]).text()
+    toml.redis("single", &[redis.address]).text()
 }
 
 /// So many clients of each of these proxies, all at once, ask each limit.

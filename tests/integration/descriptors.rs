@@ -14,7 +14,7 @@ const FILES: u64 = 64;
 /// Far more than that, each from an address of its own.
 const CLIENTS: u8 = 192;
 
-fn house(upstreams: &[&Upstream]) -> Toml {
+fn config(upstreams: &[&Upstream]) -> Toml {
     let endpoints: Vec<String> =
         upstreams.iter().map(|upstream| format!("\"{}\"", upstream.url())).collect();
     Toml::new()
@@ -33,7 +33,7 @@ fn open_files(weir: &Weir) -> usize {
 #[tokio::test]
 async fn started_with_few_descriptors_it_says_how_many_it_has_and_wants() {
     let upstream = Upstream::start();
-    let weir = Weir::build(&house(&[&upstream]).text()).files(FILES).start();
+    let weir = Weir::build(&config(&[&upstream]).text()).files(FILES).start();
     let events = weir.output().events();
     let said = events
         .iter()
@@ -57,7 +57,7 @@ async fn started_with_few_descriptors_it_says_how_many_it_has_and_wants() {
 async fn with_enough_descriptors_nothing_is_said_and_the_soft_limit_does_not_count() {
     let upstream = Upstream::start();
     let weir =
-        Weir::build(&house(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
+        Weir::build(&config(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
     assert!(
         weir.output().events().iter().all(|event| !event["wanted"].is_u64()),
         "{}",
@@ -74,7 +74,7 @@ async fn with_enough_descriptors_nothing_is_said_and_the_soft_limit_does_not_cou
 #[tokio::test]
 async fn idle_connections_give_way_and_every_new_client_is_served() {
     let (one, other) = (Upstream::start(), Upstream::start());
-    let weir = Weir::build(&house(&[&one, &other]).text()).files(FILES).start();
+    let weir = Weir::build(&config(&[&one, &other]).text()).files(FILES).start();
     let mut idle = Vec::new();
     let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http);
     for number in 1..=CLIENTS {
@@ -98,7 +98,7 @@ async fn idle_connections_give_way_and_every_new_client_is_served() {
 #[tokio::test]
 async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered() {
     let (one, other) = (Upstream::start(), Upstream::start());
-    let weir = Weir::build(&house(&[&one, &other]).text()).files(FILES).start();
+    let weir = Weir::build(&config(&[&one, &other]).text()).files(FILES).start();
     one.hold();
     other.hold();
     let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", weir.http);

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::flood::{self, Speaks};
 use crate::harness::pki::Pki;
 use crate::harness::tls::{HOST, Http2, config, connect};
@@ -110,11 +110,11 @@ async fn seen_by_all(plain: &Weir, secured: &Weir, ca: &str, status: u16, how: &
         );
     };
     let stream = TcpStream::connect(plain.http).await.unwrap();
-    check("HTTP/1.1", tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"));
+    check("HTTP/1.1", tokio::time::timeout(TIMEOUT, upload(stream)).await.expect("in time"));
     let stream = connect(secured.http, &config(ca, &[b"http/1.1"])).await.unwrap();
     check(
         "HTTP/1.1 over TLS",
-        tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"),
+        tokio::time::timeout(TIMEOUT, upload(stream)).await.expect("in time"),
     );
     for (who, client) in [
         ("HTTP/2", Http2::plain(plain.http).await),

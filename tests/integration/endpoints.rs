@@ -27,7 +27,7 @@ fn answers(text: &str) -> Toml {
 }
 
 /// A proxy in front of these processes.
-fn front(endpoints: &[&Weir], more: &str) -> Weir {
+fn proxy(endpoints: &[&Weir], more: &str) -> Weir {
     let endpoints: Vec<String> =
         endpoints.iter().map(|weir| format!("\"http://{}\"", weir.http)).collect();
     Weir::start(
@@ -84,7 +84,7 @@ async fn over_http2_neither() {
 
 async fn not_one_get_fails(protocol: &str) {
     let (stays, mut killed) = (answering("stays"), answering("killed"));
-    let weir = front(&[&stays, &killed], &format!("protocol = \"{protocol}\""));
+    let weir = proxy(&[&stays, &killed], &format!("protocol = \"{protocol}\""));
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut clients = load(&weir, 32, &stop, &answered).await;
     until_more(&answered, 1_000).await;
@@ -125,7 +125,7 @@ async fn not_one_get_fails(protocol: &str) {
 #[tokio::test]
 async fn the_only_endpoint_is_killed_and_502_comes_at_once() {
     let mut killed = answering("killed");
-    let weir = front(&[&killed], "");
+    let weir = proxy(&[&killed], "");
     let mut client = Client::connect(weir.http).await.unwrap();
     assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
     killed.signal(Signal::KILL);
@@ -142,7 +142,7 @@ async fn the_only_endpoint_is_killed_and_502_comes_at_once() {
 #[tokio::test]
 async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
     let (stays, frozen) = (answering("stays"), answering("frozen"));
-    let weir = front(
+    let weir = proxy(
         &[&stays, &frozen],
         "timeouts = { connect = \"500ms\", response_header = \"500ms\" }\nejection = { failures = 1, time = \"1s\", time_max = \"1s\" }",
     );
@@ -338,7 +338,7 @@ async fn a_body_larger_than_all_windows_passes_over_http2_both_ways() {
             .more(&format!("[upstreams.api]\nendpoints = [\"{}\"]\n{SPREAD}", echo.url()))
             .text(),
     );
-    let weir = front(&[&middle], "protocol = \"h2\"");
+    let weir = proxy(&[&middle], "protocol = \"h2\"");
     let large = Bytes::from(vec![b'x'; 8 << 20]);
     echo.answer(200, &[], large.clone());
     let mut client = Client::connect(weir.http).await.unwrap();

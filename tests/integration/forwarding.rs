@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{Client, get, raw, statuses};
 use crate::harness::curl::curl;
 use crate::harness::toml::simple;
@@ -133,7 +133,7 @@ async fn a_name_with_an_underscore_does_not_pass_for_the_one_with_a_hyphen() {
         }
         let request = "POST / HTTP/1.1\r\nHost: a\r\nX_Plan: gold\r\nx-plan: free\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
                        Trailer: x_plan\r\n\r\n2\r\nhi\r\n0\r\nx_plan: gold\r\n\r\n";
-        assert_eq!(statuses(&raw(weir.http, request.as_bytes(), PATIENCE)), [200]);
+        assert_eq!(statuses(&raw(weir.http, request.as_bytes(), TIMEOUT)), [200]);
         assert_eq!(
             (upstream.last().header("x_plan"), upstream.last().header("x-plan").as_deref()),
             (None, Some("free"))

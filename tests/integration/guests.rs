@@ -12,8 +12,8 @@ use crate::harness::weir::Weir;
 const WHOLE: &str =
     "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
-/// A house whose policy does as the query says.
-fn house(url: &str, more: &str) -> Toml {
+/// A config whose policy does as the query says.
+fn config(url: &str, more: &str) -> Toml {
     Toml::new()
         .upstream("api", url, "")
         .more("[policies.guest]\nwasm = \"guest.wasm\"\ncpu_time = \"100ms\"\nmemory = \"64MiB\"")
@@ -24,7 +24,7 @@ fn house(url: &str, more: &str) -> Toml {
 
 fn start(upstream: &Upstream, more: &str) -> Weir {
     let module = std::fs::read(guest::misbehaving()).expect("the module");
-    Weir::build(&house(&upstream.url(), more).text()).file("guest.wasm", &module).start()
+    Weir::build(&config(&upstream.url(), more).text()).file("guest.wasm", &module).start()
 }
 
 /// Each way to misbehave at a decision, and what it is counted as. The guest has memory enough to
@@ -195,7 +195,7 @@ fn damaged() -> Vec<u8> {
 fn a_module_that_cannot_be_a_policy_ends_the_start_with_its_place() {
     for (name, module) in no_policies() {
         let builder =
-            Weir::build(&house("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
+            Weir::build(&config("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
         let (code, out, err) = Weir::check(builder);
         assert_eq!(code, 78, "{name}: {out}{err}");
         let told = format!("{out}{err}");
@@ -228,14 +228,14 @@ async fn a_module_that_cannot_be_a_policy_costs_a_reload_and_nothing_else() {
         check(name).await;
     }
     // One that is a policy, and never comes back from `configure`.
-    let looping = house(&upstream.url(), "")
+    let looping = config(&upstream.url(), "")
         .more("[policies.guest.config]\nloops_in_configure = true")
         .text();
     weir.reload(&looping, "refused");
     check("a loop in configure").await;
     // One that wants to see what nobody knows.
     let curious =
-        house(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
+        config(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
     weir.reload(&curious, "refused");
     assert!(weir.admin_page("/status").text().contains("shoe-size"));
     check("an unknown fact").await;

@@ -11,7 +11,7 @@ use crate::harness::client::{get, raw, statuses};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const SILENCE: Duration = Duration::from_secs(2);
@@ -107,7 +107,7 @@ fn an_upload_that_its_upstream_has_answered_and_takes_no_more_of_is_let_go() {
     let (url, hasty) = hasty_upstream();
     let weir = Weir::start(&simple(&url, &[LIMIT]).text());
     let mut client = TcpStream::connect(weir.http).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").unwrap();
     let mut sender = client.try_clone().unwrap();
     let sending = std::thread::spawn(move || {
@@ -167,7 +167,7 @@ fn an_answer_that_its_upstream_gave_before_it_cut_the_upload_arrives() {
             .to_vec();
     request.resize(request.len() + 3_000_000, b'x');
     let told: Vec<Vec<u16>> =
-        (0..TURNS).map(|_| statuses(&raw(weir.http, &request, PATIENCE))).collect();
+        (0..TURNS).map(|_| statuses(&raw(weir.http, &request, TIMEOUT))).collect();
     assert!(told.iter().all(|statuses| *statuses == [413]), "{told:?}");
     refusing.join().unwrap();
 }

@@ -10,7 +10,7 @@ use crate::harness::tls::{HOST, Http2};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 fn day(quota: u32) -> String {
     format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
@@ -119,7 +119,7 @@ async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_whil
         if expected == 200 {
             body.send_data(Bytes::from(vec![b'x'; length]), false).unwrap();
         }
-        let mut reply = tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap();
+        let mut reply = tokio::time::timeout(TIMEOUT, reply).await.expect("in time").unwrap();
         assert_eq!(reply.status(), expected);
         while let Some(piece) = reply.body_mut().data().await {
             piece.unwrap();

@@ -14,7 +14,7 @@ use crate::harness::tls::Http2;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 /// Far more than anything between an upstream and its client holds.
 const LARGE: u64 = 64 << 20;
@@ -103,7 +103,7 @@ async fn readers_that_stand_still_on_http1_have_newcomers_refused_and_finish() {
     // The first were admitted, and get all of their replies.
     for mut reader in readers.drain(..2) {
         let mut reply = Vec::new();
-        tokio::time::timeout(PATIENCE, reader.read_to_end(&mut reply))
+        tokio::time::timeout(TIMEOUT, reader.read_to_end(&mut reply))
             .await
             .expect("in time")
             .unwrap();
@@ -148,8 +148,7 @@ async fn streams_that_stand_still_on_http2_have_newcomers_refused_and_finish() {
         the_operator_is_answered(&weir).await;
         let mut body = bodies.remove(0);
         let mut bytes = 0;
-        while let Some(piece) = tokio::time::timeout(PATIENCE, body.data()).await.expect("in time")
-        {
+        while let Some(piece) = tokio::time::timeout(TIMEOUT, body.data()).await.expect("in time") {
             let piece = piece.unwrap();
             bytes += piece.len() as u64;
             body.flow_control().release_capacity(piece.len()).unwrap();

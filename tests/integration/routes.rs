@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{Client, get, raw};
 use crate::harness::guest;
 use crate::harness::toml::{Toml, simple};
@@ -185,14 +185,14 @@ fn trailers_pass_both_ways_where_they_are_announced_and_say_nothing_that_must_be
     let weir = Weir::start(&simple(&format!("http://{address}"), &[MANY]).text());
     let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, authorization, x-end\r\nConnection: close, te\r\n\r\n\
                    2\r\nhi\r\n0\r\nx-sum: 6\r\nauthorization: forged\r\nx-end: 1\r\n\r\n";
-    let reply = raw(weir.http, request.as_bytes(), PATIENCE).to_lowercase();
+    let reply = raw(weir.http, request.as_bytes(), TIMEOUT).to_lowercase();
     assert!(
         reply.starts_with("http/1.1 200 ")
             && reply.contains("\r\n0\r\nx-sum: 7\r\n\r\n")
             && !reply.contains("a=1"),
         "{reply}"
     );
-    let got = told.recv_timeout(PATIENCE).unwrap().to_lowercase();
+    let got = told.recv_timeout(TIMEOUT).unwrap().to_lowercase();
     assert!(
         got.contains("\r\nte: trailers\r\n")
             && got.contains("\r\n0\r\n")
@@ -219,7 +219,7 @@ fn a_policy_may_charge_what_a_trailer_says() {
         let reply = raw(
             weir.http,
             b"GET /?trailer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-            PATIENCE,
+            TIMEOUT,
         )
         .to_lowercase();
         assert!(reply.starts_with("http/1.1 200 ") && !reply.contains("x-cost: 7"), "{reply}");
@@ -236,7 +236,7 @@ fn of_an_upstreams_interim_replies_103_alone_is_passed_on_and_only_to_a_client_t
         ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", true),
         ("GET / HTTP/1.0\r\n\r\n", false),
     ] {
-        let reply = raw(weir.http, request.as_bytes(), PATIENCE);
+        let reply = raw(weir.http, request.as_bytes(), TIMEOUT);
         assert!(
             reply.contains(" 200 OK\r\n")
                 && reply.ends_with("\r\n\r\nok")
@@ -261,14 +261,14 @@ fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
     let old = raw(
         weir.http,
         b"POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi",
-        PATIENCE,
+        TIMEOUT,
     );
     assert!(old.contains(" 200 OK\r\n") && !old.contains("100 Continue"), "{old}");
     assert_eq!(upstream.only().body, "hi");
     let refused = raw(
         weir.http,
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
-        PATIENCE,
+        TIMEOUT,
     );
     assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
 }

@@ -14,7 +14,7 @@ use crate::harness::{eventually_async, guest};
 
 const ONE_PLACE: &str = "name = \"in-flight\", algorithm = \"concurrency\", quota = 1";
 
-/// On each engine, the house that `config` makes.
+/// On each engine, the config that `config` makes.
 fn both(redis: &Redis, config: &Toml) -> [Toml; 2] {
     [config.clone(), config.clone().redis("single", &[redis.address])]
 }

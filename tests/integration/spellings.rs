@@ -1,7 +1,7 @@
 //! Another spelling of a path is no way round the limit of its route, through a running proxy:
 //! which spellings are one path, which are refused, and what the upstream gets of them.
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{raw, statuses};
 use crate::harness::curl::curl;
 use crate::harness::nginx::Nginx;
@@ -74,7 +74,7 @@ fn ask(weir: &Weir, path: &str) -> (u16, String) {
     let reply = raw(
         weir.http,
         format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
-        PATIENCE,
+        TIMEOUT,
     );
     (statuses(&reply).first().copied().unwrap_or_default(), reply)
 }

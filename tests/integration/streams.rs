@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::harness::redis::Redis;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
@@ -136,7 +136,7 @@ async fn call(
         .header("te", "trailers")
         .body(Pieces(body))
         .unwrap();
-    let reply = timeout(PATIENCE, sender.send_request(request))
+    let reply = timeout(TIMEOUT, sender.send_request(request))
         .await
         .expect("a head before the request's end")
         .unwrap();
@@ -163,7 +163,7 @@ async fn both_directions_stream_at_once_and_end_in_trailers() {
     let mut body = reply.into_body();
     for text in ["one", "two", "three"] {
         pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
-        let frame = timeout(PATIENCE, body.frame())
+        let frame = timeout(TIMEOUT, body.frame())
             .await
             .expect("an echo while the request goes on")
             .unwrap()
@@ -191,10 +191,10 @@ async fn a_client_that_cancels_ends_its_call_alone() {
     let (cancelled, reply) = call(&mut sender, "POST", "/echo").await;
     let (pieces, other) = call(&mut sender, "POST", "/echo").await;
     cancelled.send(Err(std::io::ErrorKind::Interrupted.into())).await.unwrap();
-    timeout(PATIENCE, reply.into_body().collect()).await.unwrap().unwrap_err();
+    timeout(TIMEOUT, reply.into_body().collect()).await.unwrap().unwrap_err();
     pieces.send(Ok(Frame::data(Bytes::from_static(b"still here")))).await.unwrap();
     drop(pieces);
-    let collected = timeout(PATIENCE, other.into_body().collect()).await.unwrap().unwrap();
+    let collected = timeout(TIMEOUT, other.into_body().collect()).await.unwrap().unwrap();
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
     assert_eq!(collected.to_bytes(), "still here");
     let failures = eventually_async("both access lines", async || {
@@ -227,7 +227,7 @@ async fn replies_without_a_body_end_with_their_head() {
         let (pieces, reply) = call(&mut sender, method, path).await;
         drop(pieces);
         assert_eq!(reply.status().as_u16(), status, "{method} {path}");
-        let body = timeout(PATIENCE, reply.into_body().collect())
+        let body = timeout(TIMEOUT, reply.into_body().collect())
             .await
             .unwrap()
             .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
@@ -293,13 +293,13 @@ async fn a_place_in_flight_is_held_until_the_streams_end() {
                     "{text}: its head is there, and its end is not"
                 );
                 pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
-                timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+                timeout(TIMEOUT, body.frame()).await.unwrap().unwrap().unwrap();
             }
             if resets {
                 pieces.send(Err(std::io::ErrorKind::Interrupted.into())).await.unwrap();
             }
             drop(pieces);
-            assert_eq!(timeout(PATIENCE, body.collect()).await.unwrap().is_err(), resets);
+            assert_eq!(timeout(TIMEOUT, body.collect()).await.unwrap().is_err(), resets);
         }
         drop(sender);
         if store.is_some() {

@@ -14,7 +14,7 @@ use crate::harness::redis::Redis;
 use crate::harness::tls::{self, HOST, connect};
 use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, client, eventually};
+use crate::harness::{TIMEOUT, client, eventually};
 
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
@@ -40,7 +40,7 @@ impl Raw {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let kept = Arc::clone(&kept);
                 std::thread::spawn(move || {
-                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                     while let Some(head) = head(&mut stream) {
                         kept.lock().unwrap().push(head);
                         stream.write_all(answer.as_bytes()).unwrap();
@@ -90,7 +90,7 @@ fn head(stream: &mut TcpStream) -> Option<String> {
 /// Asks for an upgrade, and what was answered.
 fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
         "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: k\r\n\r\n"
     );
@@ -186,7 +186,7 @@ async fn over_tls_it_passes_too_and_ends_as_tls_ends() {
     let mut answer = Vec::new();
     while !answer.ends_with(b"early") {
         assert_ne!(
-            timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap(),
+            timeout(TIMEOUT, stream.read_buf(&mut answer)).await.unwrap().unwrap(),
             0,
             "{}",
             String::from_utf8_lossy(&answer)
@@ -195,7 +195,7 @@ async fn over_tls_it_passes_too_and_ends_as_tls_ends() {
     assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
     stream.shutdown().await.unwrap();
     // Not cut: the end is TLS' own.
-    assert_eq!(timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap(), 0);
+    assert_eq!(timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.unwrap().unwrap(), 0);
     assert!(upstream.last().contains("x-forwarded-proto: https"), "{}", upstream.last());
 }
 
@@ -256,7 +256,7 @@ fn a_101_that_nobody_asked_for_or_to_something_else_is_a_502() {
     let (_, answer) = ask(weir.http, "other");
     assert!(answer.starts_with("http/1.1 502 "), "{answer}");
     let answer =
-        client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE);
+        client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", TIMEOUT);
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
 }
 
@@ -289,7 +289,7 @@ fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
     ] {
         assert_eq!(
-            client::statuses(&client::raw(weir.http, request.as_bytes(), PATIENCE)).len()
+            client::statuses(&client::raw(weir.http, request.as_bytes(), TIMEOUT)).len()
                 + usize::from(request.contains("1.0")),
             1,
             "{request}"

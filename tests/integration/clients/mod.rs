@@ -8,9 +8,9 @@ mod httpx;
 mod sse;
 mod websockets;
 
-use crate::harness::front::{Front, IdentityFiles};
 use crate::harness::pki::Pki;
 use crate::harness::python::{PythonServer, client};
+use crate::harness::test_proxy::{IdentityFiles, TestProxy};
 use crate::harness::toml::Toml;
 
 /// More than any test here asks for.
@@ -18,7 +18,7 @@ const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 100000
 
 /// Everything goes to this upstream, and nothing is refused. `more` are further lines of the
 /// upstream.
-fn house(url: &str, more: &str) -> Toml {
+fn config(url: &str, more: &str) -> Toml {
     Toml::new()
         .upstream("api", url, more)
         .policy("public", &[MANY])
@@ -29,7 +29,7 @@ fn house(url: &str, more: &str) -> Toml {
 fn limited_house(url: &str, more: &str, path: &str, quota: &str) -> Toml {
     let few =
         format!("name = \"few\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
-    house(url, more)
+    config(url, more)
         .policy("few", &[&few])
         .route(&format!("name = \"few\"\npath = \"{path}\"\nupstream = \"api\"\npolicy = \"few\""))
 }
@@ -39,7 +39,7 @@ fn limited_house(url: &str, more: &str, path: &str, quota: &str) -> Toml {
 fn with_tls(
     server: &str,
     h2: bool,
-    house: impl Fn(&str, &str) -> Toml,
+    config: impl Fn(&str, &str) -> Toml,
     script: &str,
     arguments: &[&str],
 ) -> PythonServer {
@@ -47,8 +47,8 @@ fn with_tls(
     let files = IdentityFiles::of(&pki);
     let server = PythonServer::start(server, &files.arguments());
     let more = if h2 { "protocol = \"h2\"\n" } else { "" }.to_owned() + "tls = { ca = \"ca.pem\" }";
-    let front = Front::with(&house(&format!("https://{}", server.address), &more), &pki);
-    let (url, ca) = (front.secure_url(), front.ca());
+    let proxy = TestProxy::with(&config(&format!("https://{}", server.address), &more), &pki);
+    let (url, ca) = (proxy.secure_url(), proxy.ca());
     client(script, &[&[url.as_str(), "--ca", &ca], arguments].concat());
     server
 }

@@ -1,7 +1,7 @@
 //! Server-sent events: each arrives when it is sent, pauses are nobody's business, and the server
 //! hears when nobody listens any more.
 
-use super::{house, with_tls};
+use super::{config, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
@@ -12,7 +12,7 @@ const PAUSE_S: &str = "2.5";
 const PAUSES: &str = "2";
 
 fn impatient_house(url: &str, more: &str) -> Toml {
-    house(url, more).timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
+    config(url, more).timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::harness::flood::{Flood, Speaks};
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 /// Slow clients of each kind.
 const SLOW: usize = 150;
@@ -25,7 +25,7 @@ const LARGE: u64 = 64 << 20;
 /// What a slow download may hold of it inside Weir.
 const HELD_KIB_MAX: u64 = 512;
 
-fn house(upstream: &Upstream, flood: &Flood) -> Toml {
+fn config(upstream: &Upstream, flood: &Flood) -> Toml {
     Toml::new()
         .server("workers = 1")
         .limit("body_rate = \"0B\"\nsend_rate = \"0B\"")
@@ -104,7 +104,7 @@ impl Slow {
             Self::Reader(_) => return None,
         };
         let mut line = [0; 12];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut line))
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut line))
             .await
             .expect("in time")
             .expect("a reply");
@@ -115,7 +115,7 @@ impl Slow {
 #[tokio::test]
 async fn hundreds_of_slow_clients_hold_nobody_else() {
     let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
-    let weir = Weir::start(&house(&upstream, &flood).text());
+    let weir = Weir::start(&config(&upstream, &flood).text());
     let mut slow = Vec::new();
     for number in 0..3 * SLOW {
         slow.push(Slow::start(number % 3, weir.http).await);
@@ -170,7 +170,7 @@ const STREAMS: usize = 30;
 #[tokio::test]
 async fn slow_streams_hold_no_other_stream_of_their_connection() {
     let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
-    let weir = Weir::start(&house(&upstream, &flood).text());
+    let weir = Weir::start(&config(&upstream, &flood).text());
     let mut builder = h2::client::Builder::new();
     // What one stream leaves unread is no other's business on this end either.
     builder.initial_window_size(64 << 10).initial_connection_window_size(64 << 20);
@@ -196,7 +196,7 @@ async fn slow_streams_hold_no_other_stream_of_their_connection() {
         for _ in 0..OTHERS {
             let request = http::Request::get("http://api.example/others").body(()).unwrap();
             let (reply, _) = client.send_request(request, true).unwrap();
-            let mut reply = tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap();
+            let mut reply = tokio::time::timeout(TIMEOUT, reply).await.expect("in time").unwrap();
             assert_eq!(reply.status(), 200);
             let piece = reply.body_mut().data().await.unwrap().unwrap();
             assert_eq!(&piece[..], b"from upstream\n");
@@ -206,7 +206,7 @@ async fn slow_streams_hold_no_other_stream_of_their_connection() {
     for (reply, mut body) in uploads {
         body.send_data(Bytes::new(), true).unwrap();
         assert_eq!(
-            tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap().status(),
+            tokio::time::timeout(TIMEOUT, reply).await.expect("in time").unwrap().status(),
             200
         );
     }

@@ -37,7 +37,7 @@ fn limits() -> Vec<(&'static str, Vec<String>, u64)> {
     ]
 }
 
-fn house(url: &str) -> Toml {
+fn config(url: &str) -> Toml {
     let mut toml = Toml::new().server("trusted_proxies = [\"127.0.0.1\"]").upstream("api", url, "");
     for (name, limits, _) in limits() {
         let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
@@ -92,7 +92,7 @@ async fn a_replay_admits_what_the_log_says(
     proxies: usize,
 ) {
     let (upstream, log) = (Upstream::start(), Arc::new(Log::read()));
-    let config = store(house(&upstream.url())).text();
+    let config = store(config(&upstream.url())).text();
     let weirs: Vec<Weir> = (0..proxies).map(|_| Weir::start(&config)).collect();
     let told = replay(&log, &weirs.iter().collect::<Vec<_>>()).await;
 

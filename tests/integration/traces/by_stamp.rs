@@ -25,7 +25,7 @@ fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     ]
 }
 
-fn house(url: &str) -> Toml {
+fn config(url: &str) -> Toml {
     let mut toml = Toml::new()
         .server("trusted_proxies = [\"127.0.0.1\"]\nworkers = 1")
         .upstream("api", url, "");
@@ -89,7 +89,7 @@ async fn in_memory_a_replay_by_stamps_admits_what_the_log_says() {
     let (upstream, time) = (Upstream::start(), HeldTime::running());
     let first_s = Log::read().lines[0].at_s;
     time.set(first_s);
-    let mut builder = Weir::build(&house(&upstream.url()).text());
+    let mut builder = Weir::build(&config(&upstream.url()).text());
     for (name, value) in time.environment() {
         builder = builder.environment(name, &value);
     }
@@ -108,7 +108,7 @@ async fn on_a_cluster_a_replay_by_stamps_admits_what_the_log_says() {
     // Nodes that agreed go on agreeing while their time jumps: nobody is waited for.
     let cluster =
         Cluster::within(3, &["--cluster-node-timeout", "1000000000000"], &time.environment());
-    let weir = Weir::start(&house(&upstream.url()).redis("cluster", &cluster.addresses()).text());
+    let weir = Weir::start(&config(&upstream.url()).redis("cluster", &cluster.addresses()).text());
     let first_s = Log::read().lines[0].at_s;
     time.set(first_s);
     for node in &cluster.nodes {
