@@ -1,5 +1,5 @@
-//! The benchmark, as far as it can be tested without measuring: its list of cases, what it reads
-//! from the load generators, what it reckons and writes.
+//! The benchmark, as far as it can be tested without measuring: its list of cases, reading the
+//! reports of the load generators, calculating, writing.
 
 #[path = "../../benches/compare/cases.rs"]
 mod cases;
@@ -104,7 +104,7 @@ fn connections_that_failed_and_reports_that_lack_something_are_errors() {
     );
 }
 
-/// A row of `name` whose rounds cost so much.
+/// A row of `name` whose rounds cost this much.
 fn row(name: &str, rounds_us: &[f64], redis_us: Option<f64>) -> Row {
     let figure = |cpu_us: &f64| Figure {
         requests_a_second: 50_000.0,

@@ -1,5 +1,5 @@
-//! A process that may have few files open: it says so, serves as many clients as it can, and its
-//! lack is no upstream's fault.
+//! A process that may open only few files: it says so, serves as many clients as it can, and does
+//! not blame upstreams for it.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -9,9 +9,9 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// What `ulimit -n` says: enough for one worker and a few connections.
+/// The value of `ulimit -n`: enough for one worker and a few connections.
 const FILES: u64 = 64;
-/// Far more than that, each from an address of its own.
+/// Far more clients than that, each with its own address.
 const CLIENTS: u8 = 192;
 
 fn config(upstreams: &[&Upstream]) -> Toml {
@@ -105,7 +105,7 @@ async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered()
     let mut busy = Vec::new();
     for number in 1..=CLIENTS {
         let mut stream = connect_from(number, weir.http).await;
-        // It may have been closed at once.
+        // The connection may have been closed at once.
         let _ = stream.write_all(ask.as_bytes()).await;
         busy.push(stream);
     }
@@ -130,7 +130,7 @@ async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered()
     }
     assert!(served > 0 && closed > FILES as usize, "{served} {closed}");
     unharmed(&weir);
-    // And then all is well.
+    // Afterwards everything works again.
     assert_eq!(Client::connect(weir.http).await.unwrap().get("/", &[]).await.unwrap().status, 200);
 }
 

@@ -1,5 +1,5 @@
-//! Answers that come before the upload is finished: the client sees the status, however it and the
-//! upstream are connected, also where it looks only when it has sent everything.
+//! Responses that come before the upload has ended: the client sees the status, however it and the
+//! upstream are connected, even if it reads only after it has sent everything.
 
 use std::net::SocketAddr;
 
@@ -15,11 +15,11 @@ use crate::harness::tls::{HOST, Http2, config, connect};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
-/// Far more than all buffers between a client and its upstream hold.
+/// Far more than all buffers between a client and its upstream.
 const UPLOAD_BYTES: usize = 32 << 20;
 const PIECE: &[u8] = &[b'x'; 64 << 10];
 
-/// An upstream that reads the head of an upload and no more, refuses it and closes.
+/// An upstream that reads only the head of an upload, refuses it and closes.
 fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
     let listener = crate::harness::upstream::listener();
     listener.set_nonblocking(true).unwrap();
@@ -50,11 +50,11 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
         head.push(byte);
     }
     let _ = stream.write_all(reply.as_bytes()).await;
-    // With most of the upload unread: the kernel resets the connection.
+    // Most of the upload is unread, so the kernel resets the connection.
     let _ = stream.shutdown().await;
 }
 
-/// The same over HTTP/2: the connection goes on, and the rest of the upload is not wanted.
+/// The same over HTTP/2: the connection continues, and the rest of the upload is not read.
 fn refusing_over_http2() -> SocketAddr {
     let listener = crate::harness::upstream::listener();
     listener.set_nonblocking(true).unwrap();
@@ -81,7 +81,7 @@ fn refusing_over_http2() -> SocketAddr {
     address
 }
 
-/// Sends all of an upload, and only then looks what was answered.
+/// Sends a whole upload, and reads the response only then.
 async fn upload(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> (usize, String) {
     let head = format!(
         "POST /upload HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {UPLOAD_BYTES}\r\nConnection: close\r\n\r\n"

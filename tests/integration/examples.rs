@@ -1,4 +1,4 @@
-//! The programs in `examples/`, run as a reader runs them: what they show is so.
+//! The programs in `examples/`, run as a reader would run them.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ fn a_program_serves_through_weir_on_a_socket_of_its_own() {
     );
 }
 
-/// A hundred mails to send, and ten to nobody.
+/// A hundred mails to send, and ten to a recipient that does not exist.
 fn outbox(folder: &Path) -> limiter::Mailbox {
     let mails = (0..100)
         .map(|number| format!("customer-{number}"))
@@ -44,30 +44,31 @@ fn outbox(folder: &Path) -> limiter::Mailbox {
     limiter::Mailbox::open(folder).unwrap().filled(mails).unwrap()
 }
 
-/// What the hour's counter holds.
+/// The count of the current hour.
 async fn counted(limiter: &Limiter) -> String {
     let wanted =
         Wanted { scope: "mail".into(), limit: "hourly".into(), key: "everybody".into(), tag: None };
     let found = limiter.find(&wanted).await.unwrap();
     let Some(counter) = found.first() else { return String::new() };
-    // Also of an hour that is over: "0 used (the window from .. to .., with 100, is over)".
+    // This is also printed for an hour that is over: "0 used (the window from .. to .., with 100,
+    // is over)".
     let over = counter.state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
     over.unwrap_or_else(|| counter.state.split(" used").next().unwrap()).to_owned()
 }
 
-/// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a
+/// Waits until all mails that this hour allows are sent. One unit of the hundred is held by a
 /// worker that is stuck.
 async fn until_the_hour_is_full(mailbox: &limiter::Mailbox, limiter: &Limiter) {
     eventually_async("an hour's mails", async || {
-        // Mails to nobody may be left for the next hour: they count for nothing.
+        // Undeliverable mails may be left for the next hour: they count for nothing.
         let seen = (mailbox.names("sent").unwrap().len(), counted(limiter).await);
         if seen == (99, "100".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
 }
 
-/// Exactly a hundred went out, each once; the last one in the second hour, of which nothing else is
-/// taken.
+/// Exactly a hundred were sent, each once. The last one was sent in the second hour, in which
+/// nothing else is taken.
 async fn assert_all_are_sent(mailbox: &limiter::Mailbox, limiter: &Limiter) {
     assert_eq!(
         (mailbox.names("sent").unwrap().len(), mailbox.names("returned").unwrap().len()),
@@ -104,7 +105,7 @@ async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with
     assert_all_are_sent(&mailbox, &limiter).await;
 }
 
-/// `cargo run --example limiter`, built as the tests are: with the features of the whole workspace,
+/// `cargo run --example limiter`, built with the features of the whole workspace, like the tests,
 /// so that no dependency is built again.
 fn program() -> PathBuf {
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -113,7 +114,7 @@ fn program() -> PathBuf {
         .args(["build", "--quiet", "--workspace", "--example", "limiter", "--profile", profile])
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     assert!(cargo.status().expect("cargo").success());
-    // Beside `deps`, where this test's own program is.
+    // Next to `deps`, where this test's own program is.
     let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     folder.join("limiter")
 }
@@ -140,7 +141,7 @@ impl Worker {
         )
     }
 
-    /// Its next line that begins so.
+    /// Its next line with this prefix.
     fn says(&mut self, what: &str) -> String {
         let lines = BufReader::new(self.0.stdout.take().unwrap()).lines().map_while(Result::ok);
         lines
@@ -174,7 +175,7 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
     let mut workers: Vec<Worker> =
         (0..3).map(|_| Worker::start(&program, folder.path(), &cluster.addresses(), 0)).collect();
     until_the_hour_is_full(&mailbox, &looks).await;
-    // As `kill -9` does: nothing of it is given back.
+    // Like `kill -9`: nothing of it is given back.
     drop(stuck);
     for worker in &mut workers {
         assert!(worker.0.try_wait().unwrap().is_none(), "it waits for the next hour");

@@ -1,5 +1,4 @@
-//! What passes through: bodies both ways, whose address is believed, which fields stay on their
-//! hop.
+//! Forwarding: bodies both ways, which client addresses are believed, hop-by-hop fields.
 
 use bytes::Bytes;
 
@@ -187,7 +186,7 @@ async fn a_trusted_proxy_is_believed_from_the_right() {
     let config = simple(&upstream.url(), &[THREE])
         .server("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
     let weir = Weir::start(&config.text());
-    // The same client however much is invented on its left, and whichever of our proxies it came
+    // The same client, whatever is made up to the left of it, and whichever of our proxies it came
     // through.
     let chains = [
         "198.51.100.7",

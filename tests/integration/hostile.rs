@@ -1,5 +1,5 @@
-//! Peers that do not play by the rules, on both sides: what each costs is one request or one
-//! connection, and everybody is told the truth.
+//! Peers that break the rules, on both sides: each costs one request or one connection, and
+//! everybody gets a correct response.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -85,7 +85,7 @@ async fn what_a_proxy_would_say_is_not_believed_of_a_client() {
     }
 }
 
-/// Answers at once, and neither reads the body nor closes until the test ends.
+/// Answers at once, without reading the body, and closes only when the test ends.
 fn hasty_upstream() -> (String, std::thread::JoinHandle<Vec<TcpStream>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -157,7 +157,7 @@ fn an_answer_that_its_upstream_gave_before_it_cut_the_upload_arrives() {
         for _ in 0..TURNS {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 4096]);
-            // Closed with most of the body unread: the kernel resets the connection.
+            // Closed with most of the body unread, so the kernel resets the connection.
             let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig");
         }
     });

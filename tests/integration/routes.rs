@@ -1,5 +1,5 @@
-//! What a route does beside deciding and forwarding, through a running proxy: files that are
-//! reloaded, trailers, interim replies.
+//! What a route does besides deciding and forwarding, through a running proxy: files that are
+//! reloaded, trailers, interim responses.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -67,7 +67,7 @@ async fn a_fields_value_may_be_a_secret_that_nothing_shows() {
     weir.await_reloads("applied", before + 1);
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     assert_eq!(upstream.last().header("authorization").as_deref(), Some("Bearer s3cret renewed"));
-    // One that is no field's value is a mistake that does not show it.
+    // An invalid value is a mistake whose message does not show the value.
     let before = weir.reloads("refused");
     replace(&weir.folder().join("upstream.key"), b"Bearer s3cret\nin two lines\n");
     weir.await_reloads("refused", before + 1);
@@ -110,7 +110,7 @@ async fn files_of_answers_and_refusals_are_watched() {
         get(weir.http, "/", &[]).await.json(),
         serde_json::json!({"sorry": "Too Many Requests"})
     );
-    // What can't be filled in leaves the running one.
+    // A page that can't be filled in leaves the running one in place.
     let before = weir.reloads("refused");
     replace(&weir.folder().join("refused.json"), b"{\"sorry\": {titel}}");
     weir.await_reloads("refused", before + 1);
@@ -158,8 +158,8 @@ async fn a_script_of_an_allowed_origin_may_read_a_429_and_its_preflights_are_fre
     );
 }
 
-/// An upstream that answers one request with these bytes, and tells all that it got of it: its head
-/// and what comes until `end`.
+/// An upstream that answers one request with these bytes, and returns everything that it received:
+/// the head, and what follows up to `end`.
 fn answering(answer: &'static str, end: &'static str) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -215,7 +215,7 @@ fn a_policy_may_charge_what_a_trailer_says() {
     let module = std::fs::read(guest::misbehaving()).expect("the module");
     let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
     for (request, left) in [(1, 99), (2, 91), (3, 83)] {
-        // The client itself wants no trailers.
+        // The client itself asks for no trailers.
         let reply = raw(
             weir.http,
             b"GET /?trailer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
@@ -273,7 +273,7 @@ fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
     assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
 }
 
-/// Each block of docs/routes.md: a whole one with what it names put beside it, or lines of a route.
+/// Each block of docs/routes.md: a complete one with the files that it names, or lines of a route.
 #[test]
 fn the_documentations_examples_have_no_mistakes() {
     let blocks: Vec<&str> = include_str!("../../docs/routes.md")

@@ -1,5 +1,5 @@
-//! Clients that move a body as slowly as they can to hold what others need: they are given up, and
-//! one address can't take all places whatever it does.
+//! Clients that transfer a body as slowly as possible to occupy shared resources: they are given
+//! up, and one address can't take everything.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 use crate::harness::{TIMEOUT, eventually_async};
 
-/// Between two bytes of a client that drips.
+/// The time between two bytes of a slow client.
 const DRIP: Duration = Duration::from_millis(20);
 const LARGE: u64 = 256 << 20;
 
@@ -27,10 +27,10 @@ fn config(url: &str, upstream: &str, route: &str) -> Toml {
         .route(&format!("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\n{route}"))
 }
 
-/// What nothing is too slow for.
+/// No minimum rates.
 const NO_RATE: &str = "body_rate = \"0B\"\nsend_rate = \"0B\"";
 
-/// Sends a byte of a body now and then, for as long as it is let; what comes back.
+/// Sends a body byte by byte for as long as possible, and returns the response.
 async fn drip(address: SocketAddr) -> String {
     let stream = connect_from(1, address).await;
     let (mut reading, mut writing) = stream.into_split();
@@ -95,7 +95,7 @@ async fn a_body_that_keeps_the_rate_passes() {
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
 }
 
-/// Reads a byte now and then until `line` is shown.
+/// Reads byte by byte until `series` is shown.
 async fn sip(mut stream: TcpStream, weir: &Weir, series: &str) {
     stream.write_all(format!("GET /{LARGE} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
     eventually_async(series, async || {
@@ -135,7 +135,7 @@ async fn a_whole_request_has_its_time() {
         .unwrap();
     assert!(reply.starts_with("HTTP/1.1 504 "), "{reply}");
 
-    // A reply that has begun is cut.
+    // A response that has begun is cut off.
     let weir = Weir::start(&config(&flood.url(), "", timeout).limit(NO_RATE).text());
     sip(
         connect_from(1, weir.http).await,
@@ -149,7 +149,7 @@ async fn a_whole_request_has_its_time() {
     let mut client = client.ready().await.unwrap();
     let request = http::Request::get(format!("http://api.example/{LARGE}")).body(()).unwrap();
     let mut body = client.send_request(request, true).unwrap().0.await.unwrap().into_body();
-    // Nothing is given back to the window: the stream stands still.
+    // Nothing is given back to the flow-control window, so the stream stalls.
     let cut = async { while let Some(Ok(_)) = body.data().await {} };
     tokio::time::timeout(TIMEOUT, cut).await.expect("never given up");
 }
@@ -168,7 +168,7 @@ async fn one_address_does_not_take_all_places_of_an_upstream() {
             .unwrap();
         slow.push(stream);
     }
-    // Half of the places, an eighth, and no more.
+    // Half of the permits, an eighth, and no more.
     eventually_async("the others are refused", async || {
         let refused = weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"share\"}");
         if refused == 30 - 12 { Ok(()) } else { Err(refused.to_string()) }

@@ -1,5 +1,5 @@
-//! Requests on which two parsers could disagree: refused, or passed on with exactly one meaning.
-//! Nothing hidden in a body ever arrives as a request.
+//! Requests that two parsers could read differently: they are refused, or forwarded with exactly
+//! one meaning. Nothing hidden in a body ever arrives as a request.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
-/// How long a raw client waits for more. Each case ends earlier, when the proxy closes the
-/// connection, as it must.
+/// How long a raw client waits for more. Each case ends earlier, because the proxy must close the
+/// connection.
 const SILENCE: Duration = Duration::from_secs(30);
 /// What must never arrive.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -57,8 +57,8 @@ fn chunked_beats_a_length_or_is_refused_and_the_connection_serves_nothing_more()
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}"
     );
     let answer = raw(weir.http, request.as_bytes(), SILENCE);
-    // RFC 9112, 6.3: a server may take the chunks, and then must close. Either way /hidden is part
-    // of no request of ours.
+    // RFC 9112, 6.3: a server may use the chunks, and then must close. Either way, /hidden is not
+    // part of any request.
     let statuses = statuses(&answer);
     assert!(statuses == [400] || statuses == [200], "{answer:?}");
     for seen in upstream.seen() {

@@ -1,5 +1,5 @@
-//! HTTP/2 on both sides: streams in both directions at once, trailers, replies without a body, and
-//! refusals as gRPC reads them.
+//! HTTP/2 on both sides: streams in both directions at once, trailers, responses without a body,
+//! and refusals in gRPC's form.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,7 +26,7 @@ use crate::harness::{TIMEOUT, eventually_async};
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 
-/// What comes next of a body; an error resets its stream.
+/// The next piece of a body; an error resets its stream.
 type Piece = Result<Frame<Bytes>, std::io::Error>;
 
 /// A body whose frames come through a channel.
@@ -43,9 +43,9 @@ impl http_body::Body for Pieces {
 
 type Reply = http::Response<BoxBody<Bytes, std::io::Error>>;
 
-/// Echoes: its reply's head goes out at once, then each piece as it comes, then `x-pieces` and the
-/// request's own trailers as trailers. A path that is a number is the status of a reply without a
-/// body.
+/// An echo: its response's head is sent at once, then each piece as it arrives, then `x-pieces` and
+/// the request's own trailers as trailers. A path that is a number is the status of a response
+/// without a body.
 async fn echo(request: http::Request<Incoming>) -> Result<Reply, Infallible> {
     let mut reply = http::Response::builder().header("content-type", "application/grpc");
     for name in ["te", "x-forwarded-for"] {
@@ -98,7 +98,7 @@ async fn weir(limit: &str) -> Weir {
     on(limit, None).await
 }
 
-/// Counting on `redis`, where there is one.
+/// Counts on `redis`, if there is one.
 async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
     let url = format!("http://{}", upstream().await);
     let route = "name = \"calls\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"";
@@ -110,7 +110,7 @@ async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
         Some(address) => config.redis("single", &[address]),
         None => config,
     };
-    // The runtime must turn while it starts.
+    // The runtime must run while Weir starts.
     let text = config.text().replace("access = \"off\"", "access = \"all\"");
     tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap()
 }
@@ -123,7 +123,7 @@ async fn connect(weir: &Weir) -> SendRequest<Pieces> {
     sender
 }
 
-/// A call that has begun: its reply's head is there, its request is not over.
+/// Starts a call: its response's head has arrived, its request has not ended.
 async fn call(
     sender: &mut SendRequest<Pieces>,
     method: &str,
@@ -273,7 +273,7 @@ async fn a_place_in_flight_is_held_until_the_streams_end() {
     for store in [None, Some(redis.address)] {
         let weir = on("name = \"in-flight\", algorithm = \"concurrency\", quota = 1", store).await;
         let mut sender = connect(&weir).await;
-        // One ends as it should, one is reset by its client.
+        // One ends normally, one is reset by its client.
         for resets in [false, true] {
             let (pieces, reply) = eventually_async("a free place", async || {
                 let (pieces, reply) = call(&mut sender, "POST", "/echo").await;

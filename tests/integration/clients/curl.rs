@@ -16,7 +16,8 @@ const PAGES: &str = "location = /told { return 200 \"$request_method $server_pro
     location /zipped/ { gzip on; gzip_types text/plain; gzip_min_length 100; alias www/; }\n\
     location = /gone { return 410; }";
 
-/// nginx in each of the four ways in which an upstream may speak, and Weir in front of it.
+/// nginx with each of the four combinations of TLS and HTTP version for upstreams, and Weir in
+/// front.
 struct Pages {
     name: &'static str,
     protocol: &'static str,
@@ -114,8 +115,8 @@ fn curl_reads_trailers_from_nginx() {
     for pages in Pages::all() {
         for way in pages.proxy.ways() {
             let which = format!("{} to Weir, {} to nginx", way.name, pages.name);
-            // Zipped as it goes, it has no length: over HTTP/1.1 only that leaves room for
-            // trailers.
+            // Compressed on the fly, it has no length: over HTTP/1.1, trailers are possible only
+            // then.
             let done = way.curl("/trailers", &["--compressed", "--header", "TE: trailers"]);
             assert!(done.status == 200 && done.body == pages.page, "{which}: {:?}", done.heads);
             assert_eq!(done.field("x-checked"), Some("GET checked"), "{which}: {}", done.heads);
@@ -137,8 +138,8 @@ fn curl_speaks_http_1_0() {
     let chunked = Weir::start(&config(&server.url(), "").text());
     let done = curl(&["--http1.0", &format!("http://{}/page.txt", weir.http)]);
     assert!(done.status == 200 && done.body == pages.page, "{:?}", done.heads);
-    // What comes in pieces and without a length ends with the connection: HTTP/1.0 has no other way
-    // to say it.
+    // A chunked response ends with the connection here: HTTP/1.0 has no other way to delimit a body
+    // without a length.
     let done = curl(&["--http1.0", &format!("http://{}/size/200000", chunked.http)]);
     assert_eq!((done.status, done.body.len()), (200, 200_000), "{:?}", done.heads);
     assert_eq!(
@@ -147,7 +148,7 @@ fn curl_speaks_http_1_0() {
         "{:?}",
         done.heads
     );
-    // Without a Host, as the oldest do.
+    // Without a Host field, as the oldest clients send it.
     let done =
         try_curl(&["--http1.0", "--header", "Host:", &format!("http://{}/page.txt", weir.http)]);
     assert_eq!(
@@ -156,7 +157,7 @@ fn curl_speaks_http_1_0() {
         "{:?}",
         done.heads
     );
-    // Two on one connection, for whoever asks to keep it.
+    // Two requests on one connection, if the client asks to keep it.
     let url = format!("http://{}/page.txt", weir.http);
     let done = curl(&[
         "--http1.0",
@@ -187,13 +188,13 @@ fn curl_uploads_with_a_length_and_in_chunks() {
     for way in proxies.iter().flat_map(TestProxy::ways) {
         for chunked in [false, true] {
             let mut options = vec!["--upload-file", path];
-            // HTTP/2 knows no chunks: there a body comes without a length when it comes from
-            // nowhere in particular.
+            // HTTP/2 has no chunks: there, a body has no length if curl does not know it in
+            // advance.
             if chunked {
                 options.extend(["--header", "Transfer-Encoding: chunked"]);
             }
-            // Without asking first, and with: then nothing is sent for a minute unless the server
-            // says that it may be.
+            // Without `Expect`, and with it: then curl sends nothing for a minute unless the server
+            // tells it to continue.
             for expect in ["Expect:", "Expect: 100-continue"] {
                 options.extend(["--header", expect, "--expect100-timeout", "50"]);
                 let done = way.curl("/echo", &options);
@@ -238,7 +239,7 @@ fn a_refused_upload_gets_its_429_and_no_100() {
             &client,
         ];
         let admitted = way.curl("/", &options);
-        // Over HTTP/2 curl never asks: it stops sending when the refusal comes.
+        // Over HTTP/2 curl never asks: it stops sending when the refusal arrives.
         let asks = way.name.ends_with("h1");
         let statuses = if asks { vec![100, 200] } else { vec![200] };
         assert_eq!(
@@ -257,7 +258,7 @@ fn a_refused_upload_gets_its_429_and_no_100() {
         );
         assert!(refused.field("retry-after").is_some(), "{}: {refused:?}", way.name);
         assert_eq!(upstream.count(), before, "{}", way.name);
-        // Who does not ask is answered as well, whatever he has sent meanwhile.
+        // A client that does not ask gets an answer as well, whatever it has sent meanwhile.
         let refused = way.curl(
             "/",
             &["--upload-file", path.to_str().unwrap(), "--header", "Expect:", "--header", &client],
@@ -274,7 +275,7 @@ fn curl_keeps_its_connection_through_refusals() {
     let config = simple(&upstream.url(), &[two, MANY.replace("day", "many").as_str()])
         .server("trusted_proxies = [\"127.0.0.1\"]");
     let proxy = TestProxy::start(&config);
-    // curl 7.88 can't use an HTTP/2 connection again that it made by prior knowledge.
+    // curl 7.88 can't reuse an HTTP/2 connection that it made by prior knowledge.
     for (number, way) in proxy.ways().into_iter().filter(|way| way.name != "h2").enumerate() {
         let url = format!("{}/", way.url);
         let client = format!("X-Forwarded-For: 192.0.2.{number}");

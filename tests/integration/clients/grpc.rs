@@ -8,7 +8,7 @@ use crate::harness::weir::Weir;
 
 const QUOTA: &str = "5";
 
-/// Routes for gRPC only: what else is asked for is not there.
+/// Routes for gRPC only: other paths do not exist.
 fn config(url: &str, more: &str) -> Toml {
     let route = |service: &str, upstream: &str, policy: &str| {
         format!(

@@ -1,7 +1,7 @@
-//! Python's httpx through Weir to hypercorn: what a program in Python would do to an API, one after
-//! another and all at once.
+//! Python's httpx through Weir to hypercorn: requests as a Python program would send them, one
+//! after another and concurrently.
 
-use super::{limited_house, with_tls};
+use super::{limited_config, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
@@ -9,7 +9,7 @@ use crate::harness::weir::Weir;
 const QUOTA: &str = "30";
 
 fn config(url: &str, more: &str) -> Toml {
-    limited_house(url, more, "/few/*", QUOTA)
+    limited_config(url, more, "/few/*", QUOTA)
 }
 
 fn in_the_clear(more: &str, arguments: &[&str]) {

@@ -1,16 +1,16 @@
-//! Python's websockets on both sides of Weir: after a real 101 the bytes are nobody's but theirs.
+//! Python's websockets on both sides of Weir: after a real 101, bytes pass unchanged.
 
-use super::{limited_house, with_tls};
+use super::{limited_config, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 const QUOTA: &str = "5";
 
-/// Impatient where heads and requests are meant, and with a small limit for bodies: none of it is
-/// about a tunnel.
+/// Short timeouts for heads and requests, and a small limit for bodies: none of them applies to a
+/// tunnel.
 fn config(url: &str, more: &str) -> Toml {
-    limited_house(url, more, "/few", QUOTA)
+    limited_config(url, more, "/few", QUOTA)
         .timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
         .limit("body_bytes = \"1MiB\"")
 }

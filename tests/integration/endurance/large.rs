@@ -1,4 +1,4 @@
-//! A gigabyte up and a gigabyte down, and memory stays where it was.
+//! A gigabyte up and a gigabyte down, while memory stays flat.
 
 use crate::harness::flood::{Flood, Speaks};
 use crate::harness::pki::Pki;
@@ -6,12 +6,12 @@ use crate::harness::test_proxy::{TestProxy, identity};
 use crate::harness::toml::Toml;
 
 const GIB: u64 = 1 << 30;
-/// Before anything is measured: buffers, the allocator's arenas.
+/// Transferred before anything is measured: fills buffers and the allocator's arenas.
 const WARM_UP: u64 = 64 << 20;
-/// What a transfer may add to the most memory that the process ever had.
+/// How much a transfer may add to the process's peak memory.
 const GROWTH_KIB_MAX: u64 = 20 << 10;
 
-/// By one of curl's ways to Weir, and on to an upstream that speaks the same.
+/// With one of curl's ways to Weir, and to an upstream that speaks the same protocol.
 fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: bool) {
     let pki = Pki::new();
     let upstream = Flood::with(speaks, secure.then(|| identity(&pki)).as_ref());

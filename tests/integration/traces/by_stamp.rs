@@ -1,8 +1,8 @@
-//! By the log's own stamps: whoever counts believes the time that the test puts into a file, and
-//! the test puts there each second of the log. In memory the proxy itself is held so; on a cluster
-//! its masters are, and the proxy goes on believing today.
+//! With the log's own timestamps: the test writes each second of the log into a file, from which
+//! the counting process takes its clock. In memory that is the proxy itself. On a cluster it is the
+//! masters, while the proxy keeps the real time.
 //!
-//! Within a second time stands, so that each decision can be computed exactly.
+//! Within a second the clock stands still, so that each decision can be computed exactly.
 
 use super::log::Log;
 use super::oracle::{Oracle, Rule};
@@ -14,7 +14,7 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// Periods that a log's pauses and bursts meet: of seconds, of a minute that doesn't divide, of an
+/// Periods that fit a log's pauses and bursts: some seconds, a minute whose rate does not divide, an
 /// hour.
 fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     vec![
@@ -45,7 +45,7 @@ async fn a_replay_by_stamps_admits_what_the_log_says(
     upstream: &Upstream,
 ) {
     let mut log = Log::read();
-    // A server writes a line when the reply is done: now and then a second too late.
+    // A server writes a line when the response is complete: sometimes a second late.
     log.lines.sort_by_key(|line| line.at_s);
     let mut rules: Vec<_> =
         limits().into_iter().map(|(name, _, rule)| (name, Oracle::new(rule), [0_u64; 2])).collect();
@@ -105,7 +105,8 @@ async fn in_memory_a_replay_by_stamps_admits_what_the_log_says() {
 #[tokio::test]
 async fn on_a_cluster_a_replay_by_stamps_admits_what_the_log_says() {
     let (upstream, time) = (Upstream::start(), HeldTime::running());
-    // Nodes that agreed go on agreeing while their time jumps: nobody is waited for.
+    // Nodes that already agree keep agreeing when their time jumps, so nothing has to be waited
+    // for.
     let cluster =
         Cluster::within(3, &["--cluster-node-timeout", "1000000000000"], &time.environment());
     let weir = Weir::start(&config(&upstream.url()).redis("cluster", &cluster.addresses()).text());
