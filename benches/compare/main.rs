@@ -15,7 +15,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     unreachable_pub,
-    reason = "no part of the product"
+    reason = "not part of the product"
 )]
 
 mod cases;

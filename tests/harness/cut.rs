@@ -120,6 +120,6 @@ fn the_cutter_cuts_a_script_when_redis_has_run_it() {
     assert_eq!(
         (cutter.cuts(), open().ask(&["GET", "k"]).text().as_str()),
         (1, "2"),
-        "it ran, and nobody heard of it"
+        "it ran, but its answer was lost"
     );
 }

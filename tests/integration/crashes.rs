@@ -48,7 +48,7 @@ async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_wh
     assert_eq!(
         place(one.http, &upstream).await.err(),
         Some(429),
-        "nobody knows yet that they are free"
+        "the other proxies do not know yet that they are free"
     );
     for address in [one.http, other.http, one.http] {
         let next = eventually_async("a lease ends", async || {

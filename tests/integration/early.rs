@@ -106,7 +106,7 @@ async fn seen_by_all(plain: &Weir, secured: &Weir, ca: &str, status: u16, how: &
         );
         assert_eq!(
             sent, UPLOAD_BYTES,
-            "{how}, {who}: what is sent is taken, or its sender may never look at the answer"
+            "{how}, {who}: everything sent must be read, or the sender may never read the answer"
         );
     };
     let stream = TcpStream::connect(plain.http).await.unwrap();

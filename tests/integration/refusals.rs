@@ -184,7 +184,7 @@ async fn an_upstream_that_is_too_slow_is_504() {
     upstream.hold();
     is_problem(&get(weir.http, "/", &[]).await, 504);
     upstream.release();
-    assert_eq!(get(weir.http, "/", &[]).await.status, 200, "the slow answer is nobody else's");
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200, "the slow response does not affect other requests");
 }
 
 #[test]

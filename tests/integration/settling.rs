@@ -42,7 +42,7 @@ async fn a_client_that_goes_away_gives_its_place_back_at_once() {
         assert_eq!(
             (refused.status, refused.header("retry-after").as_str()),
             (429, ""),
-            "nobody knows when: {refused:?}"
+            "no time is known: {refused:?}"
         );
         gone.abort();
         // The upstream still has not answered the first request.

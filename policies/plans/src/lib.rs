@@ -112,7 +112,7 @@ impl Policy for Plans {
                 mistakes.add(
                     "default_plan",
                     format_args!("{name:?}"),
-                    "nothing: with `unknown = \"deny\"` nobody is on it",
+                    "nothing: with `unknown = \"deny\"` there is no default plan",
                 );
                 None
             }

@@ -214,7 +214,7 @@ fn somebody_must_be_on_some_plan() {
     assert_eq!(
         both,
         [
-            "default_plan: found \"free\", expected nothing: with `unknown = \"deny\"` nobody is on it"
+            "default_plan: found \"free\", expected nothing: with `unknown = \"deny\"` there is no default plan"
         ]
     );
     let none = mistakes(r#"{"key": "{header.k}", "unknown": "deny", "plans": {}}"#);
