@@ -20,7 +20,11 @@ use std::time::{Duration, Instant};
 use weir::clock::Clock;
 use weir::engine::{self, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, Calendar, Fallback, Limit, Plan, Rate, TimeZone};
+use weir::plan::{
+    Algorithm, Alignment, Calendar, Concurrency, Fallback, FixedWindow, Gcra, LeakyBucket, Limit,
+    Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, TimeZone,
+    TokenBucket,
+};
 use weir::telemetry::Metrics;
 
 const ROUNDS: usize = 7;
@@ -191,25 +195,47 @@ fn cases() -> Vec<Case> {
             article("article: INCR, PEXPIRE", WINDOW, quota, 60_000),
             ours(
                 "fixed_window",
-                Algorithm::FixedWindow { rate: minute(quota), alignment: Alignment::Clock },
+                Algorithm::FixedWindow(FixedWindow {
+                    rate: minute(quota),
+                    alignment: Alignment::Clock,
+                }),
             ),
-            ours("quota", Algorithm::Quota { amount: quota, calendar: day, conditional: true }),
+            ours(
+                "quota",
+                Algorithm::Quota(Quota { amount: quota, calendar: day, conditional: true }),
+            ),
             article("article: HMGET, HSET, PEXPIRE bucket", BUCKET, quota, 60_000),
-            ours("token_bucket", Algorithm::TokenBucket { burst: quota, rate: minute(quota) }),
-            ours("gcra", Algorithm::Gcra { burst: quota, rate: minute(quota) }),
+            ours(
+                "token_bucket",
+                Algorithm::TokenBucket(TokenBucket { burst: quota, rate: minute(quota) }),
+            ),
+            ours("gcra", Algorithm::Gcra(Gcra { burst: quota, rate: minute(quota) })),
             ours(
                 "leaky_bucket",
-                Algorithm::LeakyBucket { burst: quota, rate: minute(quota), max_delay_ms: 0 },
+                Algorithm::LeakyBucket(LeakyBucket {
+                    burst: quota,
+                    rate: minute(quota),
+                    max_delay_ms: 0,
+                }),
             ),
             article("article: two GETs, INCR, PEXPIRE", TWO_WINDOWS, quota, 60_000),
-            ours("sliding_window_counter", Algorithm::SlidingWindowCounter { rate: minute(quota) }),
+            ours(
+                "sliding_window_counter",
+                Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate: minute(quota) }),
+            ),
             ours(
                 "sliding_window_buckets",
-                Algorithm::SlidingWindowBuckets { rate: minute(quota), buckets: 60 },
+                Algorithm::SlidingWindowBuckets(SlidingWindowBuckets {
+                    rate: minute(quota),
+                    buckets: 60,
+                }),
             ),
             article("article: ZSET log", LOG, log.amount, log.per_ms),
-            ours("sliding_window_log", Algorithm::SlidingWindowLog { rate: log }),
-            ours("concurrency", Algorithm::Concurrency { amount: if admits { 10_000 } else { 1 } }),
+            ours("sliding_window_log", Algorithm::SlidingWindowLog(SlidingWindowLog { rate: log })),
+            ours(
+                "concurrency",
+                Algorithm::Concurrency(Concurrency { amount: if admits { 10_000 } else { 1 } }),
+            ),
         ]);
     }
     cases

@@ -16,7 +16,11 @@ use std::sync::Arc;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, Settings as Store};
 use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, Calendar, Fallback, Limit, Plan, Rate, TimeZone};
+use weir::plan::{
+    Algorithm, Alignment, Calendar, Concurrency, Fallback, FixedWindow, Gcra, LeakyBucket, Limit,
+    Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, TimeZone,
+    TokenBucket,
+};
 use weir::telemetry::Metrics;
 
 /// A second of the picture in the limiter's microseconds. Short, because requests that wait really
@@ -45,15 +49,21 @@ pub fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { amount: LIMIT, per_ms: (WINDOW * SECOND_US as f64) as u64 / 1_000 };
     let day = Calendar::Day(TimeZone::utc());
     vec![
-        ("fixed_window", Algorithm::FixedWindow { rate, alignment: Alignment::Clock }),
-        ("sliding_window_counter", Algorithm::SlidingWindowCounter { rate }),
-        ("sliding_window_buckets", Algorithm::SlidingWindowBuckets { rate, buckets: 5 }),
-        ("sliding_window_log", Algorithm::SlidingWindowLog { rate }),
-        ("token_bucket", Algorithm::TokenBucket { burst: LIMIT, rate }),
-        ("gcra", Algorithm::Gcra { burst: 3, rate }),
-        ("leaky_bucket", Algorithm::LeakyBucket { burst: 3, rate, max_delay_ms: rate.per_ms / 2 }),
-        ("concurrency", Algorithm::Concurrency { amount: IN_FLIGHT }),
-        ("quota", Algorithm::Quota { amount: LIMIT, calendar: day, conditional: true }),
+        ("fixed_window", Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock })),
+        ("sliding_window_counter", Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate })),
+        (
+            "sliding_window_buckets",
+            Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 5 }),
+        ),
+        ("sliding_window_log", Algorithm::SlidingWindowLog(SlidingWindowLog { rate })),
+        ("token_bucket", Algorithm::TokenBucket(TokenBucket { burst: LIMIT, rate })),
+        ("gcra", Algorithm::Gcra(Gcra { burst: 3, rate })),
+        (
+            "leaky_bucket",
+            Algorithm::LeakyBucket(LeakyBucket { burst: 3, rate, max_delay_ms: rate.per_ms / 2 }),
+        ),
+        ("concurrency", Algorithm::Concurrency(Concurrency { amount: IN_FLIGHT })),
+        ("quota", Algorithm::Quota(Quota { amount: LIMIT, calendar: day, conditional: true })),
     ]
 }
 
@@ -67,7 +77,7 @@ fn traffic() -> Vec<f64> {
 /// Sends the traffic through one limit.
 async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
     let unit_us =
-        if matches!(algorithm, Algorithm::Quota { .. }) { TENTH_OF_A_DAY_US } else { SECOND_US };
+        if matches!(algorithm, Algorithm::Quota(_)) { TENTH_OF_A_DAY_US } else { SECOND_US };
     let clock = Clock::virtual_at(START_US);
     let metrics = Metrics::new(1);
     let store = Store::Embedded(EmbeddedSettings { keys_max: 1_000 });
@@ -104,7 +114,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
 /// When the limiter can't be made.
 pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn Error>> {
     let samples = replay(algorithm).await?;
-    let in_flight = matches!(algorithm, Algorithm::Concurrency { .. });
+    let in_flight = matches!(algorithm, Algorithm::Concurrency(_));
     let (limit, span) = if in_flight { (IN_FLIGHT, WORK) } else { (LIMIT, WINDOW) };
     let x = |at: f64| 56.0 + at * 12.0;
     let y = |count: usize| 118.0 - count as f64 * 4.0;
@@ -179,7 +189,7 @@ pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn E
 }
 
 fn label(algorithm: &Algorithm, border: u32) -> String {
-    if matches!(algorithm, Algorithm::Quota { .. }) {
+    if matches!(algorithm, Algorithm::Quota(_)) {
         format!("day {}", border + 1)
     } else {
         format!("{} s", border * 10)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, Settings as Store};
 use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Fallback, Limit, Plan, Rate};
+use weir::plan::{Algorithm, Fallback, Limit, Plan, Rate, SlidingWindowCounter};
 use weir::telemetry::Metrics;
 
 const SECOND_US: i64 = 1_000_000;
@@ -111,7 +111,7 @@ pub async fn replay(
         let plan = Arc::new(Plan::new(vec![Limit::new(
             "error",
             client,
-            Algorithm::SlidingWindowCounter { rate },
+            Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate }),
         )])?);
         let truth = admitted.entry(client).or_default();
         while truth.front().is_some_and(|first| *first <= at - window_us) {

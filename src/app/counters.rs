@@ -135,7 +135,7 @@ pub(super) async fn look(
         .unwrap_or_default();
     let known = algorithms(&listed, &limit, &key);
     let wanted = Wanted { scope, limit, key, tag };
-    let found = limiter.find_of(&wanted, &known).await?;
+    let found = limiter.find(&wanted).await?;
     // After the search: a limit that an edit has removed is found until its counters expire.
     if found.is_empty()
         && let Some(unknown) = no_such_limit(&listed, &policy, &wanted.limit)
@@ -147,15 +147,17 @@ pub(super) async fn look(
             limiter.forget(counter).await?;
         }
     }
-    let counters: Vec<Value> = found.iter().map(described).collect();
+    let counters: Vec<Value> =
+        found.iter().map(|counter| described(counter, limiter.owner_of(counter, &known))).collect();
     Ok(json!({ "forgotten": forget, "counters": counters }).to_string())
 }
 
-fn described(counter: &Counter) -> Value {
+/// `known`: the limit that it belongs to.
+fn described(counter: &Counter, known: Option<&Algorithm>) -> Value {
     json!({
-        "algorithm": counter.algorithm,
-        "shape": counter.shape,
-        "state": counter.state,
+        "algorithm": counter.shape.name(),
+        "shape": counter.shape.to_string(),
+        "state": counter.state(known),
         "expires_s": counter.expires.map(|expires| expires.as_secs_f64()),
         "redis_key": counter.redis_key,
     })
@@ -195,6 +197,7 @@ fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Concurrency;
 
     #[test]
     fn counters_belong_to_a_policy_or_to_a_policy_on_a_route() {
@@ -236,7 +239,7 @@ mod tests {
         let one = |list: &str, name: &str, amount| ListedLimit {
             list: list.into(),
             name: name.into(),
-            algorithm: Some(Algorithm::Concurrency { amount }),
+            algorithm: Some(Algorithm::Concurrency(Concurrency { amount })),
         };
         let listed = [one("free", "plan", 1), one("gold", "plan", 2), one("gold", "more", 3)];
         let amounts = |limit: &str, key: &str| {

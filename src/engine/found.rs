@@ -1,7 +1,9 @@
 //! What a counter holds, for a person who looks: read as it is stored, and decided by nothing. Must
 //! not know what a program's numbers mean.
 
-use super::{Key, Kind};
+use weir_algorithms::{Content, Kind};
+
+use super::Key;
 
 /// Instants of one counter that are read, at most.
 pub(super) const MEMBERS_READ_MAX: usize = 20_000;
@@ -24,41 +26,22 @@ pub struct Found {
     pub at_us: u64,
 }
 
-/// What a counter holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Three numbers.
-    Numbers([i64; 3]),
-    /// An instant for each unit, in their order: of a log when it came, of leases when it ends.
-    Members(Vec<u64>),
-    /// The number of the last sub-window, and the units of each in its place.
-    Buckets {
-        /// Counted from 1970.
-        last: u64,
-        /// A sub-window's place is its number modulo their count.
-        counts: Vec<u32>,
-    },
-}
-
-impl Content {
-    /// A string as the Redis driver packs it: doubles, and behind two of them a ring's counts of
-    /// four bytes.
-    pub(super) fn unpack(kind: Kind, bytes: &[u8]) -> Option<Self> {
-        let (doubles, rest) = bytes.as_chunks::<8>();
-        let number =
-            |place: usize| doubles.get(place).map(|bytes| f64::from_le_bytes(*bytes) as i64);
-        match kind {
-            // As many as its program uses; the others are 0.
-            Kind::Numbers if rest.is_empty() && (1..=3).contains(&doubles.len()) => {
-                Some(Self::Numbers([0, 1, 2].map(|place| number(place).unwrap_or(0))))
-            }
-            Kind::Buckets => {
-                let (counts, rest) = bytes.get(16..)?.as_chunks::<4>();
-                let counts = counts.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-                rest.is_empty()
-                    .then_some(Self::Buckets { last: u64::try_from(number(0)?).ok()?, counts })
-            }
-            Kind::Numbers | Kind::Log | Kind::Leases => None,
+/// A string as the Redis driver packs it: doubles, and behind two of them a ring's counts of
+/// four bytes.
+pub(super) fn unpack(kind: Kind, bytes: &[u8]) -> Option<Content> {
+    let (doubles, rest) = bytes.as_chunks::<8>();
+    let number = |place: usize| doubles.get(place).map(|bytes| f64::from_le_bytes(*bytes) as i64);
+    match kind {
+        // As many as its program uses; the others are 0.
+        Kind::Numbers if rest.is_empty() && (1..=3).contains(&doubles.len()) => {
+            Some(Content::Numbers([0, 1, 2].map(|place| number(place).unwrap_or(0))))
         }
+        Kind::Buckets => {
+            let (counts, rest) = bytes.get(16..)?.as_chunks::<4>();
+            let counts = counts.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+            rest.is_empty()
+                .then_some(Content::Buckets { last: u64::try_from(number(0)?).ok()?, counts })
+        }
+        Kind::Numbers | Kind::Log | Kind::Leases => None,
     }
 }

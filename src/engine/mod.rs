@@ -32,59 +32,15 @@ pub(crate) mod testing;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 pub use self::redis::Redis;
 pub use embedded::Embedded;
-pub use found::{Content, Found};
+pub use found::Found;
 pub use scripts::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, Scripts, is_script_name};
+use smallvec::SmallVec;
+pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;
 use crate::telemetry::{Metrics, Mistake};
-
-/// An algorithm: a Lua chunk under `lua/`.
-#[derive(PartialEq, Eq)]
-pub struct Program {
-    /// `fixed_window`, `gcra`, ...: a Lua identifier, one name for one text.
-    pub name: &'static str,
-    /// The chunk; its last line is `return { take = take, give_back = give_back }`.
-    pub text: &'static str,
-    /// What it counts in.
-    pub kind: Kind,
-    /// Of [`Kind::Numbers`]: how many of the three it uses, from the first; the others are always 0
-    /// and are not stored on Redis.
-    pub state: usize,
-    /// How many of a cell's numbers it reads, at most [`NUMBERS_MAX`].
-    pub numbers: usize,
-}
-
-/// What a program's counters are made of. A program decides alike for all of them, from three whole
-/// numbers: for [`Kind::Numbers`] they are the state, for the others what the store reads out of
-/// it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Three whole numbers, all 0 where there is no counter.
-    Numbers,
-    /// Units, each with its instant. Read: how many lie within the last period, and the instant of
-    /// the one that must leave before the cost fits. Numbers: the capacity, the period.
-    Log,
-    /// Counts of sub-windows, packed. Read: the units of the last `buckets`, and the instant at
-    /// which enough of them have left. Numbers: the capacity, a sub-window's length, how many there
-    /// are.
-    Buckets,
-    /// Leases, each with the instant at which it ends unless it is renewed. Read: how many there
-    /// are. Numbers: the capacity, a lease's length, how much later one may end and count.
-    Leases,
-}
-
-/// Numbers of a cell, at most.
-pub const NUMBERS_MAX: usize = 6;
-
-impl std::fmt::Debug for Program {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Program({})", self.name)
-    }
-}
 
 /// A counter's name, digested: callers can't steer its slot nor make it long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -26,7 +26,7 @@ fn fallback(scope: &Scope, limit: &Limit) -> Fallback {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Algorithm, Rate};
+    use crate::plan::{Algorithm, Gcra, Rate};
 
     fn denied(
         scope: Fallback,
@@ -35,8 +35,11 @@ mod tests {
         enforcement: Enforcement,
     ) -> bool {
         let scope = Scope::new("p".into(), "p".into(), scope, limit_decides);
-        let plain =
-            Limit::new("l", "k", Algorithm::Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } });
+        let plain = Limit::new(
+            "l",
+            "k",
+            Algorithm::Gcra(Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } }),
+        );
         denies(&scope, &Limit { on_store_error: own, enforcement, ..plain })
     }
 

@@ -11,8 +11,9 @@
 //!   has none, so nothing that follows can decide the slot.
 //! - `SCOPE` and `LIMIT` are names from the configuration and from the policy, escaped by
 //!   [`escaped`].
-//! - `SHAPE` is what gives the state its meaning (`programs::Shape`): amount and burst are not in
-//!   it, so that editing them applies to the counters as they are; editing the shape starts fresh.
+//! - `SHAPE` is what gives the state its meaning (`weir_algorithms::Shape`): amount and burst are
+//!   not in it, so that editing them applies to the counters as they are; editing the shape starts
+//!   fresh.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};

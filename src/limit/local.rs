@@ -14,7 +14,6 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::programs;
 use super::queue::Worker;
 use super::shared::Shared;
 use super::{Scope, keys};
@@ -84,6 +83,7 @@ pub(super) struct KnownScope {
 /// What is known of a limit's name in a scope.
 #[derive(Default)]
 struct KnownLimit {
+    /// Each with its algorithm, without amounts.
     spaces: SmallVec<[(Algorithm, Arc<Space>); 1]>,
     refused: OnceCell<Counter>,
     would_refuse: OnceCell<Counter>,
@@ -153,17 +153,17 @@ impl KnownScope {
         shared: &Shared,
     ) -> Arc<Space> {
         self.limit(limit, |known| {
-            if let Some((_, space)) =
-                known.spaces.iter().find(|(known, _)| programs::same_shape(known, algorithm))
-            {
+            let of_shape = algorithm.of_shape();
+            if let Some((_, space)) = known.spaces.iter().find(|(known, _)| *known == of_shape) {
                 return Arc::clone(space);
             }
             if known.spaces.len() >= SHAPES_MAX {
                 known.spaces.clear();
             }
-            let space = Arc::new(keys::space(&scope.name, limit, &shared.shape(algorithm)));
+            let space =
+                Arc::new(keys::space(&scope.name, limit, &shared.shape(algorithm).to_string()));
             shared.engine.note_space(&space);
-            known.spaces.push((algorithm.clone(), Arc::clone(&space)));
+            known.spaces.push((of_shape, Arc::clone(&space)));
             space
         })
     }

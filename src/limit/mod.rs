@@ -4,10 +4,10 @@
 //! failures into what the configuration says. Knows nothing of HTTP, Wasm or Redis' protocol.
 //!
 //! In the order of a plan's way: `take` runs its round, `round` says who is asked next and what is
-//! given back, `prepared` keeps what each take of a plan has in common, `programs` and `keys` say
+//! given back, `prepared` keeps what each take of a plan has in common, `keys` says
 //! what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what
 //! happens at the end, `leases` what is held until then. `local` is each worker's memory, `shared`
-//! what they have in common. `look` finds counters for a person who asks, `told` words them.
+//! what they have in common. `look` finds counters for a person who asks.
 
 mod failure;
 mod keys;
@@ -15,7 +15,6 @@ mod leases;
 mod local;
 mod look;
 mod prepared;
-mod programs;
 mod queue;
 mod round;
 mod settle;
@@ -23,7 +22,6 @@ mod shared;
 mod take;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -67,7 +65,7 @@ impl Default for Settings {
 /// The names of the algorithms that ship: no script of an operator's may have one.
 #[must_use]
 pub fn shipped_names() -> &'static [&'static str] {
-    &programs::NAMES
+    weir_algorithms::NAMES
 }
 
 /// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so
@@ -205,20 +203,20 @@ impl Limiter {
     /// # Errors
     /// The store does not answer.
     pub async fn find(&self, wanted: &Wanted) -> Result<Vec<Counter>, EngineError> {
-        self.find_of(wanted, &[]).await
+        look::find(&self.shared, wanted).await
     }
 
-    /// The same where the limit's algorithm is known, or is one of several: then it is told how
-    /// much of the allowance is used.
-    ///
-    /// # Errors
-    /// The store does not answer.
-    pub async fn find_of(
+    /// Which of `algorithms` a counter belongs to: the one of its shape, where all that have it
+    /// agree on their numbers.
+    #[must_use]
+    pub fn owner_of<'a>(
         &self,
-        wanted: &Wanted,
-        algorithms: &[Algorithm],
-    ) -> Result<Vec<Counter>, EngineError> {
-        look::find(&self.shared, wanted, algorithms).await
+        counter: &Counter,
+        algorithms: &'a [Algorithm],
+    ) -> Option<&'a Algorithm> {
+        let mut same = algorithms.iter().filter(|one| self.shared.shape(one) == counter.shape);
+        let first = same.next()?;
+        same.all(|other| other == first).then_some(first)
     }
 
     /// Forgets a counter that was found: its whole allowance is back. Places in flight that are

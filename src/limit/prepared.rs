@@ -14,9 +14,9 @@ use super::keys::PlanDigests;
 use super::local::{self, KnownScope};
 use super::round::{Calls, Round};
 use super::shared::Shared;
-use super::{Scope, failure, programs};
+use super::{Scope, failure};
 use crate::engine::{Cell, Key, NUMBERS_MAX};
-use crate::plan::{Algorithm, Enforcement, Limit, Plan};
+use crate::plan::{Enforcement, LeakyBucket, Limit, Plan};
 
 /// Owners for which one plan is kept prepared, at most; the one that came first gives way.
 const OWNERS_MAX: usize = 4;
@@ -89,15 +89,15 @@ pub(super) fn with<T>(
 impl Prepared {
     fn new(owner: u64, shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Self {
         let limits = plan.limits();
-        let never = |limit: &Limit| programs::never_passes(&limit.algorithm);
+        let never = |limit: &Limit| limit.algorithm.refuses_all();
         let mut prepared = Self {
             owner,
             refuses: limits
                 .iter()
                 .any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
             calls: Calls::default(),
-            named: limits.iter().any(|limit| is_named(&limit.algorithm)),
-            dated: limits.iter().any(is_dated),
+            named: limits.iter().any(|limit| limit.algorithm.keeps_members()),
+            dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
         if prepared.refuses {
@@ -107,7 +107,7 @@ impl Prepared {
         local::with(shared, |local| {
             local.scope(scope, |known| {
                 for (limit, place) in limits.iter().zip(0_u8..).filter(|(limit, _)| !never(limit)) {
-                    let last = matches!(limit.algorithm, Algorithm::LeakyBucket { .. });
+                    let last = limit.algorithm.queues();
                     prepared.calls.add(
                         cell(&mut digests, shared, scope, known, limit),
                         place,
@@ -152,11 +152,11 @@ impl Prepared {
         let adjust = |cell: &mut Cell, place: usize| {
             cell.member = moment.member;
             let Some(limit) = limits.get(place) else { return };
-            if is_dated(limit) {
-                cell.numbers = programs::numbers(&limit.algorithm, shared.lease, moment.now_us);
+            if limit.algorithm.is_dated() {
+                cell.numbers = shared.numbers(&limit.algorithm, moment.now_us);
             }
             if moment.must_not_wait && may_wait(limit) {
-                cell.numbers[programs::MAY_WAIT] = 0;
+                cell.numbers[LeakyBucket::MAY_WAIT] = 0;
             }
         };
         let denies = |place| limits.get(place).is_some_and(|limit| failure::denies(scope, limit));
@@ -180,8 +180,8 @@ impl Prepared {
         };
         let cell = self.calls.cell(place).cloned().unwrap_or_else(anew);
         let Asked { cost, member, now_us } = asked;
-        let numbers = if is_dated(limit) {
-            programs::numbers(&limit.algorithm, shared.lease, now_us)
+        let numbers = if limit.algorithm.is_dated() {
+            shared.numbers(&limit.algorithm, now_us)
         } else {
             cell.numbers
         };
@@ -202,29 +202,21 @@ fn cell<'a>(
     Cell {
         program: shared.program(&limit.algorithm),
         key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm, shared) },
-        unit_us: programs::unit_us(&limit.algorithm),
+        // 1 or 1000.
+        unit_us: limit.algorithm.unit_us() as u32,
         shadow: limit.enforcement == Enforcement::Shadow,
         cost: limit.cost,
         // A calendar's periods are named at the take.
-        numbers: if is_dated(limit) {
+        numbers: if limit.algorithm.is_dated() {
             [0; NUMBERS_MAX]
         } else {
-            programs::numbers(&limit.algorithm, shared.lease, 0)
+            shared.numbers(&limit.algorithm, 0)
         },
         member: 0,
     }
 }
 
-fn is_named(algorithm: &Algorithm) -> bool {
-    matches!(algorithm, Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. })
-}
-
-fn is_dated(limit: &Limit) -> bool {
-    matches!(limit.algorithm, Algorithm::Quota { .. })
-}
-
 /// Whether a request may have to wait for this limit's turn. A shadow has nobody wait.
 fn may_wait(limit: &Limit) -> bool {
-    matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
-        && limit.enforcement == Enforcement::Enforce
+    limit.algorithm.queues() && limit.enforcement == Enforcement::Enforce
 }

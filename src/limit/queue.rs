@@ -185,6 +185,7 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Concurrency;
     use crate::telemetry::{Metrics, names};
 
     fn worker() -> (Worker, ByKind) {
@@ -196,7 +197,10 @@ mod tests {
     }
 
     fn charge() -> Job {
-        Job::Charge { cells: Cells::new(), algorithm: Algorithm::Concurrency { amount: 1 } }
+        Job::Charge {
+            cells: Cells::new(),
+            algorithm: Algorithm::Concurrency(Concurrency { amount: 1 }),
+        }
     }
 
     fn reset() -> Job {

@@ -15,7 +15,7 @@
 use smallvec::SmallVec;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
-use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome};
 
 /// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's
 /// order; `None` where it was not.
@@ -338,8 +338,10 @@ impl<'p> Round<'p> {
         let reset_us = us(reply.reset_units);
         let not_kept = self.verdict != Verdict::Admitted && group.taken && reply.fits;
         // A shadow has nobody wait, either.
-        let waits =
-            queues(limit) && reply.fits && group.taken && limit.enforcement == Enforcement::Enforce;
+        let waits = limit.algorithm.queues()
+            && reply.fits
+            && group.taken
+            && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
             remaining: reply.remaining.saturating_add(if not_kept && tells_all(limit) {
@@ -349,7 +351,7 @@ impl<'p> Round<'p> {
             }),
             retry_after_us: reply
                 .retry_units
-                .filter(|_| !reply.fits || (reply.remaining == 0 && !queues(limit)))
+                .filter(|_| !reply.fits || (reply.remaining == 0 && !limit.algorithm.queues()))
                 .map(us),
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
@@ -361,12 +363,7 @@ impl<'p> Round<'p> {
 /// Whether what is left after a take tells what was there before it: not where nothing is refused
 /// (what is left ends at 0 there), nor where a request may wait for what is not there yet.
 fn tells_all(limit: &Limit) -> bool {
-    limit.algorithm.most().is_some() && !queues(limit)
-}
-
-/// Whether what fits may have to wait for its turn.
-fn queues(limit: &Limit) -> bool {
-    matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
+    limit.algorithm.cost_max().is_some() && !limit.algorithm.queues()
 }
 
 /// Of a limit whose counter could not be reached.

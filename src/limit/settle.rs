@@ -13,7 +13,7 @@ use super::local;
 use super::prepared::{self, Asked};
 use super::queue::{Job, Worker};
 use super::shared::Shared;
-use super::{Ending, Grant, programs};
+use super::{Ending, Grant};
 use crate::engine::{Cell, Cells, Embedded, Engine, EngineError, Taken};
 use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Limit, Refund};
 use crate::telemetry::{Counter, names};
@@ -82,7 +82,7 @@ fn charge_here(
     algorithm: &Algorithm,
 ) -> Result<bool, EngineError> {
     let taken = embedded.take(cells)?;
-    match retold(shared, cells, algorithm, &taken) {
+    match asked_again(shared, cells, algorithm, &taken) {
         Some(cells) => embedded.take(&cells).map(|taken| taken.admitted),
         None => Ok(taken.admitted),
     }
@@ -94,7 +94,7 @@ async fn charge(
     algorithm: &Algorithm,
 ) -> Result<bool, EngineError> {
     let taken = shared.engine.take(cells).await?;
-    match retold(shared, cells, algorithm, &taken) {
+    match asked_again(shared, cells, algorithm, &taken) {
         Some(cells) => shared.engine.take(&cells).await.map(|taken| taken.admitted),
         None => Ok(taken.admitted),
     }
@@ -102,11 +102,16 @@ async fn charge(
 
 /// The charge with numbers at the store's time, where that lay outside what its numbers were about
 /// and nothing was decided.
-fn retold(shared: &Shared, cells: &Cells, algorithm: &Algorithm, taken: &Taken) -> Option<Cells> {
+fn asked_again(
+    shared: &Shared,
+    cells: &Cells,
+    algorithm: &Algorithm,
+    taken: &Taken,
+) -> Option<Cells> {
     if !taken.cells.iter().any(|reply| reply.outside) {
         return None;
     }
-    let numbers = programs::numbers(algorithm, shared.lease, taken.at_us as i64);
+    let numbers = shared.numbers(algorithm, taken.at_us as i64);
     Some(cells.iter().map(|cell| Cell { numbers, ..cell.clone() }).collect())
 }
 
@@ -114,7 +119,7 @@ fn retold(shared: &Shared, cells: &Cells, algorithm: &Algorithm, taken: &Taken) 
 fn declared(limit: &Limit, charged: bool, ending: Ending) -> Due {
     // A place in a concurrency limit is given back by itself, and a turn in a leaky bucket not at
     // all.
-    if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
+    if !limit.algorithm.settles() {
         return Due::default();
     }
     let refunds = match limit.refund {
@@ -147,7 +152,7 @@ fn apply(
     limit: Option<(&Limit, &Option<u64>, &mut Due)>,
 ) -> Result<(), &'static str> {
     let (limit, charged, change) = limit.ok_or("the plan has no such limit")?;
-    if matches!(limit.algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. }) {
+    if !limit.algorithm.settles() {
         return Err("changes a place in flight or a turn, which are not counted");
     }
     let units = match wanted {
@@ -201,7 +206,7 @@ fn jobs(grant: &Grant, changes: &[Due]) -> (Arc<Worker>, Vec<Job>) {
             }
         }
         for (place, limit, change) in due.clone().filter(|(_, _, change)| change.more > 0) {
-            if programs::never_passes(&limit.algorithm) {
+            if limit.algorithm.refuses_all() {
                 shared.counters.charge_refused.inc();
                 continue;
             }

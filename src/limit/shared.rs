@@ -7,15 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use weir_algorithms::{Beside, LEASE_IN_MEMORY, Moment, Shape, script_digest_of};
 
+use super::Settings;
 use super::keys::Digests;
 use super::local::SCOPES_MAX;
 use super::queue::{ByKind, Worker};
-use super::{Settings, programs};
 use crate::clock::Clock;
-use crate::engine::{Engine, Program, Scripts};
+use crate::engine::{Engine, Kind, NUMBERS_MAX, Program, Scripts};
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
+
+/// Fails: what a plan asks for that nobody has. A script's error is a store error, so that the
+/// limit's own fallback decides.
+static NO_SUCH_SCRIPT: Program = Program {
+    name: "no_such_script",
+    text: "local function take() return error('there is no such script') end\n\
+           local give_back = take\nreturn { take = take, give_back = give_back }",
+    kind: Kind::Numbers,
+    state: 3,
+    numbers: 0,
+};
 
 /// The inside of a limiter.
 #[derive(Debug)]
@@ -78,7 +90,7 @@ impl Shared {
         };
         let secret = settings.key_secret.as_ref();
         let (lease, digests) = match *engine {
-            Engine::Embedded(_) => (programs::LEASE_IN_MEMORY, Digests::of_process(secret)),
+            Engine::Embedded(_) => (LEASE_IN_MEMORY, Digests::of_process(secret)),
             Engine::Redis(_) => (settings.lease, Digests::new(secret)),
         };
         Self {
@@ -118,18 +130,25 @@ impl Shared {
 
     /// The Lua that decides `algorithm`.
     pub(super) fn program(&self, algorithm: &Algorithm) -> &'static Program {
-        let theirs = || self.scripts.find(algorithm.name());
-        programs::shipped(algorithm).or_else(theirs).unwrap_or(&programs::NO_SUCH_SCRIPT)
+        let of_operator = || self.scripts.find(algorithm.name());
+        algorithm.program().or_else(of_operator).unwrap_or(&NO_SUCH_SCRIPT)
     }
 
-    /// What gives the state of `algorithm`'s counters its meaning.
-    pub(super) fn shape(&self, algorithm: &Algorithm) -> String {
-        match algorithm {
-            Algorithm::Script { name, .. } => {
-                programs::shape_of_script(name, self.program(algorithm))
+    /// The numbers that `algorithm`'s program reads around `now_us`, in microseconds since 1970.
+    pub(super) fn numbers(&self, algorithm: &Algorithm, now_us: i64) -> [i64; NUMBERS_MAX] {
+        algorithm.numbers(Moment { lease: self.lease, now_us })
+    }
+
+    /// The shape of `algorithm`'s counters here.
+    pub(super) fn shape(&self, algorithm: &Algorithm) -> Shape {
+        algorithm.shape(match algorithm {
+            Algorithm::Script(_) => {
+                let digest = blake3::hash(self.program(algorithm).text.as_bytes());
+                Beside::Script(script_digest_of(&digest.to_hex()))
             }
-            _ => programs::shape(algorithm, self.lease),
-        }
+            _ if algorithm.holds() => Beside::Lease(self.lease),
+            _ => Beside::Nothing,
+        })
     }
 
     /// The state of one more thread.

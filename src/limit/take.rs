@@ -20,10 +20,10 @@ use super::prepared::{self, Asked, Moment, Prepared};
 use super::queue::{Job, Waits, Worker};
 use super::round::{Charged, Round, Step, Verdict};
 use super::shared::Shared;
-use super::{Ending, Grant, Scope, Take, programs, settle};
+use super::{Ending, Grant, Scope, Take, settle};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
-use crate::plan::{Algorithm, Enforcement, Limit, LimitOutcome, Outcome, Plan};
+use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
 /// Too many takes are under way here: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
@@ -96,9 +96,7 @@ fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (Moment, Option<Waits>) {
 /// The numbers of a plan's limit at the store's time.
 fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]> {
     |place, at_us| {
-        plan.limits()
-            .get(place)
-            .map(|limit| programs::numbers(&limit.algorithm, shared.lease, at_us as i64))
+        plan.limits().get(place).map(|limit| shared.numbers(&limit.algorithm, at_us as i64))
     }
 }
 
@@ -142,8 +140,8 @@ async fn run_on_redis(
         shared.deadline.saturating_sub(now - *began.get_or_insert(now))
     };
     // More than one group, or one that may have to be asked again.
-    let several = round.groups() > 1
-        || plan.limits().iter().any(|limit| matches!(limit.algorithm, Algorithm::Quota { .. }));
+    let several =
+        round.groups() > 1 || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
     loop {
         match round.next() {
             Step::Look => {
@@ -335,7 +333,9 @@ fn hold(
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let limits = plan.limits().iter().enumerate().zip(charged);
     let held = limits.filter_map(|((place, limit), charged)| {
-        let Algorithm::Concurrency { .. } = limit.algorithm else { return None };
+        if !limit.algorithm.holds() {
+            return None;
+        }
         let asked = Asked { cost: limit.cost, member, now_us: 0 };
         Some(Held::new(
             shared,
@@ -360,10 +360,10 @@ fn refused_unasked(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Tak
 /// What a limit answers when nothing was ever taken from it; with an amount or a burst of 0, what
 /// it answers always.
 fn untouched(limit: &Limit) -> LimitOutcome {
-    if programs::never_passes(&limit.algorithm) {
+    if limit.algorithm.refuses_all() {
         return LimitOutcome::default();
     }
-    let fits = limit.algorithm.most().is_none_or(|most| limit.cost.max(1) <= most);
+    let fits = limit.algorithm.cost_max().is_none_or(|most| limit.cost.max(1) <= most);
     LimitOutcome {
         fits,
         remaining: limit.algorithm.capacity().unwrap_or(0),

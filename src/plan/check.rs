@@ -3,13 +3,9 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::{
-    AMOUNT_MAX, ARGUMENT_MAX, ARGUMENTS_MAX, Algorithm, BUCKETS_MAX, BURST_PERIOD_MAX,
-    KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX, PERIOD_MS_MAX, Rate,
-};
+use weir_algorithms::{Breach, Setting};
 
-/// The field, what was found there, what may stand there.
-type Breach = (&'static str, String, &'static str);
+use super::{AMOUNT_MAX, Algorithm, KEY_BYTES_MAX, LIMITS_MAX, Limit, MEMBERS_MAX, NAME_BYTES_MAX};
 
 /// A field of a plan that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +15,7 @@ pub struct Invalid {
     /// What stood there, shortened where it is long.
     pub found: String,
     /// What may stand there.
-    pub expected: &'static str,
+    pub expected: String,
 }
 
 impl fmt::Display for Invalid {
@@ -35,16 +31,16 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
         return Err(Invalid {
             field: "limits".into(),
             found: format!("{} limits", limits.len()),
-            expected: "1 to 16 limits",
+            expected: "1 to 16 limits".into(),
         });
     }
     let mut names = HashSet::with_capacity(limits.len());
-    let mut shapes = false;
+    let mut queues = false;
     for (index, limit) in limits.iter().enumerate() {
-        let at = |field: &str, found: String, expected| Invalid {
+        let at = |field: &str, found: String, expected: &str| Invalid {
             field: format!("limits[{index}].{field}"),
             found,
-            expected,
+            expected: expected.into(),
         };
         let name = limit.name.as_bytes();
         let plain = name.iter().all(|byte| {
@@ -69,110 +65,52 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
         if limit.cost > AMOUNT_MAX {
             return Err(at("cost", limit.cost.to_string(), "at most 2147483648"));
         }
-        let members = matches!(
-            limit.algorithm,
-            Algorithm::SlidingWindowLog { .. } | Algorithm::Concurrency { .. }
-        );
-        if members && limit.cost > MEMBERS_MAX {
+        if limit.algorithm.keeps_members() && limit.cost > MEMBERS_MAX {
             return Err(at(
                 "cost",
                 limit.cost.to_string(),
                 "at most 10000: each unit is a member of its own",
             ));
         }
-        if matches!(limit.algorithm, Algorithm::LeakyBucket { .. })
-            && std::mem::replace(&mut shapes, true)
-        {
+        if limit.algorithm.queues() && std::mem::replace(&mut queues, true) {
             return Err(at(
                 "algorithm",
-                "a second leaky-bucket".into(),
+                format!("a second {}", limit.algorithm.name()),
                 "at most one in a plan: a request waits once",
             ));
         }
-        algorithm(&limit.algorithm)
-            .map_err(|(field, found, expected)| at(field, found, expected))?;
+        if let Some(breach) = limit.algorithm.breaches().into_iter().next() {
+            let expected = expected(&limit.algorithm, &breach);
+            return Err(at(field_of(&limit.algorithm, breach.setting), breach.found, &expected));
+        }
     }
     Ok(())
 }
 
-fn algorithm(algorithm: &Algorithm) -> Result<(), Breach> {
-    if algorithm.amount().is_some_and(|amount| amount > AMOUNT_MAX) {
-        let field =
-            if algorithm.rate().is_some() { "algorithm.rate.amount" } else { "algorithm.amount" };
-        return Err((
-            field,
-            algorithm.amount().unwrap_or_default().to_string(),
-            "at most 2147483648",
-        ));
-    }
-    if let Some(rate) = algorithm.rate() {
-        of_a_rate(algorithm, rate)?;
-    }
-    match algorithm {
-        Algorithm::SlidingWindowLog { rate } if rate.amount > MEMBERS_MAX => Err((
-            "algorithm.rate.amount",
-            rate.amount.to_string(),
-            "at most 10000: a log remembers each unit",
-        )),
-        Algorithm::SlidingWindowBuckets { buckets: 0, .. } => {
-            Err(("algorithm.buckets", "0".into(), "1 to 1000"))
-        }
-        Algorithm::SlidingWindowBuckets { buckets, .. } if *buckets > BUCKETS_MAX => {
-            Err(("algorithm.buckets", buckets.to_string(), "1 to 1000"))
-        }
-        Algorithm::SlidingWindowBuckets { buckets, rate }
-            if u64::from(*buckets) > rate.period_units() =>
-        {
-            Err((
-                "algorithm.buckets",
-                buckets.to_string(),
-                "sub-windows of at least a microsecond (a millisecond above an hour)",
-            ))
-        }
-        Algorithm::Script { arguments, .. } if arguments.len() > ARGUMENTS_MAX => {
-            Err(("algorithm.arguments", format!("{} of them", arguments.len()), "at most 6"))
-        }
-        Algorithm::Script { arguments, .. }
-            if arguments.iter().any(|argument| argument.unsigned_abs() > ARGUMENT_MAX) =>
-        {
-            Err(("algorithm.arguments", "a larger number".into(), "at most 2^53 either way"))
-        }
-        _ => Ok(()),
+/// Where the contract has a setting.
+fn field_of(algorithm: &Algorithm, setting: Setting) -> &'static str {
+    match setting {
+        Setting::Quota if algorithm.rate().is_some() => "algorithm.rate.amount",
+        Setting::Quota => "algorithm.amount",
+        Setting::Period => "algorithm.rate.per-ms",
+        Setting::Burst => "algorithm.burst",
+        Setting::Alignment => "algorithm.alignment",
+        Setting::Buckets => "algorithm.buckets",
+        Setting::MaxDelay => "algorithm.max-delay-ms",
+        Setting::Calendar => "algorithm.calendar",
+        Setting::TimeZone => "algorithm.time-zone",
+        Setting::AnchorDay => "algorithm.anchor-day",
+        Setting::Conditional => "algorithm.conditional",
+        Setting::Script => "algorithm.name",
+        Setting::Arguments => "algorithm.arguments",
     }
 }
 
-fn of_a_rate(algorithm: &Algorithm, rate: Rate) -> Result<(), Breach> {
-    if rate.per_ms == 0 || rate.per_ms > PERIOD_MS_MAX {
-        return Err(("algorithm.rate.per-ms", rate.per_ms.to_string(), "1 ms to 400 days"));
+fn expected(algorithm: &Algorithm, breach: &Breach) -> String {
+    match algorithm.rate().filter(|_| breach.with_period) {
+        Some(rate) => format!("{} {} ms", breach.expected, rate.per_ms),
+        None => breach.expected.clone(),
     }
-    let burst = algorithm.capacity().unwrap_or_default();
-    if burst > AMOUNT_MAX {
-        return Err(("algorithm.burst", burst.to_string(), "at most 2147483648"));
-    }
-    if burst.checked_mul(rate.period_units()).is_none_or(|product| product > BURST_PERIOD_MAX) {
-        let found = format!("{burst} in {} ms", rate.per_ms);
-        return Err((
-            "algorithm.burst",
-            found,
-            "burst x period of at most 2^52, in microseconds up to an hour and in milliseconds above",
-        ));
-    }
-    let Algorithm::LeakyBucket { max_delay_ms, .. } = algorithm else { return Ok(()) };
-    if *max_delay_ms > PERIOD_MS_MAX {
-        return Err(("algorithm.max-delay-ms", max_delay_ms.to_string(), "at most 400 days"));
-    }
-    // What may wait is debt like the burst: both together stay a whole number.
-    let waiting = (max_delay_ms * (1000 / rate.unit_us())).checked_mul(rate.amount);
-    let whole = waiting.and_then(|waiting| waiting.checked_add(burst * rate.period_units()));
-    if whole.is_none_or(|whole| whole > BURST_PERIOD_MAX) {
-        let found = format!("{max_delay_ms} ms with {} in {} ms", rate.amount, rate.per_ms);
-        return Err((
-            "algorithm.max-delay-ms",
-            found,
-            "burst x period + amount x max-delay of at most 2^52",
-        ));
-    }
-    Ok(())
 }
 
 /// A guest's text may be long and hostile: 40 characters of it, escaped.
@@ -182,14 +120,20 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Alignment, Plan, Rate};
+    use super::super::{Alignment, PERIOD_MS_MAX, Plan, Rate};
     use super::*;
+    use crate::plan::{
+        Concurrency, FixedWindow, LeakyBucket, Script, SlidingWindowBuckets, SlidingWindowLog,
+    };
 
     fn limit(amount: u64, per_ms: u64) -> Limit {
         Limit::new(
             "a",
             "k",
-            Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock },
+            Algorithm::FixedWindow(FixedWindow {
+                rate: Rate { amount, per_ms },
+                alignment: Alignment::Clock,
+            }),
         )
     }
 
@@ -212,7 +156,7 @@ mod tests {
         assert_eq!(field(vec![limit(AMOUNT_MAX + 1, 1)]), "limits[0].algorithm.rate.amount");
         assert_eq!(field(vec![limit(1, 0)]), "limits[0].algorithm.rate.per-ms");
         assert_eq!(field(vec![limit(1, PERIOD_MS_MAX + 1)]), "limits[0].algorithm.rate.per-ms");
-        assert_eq!(field(vec![limit(AMOUNT_MAX, 3_600_000)]), "limits[0].algorithm.burst");
+        assert_eq!(field(vec![limit(AMOUNT_MAX, 3_600_000)]), "limits[0].algorithm.rate.amount");
     }
 
     fn of(algorithm: Algorithm) -> Limit {
@@ -223,26 +167,35 @@ mod tests {
     fn each_algorithms_own_ranges_are_held() {
         let rate = |amount, per_ms| Rate { amount, per_ms };
         let leaky = |max_delay_ms| {
-            of(Algorithm::LeakyBucket { burst: 5, rate: rate(1 << 20, 1_000), max_delay_ms })
+            of(Algorithm::LeakyBucket(LeakyBucket {
+                burst: 5,
+                rate: rate(1 << 20, 1_000),
+                max_delay_ms,
+            }))
         };
-        let buckets = |buckets| of(Algorithm::SlidingWindowBuckets { rate: rate(5, 1), buckets });
+        let buckets = |buckets| {
+            of(Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: rate(5, 1), buckets }))
+        };
         let script = |arguments: &[i64]| {
-            of(Algorithm::Script {
+            of(Algorithm::Script(Script {
                 name: "s".into(),
                 arguments: arguments.iter().copied().collect(),
-            })
+            }))
         };
         for (limits, expected) in [
             (
-                vec![of(Algorithm::SlidingWindowLog { rate: rate(10_001, 1) })],
+                vec![of(Algorithm::SlidingWindowLog(SlidingWindowLog { rate: rate(10_001, 1) }))],
                 "limits[0].algorithm.rate.amount",
             ),
             (
-                vec![Limit { cost: 10_001, ..of(Algorithm::Concurrency { amount: 5 }) }],
+                vec![Limit {
+                    cost: 10_001,
+                    ..of(Algorithm::Concurrency(Concurrency { amount: 5 }))
+                }],
                 "limits[0].cost",
             ),
             (
-                vec![of(Algorithm::Concurrency { amount: AMOUNT_MAX + 1 })],
+                vec![of(Algorithm::Concurrency(Concurrency { amount: AMOUNT_MAX + 1 }))],
                 "limits[0].algorithm.amount",
             ),
             (vec![buckets(0)], "limits[0].algorithm.buckets"),
@@ -259,7 +212,7 @@ mod tests {
             buckets(1_000),
             leaky(1_000),
             script(&[-(1 << 53), 1 << 53]),
-            of(Algorithm::SlidingWindowLog { rate: rate(10_000, 1) }),
+            of(Algorithm::SlidingWindowLog(SlidingWindowLog { rate: rate(10_000, 1) })),
         ] {
             assert_eq!(Plan::new(vec![limit]).err(), None);
         }

@@ -7,7 +7,9 @@ use super::abi::types;
 use super::fact::is_token;
 use super::{Decision, Denial, Verdict};
 use crate::plan::{
-    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Limit, Plan, Rate, Slot, TimeZone,
+    self, AMOUNT_MAX, Adjustment, Algorithm, Calendar, Change, Concurrency, FixedWindow, Gcra,
+    LeakyBucket, Limit, Plan, Quota, Rate, Script, SlidingWindowBuckets, SlidingWindowCounter,
+    SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
 /// Header fields that a decision may set on a message.
@@ -117,39 +119,42 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
 fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm, String> {
     let rate = |rate: types::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
     Ok(match answered {
-        types::Algorithm::FixedWindow(window) => Algorithm::FixedWindow {
+        types::Algorithm::FixedWindow(window) => FixedWindow {
             rate: rate(window.rate),
             alignment: match window.alignment {
                 types::Alignment::FirstRequest => plan::Alignment::FirstRequest,
                 types::Alignment::Clock => plan::Alignment::Clock,
             },
-        },
+        }
+        .into(),
         types::Algorithm::SlidingWindowCounter(window) => {
-            Algorithm::SlidingWindowCounter { rate: rate(window) }
+            SlidingWindowCounter { rate: rate(window) }.into()
         }
         types::Algorithm::SlidingWindowLog(window) => {
-            Algorithm::SlidingWindowLog { rate: rate(window) }
+            SlidingWindowLog { rate: rate(window) }.into()
         }
         types::Algorithm::SlidingWindowBuckets(window) => {
-            Algorithm::SlidingWindowBuckets { rate: rate(window.rate), buckets: window.buckets }
+            SlidingWindowBuckets { rate: rate(window.rate), buckets: window.buckets }.into()
         }
         types::Algorithm::TokenBucket(bucket) => {
-            Algorithm::TokenBucket { burst: bucket.burst, rate: rate(bucket.rate) }
+            TokenBucket { burst: bucket.burst, rate: rate(bucket.rate) }.into()
         }
         types::Algorithm::Gcra(bucket) => {
-            Algorithm::Gcra { burst: bucket.burst, rate: rate(bucket.rate) }
+            Gcra { burst: bucket.burst, rate: rate(bucket.rate) }.into()
         }
-        types::Algorithm::LeakyBucket(bucket) => Algorithm::LeakyBucket {
+        types::Algorithm::LeakyBucket(bucket) => LeakyBucket {
             burst: bucket.burst,
             rate: rate(bucket.rate),
             max_delay_ms: bucket.max_delay_ms,
-        },
-        types::Algorithm::Concurrency(amount) => Algorithm::Concurrency { amount },
-        types::Algorithm::Quota(quota) => Algorithm::Quota {
+        }
+        .into(),
+        types::Algorithm::Concurrency(amount) => Concurrency { amount }.into(),
+        types::Algorithm::Quota(quota) => Quota {
             amount: quota.amount,
             conditional: quota.conditional,
             calendar: calendar(&quota)?,
-        },
+        }
+        .into(),
         types::Algorithm::Script(script) => {
             if !scripts.contains(&script.name) {
                 return Err(format!(
@@ -157,7 +162,7 @@ fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm
                     shortened(&script.name)
                 ));
             }
-            Algorithm::Script { name: script.name.into(), arguments: script.arguments.into() }
+            Script { name: script.name.into(), arguments: script.arguments.into() }.into()
         }
     })
 }
@@ -285,7 +290,7 @@ mod tests {
             types::Algorithm::Script(types::Script { name: name.into(), arguments: vec![1] })
         };
         let scripts = ["mine".to_owned()];
-        assert!(matches!(algorithm(asked("mine"), &scripts), Ok(Algorithm::Script { .. })));
+        assert!(matches!(algorithm(asked("mine"), &scripts), Ok(Algorithm::Script(_))));
         for name in ["mime", "", &"x".repeat(9_999)] {
             let wrong = algorithm(asked(name), &scripts).unwrap_err();
             assert!(

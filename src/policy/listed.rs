@@ -2,17 +2,14 @@
 //! reads its own configuration; here a table counts as a limit where the SDK would read one: it has
 //! a `name` and an `algorithm`. Decides nothing.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value};
 
-use crate::plan::{Algorithm, Alignment, Calendar, Rate, TimeZone};
+use weir_algorithms::{Every, Row, Setting, Written};
+
+use crate::plan::{Algorithm, Alignment};
 
 /// Limits that are looked at, at most.
 const LISTED_MAX: usize = 1_024;
-/// The SDK's defaults.
-const BUCKETS_DEFAULT: u64 = 60;
-const LEAKY_BURST_DEFAULT: u64 = 1;
 
 /// A limit as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +18,7 @@ pub struct ListedLimit {
     pub list: String,
     /// Its name.
     pub name: String,
-    /// What it says; `None` where that is not understood here.
+    /// What it says; `None` where that is a mistake.
     pub algorithm: Option<Algorithm>,
 }
 
@@ -57,69 +54,58 @@ fn walk(list: &str, value: &Value, listed: &mut Vec<ListedLimit>) {
 
 fn algorithm(table: &Map<String, Value>) -> Option<Algorithm> {
     let text = |key: &str| table.get(key).and_then(Value::as_str);
-    let number = |key: &str| table.get(key).and_then(Value::as_u64);
-    let ms = |key: &str| {
-        humantime::parse_duration(text(key)?)
-            .ok()
-            .and_then(|period: Duration| u64::try_from(period.as_millis()).ok())
+    let number = |setting: Setting| table.get(setting.key()).and_then(Value::as_u64);
+    let ms = |setting: Setting| {
+        let period = humantime::parse_duration(text(setting.key())?).ok()?;
+        u64::try_from(period.as_millis()).ok()
     };
-    let amount = number("quota")?;
-    let rate = || Some(Rate { amount, per_ms: ms("period").filter(|per_ms| *per_ms > 0)? });
-    let burst = number("burst");
-    Some(match text("algorithm")? {
-        "fixed_window" => {
-            let alignment = if text("alignment") == Some("clock") {
-                Alignment::Clock
-            } else {
-                Alignment::FirstRequest
-            };
-            Algorithm::FixedWindow { rate: rate()?, alignment }
-        }
-        "sliding_window_counter" => Algorithm::SlidingWindowCounter { rate: rate()? },
-        "sliding_window_log" => Algorithm::SlidingWindowLog { rate: rate()? },
-        "sliding_window_buckets" => {
-            let buckets = u32::try_from(number("buckets").unwrap_or(BUCKETS_DEFAULT)).ok()?;
-            Algorithm::SlidingWindowBuckets { rate: rate()?, buckets }
-        }
-        "token_bucket" => Algorithm::TokenBucket { burst: burst.unwrap_or(amount), rate: rate()? },
-        "gcra" => Algorithm::Gcra { burst: burst.unwrap_or(amount), rate: rate()? },
-        "leaky_bucket" => Algorithm::LeakyBucket {
-            burst: burst.unwrap_or(LEAKY_BURST_DEFAULT),
-            rate: rate()?,
-            max_delay_ms: ms("max_delay")?,
-        },
-        "concurrency" => Algorithm::Concurrency { amount },
-        "quota" => {
-            let zone = || TimeZone::named(text("time_zone").unwrap_or("UTC"));
-            let calendar = match text("calendar")? {
-                "hour" => Calendar::Hour(zone()?),
-                "day" => Calendar::Day(zone()?),
-                "week" => Calendar::Week(zone()?),
-                "month" => {
-                    let anchor_day = u8::try_from(number("anchor_day").unwrap_or(1)).ok()?;
-                    Calendar::Month { time_zone: zone()?, anchor_day }
-                }
-                "forever" => Calendar::Forever,
-                _ => return None,
-            };
-            Algorithm::Quota { amount, calendar, conditional: true }
-        }
-        _ => return None,
-    })
+    let arguments: Option<Vec<i64>> = table
+        .get(Setting::Arguments.key())
+        .and_then(Value::as_array)
+        .map(|numbers| numbers.iter().filter_map(Value::as_i64).collect());
+    let written = Written {
+        quota: number(Setting::Quota),
+        period_ms: ms(Setting::Period),
+        burst: number(Setting::Burst),
+        alignment: named(&Alignment::ALL, text(Setting::Alignment.key())),
+        buckets: number(Setting::Buckets),
+        max_delay_ms: ms(Setting::MaxDelay),
+        calendar: named(&Every::ALL, text(Setting::Calendar.key())),
+        time_zone: text(Setting::TimeZone.key()),
+        anchor_day: number(Setting::AnchorDay),
+        conditional: table.get(Setting::Conditional.key()).and_then(Value::as_bool),
+        script: text(Setting::Script.key()),
+        arguments: arguments.as_deref(),
+    };
+    let algorithm = (Row::named(text("algorithm")?)?.read)(&written)?;
+    let located = match algorithm {
+        Algorithm::Quota(quota) => quota.located().ok()?.into(),
+        other => other,
+    };
+    located.breaches().is_empty().then_some(located)
+}
+
+fn named<T: Copy>(all: &[(&str, T)], name: Option<&str>) -> Option<T> {
+    all.iter().find(|(known, _)| Some(*known) == name).map(|(_, value)| *value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{
+        Calendar, FixedWindow, Gcra, Quota, Rate, Script, SlidingWindowBuckets, TimeZone,
+    };
 
     #[test]
     fn limits_are_listed_wherever_they_stand() {
         let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 3, "period": "1h30m"}, {"name": "no limit"},
                                     {"name": "b", "algorithm": "script", "script": "mine"}],
                          "plans": {"gold": [{"name": "a", "algorithm": "quota", "quota": 9, "calendar": "month", "anchor_day": 15}]}}"#;
-        let gcra = Algorithm::Gcra { burst: 3, rate: Rate { amount: 3, per_ms: 5_400_000 } };
+        let gcra = Algorithm::Gcra(Gcra { burst: 3, rate: Rate { amount: 3, per_ms: 5_400_000 } });
         let calendar = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 15 };
-        let quota = Algorithm::Quota { amount: 9, calendar, conditional: true };
+        let quota = Algorithm::Quota(Quota { amount: 9, calendar, conditional: true });
+        let script =
+            Algorithm::Script(Script { name: "mine".into(), arguments: [].into_iter().collect() });
         let one = |list: &str, name: &str, algorithm| ListedLimit {
             list: list.into(),
             name: name.into(),
@@ -129,7 +115,7 @@ mod tests {
             limits(config),
             [
                 one("limits", "a", Some(gcra)),
-                one("limits", "b", None),
+                one("limits", "b", Some(script)),
                 one("gold", "a", Some(quota))
             ]
         );
@@ -149,13 +135,14 @@ mod tests {
             Some(1)
         );
         assert_eq!(read(r#""algorithm": "token_bucket", "burst": 5"#).capacity(), Some(5));
-        let Algorithm::SlidingWindowBuckets { buckets, .. } =
+        let Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { buckets, .. }) =
             read(r#""algorithm": "sliding_window_buckets""#)
         else {
             panic!()
         };
         assert_eq!(buckets, 60);
-        let Algorithm::FixedWindow { alignment, .. } = read(r#""algorithm": "fixed_window""#)
+        let Algorithm::FixedWindow(FixedWindow { alignment, .. }) =
+            read(r#""algorithm": "fixed_window""#)
         else {
             panic!()
         };

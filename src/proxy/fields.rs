@@ -14,7 +14,7 @@
 
 use super::json;
 use super::settings::FieldStyle;
-use crate::plan::{Algorithm, Calendar, Enforcement, Limit, LimitOutcome, Outcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome};
 use crate::wire::{Fields, Known, Name};
 
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
@@ -117,64 +117,24 @@ fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
 /// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what
 /// it says is left: only it knows more.
 fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
-    let amount = limit.algorithm.amount().unwrap_or(outcome.remaining);
-    let Some(rate) = limit.algorithm.rate() else {
-        let window_s = match &limit.algorithm {
-            Algorithm::Quota { calendar: Calendar::Hour(_), .. } => Some(3_600),
-            Algorithm::Quota { calendar: Calendar::Day(_), .. } => Some(86_400),
-            Algorithm::Quota { calendar: Calendar::Week(_), .. } => Some(604_800),
-            // Months differ.
-            _ => None,
-        };
-        return (amount, window_s);
-    };
-    let capacity = limit.algorithm.capacity().unwrap_or(amount);
-    let (quota, window_ms) = if capacity > rate.amount && rate.amount > 0 {
-        // Below 2^31 x 2^36: in 128 bits whatever the plan allows.
-        let refill_ms =
-            (u128::from(capacity) * u128::from(rate.per_ms)).div_ceil(u128::from(rate.amount));
-        (capacity, u64::try_from(refill_ms).unwrap_or(u64::MAX))
-    } else {
-        (rate.amount, rate.per_ms)
-    };
-    (quota, Some(window_ms.div_ceil(1_000)))
+    limit.algorithm.policy().unwrap_or((outcome.remaining, None))
 }
 
 /// `t`; none where time alone brings nothing back: places in flight, and what is counted for ever.
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
-    let never = matches!(
-        limit.algorithm,
-        Algorithm::Concurrency { .. } | Algorithm::Quota { calendar: Calendar::Forever, .. }
-    );
     let us = match outcome {
         LimitOutcome { retry_after_us: Some(us), .. } => *us,
-        LimitOutcome { fits: true, remaining: 0, .. } => unit_back_us(limit, outcome.reset_us),
+        LimitOutcome { fits: true, remaining: 0, reset_us, .. } => {
+            limit.algorithm.unit_back_us(*reset_us)
+        }
         _ => outcome.reset_us,
     };
-    (!never).then(|| seconds(us))
+    limit.algorithm.refills().then(|| seconds(us))
 }
 
-/// When the next unit is there, of a limit whose whole allowance is back after `reset_us`. A bucket
-/// fills unit by unit; of a window all units come back together, or the algorithm tells.
-fn unit_back_us(limit: &Limit, reset_us: u64) -> u64 {
-    let (Algorithm::TokenBucket { burst, rate }
-    | Algorithm::Gcra { burst, rate }
-    | Algorithm::LeakyBucket { burst, rate, .. }) = &limit.algorithm
-    else {
-        return reset_us;
-    };
-    // Below 2^31 x 2^36 x 1000: in 128 bits whatever the plan allows. Rounded down, since nobody
-    // may come early.
-    let others_us = u128::from(burst.saturating_sub(1)) * u128::from(rate.per_ms) * 1_000
-        / u128::from(rate.amount.max(1));
-    reset_us.saturating_sub(u64::try_from(others_us).unwrap_or(u64::MAX))
-}
-
-/// What is counted, where it is not requests: the draft has a name for those in flight.
+/// What is counted, where it is not requests.
 fn unit(limit: &Limit) -> Option<&str> {
-    let in_flight =
-        matches!(limit.algorithm, Algorithm::Concurrency { .. }).then_some("concurrent-requests");
-    limit.unit.as_deref().or(in_flight)
+    limit.unit.as_deref().or_else(|| limit.algorithm.unit())
 }
 
 /// The limits in one: that which refused and has the longest to wait, else that with the smallest
@@ -234,18 +194,23 @@ mod tests {
     use sfv::{BareItem, List, ListEntry, Parser};
 
     use super::*;
+    use crate::plan::{Algorithm, Calendar, Gcra, LeakyBucket, Quota, TokenBucket};
     use crate::plan::{Alignment, Rate, TimeZone};
+    use crate::plan::{Concurrency, FixedWindow, Script};
 
     fn window(name: &str, amount: u64, per_ms: u64) -> Limit {
         Limit::new(
             name,
             "k",
-            Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock },
+            Algorithm::FixedWindow(FixedWindow {
+                rate: Rate { amount, per_ms },
+                alignment: Alignment::Clock,
+            }),
         )
     }
 
     fn gcra(name: &str, burst: u64, amount: u64, per_ms: u64) -> Limit {
-        Limit::new(name, "k", Algorithm::Gcra { burst, rate: Rate { amount, per_ms } })
+        Limit::new(name, "k", Algorithm::Gcra(Gcra { burst, rate: Rate { amount, per_ms } }))
     }
 
     fn fits(remaining: u64, reset_us: u64) -> LimitOutcome {
@@ -340,7 +305,10 @@ mod tests {
             Limit::new(
                 "a",
                 "k",
-                Algorithm::TokenBucket { burst, rate: Rate { amount: 10, per_ms: 60_000 } },
+                Algorithm::TokenBucket(TokenBucket {
+                    burst,
+                    rate: Rate { amount: 10, per_ms: 60_000 },
+                }),
             )
         };
         assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
@@ -356,11 +324,11 @@ mod tests {
             "as the refusal says"
         );
         assert_eq!(told(token(20), fits(0, 120_000_000)), left("0", "6"));
-        let leaky = Algorithm::LeakyBucket {
+        let leaky = Algorithm::LeakyBucket(LeakyBucket {
             burst: 1,
             rate: Rate { amount: 10, per_ms: 60_000 },
             max_delay_ms: 60_000,
-        };
+        });
         assert_eq!(
             told(Limit::new("a", "k", leaky), fits(0, 18_000_000)),
             left("0", "18"),
@@ -379,9 +347,9 @@ mod tests {
                 fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
             (read(&headers, "ratelimit-policy").remove(0), read(&headers, "ratelimit").remove(0))
         };
-        let quota = |calendar| Algorithm::Quota { amount: 9, calendar, conditional: true };
+        let quota = |calendar| Algorithm::Quota(Quota { amount: 9, calendar, conditional: true });
         assert_eq!(
-            told(Algorithm::Concurrency { amount: 9 }),
+            told(Algorithm::Concurrency(Concurrency { amount: 9 })),
             (member("a", &[("q", "9"), ("qu", "concurrent-requests")]), member("a", &[("r", "3")]))
         );
         assert_eq!(
@@ -396,7 +364,7 @@ mod tests {
         let week = told(quota(Calendar::Week(TimeZone::utc()))).0;
         assert_eq!(week, member("a", &[("q", "9"), ("w", "604800")]));
         let script =
-            Algorithm::Script { name: "mine".into(), arguments: [1].into_iter().collect() };
+            Algorithm::Script(Script { name: "mine".into(), arguments: [1].into_iter().collect() });
         assert_eq!(
             told(script),
             (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")]))

@@ -9,7 +9,10 @@ use tokio::sync::Barrier;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, Calendar, Fallback, Limit, Outcome, Plan, Rate};
+use weir::plan::{
+    Algorithm, Alignment, Calendar, Fallback, FixedWindow, Gcra, Limit, Outcome, Plan, Quota, Rate,
+    SlidingWindowLog, TokenBucket,
+};
 use weir::telemetry::Metrics;
 
 /// Too long to be reached on a busy machine: these tests are about counts, not about time.
@@ -111,7 +114,10 @@ pub fn one(key: &str, algorithm: Algorithm) -> Arc<Plan> {
 }
 
 pub fn fixed_window(amount: u64, per_ms: u64) -> Algorithm {
-    Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::FirstRequest }
+    Algorithm::FixedWindow(FixedWindow {
+        rate: Rate { amount, per_ms },
+        alignment: Alignment::FirstRequest,
+    })
 }
 
 /// Every exact algorithm, for `amount` units and periods of `per_ms`; `quota` never restarts.
@@ -119,11 +125,11 @@ pub fn exact(amount: u64, per_ms: u64) -> Vec<Algorithm> {
     let rate = Rate { amount, per_ms };
     vec![
         fixed_window(amount, per_ms),
-        Algorithm::FixedWindow { rate, alignment: Alignment::Clock },
-        Algorithm::SlidingWindowLog { rate },
-        Algorithm::TokenBucket { burst: amount, rate },
-        Algorithm::Gcra { burst: amount, rate },
-        Algorithm::Quota { amount, calendar: Calendar::Forever, conditional: true },
+        Algorithm::FixedWindow(FixedWindow { rate, alignment: Alignment::Clock }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate }),
+        Algorithm::TokenBucket(TokenBucket { burst: amount, rate }),
+        Algorithm::Gcra(Gcra { burst: amount, rate }),
+        Algorithm::Quota(Quota { amount, calendar: Calendar::Forever, conditional: true }),
     ]
 }
 

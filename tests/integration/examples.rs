@@ -52,8 +52,9 @@ async fn counted(limiter: &Limiter) -> String {
     let Some(counter) = found.first() else { return String::new() };
     // This is also printed for an hour that is over: "0 used (the window from .. to .., with 100,
     // is over)".
-    let over = counter.state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
-    over.unwrap_or_else(|| counter.state.split(" used").next().unwrap()).to_owned()
+    let state = counter.state(None);
+    let over = state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
+    over.unwrap_or_else(|| state.split(" used").next().unwrap()).to_owned()
 }
 
 /// Waits until all mails that this hour allows are sent. One unit of the hundred is held by a

@@ -184,7 +184,11 @@ async fn an_upstream_that_is_too_slow_is_504() {
     upstream.hold();
     is_problem(&get(weir.http, "/", &[]).await, 504);
     upstream.release();
-    assert_eq!(get(weir.http, "/", &[]).await.status, 200, "the slow response does not affect other requests");
+    assert_eq!(
+        get(weir.http, "/", &[]).await.status,
+        200,
+        "the slow response does not affect other requests"
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir::plan::{Algorithm, Alignment, Rate};
+use weir::plan::{Algorithm, Alignment, FixedWindow, Rate};
 
 use crate::harness::cluster::Cluster;
 use crate::harness::nodes::{Node, one};
@@ -25,10 +25,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const OTHERS: usize = 8;
 
 async fn every_window_begins_full(node: Node) {
-    let algorithm = Algorithm::FixedWindow {
+    let algorithm = Algorithm::FixedWindow(FixedWindow {
         rate: Rate { amount: QUOTA, per_ms: WINDOW_MS },
         alignment: Alignment::Clock,
-    };
+    });
     let plan = |key: &str| one(key, algorithm.clone());
     let mut others = tokio::task::JoinSet::new();
     for number in 0..OTHERS {

@@ -110,7 +110,6 @@ pub const CRATES: &[Belongs] = &[
         to: &["http1/"],
         why: "only http1 knows the syntax of HTTP/1.1",
     },
-    Belongs { crates: &["jiff"], to: &["plan/"], why: "only plan knows calendars" },
     Belongs { crates: &["notify"], to: &["reload/"], why: "only reload watches files" },
     Belongs { crates: &["clap"], to: &["cli/"], why: "only cli knows the command line" },
     Belongs {

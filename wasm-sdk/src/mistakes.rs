@@ -24,6 +24,11 @@ impl Mistakes {
         self.push(Mistake { path: path.into(), message: message(found, expected) });
     }
 
+    /// Whether there is one at `path`.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|mistake| mistake.path == path)
+    }
+
     pub(crate) fn push(&mut self, mistake: Mistake) {
         if self.0.len() < MISTAKES_MAX {
             self.0.push(mistake);

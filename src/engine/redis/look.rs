@@ -13,7 +13,7 @@ use ::redis::{Cmd, FromRedisValue, Value, cmd};
 use super::link::Link;
 use super::{Redis, follow};
 use crate::clock;
-use crate::engine::found::{FOUND_MAX, Found, MEMBERS_READ_MAX};
+use crate::engine::found::{self, FOUND_MAX, Found, MEMBERS_READ_MAX};
 use crate::engine::{Cause, Content, EngineError, Key, Kind, Ran, Space};
 
 /// Of one search, at most.
@@ -121,7 +121,7 @@ impl Search {
             Kind::Numbers | Kind::Buckets => {
                 let bytes: Option<Vec<u8>> = self.ask(of("GET")).await?;
                 let Some(bytes) = bytes else { return Ok(None) };
-                Content::unpack(kind, &bytes).ok_or(NONSENSE)?
+                found::unpack(kind, &bytes).ok_or(NONSENSE)?
             }
             Kind::Log => {
                 let mut range = of("LRANGE");

@@ -1,5 +1,6 @@
 //! On the embedded engine, whose time stands still until a test moves it.
 
+use crate::plan::{Gcra, TokenBucket};
 use std::sync::Barrier;
 
 use super::super::{Ending, local};
@@ -163,8 +164,8 @@ async fn an_amount_or_a_burst_of_zero_refuses_for_ever_and_asks_no_counter() {
     let rate = Rate { amount: 0, per_ms: 1_000 };
     let closed = [
         window(0, 1_000),
-        Algorithm::Gcra { burst: 5, rate },
-        Algorithm::TokenBucket { burst: 0, rate: Rate { amount: 5, ..rate } },
+        Algorithm::Gcra(Gcra { burst: 5, rate }),
+        Algorithm::TokenBucket(TokenBucket { burst: 0, rate: Rate { amount: 5, ..rate } }),
     ];
     for algorithm in closed {
         let limits = [
@@ -278,8 +279,8 @@ async fn adjustments_that_cannot_be_are_counted_and_change_nothing() {
 #[tokio::test]
 async fn giving_back_after_a_refill_never_yields_a_second_burst() {
     let algorithms = [
-        Algorithm::Gcra { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 } },
-        Algorithm::TokenBucket { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 } },
+        Algorithm::Gcra(Gcra { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 } }),
+        Algorithm::TokenBucket(TokenBucket { burst: 10, rate: Rate { amount: 10, per_ms: 1_000 } }),
     ];
     for algorithm in algorithms {
         let rig = Rig::embedded();

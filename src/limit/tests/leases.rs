@@ -9,11 +9,12 @@ use super::*;
 use crate::clock::monotonic;
 use crate::engine::testing::Cluster;
 use crate::engine::{Key, Space};
+use crate::plan::Concurrency;
 
 const LEASE: Duration = Duration::from_millis(600);
 
 fn places(amount: u64) -> Limit {
-    Limit::new("in-flight", "k", Algorithm::Concurrency { amount })
+    Limit::new("in-flight", "k", Algorithm::Concurrency(Concurrency { amount }))
 }
 
 fn short_leases() -> Settings {
@@ -238,8 +239,9 @@ async fn places_are_renewed_while_another_shard_does_not_answer() {
     };
     let keys: Vec<String> = (0..100).map(|key| format!("k{key}")).collect();
     let [frozen, well] = [0, 1].map(|node| keys.iter().find(|key| on(node, key)).unwrap());
-    let places =
-        |key: &str, amount| Limit::new("in-flight", key, Algorithm::Concurrency { amount });
+    let places = |key: &str, amount| {
+        Limit::new("in-flight", key, Algorithm::Concurrency(Concurrency { amount }))
+    };
     let mut held = Vec::new();
     for _ in 0..20 {
         held.push(rig.grant(&places(well, 20)).await);

@@ -20,8 +20,8 @@ use crate::engine::{
     EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings,
 };
 use crate::plan::{
-    Adjustment, Algorithm, Alignment, Change, Enforcement, Fallback, Limit, LimitOutcome, Outcome,
-    Plan, Rate, Refund,
+    Adjustment, Algorithm, Alignment, Change, Enforcement, Fallback, FixedWindow, Limit,
+    LimitOutcome, Outcome, Plan, Rate, Refund,
 };
 use crate::telemetry::{Metrics, names};
 
@@ -158,7 +158,10 @@ fn plan(limits: &[Limit]) -> Arc<Plan> {
 
 /// So many in each window by the clock.
 fn window(amount: u64, per_ms: u64) -> Algorithm {
-    Algorithm::FixedWindow { rate: Rate { amount, per_ms }, alignment: Alignment::Clock }
+    Algorithm::FixedWindow(FixedWindow {
+        rate: Rate { amount, per_ms },
+        alignment: Alignment::Clock,
+    })
 }
 
 /// So many a day under `key`.

@@ -3,12 +3,13 @@
 use super::super::Ending;
 use super::redis_server::Server;
 use super::*;
+use crate::plan::Quota;
 use crate::plan::{Calendar, TimeZone};
 
 const HOUR_US: i64 = 3_600_000_000;
 
 fn quota(name: &str, amount: u64, calendar: Calendar) -> Limit {
-    Limit::new(name, "k", Algorithm::Quota { amount, calendar, conditional: true })
+    Limit::new(name, "k", Algorithm::Quota(Quota { amount, calendar, conditional: true }))
 }
 
 fn calendars() -> [Calendar; 4] {
@@ -100,7 +101,11 @@ async fn unconditional_counts_and_shows_and_never_refuses() {
         let calendar = Calendar::Day(TimeZone::utc());
         let limit = Limit {
             cost: 2,
-            ..Limit::new("q", "k", Algorithm::Quota { amount: 5, calendar, conditional: false })
+            ..Limit::new(
+                "q",
+                "k",
+                Algorithm::Quota(Quota { amount: 5, calendar, conditional: false }),
+            )
         };
         for left in [3, 1, 0, 0] {
             assert_eq!(
@@ -110,7 +115,8 @@ async fn unconditional_counts_and_shows_and_never_refuses() {
                 rig.name()
             );
         }
-        let none = Algorithm::Quota { amount: 0, calendar: Calendar::Forever, conditional: false };
+        let none =
+            Algorithm::Quota(Quota { amount: 0, calendar: Calendar::Forever, conditional: false });
         assert!(rig.admits(&Limit::new("none", "k", none)).await);
     }
 }

@@ -1,5 +1,6 @@
 //! [`Round`]: its steps, whatever the store answers.
 
+use crate::plan::{Algorithm, Gcra};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,7 +45,11 @@ fn cell(tag: u128, shadow: bool, cost: u64) -> Cell {
 fn limit(cost: u64) -> Limit {
     Limit {
         cost,
-        ..Limit::new("l", "k", Algorithm::Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } })
+        ..Limit::new(
+            "l",
+            "k",
+            Algorithm::Gcra(Gcra { burst: 9, rate: Rate { amount: 9, per_ms: 1 } }),
+        )
     }
 }
 

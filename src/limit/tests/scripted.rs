@@ -3,6 +3,7 @@
 use super::*;
 use crate::engine::{ScriptFile, Scripts};
 use crate::limit::Ending;
+use crate::plan::Script;
 
 const LOCKOUT: &str = include_str!("../../../examples/scripts/lockout.lua");
 
@@ -25,7 +26,7 @@ fn limiter(engine: &Arc<Engine>, scripts: Scripts) -> Limiter {
 
 fn tries(amount: i64) -> Limit {
     let arguments = [amount, 60_000_000, 300_000_000].into_iter().collect();
-    Limit::new("login", "k", Algorithm::Script { name: "lockout".into(), arguments })
+    Limit::new("login", "k", Algorithm::Script(Script { name: "lockout".into(), arguments }))
 }
 
 #[tokio::test]

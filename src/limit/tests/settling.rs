@@ -6,6 +6,10 @@ use super::redis_server::Server;
 use super::*;
 use crate::clock::monotonic;
 use crate::plan::{Calendar, TimeZone};
+use crate::plan::{
+    Concurrency, Gcra, LeakyBucket, Quota, SlidingWindowBuckets, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket,
+};
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -14,31 +18,31 @@ pub(super) fn algorithms(amount: u64) -> [Algorithm; 9] {
     let rate = Rate { amount, per_ms: 30 * DAY_MS };
     [
         window(amount, 30 * DAY_MS),
-        Algorithm::SlidingWindowCounter { rate },
-        Algorithm::SlidingWindowLog { rate },
-        Algorithm::SlidingWindowBuckets { rate, buckets: 30 },
-        Algorithm::TokenBucket { burst: amount, rate },
-        Algorithm::Gcra { burst: amount, rate },
-        Algorithm::Quota {
+        Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 30 }),
+        Algorithm::TokenBucket(TokenBucket { burst: amount, rate }),
+        Algorithm::Gcra(Gcra { burst: amount, rate }),
+        Algorithm::Quota(Quota {
             amount,
             calendar: Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 },
             conditional: true,
-        },
-        Algorithm::Concurrency { amount },
-        Algorithm::LeakyBucket { burst: amount, rate, max_delay_ms: 0 },
+        }),
+        Algorithm::Concurrency(Concurrency { amount }),
+        Algorithm::LeakyBucket(LeakyBucket { burst: amount, rate, max_delay_ms: 0 }),
     ]
 }
 
 /// Those whose counts change when a request is over.
 fn counted(algorithm: &Algorithm) -> bool {
-    !matches!(algorithm, Algorithm::Concurrency { .. } | Algorithm::LeakyBucket { .. })
+    algorithm.settles()
 }
 
 /// What is left of 20 once a take of 4 is over.
 fn after(algorithm: &Algorithm, back: u64) -> u64 {
     match algorithm {
-        Algorithm::Concurrency { .. } => 20,
-        Algorithm::LeakyBucket { .. } => 16,
+        Algorithm::Concurrency(_) => 20,
+        Algorithm::LeakyBucket(_) => 16,
         _ => 16 + back,
     }
 }
@@ -234,7 +238,10 @@ async fn a_log_gives_back_the_takes_own_units_by_name() {
     for rig in Rig::both(&server, &patient()) {
         let rate = Rate { amount: 6, per_ms: DAY_MS };
         let limit = refunded(
-            Limit { cost: 2, ..Limit::new("l", "k", Algorithm::SlidingWindowLog { rate }) },
+            Limit {
+                cost: 2,
+                ..Limit::new("l", "k", Algorithm::SlidingWindowLog(SlidingWindowLog { rate }))
+            },
             Refund::Unsent,
         );
         let first = rig.grant(&limit).await;
@@ -253,7 +260,11 @@ async fn a_sub_window_that_no_longer_counts_takes_nothing_back() {
     let rig = Rig::embedded();
     let rate = Rate { amount: 5, per_ms: 4_000 };
     let limit = refunded(
-        Limit::new("l", "k", Algorithm::SlidingWindowBuckets { rate, buckets: 4 }),
+        Limit::new(
+            "l",
+            "k",
+            Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 4 }),
+        ),
         Refund::Unsent,
     );
     let (early, late) = (rig.grant(&limit).await, rig.grant(&limit).await);
@@ -273,7 +284,7 @@ async fn on_redis_a_sub_window_that_no_longer_counts_takes_nothing_back_either()
     let rig = Rig::redis(server.port);
     let rate = Rate { amount: 5, per_ms: 800 };
     for attempt in 0..10 {
-        let algorithm = Algorithm::SlidingWindowBuckets { rate, buckets: 4 };
+        let algorithm = Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 4 });
         let limit = refunded(Limit::new("l", format!("{attempt}"), algorithm), Refund::Unsent);
         let grants = [rig.grant(&limit).await, rig.grant(&limit).await];
         let began = monotonic();

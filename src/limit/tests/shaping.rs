@@ -6,11 +6,16 @@ use super::*;
 use crate::clock::monotonic;
 use crate::limit::Ending;
 use crate::plan::AMOUNT_MAX;
+use crate::plan::LeakyBucket;
 
 /// One at once, then one each `ms`, for at most a minute.
 fn every(ms: u64, key: &str) -> Limit {
     let rate = Rate { amount: 1, per_ms: ms };
-    Limit::new("turns", key, Algorithm::LeakyBucket { burst: 1, rate, max_delay_ms: 60_000 })
+    Limit::new(
+        "turns",
+        key,
+        Algorithm::LeakyBucket(LeakyBucket { burst: 1, rate, max_delay_ms: 60_000 }),
+    )
 }
 
 fn waiting(rig: &Rig) -> usize {

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use weir::plan::{Algorithm, Alignment, Rate};
+use weir::plan::{
+    Algorithm, Alignment, FixedWindow, Gcra, Rate, SlidingWindowBuckets, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket,
+};
 
 use super::{BEGIN_S, held};
 use crate::harness::held::HeldTime;
@@ -18,12 +21,12 @@ const BUCKETS: u32 = 10;
 
 fn sliding() -> [Algorithm; 6] {
     [
-        Algorithm::SlidingWindowLog { rate: RATE },
-        Algorithm::SlidingWindowBuckets { rate: RATE, buckets: BUCKETS },
-        Algorithm::SlidingWindowCounter { rate: RATE },
-        Algorithm::TokenBucket { burst: QUOTA, rate: RATE },
-        Algorithm::Gcra { burst: QUOTA, rate: RATE },
-        Algorithm::Gcra { burst: 1, rate: RATE },
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: BUCKETS }),
+        Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate: RATE }),
+        Algorithm::TokenBucket(TokenBucket { burst: QUOTA, rate: RATE }),
+        Algorithm::Gcra(Gcra { burst: QUOTA, rate: RATE }),
+        Algorithm::Gcra(Gcra { burst: 1, rate: RATE }),
     ]
 }
 
@@ -65,7 +68,7 @@ async fn a_fixed_window_lets_twice_its_quota_through_within_a_second_of_its_bord
  {
     let (time, redis) = held();
     let node = Node::single(redis.address);
-    let fixed = Algorithm::FixedWindow { rate: RATE, alignment: Alignment::Clock };
+    let fixed = Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock });
     let passed = greedy(&node, &time, &fixed, 2).await;
     assert_eq!(passed, BTreeMap::from([(99, QUOTA), (100, QUOTA)]), "as its header says");
     for algorithm in sliding() {
@@ -85,13 +88,13 @@ async fn what_passes_in_any_span_of_one_period_is_within_each_sliding_algorithms
         let in_all: u64 = passed.values().sum();
         let held = most(&passed, PERIOD_S);
         let bound = match algorithm {
-            Algorithm::SlidingWindowLog { .. } => QUOTA,
+            Algorithm::SlidingWindowLog(_) => QUOTA,
             // The count of one sub-window, the first of each round, is found again while its start
             // is still inside.
-            Algorithm::SlidingWindowBuckets { .. } => {
+            Algorithm::SlidingWindowBuckets(_) => {
                 QUOTA + most(&passed, PERIOD_S / i64::from(BUCKETS))
             }
-            Algorithm::SlidingWindowCounter { .. } => 2 * QUOTA,
+            Algorithm::SlidingWindowCounter(_) => 2 * QUOTA,
             // In any span of length t: the burst, and what is refilled.
             _ => algorithm.capacity().unwrap() + QUOTA,
         };
@@ -143,8 +146,8 @@ async fn a_bucket_whose_score_is_the_count_trims_all_or_nothing_and_ours_trims_w
     let node = Node::single(redis.address);
     let rate = Rate { amount: LIMIT as u64, ..RATE };
     for algorithm in [
-        Algorithm::SlidingWindowBuckets { rate, buckets: 100 },
-        Algorithm::SlidingWindowLog { rate },
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 100 }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate }),
     ] {
         time.set(BEGIN_S);
         let plan = one("seconds", algorithm.clone());

@@ -5,7 +5,9 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use weir::limit::Take;
-use weir::plan::{Algorithm, Limit, Plan, Rate};
+use weir::plan::{
+    Algorithm, Concurrency, Gcra, LeakyBucket, Limit, Plan, Rate, SlidingWindowBuckets, TokenBucket,
+};
 
 use crate::harness::cluster::Cluster;
 use crate::harness::nodes::{Node, exact, fixed_window, of};
@@ -20,12 +22,12 @@ fn pairs() -> Vec<[Algorithm; 2]> {
     let mut pairs: Vec<[Algorithm; 2]> =
         exact(1, YEAR_MS).into_iter().map(|algorithm| [algorithm.clone(), algorithm]).collect();
     let more = [
-        Algorithm::SlidingWindowBuckets { rate, buckets: 10 },
-        Algorithm::Concurrency { amount: 1 },
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate, buckets: 10 }),
+        Algorithm::Concurrency(Concurrency { amount: 1 }),
     ];
     pairs.extend(more.map(|algorithm| [algorithm.clone(), algorithm]));
     pairs.push([
-        Algorithm::LeakyBucket { burst: 1, rate, max_delay_ms: 0 },
+        Algorithm::LeakyBucket(LeakyBucket { burst: 1, rate, max_delay_ms: 0 }),
         fixed_window(1, YEAR_MS),
     ]);
     pairs
@@ -138,8 +140,8 @@ async fn refills(
 ) {
     let rate = Rate { amount: SHARED_A_SECOND, per_ms: 1_000 };
     for shared in [
-        Algorithm::Gcra { burst: SHARED_AT_ONCE, rate },
-        Algorithm::TokenBucket { burst: SHARED_AT_ONCE, rate },
+        Algorithm::Gcra(Gcra { burst: SHARED_AT_ONCE, rate }),
+        Algorithm::TokenBucket(TokenBucket { burst: SHARED_AT_ONCE, rate }),
     ] {
         let begun = Instant::now();
         let admitted = contend(&shared, |round| round, begun + Duration::from_secs(1)).await;

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use weir::plan::{Algorithm, Alignment, Rate};
+use weir::plan::{
+    Algorithm, Alignment, FixedWindow, Gcra, LeakyBucket, Rate, SlidingWindowBuckets,
+    SlidingWindowLog, TokenBucket,
+};
 
 use super::{BEGIN_S, held};
 use crate::harness::eventually_async;
@@ -42,8 +45,8 @@ async fn a_lifetime_shorter_than_the_refill_gives_the_burst_again_and_ours_gives
 
     let node = Node::single(redis.address);
     for algorithm in [
-        Algorithm::TokenBucket { burst: BURST, rate: RATE },
-        Algorithm::Gcra { burst: BURST, rate: RATE },
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
     ] {
         time.set(BEGIN_S);
         let plan = one("bucket", algorithm);
@@ -59,7 +62,7 @@ async fn a_lifetime_shorter_than_the_refill_gives_the_burst_again_and_ours_gives
 /// What has been refilled for a client that was idle for `idle_s` seconds.
 fn back(algorithm: &Algorithm, idle_s: i64) -> u64 {
     match algorithm {
-        Algorithm::TokenBucket { .. } | Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } => {
+        Algorithm::TokenBucket(_) | Algorithm::Gcra(_) | Algorithm::LeakyBucket(_) => {
             BURST.min((idle_s / UNIT_S) as u64)
         }
         _ if idle_s < PERIOD_S => 0,
@@ -72,14 +75,14 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
     let (time, redis) = held();
     let node = Node::single(redis.address);
     let all = [
-        Algorithm::FixedWindow { rate: RATE, alignment: Alignment::FirstRequest },
+        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::FirstRequest }),
         // Taken at the start of a window.
-        Algorithm::FixedWindow { rate: RATE, alignment: Alignment::Clock },
-        Algorithm::SlidingWindowLog { rate: RATE },
-        Algorithm::SlidingWindowBuckets { rate: RATE, buckets: 100 },
-        Algorithm::TokenBucket { burst: BURST, rate: RATE },
-        Algorithm::Gcra { burst: BURST, rate: RATE },
-        Algorithm::LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 },
+        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: 100 }),
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
+        Algorithm::LeakyBucket(LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 }),
     ];
     // Around the return of each unit, and across every expiry: none is later than three periods and
     // a second.
@@ -119,9 +122,10 @@ async fn after_its_key_has_expired_a_client_has_its_burst_and_no_more() {
     let nodes = Node::several(2, redis.address);
     let rate = Rate { amount: BURST, per_ms: PER_MS };
     let mut client = redis.connect();
-    for algorithm in
-        [Algorithm::TokenBucket { burst: BURST, rate }, Algorithm::Gcra { burst: BURST, rate }]
-    {
+    for algorithm in [
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate }),
+    ] {
         let plan = one("idle", algorithm);
         assert!(together(&nodes, 50, &plan).await >= BURST);
         eventually_async("the key expires", async || match client.ask(&["DBSIZE"]).number() {

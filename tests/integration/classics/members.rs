@@ -1,6 +1,6 @@
 //! A log of requests as a sorted set: how its members are named.
 
-use weir::plan::{Algorithm, Rate};
+use weir::plan::{Algorithm, Rate, SlidingWindowLog};
 
 use super::held;
 use crate::harness::nodes::{Node, one, together};
@@ -40,8 +40,12 @@ async fn while_time_runs_5000_requests_a_second_on_one_log_are_all_counted() {
 
 /// Sent all at once, on four connections, many of them in the same millisecond.
 async fn all_are_counted(redis: &Redis, nodes: &[Node]) {
-    let plan =
-        one("log", Algorithm::SlidingWindowLog { rate: Rate { amount: LIMIT, per_ms: HOUR_MS } });
+    let plan = one(
+        "log",
+        Algorithm::SlidingWindowLog(SlidingWindowLog {
+            rate: Rate { amount: LIMIT, per_ms: HOUR_MS },
+        }),
+    );
     // Connects, and loads the script.
     for node in nodes {
         assert_eq!(node.left(&plan).await, LIMIT);

@@ -1,6 +1,6 @@
 //! Read first, write later: what others do in between is not seen.
 
-use weir::plan::{Algorithm, Limit, Rate};
+use weir::plan::{Algorithm, Limit, Rate, SlidingWindowCounter};
 
 use super::{BEGIN_S, held};
 use crate::harness::nodes::{Node, exact, fixed_window, of, one, together};
@@ -74,7 +74,11 @@ async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in
         let rate = Rate { amount, per_ms: WINDOW_S as u64 * 1000 };
         of(vec![Limit {
             cost,
-            ..Limit::new("limit", "both", Algorithm::SlidingWindowCounter { rate })
+            ..Limit::new(
+                "limit",
+                "both",
+                Algorithm::SlidingWindowCounter(SlidingWindowCounter { rate }),
+            )
         }])
     };
     let nodes = Node::several(2, redis.address);

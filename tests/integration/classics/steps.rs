@@ -1,6 +1,9 @@
 //! The store's clock steps: back, as when a clock that was ahead is corrected, and forward.
 
-use weir::plan::{Algorithm, Alignment, Calendar, Rate, TimeZone};
+use weir::plan::{
+    Algorithm, Alignment, Calendar, FixedWindow, Gcra, LeakyBucket, Quota, Rate,
+    SlidingWindowBuckets, SlidingWindowLog, TimeZone, TokenBucket,
+};
 
 use super::{BEGIN_S, held};
 use crate::harness::nodes::{Node, one};
@@ -24,18 +27,18 @@ return allowed";
 
 fn all() -> [Algorithm; 8] {
     [
-        Algorithm::FixedWindow { rate: RATE, alignment: Alignment::FirstRequest },
-        Algorithm::FixedWindow { rate: RATE, alignment: Alignment::Clock },
-        Algorithm::SlidingWindowLog { rate: RATE },
-        Algorithm::SlidingWindowBuckets { rate: RATE, buckets: 10 },
-        Algorithm::TokenBucket { burst: BURST, rate: RATE },
-        Algorithm::Gcra { burst: BURST, rate: RATE },
-        Algorithm::LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 },
-        Algorithm::Quota {
+        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::FirstRequest }),
+        Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock }),
+        Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
+        Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: 10 }),
+        Algorithm::TokenBucket(TokenBucket { burst: BURST, rate: RATE }),
+        Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
+        Algorithm::LeakyBucket(LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 }),
+        Algorithm::Quota(Quota {
             amount: BURST,
             calendar: Calendar::Hour(TimeZone::utc()),
             conditional: true,
-        },
+        }),
     ]
 }
 
@@ -71,8 +74,10 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
             // no more than the limit. A clock-aligned window that was begun before the step
             // continues to its end.
             let (period_s, by_clock) = match algorithm {
-                Algorithm::Quota { .. } => (HOUR_S, true),
-                Algorithm::FixedWindow { alignment: Alignment::Clock, .. } => (PERIOD_S, true),
+                Algorithm::Quota(_) => (HOUR_S, true),
+                Algorithm::FixedWindow(FixedWindow { alignment: Alignment::Clock, .. }) => {
+                    (PERIOD_S, true)
+                }
                 _ => (PERIOD_S, false),
             };
             let goes_on = by_clock && back_s < period_s;

@@ -1,398 +1,202 @@
-//! The algorithms of the limits table: which keys belong to which, and every range that their
-//! numbers must keep.
-//!
-//! The ranges are those of the proxy's own plans. It checks them again for each answer; here an
-//! operator reads of them at the line that is wrong.
+//! What a limit's settings mean to its algorithm: which belong to it, which it needs, and their
+//! ranges. The tables are the proxy's own (`weir-algorithms`), so that a mistake is reported at its
+//! line before the proxy would refuse the answer.
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use weir_algorithms::{
+    Algorithm, Alignment, Breach, Calendar, Every, MEMBERS_MAX, NAMES, ROWS, Row, Setting,
+};
 
 use crate::Rate;
 use crate::bindings::weir::policy::types::{
     self, Bucket, FixedWindow, LeakyBucket, Quota, Script, SlidingBuckets,
 };
-use crate::limits::period::{DELAY, PERIOD};
 use crate::limits::written::{Report, Written};
 use crate::names::is_name;
 
-/// The algorithms that may be written.
-pub(super) const ALGORITHMS: &str = "one of `fixed_window`, `sliding_window_counter`, `sliding_window_log`, `sliding_window_buckets`, \
-                                     `token_bucket`, `gcra`, `leaky_bucket`, `concurrency`, `quota`, `script`";
+/// The algorithm that a limit names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named(pub(super) &'static Row);
 
-const PERIOD_MS_MAX: u64 = 400 * 24 * 3_600_000;
-const PERIOD_MS_MAX_FOR_MICROSECONDS: u64 = 3_600_000;
-const BURST_PERIOD_MAX: u64 = 1 << 52;
-/// Units that a log remembers, at most, and that a request takes of a log or of what may be in
-/// flight.
-const MEMBERS_MAX: u64 = 10_000;
-const BUCKETS_MAX: u64 = 1_000;
-const BUCKETS_DEFAULT: u32 = 60;
-/// Of a leaky bucket: what is shaped passes one by one unless it is said otherwise.
-const LEAKY_BURST_DEFAULT: u64 = 1;
-/// Numbers of a script, and the largest of them.
-const ARGUMENTS_MAX: usize = 6;
-const ARGUMENT_MAX: u64 = 1 << 53;
-const TIME_ZONE_DEFAULT: &str = "UTC";
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Algorithm {
-    FixedWindow,
-    SlidingWindowCounter,
-    SlidingWindowLog,
-    SlidingWindowBuckets,
-    TokenBucket,
-    Gcra,
-    LeakyBucket,
-    Concurrency,
-    Quota,
-    Script,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Alignment {
-    FirstRequest,
-    Clock,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Calendar {
-    Hour,
-    Day,
-    Week,
-    Month,
-    Forever,
-}
-
-impl Algorithm {
-    /// Its name, as it is written.
-    fn name(self) -> &'static str {
-        ALGORITHMS.split('`').skip(1).step_by(2).nth(self as usize).unwrap_or_default()
-    }
-
-    fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::Gcra | Self::LeakyBucket)
-    }
-
-    fn has_rate(self) -> bool {
-        !matches!(self, Self::Concurrency | Self::Quota | Self::Script)
-    }
-
-    /// The keys that don't belong to it, each with those that it belongs to.
-    fn foreign_keys(self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let keys = [
-            (self != Self::Script, "quota", "Weir's own algorithms"),
-            (self.has_rate(), "period", "algorithms with a rate"),
-            (self.is_bucket(), "burst", "token_bucket, gcra and leaky_bucket"),
-            (self == Self::FixedWindow, "alignment", "fixed_window"),
-            (self == Self::SlidingWindowBuckets, "buckets", "sliding_window_buckets"),
-            (self == Self::LeakyBucket, "max_delay", "leaky_bucket"),
-            (self == Self::Quota, "calendar", "quota"),
-            (self == Self::Quota, "time_zone", "quota"),
-            (self == Self::Quota, "anchor_day", "quota"),
-            (self == Self::Quota, "conditional", "quota"),
-            (self == Self::Script, "script", "script"),
-            (self == Self::Script, "arguments", "script"),
-        ];
-        keys.into_iter().filter(|(own, ..)| !own).map(|(_, key, only)| (key, only))
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Row::named(&name).map(Self).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
     }
 }
 
-/// Checks everything of a limit that its algorithm gives a meaning to.
-pub(super) fn check(limit: &Written, report: &mut Report) {
-    report.needed("algorithm", limit.algorithm.as_ref(), ALGORITHMS);
-    if let Some(algorithm) = limit.algorithm {
-        for (key, only) in algorithm.foreign_keys() {
+/// Reads one word of a list.
+pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
+    deserializer: D,
+    all: &[(&'static str, T)],
+    names: &'static [&'static str],
+) -> Result<Option<T>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let known = all.iter().find(|(known, _)| *known == name);
+    known.map(|(_, value)| Some(*value)).ok_or_else(|| D::Error::unknown_variant(&name, names))
+}
+
+fn names() -> String {
+    let quoted: Vec<String> = NAMES.iter().map(|name| format!("`{name}`")).collect();
+    format!("one of {}", quoted.join(", "))
+}
+
+/// Checks everything of a limit that its algorithm gives a meaning to, and reads the algorithm.
+pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
+    report.needed("algorithm", limit.algorithm.as_ref(), &names());
+    let named = limit.algorithm.map(|named| named.0);
+    // Without an algorithm it is read as most limits are, so that all that it lacks is listed.
+    let unnamed = report.item.get("algorithm").is_none();
+    let row = named.or_else(|| ROWS.first().filter(|_| unnamed));
+    if let Some(row) = named {
+        for setting in Setting::ALL.into_iter().filter(|one| !row.settings.contains(one)) {
+            let key = setting.key();
             if let Some(value) = report.item.get(key) {
-                report.add(
-                    key,
-                    value,
-                    format_args!(
-                        "nothing: `{key}` does not belong to {}, only to {only}",
-                        algorithm.name()
-                    ),
-                );
+                let (name, owners) = (row.name, setting.owners());
+                let expected =
+                    format_args!("nothing: `{key}` does not belong to {name}, only to {owners}");
+                report.add(key, value, expected);
             }
         }
     }
-    let units = match limit.algorithm {
-        Some(Algorithm::Concurrency) => "how many requests may be in flight, such as `quota = 10`",
-        _ => "the units that each period allows, such as `quota = 100`",
+    for (setting, expected) in row.map_or(&[][..], |row| row.needed) {
+        let written = report.item.get(setting.key());
+        report.needed(setting.key(), written, expected);
+    }
+    if let Some(name) = limit.script.as_deref().filter(|name| !is_name(name)) {
+        report.add("script", format_args!("{name:?}"), "the name of a script, without `.lua`");
+    }
+    check_calendar(limit, report);
+    // What is missing is reported; with something in its place the ranges of the others are known.
+    let written = limit.for_algorithm();
+    let complete = weir_algorithms::Written {
+        quota: written.quota.or(Some(1)),
+        period_ms: written.period_ms.or(Some(1)),
+        max_delay_ms: written.max_delay_ms.or(Some(0)),
+        calendar: written.calendar.or(Some(Every::Forever)),
+        script: written.script.or(Some("")),
+        ..written
     };
-    if limit.algorithm == Some(Algorithm::Script) {
-        limit.check_script(report);
+    let algorithm = row.and_then(|row| (row.read)(&complete));
+    let breaches = algorithm.as_ref().map(Algorithm::breaches).unwrap_or_default();
+    breaches.iter().for_each(|breach| report_breach(breach, &written, report));
+    // The largest cost is known where these are.
+    let bounds = [Setting::Quota, Setting::Period, Setting::Burst, Setting::MaxDelay];
+    let known = bounds.into_iter().all(|setting| {
+        let unfit = report.item.get(setting.key()).is_some() && !written.has(setting);
+        !unfit && !breaches.iter().any(|breach| breach.setting == setting)
+    });
+    check_cost(limit, algorithm.as_ref().filter(|_| known), report);
+    named.and_then(|row| (row.read)(&written))
+}
+
+/// Where the setting is not written its value comes from the quota.
+fn report_breach(breach: &Breach, written: &weir_algorithms::Written<'_>, report: &mut Report<'_>) {
+    let absent = report.item.get(breach.setting.key()).is_none();
+    let setting = if absent { Setting::Quota } else { breach.setting };
+    if !written.has(setting) || report.has(setting.key()) {
         return;
     }
-    report.needed("quota", limit.quota.as_ref(), units);
-    let quota_fits = limit.quota.is_none_or(|quota| report.amount("quota", quota));
-    let burst_fits = limit.written_burst().is_none_or(|burst| report.amount("burst", burst));
-    match limit.algorithm {
-        Some(Algorithm::Concurrency) => {}
-        Some(Algorithm::Quota) => limit.check_calendar(report),
-        Some(_) => limit.check_rate(quota_fits && burst_fits, report),
-        // It may be one that has no period.
-        None if report.item.get("algorithm").is_some() => {}
-        None => limit.check_rate(quota_fits && burst_fits, report),
+    let key = setting.key();
+    let found = match setting {
+        Setting::Arguments => breach.found.clone(),
+        _ => report.written(key),
+    };
+    if breach.with_period {
+        let period = report.written(Setting::Period.key());
+        report.add(key, found, format_args!("{} {period}", breach.expected));
+    } else {
+        report.add(key, found, &breach.expected);
     }
-    match (limit.algorithm, limit.quota, limit.buckets) {
-        (Some(Algorithm::SlidingWindowLog), Some(quota), _) if quota > MEMBERS_MAX => {
-            report.add(
-                "quota",
-                quota,
-                format_args!("at most {MEMBERS_MAX}: a log remembers each unit"),
-            );
-        }
-        (Some(Algorithm::SlidingWindowBuckets), _, Some(buckets))
-            if !(1..=BUCKETS_MAX).contains(&buckets) =>
-        {
-            report.add("buckets", buckets, format_args!("1 to {BUCKETS_MAX} sub-windows"));
-        }
-        _ => {}
-    }
-    limit.check_cost(report);
 }
 
-impl Written {
-    /// What a bucket's burst is, where the algorithm is a bucket and a burst is written.
-    fn written_burst(&self) -> Option<u64> {
-        self.burst.filter(|_| self.algorithm.is_some_and(Algorithm::is_bucket))
+/// Settings of a calendar that another one gives no meaning.
+fn check_calendar(limit: &Written, report: &mut Report) {
+    let Some(every) = limit.calendar else { return };
+    if let Some(zone) = limit.time_zone.as_deref().filter(|_| every == Every::Forever) {
+        report.add("time_zone", format_args!("{zone:?}"), "nothing: `forever` begins nowhere");
     }
-
-    /// How many units may come at once. A burst that didn't fit is unknown, not the default.
-    fn capacity(&self, report: &Report) -> Option<u64> {
-        match (self.algorithm?, self.burst) {
-            (algorithm, Some(burst)) if algorithm.is_bucket() => Some(burst),
-            (algorithm, None) if algorithm.is_bucket() && report.item.get("burst").is_some() => {
-                None
-            }
-            (Algorithm::LeakyBucket, None) => Some(LEAKY_BURST_DEFAULT),
-            _ => self.quota,
-        }
+    if let Some(day) = limit.anchor_day.filter(|_| every != Every::Month) {
+        report.add("anchor_day", day, "nothing: only a `month` begins on a day that is chosen");
     }
+}
 
-    /// The largest cost that can ever pass, where that is known and there is one.
-    fn most(&self, report: &Report) -> Option<u64> {
-        match self.algorithm? {
-            Algorithm::Quota if self.conditional == Some(false) => None,
-            Algorithm::LeakyBucket => {
-                let waiting =
-                    self.max_delay?.ms.checked_mul(self.quota?)?.checked_div(self.period?.ms)?;
-                self.capacity(report)?.checked_add(waiting)
-            }
-            _ => self.capacity(report),
-        }
+/// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and is
+/// left alone. `algorithm`: where it is known and all its settings keep their ranges.
+fn check_cost(limit: &Written, algorithm: Option<&Algorithm>, report: &mut Report) {
+    if !report.amount("cost", limit.cost) {
+        return;
     }
-
-    /// The period, and that its products stay whole numbers in every engine.
-    fn check_rate(&self, amounts_fit: bool, report: &mut Report) {
-        report.needed("period", self.period.as_ref(), "a duration, such as `period = \"1m\"`");
-        if self.algorithm == Some(Algorithm::LeakyBucket) {
-            report.needed(
-                "max_delay",
-                self.max_delay.as_ref(),
-                "the longest that a request may wait, such as `max_delay = \"500ms\"`",
-            );
-        }
-        let delay_ms = self
-            .max_delay
-            .filter(|_| self.algorithm == Some(Algorithm::LeakyBucket))
-            .map_or(0, |delay| delay.ms);
-        if delay_ms > PERIOD_MS_MAX {
-            report.add("max_delay", report.written("max_delay"), DELAY);
-        }
-        let Some(per_ms) = self.period.map(|period| period.ms) else { return };
-        if per_ms == 0 || per_ms > PERIOD_MS_MAX {
-            report.add("period", report.written("period"), PERIOD);
-            return;
-        }
-        // Above the amounts' own range the product says nothing new.
-        let Some(capacity) =
-            self.capacity(report).filter(|_| amounts_fit && delay_ms <= PERIOD_MS_MAX)
-        else {
-            return;
-        };
-        // Time is counted in microseconds where the period is short, and else in milliseconds.
-        let a_ms = if per_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1_000 } else { 1 };
-        let units = per_ms * a_ms;
-        let burst = capacity.saturating_mul(units);
-        if burst > BURST_PERIOD_MAX {
-            let field = if self.written_burst().is_some() { "burst" } else { "quota" };
-            let most = BURST_PERIOD_MAX / units;
-            report.add(
-                field,
-                capacity,
-                format_args!("0 to {most} with a period of {}", report.written("period")),
-            );
-            return;
-        }
-        // What may wait is debt like the burst.
-        let waiting = (delay_ms * a_ms).saturating_mul(self.quota.unwrap_or(0));
-        if waiting.saturating_add(burst) > BURST_PERIOD_MAX {
-            let most_ms = (BURST_PERIOD_MAX - burst) / (a_ms * self.quota.unwrap_or(1).max(1));
-            let expected = format_args!(
-                "\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of {}",
-                report.written("period")
-            );
-            report.add("max_delay", report.written("max_delay"), expected);
-        }
+    let Some(algorithm) = algorithm else { return };
+    if algorithm.keeps_members() && limit.cost > MEMBERS_MAX {
+        let expected = format_args!("at most {MEMBERS_MAX}: each unit is remembered");
+        report.add("cost", limit.cost, expected);
+        return;
     }
-
-    fn check_calendar(&self, report: &mut Report) {
-        report.needed(
-            "calendar",
-            self.calendar.as_ref(),
-            "one of `hour`, `day`, `week`, `month`, `forever`",
-        );
-        if let Some(zone) = self.time_zone.as_deref() {
-            // The zones' names are the proxy's to know: it checks them at the same line.
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-/".contains(&byte);
-            if self.calendar == Some(Calendar::Forever) {
-                report.add(
-                    "time_zone",
-                    format_args!("{zone:?}"),
-                    "nothing: `forever` begins nowhere",
-                );
-            } else if zone.is_empty() || !zone.bytes().all(plain) {
-                report.add(
-                    "time_zone",
-                    format_args!("{zone:?}"),
-                    "a name of the IANA database, such as \"Europe/Berlin\"",
-                );
-            }
-        }
-        if let Some(day) = self.anchor_day {
-            if self.calendar.is_some_and(|calendar| calendar != Calendar::Month) {
-                report.add(
-                    "anchor_day",
-                    day,
-                    "nothing: only a `month` begins on a day that is chosen",
-                );
-            } else if !(1..=31).contains(&day) {
-                report.add("anchor_day", day, "1 to 31");
-            }
-        }
+    if limit.quota.is_none_or(|quota| quota == 0) {
+        return;
     }
-
-    /// Whether there is such a script is the proxy's to know: it checks the name at the same line.
-    fn check_script(&self, report: &mut Report) {
-        report.needed(
-            "script",
-            self.script.as_ref(),
-            "the name of a script, such as `script = \"mine\"` for `mine.lua`",
-        );
-        if let Some(name) = self.script.as_deref().filter(|name| !is_name(name)) {
-            report.add("script", format_args!("{name:?}"), "the name of a script, without `.lua`");
-        }
-        let arguments = self.arguments.as_deref().unwrap_or_default();
-        if arguments.len() > ARGUMENTS_MAX {
-            report.add(
-                "arguments",
-                format_args!("{} numbers", arguments.len()),
-                format_args!("at most {ARGUMENTS_MAX}"),
-            );
-        }
-        if let Some(far) = arguments.iter().find(|argument| argument.unsigned_abs() > ARGUMENT_MAX)
-        {
-            report.add("arguments", far, "whole numbers of at most 2^53 either way");
-        }
-        report.amount("cost", self.cost);
+    let Some(most) = algorithm.cost_max() else { return };
+    if most == 0 {
+        let expected =
+            "1 or more: with 0 no request could ever pass (to refuse all, write `quota = 0`)";
+        report.add("burst", 0, expected);
+    } else if limit.cost > most {
+        let written = limit.burst.is_some() || algorithm.queues();
+        let what = if written { algorithm.cost_max_text() } else { "the quota" };
+        let expected = format_args!("at most {what}, {most}: such a request could never pass");
+        report.add("cost", limit.cost, expected);
     }
+}
 
-    /// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and
-    /// is left alone.
-    fn check_cost(&self, report: &mut Report) {
-        if !report.amount("cost", self.cost) {
-            return;
+/// The algorithm as the contract has it.
+pub(super) fn answered(algorithm: Algorithm) -> types::Algorithm {
+    let rate = |rate: weir_algorithms::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
+    match algorithm {
+        Algorithm::FixedWindow(it) => types::Algorithm::FixedWindow(FixedWindow {
+            rate: rate(it.rate),
+            alignment: match it.alignment {
+                Alignment::FirstRequest => types::Alignment::FirstRequest,
+                Alignment::Clock => types::Alignment::Clock,
+            },
+        }),
+        Algorithm::SlidingWindowCounter(it) => {
+            types::Algorithm::SlidingWindowCounter(rate(it.rate))
         }
-        let members =
-            matches!(self.algorithm, Some(Algorithm::SlidingWindowLog | Algorithm::Concurrency));
-        if members && self.cost > MEMBERS_MAX {
-            report.add(
-                "cost",
-                self.cost,
-                format_args!("at most {MEMBERS_MAX}: each unit is remembered"),
-            );
-            return;
+        Algorithm::SlidingWindowLog(it) => types::Algorithm::SlidingWindowLog(rate(it.rate)),
+        Algorithm::SlidingWindowBuckets(it) => {
+            let (rate, buckets) = (rate(it.rate), it.buckets);
+            types::Algorithm::SlidingWindowBuckets(SlidingBuckets { rate, buckets })
         }
-        if self.quota.is_none_or(|quota| quota == 0) {
-            return;
+        Algorithm::TokenBucket(it) => {
+            types::Algorithm::TokenBucket(Bucket { burst: it.burst, rate: rate(it.rate) })
         }
-        if self.most(report) == Some(0) {
-            report.add(
-                "burst",
-                0,
-                "1 or more: with 0 no request could ever pass (to refuse all, write `quota = 0`)",
-            );
-        } else if let Some(most) = self.most(report).filter(|most| self.cost > *most) {
-            let what = match self.algorithm {
-                Some(Algorithm::LeakyBucket) => "the burst and what may wait",
-                _ if self.written_burst().is_some() => "the burst",
-                _ => "the quota",
+        Algorithm::Gcra(it) => {
+            types::Algorithm::Gcra(Bucket { burst: it.burst, rate: rate(it.rate) })
+        }
+        Algorithm::LeakyBucket(it) => types::Algorithm::LeakyBucket(LeakyBucket {
+            burst: it.burst,
+            rate: rate(it.rate),
+            max_delay_ms: it.max_delay_ms,
+        }),
+        Algorithm::Concurrency(it) => types::Algorithm::Concurrency(it.amount),
+        Algorithm::Quota(it) => {
+            let (calendar, anchor_day) = match it.calendar {
+                Calendar::Hour(_) => (types::Calendar::Hour, 1),
+                Calendar::Day(_) => (types::Calendar::Day, 1),
+                Calendar::Week(_) => (types::Calendar::Week, 1),
+                Calendar::Month { anchor_day, .. } => (types::Calendar::Month, anchor_day),
+                Calendar::Forever => (types::Calendar::Forever, 1),
             };
-            report.add(
-                "cost",
-                self.cost,
-                format_args!("at most {what}, {most}: such a request could never pass"),
-            );
+            let time_zone = it.calendar.time_zone().map_or("UTC", |zone| zone.name()).to_owned();
+            let (amount, conditional) = (it.amount, it.conditional);
+            types::Algorithm::Quota(Quota { amount, calendar, time_zone, anchor_day, conditional })
         }
-    }
-
-    /// The algorithm with its numbers: of a limit without mistakes.
-    pub(super) fn algorithm(&self) -> Option<types::Algorithm> {
-        if self.algorithm == Some(Algorithm::Script) {
-            let arguments = self.arguments.clone().unwrap_or_default();
-            return Some(types::Algorithm::Script(Script {
-                name: self.script.clone()?,
-                arguments,
-            }));
-        }
-        let quota = self.quota?;
-        let rate = || Some(Rate { amount: quota, per_ms: self.period?.ms });
-        let bucket = || Some(Bucket { burst: self.burst.unwrap_or(quota), rate: rate()? });
-        Some(match self.algorithm? {
-            Algorithm::FixedWindow => {
-                let alignment = match self.alignment {
-                    None | Some(Alignment::FirstRequest) => types::Alignment::FirstRequest,
-                    Some(Alignment::Clock) => types::Alignment::Clock,
-                };
-                types::Algorithm::FixedWindow(FixedWindow { rate: rate()?, alignment })
-            }
-            Algorithm::SlidingWindowCounter => types::Algorithm::SlidingWindowCounter(rate()?),
-            Algorithm::SlidingWindowLog => types::Algorithm::SlidingWindowLog(rate()?),
-            Algorithm::SlidingWindowBuckets => {
-                let buckets = self
-                    .buckets
-                    .map_or(Some(BUCKETS_DEFAULT), |buckets| u32::try_from(buckets).ok())?;
-                types::Algorithm::SlidingWindowBuckets(SlidingBuckets { rate: rate()?, buckets })
-            }
-            Algorithm::TokenBucket => types::Algorithm::TokenBucket(bucket()?),
-            Algorithm::Gcra => types::Algorithm::Gcra(bucket()?),
-            Algorithm::LeakyBucket => {
-                let burst = self.burst.unwrap_or(LEAKY_BURST_DEFAULT);
-                types::Algorithm::LeakyBucket(LeakyBucket {
-                    burst,
-                    rate: rate()?,
-                    max_delay_ms: self.max_delay?.ms,
-                })
-            }
-            Algorithm::Concurrency => types::Algorithm::Concurrency(quota),
-            Algorithm::Quota => types::Algorithm::Quota(Quota {
-                amount: quota,
-                calendar: match self.calendar? {
-                    Calendar::Hour => types::Calendar::Hour,
-                    Calendar::Day => types::Calendar::Day,
-                    Calendar::Week => types::Calendar::Week,
-                    Calendar::Month => types::Calendar::Month,
-                    Calendar::Forever => types::Calendar::Forever,
-                },
-                time_zone: self.time_zone.clone().unwrap_or_else(|| TIME_ZONE_DEFAULT.to_owned()),
-                anchor_day: u8::try_from(self.anchor_day.unwrap_or(1)).ok()?,
-                conditional: self.conditional.unwrap_or(true),
-            }),
-            // Above: it has no quota.
-            Algorithm::Script => return None,
-        })
+        Algorithm::Script(it) => types::Algorithm::Script(Script {
+            name: (*it.name).to_owned(),
+            arguments: it.arguments.to_vec(),
+        }),
     }
 }
 

@@ -11,6 +11,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use weir_algorithms::Row;
 
 use crate::Enforcement;
 use crate::bindings::weir::policy::types::Limit as Answered;
@@ -207,7 +208,7 @@ impl Limits {
         }
         let mut limits: Vec<One> = Vec::with_capacity(items.len());
         let mut names: Vec<&str> = Vec::with_capacity(items.len());
-        let mut shapes = false;
+        let mut queues = false;
         for (index, item) in items.iter().enumerate() {
             let at = format!("[{index}]");
             if let Some(name) = item.get("name").and_then(Value::as_str) {
@@ -220,12 +221,13 @@ impl Limits {
                 }
                 names.push(name);
             }
-            if item.get("algorithm").and_then(Value::as_str) == Some("leaky_bucket")
-                && std::mem::replace(&mut shapes, true)
+            let row = item.get("algorithm").and_then(Value::as_str).and_then(Row::named);
+            if let Some(row) = row.filter(|row| row.queues)
+                && std::mem::replace(&mut queues, true)
             {
                 mistakes.add(
                     join(&at, "algorithm"),
-                    "a second `leaky_bucket`",
+                    format_args!("a second `{}`", row.name),
                     "at most one in a table: a request waits once",
                 );
             }

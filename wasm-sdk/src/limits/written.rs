@@ -3,12 +3,13 @@
 
 use std::fmt::Display;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use weir_algorithms::{AMOUNT_MAX, Alignment, Every};
 
 use crate::bindings::weir::policy::types;
 use crate::config::join;
-use crate::limits::algorithm::{self, Algorithm, Alignment, Calendar};
+use crate::limits::algorithm::{self, Named};
 use crate::limits::built;
 use crate::limits::missing::Missing;
 use crate::limits::period::{self, Period};
@@ -16,24 +17,24 @@ use crate::mistakes::Mistakes;
 use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Limit, Template};
 
-const AMOUNT_MAX: u64 = 1 << 31;
-
 /// What has no default is an `Option` too: what is missing is then reported together with
 /// everything else.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     name: Option<String>,
-    pub(super) algorithm: Option<Algorithm>,
+    pub(super) algorithm: Option<Named>,
     pub(super) quota: Option<u64>,
     #[serde(default, deserialize_with = "period::period")]
     pub(super) period: Option<Period>,
     pub(super) burst: Option<u64>,
+    #[serde(default, deserialize_with = "alignment")]
     pub(super) alignment: Option<Alignment>,
     pub(super) buckets: Option<u64>,
     #[serde(default, deserialize_with = "period::delay")]
     pub(super) max_delay: Option<Period>,
-    pub(super) calendar: Option<Calendar>,
+    #[serde(default, deserialize_with = "calendar")]
+    pub(super) calendar: Option<Every>,
     pub(super) time_zone: Option<String>,
     pub(super) anchor_day: Option<u64>,
     pub(super) conditional: Option<bool>,
@@ -67,6 +68,14 @@ impl Extent {
         let always = ["client-ip", "method", "scheme", "path", "route", "http.version"];
         self.key.as_ref().is_some_and(|key| key.facts().any(|fact| !always.contains(&fact)))
     }
+}
+
+fn alignment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Alignment>, D::Error> {
+    algorithm::word(deserializer, &Alignment::ALL, &["first_request", "clock"])
+}
+
+fn calendar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Every>, D::Error> {
+    algorithm::word(deserializer, &Every::ALL, &["hour", "day", "week", "month", "forever"])
 }
 
 fn one() -> u64 {
@@ -111,6 +120,11 @@ impl Report<'_> {
         }
     }
 
+    /// Whether a mistake about `field` was added.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.mistakes.has(&join(self.at, field))
+    }
+
     /// The value of `field`, as it is written.
     pub(super) fn written(&self, field: &str) -> String {
         self.item.get(field).map(Value::to_string).unwrap_or_default()
@@ -126,6 +140,24 @@ impl Report<'_> {
 }
 
 impl Written {
+    /// The settings that belong to an algorithm.
+    pub(super) fn for_algorithm(&self) -> weir_algorithms::Written<'_> {
+        weir_algorithms::Written {
+            quota: self.quota,
+            period_ms: self.period.map(|period| period.ms),
+            burst: self.burst,
+            alignment: self.alignment,
+            buckets: self.buckets,
+            max_delay_ms: self.max_delay.map(|delay| delay.ms),
+            calendar: self.calendar,
+            time_zone: self.time_zone.as_deref(),
+            anchor_day: self.anchor_day,
+            conditional: self.conditional,
+            script: self.script.as_deref(),
+            arguments: self.arguments.as_deref(),
+        }
+    }
+
     /// The limit that policies answer, with its key template; `None` after a mistake was reported.
     /// `item` is what `self` was read from.
     pub(super) fn check(
@@ -142,12 +174,12 @@ impl Written {
         if let Some(unit) = self.unit.as_deref().filter(|unit| !is_name(unit)) {
             report.add("unit", format_args!("{unit:?}"), NAME_EXPECTED);
         }
-        algorithm::check(&self, &mut report);
+        let algorithm = algorithm::check(&self, &mut report);
         if report.found {
             return None;
         }
         let limit = Limit {
-            algorithm: self.algorithm()?,
+            algorithm: algorithm::answered(algorithm?),
             name: self.name?,
             key: String::new(),
             tag: None,

@@ -1,52 +1,14 @@
-//! The periods of a calendar in a time zone: when the one around an instant began, and when the
-//! next ones begin.
-//!
-//! A day, week or month begins at local midnight; where a change of the clocks skips midnight, with
-//! the first instant after it. An hour begins at whole hours since midnight: after a change of the
-//! clocks by less than an hour, the day's last one is short. So each instant lies in exactly one
-//! period, whatever the zone does.
+//! When the periods of a calendar begin: needs the database of time zones, which only the proxy
+//! has.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
-
-use jiff::Timestamp;
 use jiff::civil::{Date, date};
-use jiff::tz;
+use jiff::{Timestamp, tz};
+
+use super::{Calendar, TimeZone};
 
 /// Longer than any zone's name.
 const NAME_BYTES_MAX: usize = 64;
 const HOUR_MS: i64 = 3_600_000;
-
-/// Which periods a quota is counted in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Calendar {
-    /// From one full hour to the next.
-    Hour(TimeZone),
-    /// From midnight to midnight: 23 or 25 hours where the clocks change.
-    Day(TimeZone),
-    /// From Monday to Monday (ISO 8601).
-    Week(TimeZone),
-    /// From one month's anchor day to the next's.
-    Month {
-        /// Where.
-        time_zone: TimeZone,
-        /// The day on which it begins, 1 to 31; in a shorter month its last day.
-        anchor_day: u8,
-    },
-    /// One period without an end.
-    Forever,
-}
-
-/// An instant in milliseconds since 1970, as a person reads it (RFC 3339, UTC); the number itself
-/// where no calendar reaches that far.
-#[must_use]
-pub fn utc_text(unix_ms: i64) -> String {
-    Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |at| at.to_string())
-}
-
-/// A time zone of the IANA database, by its name.
-#[derive(Clone)]
-pub struct TimeZone(tz::TimeZone);
 
 impl TimeZone {
     /// The zone of that name (`Europe/Berlin`), from the database that is part of this program;
@@ -56,7 +18,8 @@ impl TimeZone {
         if name.eq_ignore_ascii_case("utc") {
             return Some(Self::utc());
         }
-        tz::TimeZone::get(name).ok().map(Self)
+        let zone = tz::TimeZone::get(name).ok()?;
+        Some(Self { name: zone.iana_name().unwrap_or("UTC").into(), zone })
     }
 
     /// The name in the database that is nearest to one that is not there, where one is near enough
@@ -72,45 +35,13 @@ impl TimeZone {
         (near <= name.len().div_ceil(4)).then_some(known)
     }
 
-    /// Coordinated Universal Time.
-    #[must_use]
-    pub fn utc() -> Self {
-        Self(tz::TimeZone::UTC)
-    }
-
-    /// Its name in the database.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.0.iana_name().unwrap_or("UTC")
-    }
-
     fn date(&self, ms: i64) -> Date {
-        self.0.to_datetime(Timestamp::from_millisecond(ms).unwrap_or_default()).date()
+        self.zone.to_datetime(Timestamp::from_millisecond(ms).unwrap_or_default()).date()
     }
 
     /// The first instant of a day, in milliseconds since 1970.
     fn midnight(&self, day: Date) -> i64 {
-        day.to_zoned(self.0.clone()).map_or(0, |midnight| midnight.timestamp().as_millisecond())
-    }
-}
-
-impl fmt::Debug for TimeZone {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.name())
-    }
-}
-
-impl PartialEq for TimeZone {
-    fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for TimeZone {}
-
-impl Hash for TimeZone {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name().hash(state);
+        day.to_zoned(self.zone.clone()).map_or(0, |midnight| midnight.timestamp().as_millisecond())
     }
 }
 

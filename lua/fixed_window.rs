@@ -1,0 +1,97 @@
+//! `fixed_window`: a quota in each window of a period.
+
+use crate::written::{self, Written};
+use crate::{Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
+#[cfg(feature = "host")]
+use crate::{
+    Content,
+    state::{Time, used, whole},
+};
+
+const CODE: &str = "fw1";
+
+/// At most `rate.amount` in each window of `rate.per_ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    /// The quota of a window and its length.
+    pub rate: Rate,
+    /// Where a window begins.
+    pub alignment: Alignment,
+}
+
+/// Where a fixed window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Alignment {
+    /// At the first request after the last window's end.
+    FirstRequest,
+    /// At whole multiples of the period since 1970.
+    Clock,
+}
+
+impl Alignment {
+    /// All of them with their names.
+    pub const ALL: [(&'static str, Self); 2] =
+        [("first_request", Self::FirstRequest), ("clock", Self::Clock)];
+}
+
+impl Describe for FixedWindow {
+    const NAME: &'static str = "fixed_window";
+    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Alignment];
+    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
+
+    fn program() -> Option<&'static Program> {
+        crate::program::program!("fixed_window", Numbers, state 2, numbers 3)
+    }
+
+    fn read(written: &Written<'_>) -> Option<Self> {
+        let alignment = written.alignment.unwrap_or(Alignment::FirstRequest);
+        Some(Self { rate: written.rate()?, alignment })
+    }
+
+    fn check(&self, breaches: &mut Vec<Breach>) {
+        check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
+    }
+
+    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
+        let [quota, period] = self.rate.numbers();
+        [quota, period, i64::from(self.alignment == Alignment::Clock), 0, 0, 0]
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
+    fn of_shape(&self) -> Self {
+        Self { rate: self.rate.of_shape(), ..*self }
+    }
+
+    fn write_shape(&self, _: &Beside) -> String {
+        let suffix = match self.alignment {
+            Alignment::FirstRequest => 'f',
+            Alignment::Clock => 'c',
+        };
+        format!("{CODE}-{}{suffix}", self.rate.per_ms)
+    }
+
+    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+        let (per_ms, suffix) = shape::after_code(text, CODE)?;
+        let alignment = match suffix {
+            "f" => Alignment::FirstRequest,
+            "c" => Alignment::Clock,
+            _ => return None,
+        };
+        Some((Self { rate: Rate { amount: 0, per_ms }, alignment }, Beside::Nothing))
+    }
+
+    #[cfg(feature = "host")]
+    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+        let Content::Numbers([start, count, _]) = *content else { return None };
+        let (time, amount) = (Time::of(self.rate.per_ms, at_us), known.then_some(self.rate.amount));
+        let (start, ends) = (whole(start), whole(start) + time.units(self.rate.per_ms));
+        let span = format!("the window from {} to {}", time.at(start), time.at(ends));
+        if time.now >= ends {
+            return Some(format!("{} ({span}, with {count}, is over)", used(0, amount)));
+        }
+        Some(format!("{}, all back in {} ({span})", used(whole(count), amount), time.until(ends)))
+    }
+}

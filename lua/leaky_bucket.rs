@@ -1,0 +1,144 @@
+//! `leaky_bucket`: a bucket in which requests wait for their turn.
+
+use crate::written::{self, Written};
+use crate::{
+    BURST_PERIOD_MAX, Beside, Breach, Describe, Moment, NUMBERS_MAX, PERIOD_MS_MAX, Program, Rate,
+    Setting, bucket, check, shape,
+};
+#[cfg(feature = "host")]
+use crate::{
+    Content,
+    state::{Bucket, Time, emptied},
+};
+
+const CODE: &str = "lb1";
+/// What is shaped passes one by one unless it is said otherwise.
+const BURST_DEFAULT: u64 = 1;
+
+/// Shapes: `burst` pass at once, what is early by at most `max_delay_ms` waits for its turn, the
+/// rest is refused. One in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeakyBucket {
+    /// How many may come at once.
+    pub burst: u64,
+    /// The rate at which the others pass.
+    pub rate: Rate,
+    /// Milliseconds that a request waits, at most; 0: none does.
+    pub max_delay_ms: u64,
+}
+
+impl LeakyBucket {
+    /// The place of `may_wait` among the program's numbers: 0 there lets nobody wait.
+    pub const MAY_WAIT: usize = 4;
+}
+
+impl Describe for LeakyBucket {
+    const NAME: &'static str = "leaky_bucket";
+    const QUEUES: bool = true;
+    const SETTINGS: &'static [Setting] =
+        &[Setting::Quota, Setting::Period, Setting::Burst, Setting::MaxDelay];
+    const NEEDED: &'static [(Setting, &'static str)] = &[
+        written::QUOTA,
+        written::PERIOD,
+        (
+            Setting::MaxDelay,
+            "the longest that a request may wait, such as `max_delay = \"500ms\"`",
+        ),
+    ];
+
+    fn program() -> Option<&'static Program> {
+        crate::program::program!("leaky_bucket", Numbers, state 3, numbers 5)
+    }
+
+    fn read(written: &Written<'_>) -> Option<Self> {
+        let burst = written.burst.unwrap_or(BURST_DEFAULT);
+        Some(Self { burst, rate: written.rate()?, max_delay_ms: written.max_delay_ms? })
+    }
+
+    fn check(&self, breaches: &mut Vec<Breach>) {
+        let Self { burst, rate, max_delay_ms } = *self;
+        let fits = check::rate(rate, (Setting::Burst, burst), breaches);
+        if max_delay_ms > PERIOD_MS_MAX {
+            let expected = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
+            breaches.push(Breach::new(Setting::MaxDelay, format!("{max_delay_ms} ms"), expected));
+        } else if fits {
+            // What may wait is debt like the burst: both together stay a whole number.
+            let units_a_ms = 1000 / rate.unit_us();
+            let room = BURST_PERIOD_MAX - burst * rate.period_units();
+            let most_ms = room / (units_a_ms * rate.amount.max(1));
+            if max_delay_ms > most_ms {
+                let expected = format!(
+                    "\"0ms\" to \"{most_ms}ms\" with this quota, burst and a period of"
+                );
+                let found = format!("{max_delay_ms} ms");
+                let breach = Breach::new(Setting::MaxDelay, found, expected);
+                breaches.push(Breach { with_period: true, ..breach });
+            }
+        }
+    }
+
+    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
+        let [quota, period] = self.rate.numbers();
+        let max_delay = self.max_delay_ms as i64 * (1000 / self.rate.unit_us() as i64);
+        [quota, period, self.burst as i64, max_delay, 1, 0]
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        Some(self.burst)
+    }
+
+    fn cost_max(&self) -> Option<u64> {
+        // Products below 2^31 x 2^36: in 128 bits they are whole.
+        let waiting = u128::from(self.max_delay_ms) * u128::from(self.rate.amount)
+            / u128::from(self.rate.per_ms.max(1));
+        Some(self.burst.saturating_add(u64::try_from(waiting).unwrap_or(u64::MAX)))
+    }
+
+    fn cost_max_text(&self) -> &'static str {
+        "the burst and what may wait"
+    }
+
+    fn refuses_all(&self) -> bool {
+        self.rate.amount == 0 || self.cost_max() == Some(0)
+    }
+
+    /// Whoever came later has its turn already: a turn that came back would let two pass in one.
+    fn settles(&self) -> bool {
+        false
+    }
+
+    fn policy(&self) -> Option<(u64, Option<u64>)> {
+        Some(bucket::policy(self.burst, self.rate))
+    }
+
+    fn unit_back_us(&self, reset_us: u64) -> u64 {
+        bucket::unit_back_us(self.burst, self.rate, reset_us)
+    }
+
+    fn of_shape(&self) -> Self {
+        Self { burst: 0, rate: self.rate.of_shape(), max_delay_ms: 0 }
+    }
+
+    fn write_shape(&self, _: &Beside) -> String {
+        format!("{CODE}-{}", self.rate.per_ms)
+    }
+
+    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+        let rate = Rate { amount: 0, per_ms: shape::period_after(text, CODE)? };
+        Some((Self { burst: 0, rate, max_delay_ms: 0 }, Beside::Nothing))
+    }
+
+    #[cfg(feature = "host")]
+    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+        let Content::Numbers([empty, rest, last]) = *content else { return None };
+        let time = Time::of(self.rate.per_ms, at_us);
+        let bucket = Bucket::new(self.burst, self.rate).filter(|_| known);
+        // A last write in the future: the clock stepped back, and it starts again at full.
+        let full = last <= 0 || i128::from(last) > i128::from(time.now);
+        Some(emptied(time, [empty, rest], bucket.as_ref(), full))
+    }
+}

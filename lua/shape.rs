@@ -1,0 +1,102 @@
+//! The shape of a counter: what gives its state a meaning. It is part of every counter's name, so
+//! that an edit of a limit keeps the counters whose meaning stays, and starts the others afresh.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+#[cfg(feature = "host")]
+use crate::Content;
+use crate::{Algorithm, Kind};
+
+/// Hexadecimal characters of a script's digest in a counter's name: 64 bits, against mistakes and
+/// not against attackers.
+const SCRIPT_DIGEST_CHARS: usize = 16;
+
+/// What a shape depends on beside the algorithm's own settings.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Beside {
+    /// Nothing.
+    Nothing,
+    /// A lease's length.
+    Lease(Duration),
+    /// The digest of a script's text: an edited script starts afresh.
+    Script(String),
+}
+
+/// A shape, such as `fw1-60000c`: the algorithm with the version of its state's format, the period
+/// in milliseconds, and what else the state depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Without amounts.
+    algorithm: Algorithm,
+    beside: Beside,
+}
+
+/// A script's digest as it stands in a shape, of the whole digest in hexadecimal.
+#[must_use]
+pub fn script_digest_of(hex: &str) -> String {
+    hex.chars().take(SCRIPT_DIGEST_CHARS).collect()
+}
+
+impl Shape {
+    pub(crate) fn new(algorithm: Algorithm, beside: Beside) -> Self {
+        Self { algorithm, beside }
+    }
+
+    /// The name of its algorithm, or of its script.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.algorithm.name()
+    }
+
+    /// What its counters are made of.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.algorithm.kind()
+    }
+
+    /// What a counter of this shape holds, in words; `at_us` is when it was read, in microseconds
+    /// since 1970. `known`: the limit that it belongs to, for how much of its allowance is used.
+    /// `None` where the content is not one of this shape.
+    #[cfg(feature = "host")]
+    #[must_use]
+    pub fn state(
+        &self,
+        content: &Content,
+        at_us: u64,
+        known: Option<&Algorithm>,
+    ) -> Option<String> {
+        let known = known.filter(|known| known.of_shape() == self.algorithm);
+        let algorithm = known.unwrap_or(&self.algorithm);
+        algorithm.state(&self.beside, content, at_us, known.is_some())
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.algorithm.write_shape(&self.beside))
+    }
+}
+
+impl FromStr for Shape {
+    /// It is none that this version writes.
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Algorithm::read_shape(text).map(|(algorithm, beside)| Self { algorithm, beside }).ok_or(())
+    }
+}
+
+/// Reads `CODE-PERIODsuffix`, and answers period and suffix.
+pub(crate) fn after_code<'t>(text: &'t str, code: &str) -> Option<(u64, &'t str)> {
+    let rest = text.strip_prefix(code)?.strip_prefix('-')?;
+    let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
+    let (digits, suffix) = rest.split_at(digits);
+    Some((digits.parse().ok()?, suffix))
+}
+
+/// The same where nothing follows the period.
+pub(crate) fn period_after(text: &str, code: &str) -> Option<u64> {
+    after_code(text, code).filter(|(_, suffix)| suffix.is_empty()).map(|(per_ms, _)| per_ms)
+}

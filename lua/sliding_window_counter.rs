@@ -1,0 +1,87 @@
+//! `sliding_window_counter`: two counters, the older one weighed by its share in the period.
+
+use crate::written::{self, Written};
+use crate::{Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, check, shape};
+#[cfg(feature = "host")]
+use crate::{
+    Content,
+    state::{Time, used, whole},
+};
+
+const CODE: &str = "sc1";
+
+/// About `rate.amount` in each trailing `rate.per_ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindowCounter {
+    /// The quota and the window's length.
+    pub rate: Rate,
+}
+
+impl Describe for SlidingWindowCounter {
+    const NAME: &'static str = "sliding_window_counter";
+    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period];
+    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
+
+    fn program() -> Option<&'static Program> {
+        crate::program::program!("sliding_window_counter", Numbers, state 3, numbers 2)
+    }
+
+    fn read(written: &Written<'_>) -> Option<Self> {
+        Some(Self { rate: written.rate()? })
+    }
+
+    fn check(&self, breaches: &mut Vec<Breach>) {
+        check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
+    }
+
+    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
+        let [quota, period] = self.rate.numbers();
+        [quota, period, 0, 0, 0, 0]
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
+    fn of_shape(&self) -> Self {
+        Self { rate: self.rate.of_shape() }
+    }
+
+    fn write_shape(&self, _: &Beside) -> String {
+        format!("{CODE}-{}", self.rate.per_ms)
+    }
+
+    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+        let per_ms = shape::period_after(text, CODE)?;
+        Some((Self { rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+    }
+
+    #[cfg(feature = "host")]
+    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+        let Content::Numbers([start, current, previous]) = *content else { return None };
+        let time = Time::of(self.rate.per_ms, at_us);
+        let period = time.units(self.rate.per_ms).max(1);
+        let now = time.now - time.now % period;
+        let (current, previous) = match whole(start) {
+            start if start == now => (whole(current), whole(previous)),
+            start if start + period == now => (0, whole(current)),
+            _ => (0, 0),
+        };
+        let ends = now + period;
+        let inside = u128::from(previous) * u128::from(ends - time.now);
+        let inside = u64::try_from(inside.div_ceil(u128::from(period))).unwrap_or(u64::MAX);
+        let counted = current.saturating_add(inside);
+        let back = match (current, previous) {
+            (0, 0) => String::new(),
+            (0, _) => format!(", all back in {}", time.until(ends)),
+            _ => format!(", all back in {}", time.until(ends + period)),
+        };
+        let windows = format!(
+            "{current} in the window from {} to {}, {previous} in the one before it",
+            time.at(now),
+            time.at(ends)
+        );
+        let used = used(counted, known.then_some(self.rate.amount));
+        Some(format!("{used}{back} ({windows}, which counts by the share that is still inside)"))
+    }
+}

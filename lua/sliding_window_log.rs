@@ -1,0 +1,84 @@
+//! `sliding_window_log`: each unit is remembered for a period.
+
+use crate::written::{self, Written};
+use crate::{
+    Beside, Breach, Describe, MEMBERS_MAX, Moment, NUMBERS_MAX, Program, Rate, Setting, check,
+    shape,
+};
+#[cfg(feature = "host")]
+use crate::{
+    Content,
+    state::{Time, used},
+};
+
+const CODE: &str = "sl2";
+
+/// At most `rate.amount`, up to [`MEMBERS_MAX`], in any span of `rate.per_ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindowLog {
+    /// The quota and the window's length.
+    pub rate: Rate,
+}
+
+impl Describe for SlidingWindowLog {
+    const NAME: &'static str = "sliding_window_log";
+    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period];
+    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
+
+    fn program() -> Option<&'static Program> {
+        crate::program::program!("sliding_window_log", Log, state 0, numbers 2)
+    }
+
+    fn read(written: &Written<'_>) -> Option<Self> {
+        Some(Self { rate: written.rate()? })
+    }
+
+    fn check(&self, breaches: &mut Vec<Breach>) {
+        let fits = check::rate(self.rate, (Setting::Quota, self.rate.amount), breaches);
+        if fits && self.rate.amount > MEMBERS_MAX {
+            let expected = format!("at most {MEMBERS_MAX}: a log remembers each unit");
+            breaches.push(Breach::new(Setting::Quota, self.rate.amount, expected));
+        }
+    }
+
+    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
+        let [quota, period] = self.rate.numbers();
+        [quota, period, 0, 0, 0, 0]
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
+    fn of_shape(&self) -> Self {
+        Self { rate: self.rate.of_shape() }
+    }
+
+    fn write_shape(&self, _: &Beside) -> String {
+        format!("{CODE}-{}", self.rate.per_ms)
+    }
+
+    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+        let per_ms = shape::period_after(text, CODE)?;
+        Some((Self { rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+    }
+
+    #[cfg(feature = "host")]
+    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+        let Content::Members(instants) = content else { return None };
+        let time = Time::of(self.rate.per_ms, at_us);
+        let period = time.units(self.rate.per_ms);
+        let inside = time.now.saturating_sub(period) + 1..=time.now;
+        let counted: Vec<u64> =
+            instants.iter().copied().filter(|instant| inside.contains(instant)).collect();
+        let used = used(counted.len() as u64, known.then_some(self.rate.amount));
+        Some(match counted.as_slice() {
+            [] => used,
+            [one] => format!("{used}, back in {}", time.until(one + period)),
+            [oldest, .., newest] => {
+                let (one, all) = (time.until(oldest + period), time.until(newest + period));
+                format!("{used}, 1 back in {one}, all in {all}")
+            }
+        })
+    }
+}

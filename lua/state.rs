@@ -1,0 +1,125 @@
+//! Words for counters' states, shared by several algorithms. Nothing is decided by them: they
+//! follow the same rules as the Lua programs, and are never written back.
+
+use crate::{PERIOD_MS_MAX_FOR_MICROSECONDS, Rate, utc_text};
+
+/// Time of a counter, in its own unit.
+#[derive(Clone, Copy)]
+pub(crate) struct Time {
+    unit_us: u64,
+    pub(crate) now: u64,
+}
+
+impl Time {
+    /// Of a counter with this period.
+    pub(crate) fn of(period_ms: u64, at_us: u64) -> Self {
+        let unit_us = if period_ms <= PERIOD_MS_MAX_FOR_MICROSECONDS { 1 } else { 1000 };
+        Self { unit_us, now: at_us / unit_us }
+    }
+
+    /// Of a counter in milliseconds.
+    pub(crate) fn in_ms(at_us: u64) -> Self {
+        Self { unit_us: 1000, now: at_us / 1000 }
+    }
+
+    /// Milliseconds in this unit.
+    pub(crate) fn units(self, ms: u64) -> u64 {
+        ms.saturating_mul(1000 / self.unit_us)
+    }
+
+    /// An instant, as a person reads it.
+    pub(crate) fn at(self, units: u64) -> String {
+        utc_text(i64::try_from(units.saturating_mul(self.unit_us) / 1000).unwrap_or(i64::MAX))
+    }
+
+    /// From now until an instant.
+    pub(crate) fn until(self, units: u64) -> String {
+        self.span(units.saturating_sub(self.now))
+    }
+
+    fn span(self, units: u64) -> String {
+        let us = units.saturating_mul(self.unit_us);
+        format!("{}.{:03} s", us / 1_000_000, us / 1_000 % 1_000)
+    }
+}
+
+/// Numbers of a state that are never below zero.
+pub(crate) fn whole(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// `3 of 5 used`, or `3 used` where the allowance is not known.
+pub(crate) fn used(count: u64, of: Option<u64>) -> String {
+    of.map_or_else(|| format!("{count} used"), |amount| format!("{count} of {amount} used"))
+}
+
+/// A bucket's numbers, in ticks of 1 / quota time units.
+pub(crate) struct Bucket {
+    unit: i128,
+    back: i128,
+    burst: u64,
+}
+
+impl Bucket {
+    /// `None` of one that never refills.
+    pub(crate) fn new(burst: u64, rate: Rate) -> Option<Self> {
+        let (unit, back) = (rate.period_units().into(), rate.amount.into());
+        (rate.amount > 0).then_some(Self { unit, back, burst })
+    }
+
+    pub(crate) fn full(&self) -> i128 {
+        i128::from(self.burst) * self.unit
+    }
+
+    /// The level of so many whole tokens and ticks, `elapsed` time units later.
+    pub(crate) fn level(&self, tokens: i64, ticks: i64, elapsed: i128) -> i128 {
+        i128::from(tokens) * self.unit + i128::from(ticks) + elapsed * self.back
+    }
+
+    /// What a level in ticks means; below zero there is a queue.
+    pub(crate) fn describe(&self, time: Time, level: i128) -> String {
+        let level = level.min(self.full());
+        let left = level.div_euclid(self.unit).max(0);
+        let spent = self.burst.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
+        let used = used(spent, Some(self.burst));
+        let after = |ticks: i128| {
+            let units = (ticks + self.back - 1).div_euclid(self.back);
+            time.span(u64::try_from(units).unwrap_or(u64::MAX))
+        };
+        let waiting = (-level + self.unit - 1).div_euclid(self.unit).max(0);
+        let waiting = if waiting > 0 { format!(" and {waiting} waiting") } else { String::new() };
+        let all = after(self.full() - level);
+        match spent {
+            0 => used,
+            1 => format!("{used}{waiting}, back in {all}"),
+            _ => {
+                let one = after((left + 1) * self.unit - level);
+                format!("{used}{waiting}, 1 back in {one}, all in {all}")
+            }
+        }
+    }
+}
+
+/// The state of `gcra` and `leaky_bucket`: the instant `empty` plus `rest` ticks at which nothing
+/// was left, or will be. `full`: the state says nothing at this time.
+pub(crate) fn emptied(
+    time: Time,
+    [empty, rest]: [i64; 2],
+    bucket: Option<&Bucket>,
+    full: bool,
+) -> String {
+    let since = i128::from(time.now) - i128::from(empty);
+    match bucket {
+        Some(bucket) if full => bucket.describe(time, bucket.full()),
+        Some(bucket) => bucket.describe(time, since * bucket.back - i128::from(rest)),
+        None if since < 0 => {
+            let empty = whole(empty);
+            format!("nothing left until {}, in {}", time.at(empty), time.until(empty))
+        }
+        None => {
+            let ago = time.span(u64::try_from(since).unwrap_or(u64::MAX));
+            let empty = time.at(whole(empty));
+            format!("nothing left at {empty}, {ago} ago; a burst at most has come back since")
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `token_bucket`: tokens and the instant of the last write.
+
+use crate::written::{self, Written};
+use crate::{
+    Beside, Breach, Describe, Moment, NUMBERS_MAX, Program, Rate, Setting, bucket, check, shape,
+};
+#[cfg(feature = "host")]
+use crate::{
+    Content,
+    state::{Bucket, Time, whole},
+};
+
+const CODE: &str = "tb1";
+
+/// A bucket of `burst` tokens, refilled at `rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenBucket {
+    /// The bucket's capacity.
+    pub burst: u64,
+    /// How fast it refills.
+    pub rate: Rate,
+}
+
+impl Describe for TokenBucket {
+    const NAME: &'static str = "token_bucket";
+    const SETTINGS: &'static [Setting] = &[Setting::Quota, Setting::Period, Setting::Burst];
+    const NEEDED: &'static [(Setting, &'static str)] = &[written::QUOTA, written::PERIOD];
+
+    fn program() -> Option<&'static Program> {
+        crate::program::program!("token_bucket", Numbers, state 3, numbers 3)
+    }
+
+    fn read(written: &Written<'_>) -> Option<Self> {
+        let rate = written.rate()?;
+        Some(Self { burst: written.burst.unwrap_or(rate.amount), rate })
+    }
+
+    fn check(&self, breaches: &mut Vec<Breach>) {
+        check::rate(self.rate, (Setting::Burst, self.burst), breaches);
+    }
+
+    fn numbers(&self, _: Moment) -> [i64; NUMBERS_MAX] {
+        let [quota, period] = self.rate.numbers();
+        [quota, period, self.burst as i64, 0, 0, 0]
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        Some(self.burst)
+    }
+
+    fn cost_max_text(&self) -> &'static str {
+        bucket::COST_MAX_TEXT
+    }
+
+    fn refuses_all(&self) -> bool {
+        self.burst == 0 || self.rate.amount == 0
+    }
+
+    fn policy(&self) -> Option<(u64, Option<u64>)> {
+        Some(bucket::policy(self.burst, self.rate))
+    }
+
+    fn unit_back_us(&self, reset_us: u64) -> u64 {
+        bucket::unit_back_us(self.burst, self.rate, reset_us)
+    }
+
+    fn of_shape(&self) -> Self {
+        Self { burst: 0, rate: self.rate.of_shape() }
+    }
+
+    fn write_shape(&self, _: &Beside) -> String {
+        format!("{CODE}-{}", self.rate.per_ms)
+    }
+
+    fn read_shape(text: &str) -> Option<(Self, Beside)> {
+        let per_ms = shape::period_after(text, CODE)?;
+        Some((Self { burst: 0, rate: Rate { amount: 0, per_ms } }, Beside::Nothing))
+    }
+
+    #[cfg(feature = "host")]
+    fn state(&self, _: &Beside, content: &Content, at_us: u64, known: bool) -> Option<String> {
+        let Content::Numbers([tokens, rest, last]) = *content else { return None };
+        let time = Time::of(self.rate.per_ms, at_us);
+        let Some(bucket) = Bucket::new(self.burst, self.rate).filter(|_| known) else {
+            let last = time.at(whole(last));
+            return Some(format!("{tokens} tokens left at {last}, and what was refilled since"));
+        };
+        let elapsed = i128::from(time.now) - i128::from(last);
+        // A write in the future: the clock stepped back, and the bucket starts again at full.
+        let known = last > 0 && elapsed >= 0;
+        let level = if known { bucket.level(tokens, rest, elapsed) } else { bucket.full() };
+        Some(bucket.describe(time, level))
+    }
+}
