@@ -14,8 +14,8 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// Periods that fit a log's pauses and bursts: some seconds, a minute whose rate does not divide, an
-/// hour.
+/// Periods that fit a log's pauses and bursts: some seconds, a minute that its quota does not divide,
+/// an hour.
 fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     vec![
         ("window", "fixed_window", Rule::Window { quota: 3, period_s: 7 }),
