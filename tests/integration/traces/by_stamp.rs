@@ -14,7 +14,7 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// Periods that fit a log's pauses and bursts: some seconds, a minute that its quota doesn't divide,
+/// Periods that fit a log's pauses and bursts: seconds, a minute that its quota does not divide,
 /// an hour.
 fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     vec![
