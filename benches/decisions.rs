@@ -21,7 +21,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use weir::clock::Clock;
 use weir::engine::{self, Cell, Cells, EmbeddedSettings, Engine, Key, Kind, Program, Space};
 use weir::limit::{self, Ending, Limiter, Scope, Take};
-use weir::plan::Fallback;
+use weir::plan::OnStoreError;
 use weir::policy::{self, Module, Policy, Runtime, Verdict};
 use weir::telemetry::Metrics;
 
@@ -144,7 +144,7 @@ fn embedded(bench: &mut Criterion) {
 /// From facts to a settled grant: the price of a limit for a request.
 fn whole(bench: &mut Criterion) {
     let mut group = bench.benchmark_group("decision");
-    let scope = Scope::new("bench".into(), "bench".into(), Fallback::Deny, false);
+    let scope = Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false);
     let (scope, addresses) = (Arc::new(scope), addresses());
     for (limits, name) in [(1, "one limit"), (2, "two limits")] {
         let policy = client_ip(limits);

@@ -21,9 +21,9 @@ use weir::clock::Clock;
 use weir::engine::{self, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, Concurrency, Fallback, FixedWindow, Gcra, LeakyBucket, Limit,
-    Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, TimeZone,
-    TokenBucket,
+    Algorithm, Alignment, Calendar, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit,
+    OnStoreError, Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
+    TimeZone, TokenBucket,
 };
 use weir::telemetry::Metrics;
 
@@ -273,7 +273,7 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
         engine,
         metrics,
     ));
-    let scope = Arc::new(Scope::new("bench".into(), "bench".into(), Fallback::Deny, false));
+    let scope = Arc::new(Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false));
     let plan = |key: usize| {
         Arc::new(Plan::new(vec![Limit::new("bench", key.to_string(), algorithm.clone())]).unwrap())
     };

@@ -27,7 +27,7 @@ use std::time::Duration;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings, Settings as Store};
 use weir::limit::{Ending, Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Alignment, Fallback, FixedWindow, Limit, Plan, Rate, Refund};
+use weir::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, Rate, Refund};
 use weir::telemetry::Metrics;
 
 /// How long to wait after the store could not be reached.
@@ -151,7 +151,7 @@ pub async fn worker(
 ) -> Result<Report, std::io::Error> {
     // Which counters these are, and what to do if the store can't be reached: rather send nothing
     // than too much.
-    let scope = Arc::new(Scope::new("mail".into(), "mail".into(), Fallback::Deny, false));
+    let scope = Arc::new(Scope::new("mail".into(), "mail".into(), OnStoreError::Deny, false));
     // One counter for the whole company. A key for each customer would give each of them the
     // allowance. A unit is given back if nothing was sent.
     let rate = Rate {

@@ -17,9 +17,9 @@ use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, Settings as Store};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, Concurrency, Fallback, FixedWindow, Gcra, LeakyBucket, Limit,
-    Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, TimeZone,
-    TokenBucket,
+    Algorithm, Alignment, Calendar, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit,
+    OnStoreError, Plan, Quota, Rate, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
+    TimeZone, TokenBucket,
 };
 use weir::telemetry::Metrics;
 
@@ -86,7 +86,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
         Arc::new(Engine::build(&store, clock.clone(), &metrics)?),
         metrics,
     );
-    let scope = Scope::new("picture".into(), "picture".into(), Fallback::Deny, false);
+    let scope = Scope::new("picture".into(), "picture".into(), OnStoreError::Deny, false);
     let (scope, plan) = (
         Arc::new(scope),
         Arc::new(Plan::new(vec![Limit::new("picture", "client", algorithm.clone())])?),

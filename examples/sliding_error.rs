@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, Settings as Store};
 use weir::limit::{Limiter, Scope, Settings, Take};
-use weir::plan::{Algorithm, Fallback, Limit, Plan, Rate, SlidingWindowCounter};
+use weir::plan::{Algorithm, Limit, OnStoreError, Plan, Rate, SlidingWindowCounter};
 use weir::telemetry::Metrics;
 
 const SECOND_US: i64 = 1_000_000;
@@ -100,7 +100,7 @@ pub async fn replay(
         Arc::new(Engine::build(&store, clock.clone(), &metrics)?),
         metrics,
     );
-    let scope = Scope::new("error".into(), "error".into(), Fallback::Deny, false);
+    let scope = Scope::new("error".into(), "error".into(), OnStoreError::Deny, false);
     let scope = Arc::new(scope);
     let window_us = rate.per_ms as i64 * 1_000;
     let mut admitted: BTreeMap<&str, VecDeque<i64>> = BTreeMap::new();

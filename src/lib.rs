@@ -1,9 +1,30 @@
-//! Weir: a reverse proxy that rate-limits.
+//! Weir is a reverse proxy that rate-limits requests. Which limits apply to a request is decided by
+//! a policy, a WebAssembly guest. The counters are kept in memory or in Redis.
 //!
-//! The rooms stand in the order in which a request meets them. Each folder's `mod.rs` is its door:
-//! what the room is for, its public types, its verb. Arrows between rooms go one way;
-//! `tests/tidy.rs` holds the table in ARCHITECTURE.md. To learn the house, read `proxy/mod.rs`
-//! (`handle`), then open the door of whatever it names.
+//! The path of a request, module by module:
+//!
+//! 1. [`listen`] accepts the connection and reads the request: HTTP/1.1 with our own `http1`,
+//!    HTTP/2 with hyper.
+//! 2. [`proxy`] finds the request's route, and collects the facts about the request that the
+//!    route's policy uses.
+//! 3. [`policy`] runs the guest. It is given the facts and returns a [`plan`]: the limits that
+//!    apply, each with its key and its cost.
+//! 4. [`limit`] charges the plan's limits. The [`engine`] does the counting, with the same Lua (in
+//!    `lua/`) in memory and on Redis.
+//! 5. If a limit is exceeded, the client gets a 429. Otherwise [`upstream`] chooses a host and
+//!    sends the request on, and `proxy` passes the reply back.
+//! 6. When the reply has ended, `proxy` settles the request: refunds, the policy's adjustments, the
+//!    access log.
+//!
+//! Around this path: [`cli`] is the command line. [`app`] wires the modules together and runs the
+//! workers. [`config`] reads and checks `proxy.toml`. [`reload`] watches the files and has a new
+//! configuration built. [`admin`] serves the operator's pages. [`wire`] holds what both ends share,
+//! such as messages and bodies. [`clock`] tells the time, and [`telemetry`] has logs and metrics.
+//!
+//! To read the code, start with `handle` and `serve` in `proxy/mod.rs`, which follow this list.
+//! Then read the `mod.rs` of whatever they call: it says what a module is for, and contains its
+//! public types. ARCHITECTURE.md explains the design and says which module may use which;
+//! `tests/tidy` enforces that.
 
 pub mod app;
 pub mod cli;

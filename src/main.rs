@@ -1,4 +1,4 @@
-//! The program; see `weir::cli`.
+//! The `weir` binary. See [`weir::cli`].
 
 use std::process::ExitCode;
 

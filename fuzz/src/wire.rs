@@ -1,7 +1,5 @@
 //! The part of Weir's `wire` that `http1` needs.
 
-#[path = "../../src/wire/alarm.rs"]
-mod alarm;
 #[path = "../../src/wire/body.rs"]
 mod body;
 #[path = "../../src/wire/budget.rs"]
@@ -22,17 +20,19 @@ mod linger;
 mod message;
 #[path = "../../src/wire/pace.rs"]
 mod pace;
-#[path = "../../src/wire/wait.rs"]
-mod wait;
+#[path = "../../src/wire/timeouts.rs"]
+mod timeouts;
+#[path = "../../src/wire/timer.rs"]
+mod timer;
 
-pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
 pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES};
-pub use end::{End, Ending, Failure, OnEnd};
+pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub use fields::Fields;
 pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
-pub use message::{Interim, Request, Response, Stream, Upgrade};
+pub use message::{InterimSender, Request, Response, Stream, Upgrade};
 pub(crate) use pace::Pace;
 pub use pace::Rate;
+pub(crate) use timer::Timer;

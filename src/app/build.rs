@@ -132,7 +132,7 @@ impl Builder {
                 .source
                 .warning(&setting, &format!("this policy reads `{fact}`, {why}: it is never there"))
         }));
-        let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.doubts()));
+        let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.warnings()));
         warnings.extend(doubts.map(|doubt| {
             config
                 .source

@@ -27,8 +27,8 @@ use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
 use crate::engine::Engine;
 use crate::limit::{Limiter, Retired};
-use crate::listen::{ConnectionSettings, Drain, Listener, Security};
-use crate::plan::Fallback;
+use crate::listen::{ConnectionSettings, CurrentTls, Drain, Listener};
+use crate::plan::OnStoreError;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
 use crate::upstream::{Budget, Upstream};
@@ -69,7 +69,7 @@ struct Running {
     live: Arc<crate::proxy::Live>,
     connections: Arc<Connections>,
     /// Of each listener.
-    security: Vec<Security>,
+    security: Vec<CurrentTls>,
     /// The operator's own: clients who take all places must not shut out whoever looks why.
     admin_connections: Arc<Connections>,
     /// Who may see the operator's pages; none are served where there are no settings.
@@ -114,7 +114,7 @@ impl Serving {
         let store_is_needed = built
             .routes
             .iter()
-            .any(|route| route.policy.is_some() && route.on_store_error != Fallback::Allow);
+            .any(|route| route.policy.is_some() && route.on_store_error != OnStoreError::Allow);
         let mut upstreams: Vec<_> = built
             .upstreams
             .iter()
@@ -221,7 +221,7 @@ impl App {
         let public =
             if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
         show_expiry(&metrics, &built);
-        let security: Vec<Security> = built.tls.iter().cloned().map(Security::new).collect();
+        let security: Vec<CurrentTls> = built.tls.iter().cloned().map(CurrentTls::new).collect();
         let public = secure(public, &security);
         let pages = built.admin.as_ref().map(|admin| bind_one(admin.address, 1)).transpose()?;
         let addresses = public
@@ -411,14 +411,14 @@ fn bind(built: &Built, workers: usize) -> Result<Vec<Vec<Listener>>, StartError>
 }
 
 /// Each listener's sockets, with its certificates.
-fn secure(public: Vec<Vec<Listener>>, security: &[Security]) -> Vec<Vec<Listener>> {
-    let plain = Security::default();
+fn secure(public: Vec<Vec<Listener>>, security: &[CurrentTls]) -> Vec<Vec<Listener>> {
+    let plain = CurrentTls::default();
     let all = security.iter().chain(std::iter::repeat(&plain));
     public
         .into_iter()
         .zip(all)
         .map(|(sockets, security)| {
-            sockets.into_iter().map(|socket| socket.secured(security)).collect()
+            sockets.into_iter().map(|socket| socket.with_tls(security)).collect()
         })
         .collect()
 }

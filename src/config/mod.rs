@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
-use crate::plan::{Fallback, NAME_BYTES_MAX};
+use crate::plan::{NAME_BYTES_MAX, OnStoreError};
 use crate::proxy::{Extras, FieldStyle, Respond};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
@@ -101,7 +101,7 @@ pub struct Route {
     /// `on_policy_error = "allow"`.
     pub allow_on_policy_error: bool,
     /// What to do when the store fails, store and route taken together.
-    pub on_store_error: Fallback,
+    pub on_store_error: OnStoreError,
     /// `on_store_error = "policy"`: a limit may be looser.
     pub limit_decides: bool,
     /// `limit_scope = "route"`.

@@ -10,7 +10,7 @@ use super::reader::{Item, Place, Table};
 use super::server::BODY_BYTES;
 use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
 use super::{NAME_BYTES_MAX, Route, RouteTarget, check_name, is_name};
-use crate::plan::Fallback;
+use crate::plan::OnStoreError;
 use crate::proxy::FieldStyle;
 use crate::telemetry::Mistake;
 
@@ -25,7 +25,7 @@ const REQUEST: RangeInclusive<Duration> =
 pub(super) struct Above {
     pub(super) upstreams: Vec<String>,
     pub(super) policies: Vec<String>,
-    pub(super) on_store_error: Fallback,
+    pub(super) on_store_error: OnStoreError,
     pub(super) body_bytes_max: u64,
 }
 
@@ -193,7 +193,7 @@ fn of_upstreams_only(table: &Table<'_>) {
 }
 
 /// The store's word, unless the route has its own; and whether a limit may be looser than that.
-fn on_store_error(table: &mut Table<'_>, store: Fallback) -> (Fallback, bool) {
+fn on_store_error(table: &mut Table<'_>, store: OnStoreError) -> (OnStoreError, bool) {
     let Some(item) = table.take("on_store_error") else { return (store, false) };
     let mut words = FALLBACKS.map(|(word, fallback)| (word, (fallback, false))).to_vec();
     words.push(("policy", (store, true)));

@@ -7,7 +7,7 @@ use super::reader::{Item, Notes, Table};
 use super::{files, scripts};
 use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, Scripts};
 use crate::limit;
-use crate::plan::Fallback;
+use crate::plan::OnStoreError;
 
 /// Of one whole decision.
 const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
@@ -21,8 +21,8 @@ const KEY_PREFIX_DEFAULT: &str = "weir";
 const KEY_PREFIX_BYTES_MAX: usize = 64;
 
 /// Where a store that failed leaves a request. `local` belongs to the design and is not built.
-pub(super) const FALLBACKS: [(&str, Fallback); 2] =
-    [("allow", Fallback::Allow), ("deny", Fallback::Deny)];
+pub(super) const FALLBACKS: [(&str, OnStoreError); 2] =
+    [("allow", OnStoreError::Allow), ("deny", OnStoreError::Deny)];
 pub(super) const FALLBACKS_NOT_YET: [&str; 1] = ["local"];
 
 /// `[store]`.
@@ -31,7 +31,7 @@ pub(super) struct Store {
     pub(super) engine: engine::Settings,
     pub(super) limiter: limit::Settings,
     pub(super) scripts: Vec<ScriptFile>,
-    pub(super) on_store_error: Fallback,
+    pub(super) on_store_error: OnStoreError,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
             scripts: Scripts::default(),
         },
         scripts,
-        on_store_error: on_store_error.unwrap_or(Fallback::Deny),
+        on_store_error: on_store_error.unwrap_or(OnStoreError::Deny),
     }
 }
 

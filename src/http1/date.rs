@@ -1,4 +1,4 @@
-//! The `Date` of a reply that has none (RFC 9110, 6.6.1), worked out once a second. Knows no reply.
+//! The `Date` field of a reply that has none (RFC 9110, 6.6.1), formatted once a second.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::clock::Clock;
 type Text = [u8; 29];
 
 thread_local! {
-    /// The last second that was written out, and its text.
+    /// The last second that was formatted, and its text.
     static SECOND: Cell<(i64, Text)> = const { Cell::new((i64::MIN, *b"Thu, 01 Jan 1970 00:00:00 GMT")) };
 }
 
@@ -22,7 +22,7 @@ pub(super) fn now() -> Text {
         std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(second).unwrap_or(0));
     let mut text = text;
     let written = httpdate::fmt_http_date(time);
-    // Always 29 bytes, until the year 10,000.
+    // It has 29 bytes until the year 10,000.
     if written.len() == text.len() {
         text.copy_from_slice(written.as_bytes());
     }

@@ -1,25 +1,25 @@
-//! A body's content out of a connection's bytes. Says what the first bytes are and is told when
-//! they are gone; copies nothing. Knows no connection.
+//! Decodes a body from the bytes of a connection. It says what the first bytes are and is told when
+//! they are consumed, so it copies nothing. Knows nothing about connections.
 //!
-//! Chunks are read more strictly than a message that is passed on unread would have to be: a size
-//! is 1 to 15 digits, lines end in CRLF, extensions are visible and bounded, trailers are fields.
+//! Chunks are parsed more strictly than the RFC demands: a size has 1 to 15 digits, lines end in
+//! CRLF, extensions are visible characters and bounded, and trailers are valid fields.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memchr;
 
 use super::{Framing, Malformed};
 
-/// Bytes of one chunk's first line, extensions and all, at most.
+/// Maximum bytes of a chunk's first line, including extensions.
 const CHUNK_LINE_BYTES_MAX: usize = 4 << 10;
-/// Bytes of all extensions of one body, at most.
+/// Maximum bytes of all extensions of one body.
 const EXTENSION_BYTES_MAX: usize = 16 << 10;
-/// Digits of a chunk's size, at most: no sum of them overflows.
+/// Maximum digits of a chunk's size, so that it can't overflow.
 const SIZE_DIGITS_MAX: usize = 15;
-/// Bytes of a body's trailers, and their number, at most.
+/// Maximum bytes and number of a body's trailers.
 pub(crate) const TRAILER_BYTES_MAX: usize = 16 << 10;
 const TRAILERS_MAX: usize = 64;
 
-/// See the table in this module's `mod.rs`.
+/// See the table in `mod.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Length(u64),
@@ -31,7 +31,7 @@ enum State {
     End,
 }
 
-/// Where one body is.
+/// The state of decoding one body.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     state: State,
@@ -44,9 +44,9 @@ pub(crate) struct Decoder {
 pub(crate) enum Next {
     /// So many bytes of content.
     Data(usize),
-    /// Too few to tell.
+    /// Incomplete: more bytes are needed.
     More,
-    /// No part of the body: it is over.
+    /// Not part of the body, which has ended.
     End,
 }
 
@@ -61,11 +61,11 @@ impl Decoder {
         Self { state, extension_bytes: 0, trailers: None }
     }
 
-    /// What `bytes` begin with. `skip` is called for each run of framing: so many of the first
-    /// bytes are to be thrown away, and are gone for this method.
+    /// Says what `bytes` begin with. Calls `skip` with the length of each run of framing, which the
+    /// caller has to remove from the front of its input. The result describes what follows it.
     ///
     /// # Errors
-    /// They are no body.
+    /// The framing is broken.
     pub(crate) fn next(
         &mut self,
         mut bytes: &[u8],
@@ -102,7 +102,7 @@ impl Decoder {
         }
     }
 
-    /// The first `bytes` of content are gone.
+    /// The caller has consumed the first `bytes` of content.
     pub(crate) fn consumed(&mut self, bytes: usize) {
         let taken = bytes as u64;
         self.state = match self.state {
@@ -114,7 +114,7 @@ impl Decoder {
         };
     }
 
-    /// The connection's bytes have ended: whether that is the body's end too.
+    /// The connection has ended. Returns whether the body is complete.
     pub(crate) fn close(&mut self) -> bool {
         if self.state == State::UntilClose {
             self.state = State::End;
@@ -126,7 +126,7 @@ impl Decoder {
         self.state == State::End
     }
 
-    /// Bytes that are left, where they were declared.
+    /// The number of bytes left, if it was declared.
     pub(crate) fn remaining(&self) -> Option<u64> {
         match self.state {
             State::Length(left) => Some(left),
@@ -139,11 +139,11 @@ impl Decoder {
         self.trailers.take().map(|trailers| *trailers)
     }
 
-    /// A chunk's first line and its size (RFC 9112, 7.1).
+    /// Parses a chunk's first line: its length and the chunk's size (RFC 9112, 7.1).
     fn size(&mut self, bytes: &[u8]) -> Result<Option<(usize, u64)>, Malformed> {
         let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         if digits > SIZE_DIGITS_MAX || (digits == 0 && !bytes.is_empty()) {
-            return Err(Malformed("a chunk's size is no number"));
+            return Err(Malformed("a chunk's size is not a number"));
         }
         let searched = bytes.get(..bytes.len().min(CHUNK_LINE_BYTES_MAX)).unwrap_or_default();
         let Some(end) = memchr(b'\n', searched) else {
@@ -160,7 +160,7 @@ impl Decoder {
             .and_then(|line| line.strip_suffix(b"\r"))
             .ok_or(Malformed("a chunk's line ends without a carriage return"))?;
         let (digits, extension) =
-            line.split_at_checked(digits).ok_or(Malformed("a chunk's size is no number"))?;
+            line.split_at_checked(digits).ok_or(Malformed("a chunk's size is not a number"))?;
         check_extension(extension)?;
         self.extension_bytes += extension.len();
         if self.extension_bytes > EXTENSION_BYTES_MAX {
@@ -169,10 +169,10 @@ impl Decoder {
         let size = std::str::from_utf8(digits)
             .ok()
             .and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        Ok(Some((end + 1, size.ok_or(Malformed("a chunk's size is no number"))?)))
+        Ok(Some((end + 1, size.ok_or(Malformed("a chunk's size is not a number"))?)))
     }
 
-    /// The trailers' length with their empty line (RFC 9112, 7.1.2).
+    /// Parses the trailers and returns their length with the empty line (RFC 9112, 7.1.2).
     fn trailers(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         match bytes {
             [b'\r', b'\n', ..] => return Ok(Some(2)),
@@ -181,9 +181,9 @@ impl Decoder {
         }
         let searched = bytes.get(..bytes.len().min(TRAILER_BYTES_MAX)).unwrap_or_default();
         let Some(end) = memchr::memmem::find(searched, b"\r\n\r\n") else {
-            // Told early, not only when the limit is reached.
+            // Reported early, and not only when the limit is reached.
             return if bytes.len() >= TRAILER_BYTES_MAX || has_bare_line_end(searched) {
-                Err(Malformed("the trailers are none"))
+                Err(Malformed("the trailers are not valid"))
             } else {
                 Ok(None)
             };
@@ -198,29 +198,29 @@ impl Decoder {
                 let mut map = HeaderMap::with_capacity(fields.len());
                 for field in fields {
                     let name = HeaderName::from_bytes(field.name.as_bytes())
-                        .map_err(|_| Malformed("a trailer's name is none"))?;
+                        .map_err(|_| Malformed("a trailer's name is not valid"))?;
                     map.append(
                         name,
                         HeaderValue::from_bytes(field.value)
-                            .map_err(|_| Malformed("a trailer's value is none"))?,
+                            .map_err(|_| Malformed("a trailer's value is not valid"))?,
                     );
                 }
                 self.trailers = Some(Box::new(map));
                 Ok(Some(end))
             }
-            _ => Err(Malformed("the trailers are none")),
+            _ => Err(Malformed("the trailers are not valid")),
         }
     }
 }
 
-/// What stands between a chunk's size and its line's end: blanks, or extensions that are visible.
+/// Checks what follows a chunk's size on its line: blanks, or extensions of visible characters.
 fn check_extension(text: &[u8]) -> Result<(), Malformed> {
     let begins = text.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
     let visible = text.iter().all(|byte| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7F));
     if visible && begins.is_none_or(|byte| *byte == b';') {
         Ok(())
     } else {
-        Err(Malformed("a chunk's extension is none"))
+        Err(Malformed("a chunk's extension is not valid"))
     }
 }
 

@@ -1,26 +1,26 @@
-//! How long a message's body is (RFC 9112, 6.3). What could be read in two ways is refused. Knows
-//! no bytes of a body.
+//! Decides how long a message's body is (RFC 9112, 6.3). Ambiguous messages are refused. Knows
+//! nothing about the body's bytes.
 
 use http::{Method, StatusCode, Version};
 
-use super::head::Refused;
+use super::head::HeadError;
 use crate::wire::{Fields, Known, KnownSet, Request, Response};
 
 /// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// After so many bytes; 0 is no body.
+    /// After so many bytes. 0 means that there is no body.
     Length(u64),
-    /// With its last chunk.
+    /// With the last chunk.
     Chunked,
-    /// With the connection.
+    /// When the connection closes.
     UntilClose,
 }
 
 const LENGTHS: KnownSet = KnownSet::of(&[Known::ContentLength, Known::TransferEncoding]);
 
-/// Of a request.
-pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
+/// The framing of a request's body.
+pub(super) fn of_request(request: &Request) -> Result<Framing, HeadError> {
     let fields = &request.fields;
     if !fields.present().meets(LENGTHS) {
         return Ok(Framing::Length(0));
@@ -28,15 +28,15 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
     if !fields.has(Known::TransferEncoding) {
         return length(fields)
             .map(Framing::Length)
-            .ok_or(Refused::Malformed("Content-Length is no number, or two"));
+            .ok_or(HeadError::Malformed("Content-Length is not a single number"));
     }
     if fields.has(Known::ContentLength) {
-        return Err(Refused::Malformed(
-            "both Content-Length and Transfer-Encoding say how long the body is",
+        return Err(HeadError::Malformed(
+            "the request has both Content-Length and Transfer-Encoding",
         ));
     }
     if request.version == Version::HTTP_10 {
-        return Err(Refused::Malformed("HTTP/1.0 has no Transfer-Encoding"));
+        return Err(HeadError::Malformed("HTTP/1.0 has no Transfer-Encoding"));
     }
     let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
     match (codings.next(), codings.next()) {
@@ -45,23 +45,23 @@ pub(super) fn of_request(request: &Request) -> Result<Framing, Refused> {
             let all = || fields.get_all(Known::TransferEncoding).flat_map(list);
             let chunked = all().filter(|coding| coding.eq_ignore_ascii_case(b"chunked")).count();
             let last = all().last().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
-            // Without `chunked` at its end nobody knows where a request ends, and twice it may have
-            // been read as nested.
+            // If `chunked` is not the last coding, the end of the request is unknown. If it is
+            // there twice, other readers may decode it twice.
             if last && chunked == 1 {
-                Err(Refused::UnknownCoding)
+                Err(HeadError::UnknownCoding)
             } else {
-                Err(Refused::Malformed("Transfer-Encoding does not end in one chunked"))
+                Err(HeadError::Malformed("chunked is not the last transfer coding, or is repeated"))
             }
         }
     }
 }
 
-/// Of a reply; a length that stands beside chunks is taken off, one that is repeated is left once.
+/// The framing of a reply's body. Removes a length beside `chunked`, and merges repeated ones.
 pub(super) fn of_reply(
     reply: &mut Response,
     method: &Method,
     version: Version,
-) -> Result<Framing, Refused> {
+) -> Result<Framing, HeadError> {
     let status = reply.status;
     let bodiless = *method == Method::HEAD
         || status.is_informational()
@@ -72,11 +72,11 @@ pub(super) fn of_reply(
         return Ok(if bodiless { Framing::Length(0) } else { Framing::UntilClose });
     }
     if fields.has(Known::TransferEncoding) {
-        // A coding beside `chunked` changes the bytes, and nobody would tell the client.
+        // Another coding beside `chunked` changes the content, which the client would not know.
         let mut codings = fields.get_all(Known::TransferEncoding).flat_map(list);
         let chunked = codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
         if !chunked || codings.next().is_some() || version == Version::HTTP_10 {
-            return Err(Refused::UnknownCoding);
+            return Err(HeadError::UnknownCoding);
         }
         drop(codings);
         fields.remove(Known::ContentLength);
@@ -90,13 +90,13 @@ pub(super) fn of_reply(
     }
     drop(values);
     let length = length_of(fields.get_all(Known::ContentLength).flat_map(list))
-        .ok_or(Refused::Malformed("Content-Length is no number"))?;
-    // `5, 5` is one length that a proxy before us has joined (RFC 9110, 8.6).
+        .ok_or(HeadError::Malformed("Content-Length is not a number"))?;
+    // `5, 5` is one length that an earlier proxy has joined (RFC 9110, 8.6).
     fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
     Ok(Framing::Length(if bodiless { 0 } else { length }))
 }
 
-/// A request's length. Two that agree are one, as two fields; a list in one field is none.
+/// A request's length. Two equal fields count as one, but a list within a field is refused.
 fn length(fields: &Fields) -> Option<u64> {
     length_of(fields.get_all(Known::ContentLength))
 }
@@ -106,8 +106,7 @@ fn length_of<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<u64> {
     values.all(|value| number(value) == Some(first)).then_some(first)
 }
 
-/// Digits and nothing else. What does not fit into 63 bits is refused too, since many a peer counts
-/// with a sign.
+/// Accepts digits only. Numbers above 63 bits are refused too, since many peers use signed numbers.
 fn number(text: &[u8]) -> Option<u64> {
     let mut digits = text.iter();
     let digit =

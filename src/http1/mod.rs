@@ -1,23 +1,23 @@
-//! HTTP/1.1 for both ends: heads in and out, where a body ends, and how bytes are sent. Knows no
-//! route, no pool and no timeout: `listen` and `upstream` own the connections and drive them with
-//! what is here.
+//! HTTP/1.1 for both ends: parsing and writing heads, finding where a body ends, and sending
+//! messages. Knows nothing about routes, pools or timeouts: `listen` and `upstream` own the
+//! connections and use this to drive them.
 //!
-//! Read on in `head` (a request's or a reply's head out of a buffer), `framing` (how long its body
-//! is), `decode` (a body's bytes out of the buffer) and `reader` (the buffer with them), `write`
-//! (heads into a buffer) and `send` (head and body onto a connection).
+//! Where to read on: `head` parses the head of a request or a reply, `framing` decides how long its
+//! body is, `decode` decodes the body, and `reader` does so on a connection's input. `write` writes
+//! heads, `send` sends a head with its body.
 //!
-//! A message's body, as [`Decoder`] reads it (RFC 9112, 6 and 7); in each state, what the next
-//! bytes mean:
+//! The states of [`Decoder`] while it reads a body (RFC 9112, 6 and 7), with the error if the
+//! connection ends early:
 //!
-//! | state | the bytes are | then | ends early |
+//! | state | the next bytes are | next state | ends early |
 //! |---|---|---|---|
-//! | `Length` | content, as many as declared | `End` | `Cut` |
-//! | `UntilClose` | content | `End` at the connection's end | - |
-//! | `Size` | a chunk's size, extensions, CRLF | `Data`, or `Trailers` after size 0 | `Cut`; anything else `Malformed` |
-//! | `Data` | content, as many as the size said | `DataEnd` | `Cut` |
-//! | `DataEnd` | CRLF | `Size` | `Cut`; anything else `Malformed` |
-//! | `Trailers` | field lines, and an empty one | `End` | `Cut`; anything else `Malformed` |
-//! | `End` | the next message's | - | - |
+//! | `Length` | content, as many bytes as declared | `End` | `Cut` |
+//! | `UntilClose` | content | `End` when the connection ends | - |
+//! | `Size` | a chunk's size, extensions, CRLF | `Data`, or `Trailers` after size 0 | `Cut`; anything else is `Malformed` |
+//! | `Data` | content, as many bytes as the chunk's size | `DataEnd` | `Cut` |
+//! | `DataEnd` | CRLF | `Size` | `Cut`; anything else is `Malformed` |
+//! | `Trailers` | field lines and an empty line | `End` | `Cut`; anything else is `Malformed` |
+//! | `End` | the next message | - | - |
 
 mod date;
 mod decode;
@@ -31,17 +31,17 @@ mod write;
 
 pub(crate) use decode::{Decoder, Next};
 pub(crate) use framing::Framing;
-pub(crate) use head::{Refused, ReplyHead, RequestHead, Scan};
+pub(crate) use head::{HeadError, ReplyHead, RequestHead, Scan};
 #[cfg(test)]
 use head::{reply, request};
 pub(crate) use reader::Reader;
 pub(crate) use send::{Encoding, Outbox, SendError};
 pub(crate) use write::{reply_head, request_head};
 
-/// What an HTTP/2 connection begins with (RFC 9113, 3.4).
+/// How an HTTP/2 connection begins (RFC 9113, 3.4).
 pub(crate) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The body's framing is broken: its connection can't be used any more.
+/// The framing of a body is broken, so its connection can't be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);

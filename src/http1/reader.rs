@@ -1,5 +1,5 @@
-//! What a connection has read and not used, and the body that lies in it. Knows neither whose
-//! connection it is nor who reads the body.
+//! A connection's input and the body that is decoded from it. Knows neither whose connection it is
+//! nor who reads the body.
 
 use std::io;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use http::HeaderMap;
 use super::{Decoder, Framing, Next};
 use crate::wire::{BodyError, Buffer};
 
-/// See the file's head.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    /// Read and not used.
+    /// Bytes that were read but not used yet.
     pub(crate) input: Buffer,
     decoder: Decoder,
-    /// Content at the beginning of `input`.
+    /// How many bytes at the start of `input` are content.
     content_bytes: usize,
 }
 
@@ -27,19 +27,19 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// A body of this framing begins with `input`.
+    /// A body with this framing starts with `input`.
     pub(crate) fn new(input: Buffer, framing: Framing) -> Self {
         Self { input, decoder: Decoder::new(framing), content_bytes: 0 }
     }
 
-    /// A body of this framing begins.
+    /// Starts a body with this framing.
     pub(crate) fn begin(&mut self, framing: Framing) {
         self.decoder = Decoder::new(framing);
         self.content_bytes = 0;
     }
 
-    /// Ready when there is content, or the body has ended. `read` reads into the room it is given:
-    /// the number of bytes, 0 at the connection's end.
+    /// Ready when there is content, or the body has ended. `read` fills the slice it is given and
+    /// returns the number of bytes, 0 at the end of the connection.
     pub(crate) fn poll_content(
         &mut self,
         mut read: impl FnMut(&mut [u8]) -> Poll<io::Result<usize>>,
@@ -67,7 +67,7 @@ impl Reader {
         }
     }
 
-    /// Throws away what has come of the body; whether that was all that was left of it.
+    /// Discards what has arrived of the body. Returns whether that was the rest of it.
     pub(crate) fn discard(&mut self) -> bool {
         self.content_bytes = 0;
         while let Ok(Next::Data(bytes)) = self.next() {
@@ -84,12 +84,12 @@ impl Reader {
         next
     }
 
-    /// The content at hand.
+    /// The content that is available now.
     pub(crate) fn content(&self) -> &[u8] {
         self.input.bytes().get(..self.content_bytes).unwrap_or_default()
     }
 
-    /// Takes off the first `bytes` of it.
+    /// Consumes the first `bytes` of it.
     pub(crate) fn consume(&mut self, bytes: usize) {
         let bytes = bytes.min(self.content_bytes);
         self.content_bytes -= bytes;
@@ -97,7 +97,7 @@ impl Reader {
         self.decoder.consumed(bytes);
     }
 
-    /// Bytes of content to come, where that is known.
+    /// The bytes of content still to come, if known.
     pub(crate) fn remaining(&self) -> Option<u64> {
         self.decoder.remaining()
     }
@@ -107,7 +107,7 @@ impl Reader {
         self.decoder.is_end()
     }
 
-    /// The body's trailers, once.
+    /// Takes the body's trailers.
     pub(crate) fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.decoder.take_trailers()
     }
@@ -117,8 +117,8 @@ impl Reader {
 mod tests {
     use super::*;
 
-    /// Reads a body whose bytes come in these pieces, with a wait before each and the connection's
-    /// end behind them: its content, and how it ended.
+    /// Reads a body that arrives in these pieces, with a `Pending` before each, followed by the end
+    /// of the connection. Returns its content and how it ended.
     fn read(framing: Framing, pieces: &[&str]) -> (String, Result<(), BodyError>, Reader) {
         let mut answers =
             pieces.iter().flat_map(|piece| [None, Some(*piece)]).chain([None, Some("")]);

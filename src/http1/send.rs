@@ -1,7 +1,7 @@
-//! What is to be sent on a connection: a head, and a body as it comes. Knows neither whose
-//! connection it is nor what the body is of.
+//! Sends messages on a connection: a head, followed by a body as it arrives. Knows neither whose
+//! connection it is nor what the body contains.
 //!
-//! Small pieces are gathered, so that a head and a short body leave in one call. Large ones are
+//! Small pieces are gathered, so that a head and a short body leave in one call. Large pieces are
 //! sent from where they lie.
 
 use std::fmt::Write as _;
@@ -14,53 +14,53 @@ use tokio::io::AsyncWrite;
 
 use crate::wire::{Body, BodyError, Charge};
 
-/// Pieces up to this size are gathered, and gathered bytes are sent when there are so many.
+/// Larger pieces are sent directly. Gathered bytes are sent when there are this many.
 const GATHER_BYTES_MAX: usize = 16 << 10;
-/// What a buffer keeps from message to message.
+/// The capacity that the buffer keeps between messages.
 const KEPT_BYTES_MAX: usize = 4 << 10;
 
-/// How a body is sent.
+/// How a body is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
-    /// There is none, and nothing is said of its length.
-    Nothing,
+    /// No body, and the head's `Content-Length` is left as it is.
+    NoBody,
     /// So many bytes.
     Length(u64),
-    /// Chunks.
+    /// In chunks.
     Chunked,
     /// Until the connection closes.
     Close,
 }
 
-/// What is to be sent.
+/// The outgoing side of a connection.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     out: Vec<u8>,
-    /// Bytes of `out` that are sent.
+    /// How many bytes of `out` are sent.
     sent: usize,
     encoding: Encoding,
-    /// Bytes of the body's piece at hand that follow `out` directly.
+    /// How many bytes of the body's current piece follow `out` directly.
     direct: usize,
     /// The body's end is in `out`.
     ended: bool,
-    /// When it was last polled, the body had nothing more.
+    /// The body was pending when it was last polled.
     awaits_body: bool,
-    /// In all, so that progress can be told.
+    /// Bytes sent in total, to tell whether there was progress.
     sent_bytes: u64,
-    /// Whoever reads it takes trailers.
+    /// The receiver accepts trailers.
     trailers: bool,
-    /// What `out` holds while it waits.
+    /// Charged with the capacity of `out` while it waits to be sent.
     charge: Charge,
 }
 
-/// Why sending stopped.
+/// Why sending failed.
 #[derive(Debug)]
 pub(crate) enum SendError {
-    /// The connection.
+    /// The connection failed.
     Io(io::Error),
-    /// The body.
+    /// The body failed.
     Body(BodyError),
-    /// The body is not as long as was said.
+    /// The body does not have the declared length.
     Length,
 }
 
@@ -69,7 +69,7 @@ impl Default for Outbox {
         Self {
             out: Vec::new(),
             sent: 0,
-            encoding: Encoding::Nothing,
+            encoding: Encoding::NoBody,
             direct: 0,
             ended: true,
             awaits_body: false,
@@ -81,7 +81,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Where a head is to be written; its body follows as `encoding` says.
+    /// Starts a message: returns where to write its head. Its body is framed as `encoding` says.
     pub(crate) fn begin(&mut self, encoding: Encoding) -> &mut Vec<u8> {
         self.encoding = encoding;
         self.ended = false;
@@ -89,18 +89,18 @@ impl Outbox {
         &mut self.out
     }
 
-    /// Whether the trailers of this message are sent.
+    /// Sets whether the trailers of this message are sent.
     pub(crate) fn set_trailers(&mut self, trailers: bool) {
         self.trailers = trailers;
     }
 
-    /// Whether nothing waits to be sent but what the body may still bring.
+    /// Whether nothing is left to send until the body brings more.
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == self.out.len() && self.direct == 0
     }
 
-    /// Whether all that is held up is the body: when it was last polled, all that had come was
-    /// sent.
+    /// Whether only the body is waited for: everything that it had brought when it was last polled
+    /// is sent.
     pub(crate) fn awaits_body(&self) -> bool {
         self.awaits_body && self.is_empty()
     }
@@ -110,13 +110,13 @@ impl Outbox {
         self.ended
     }
 
-    /// Bytes that were sent since the connection began.
+    /// Bytes sent since the connection began.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
 
-    /// Gives memory back that no small message needs.
-    pub(crate) fn rest(&mut self) {
+    /// Frees memory that small messages don't need, if nothing is left to send.
+    pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.out.clear();
             self.sent = 0;
@@ -125,10 +125,10 @@ impl Outbox {
         }
     }
 
-    /// Sends head and body. Ready when all of it is sent.
+    /// Sends the head and the body. Ready when all of it is sent.
     ///
     /// # Errors
-    /// See [`SendError`]: the message can't be completed.
+    /// The message can't be completed; see [`SendError`].
     pub(crate) fn poll_send<S: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -158,7 +158,7 @@ impl Outbox {
                         ready!(sent).map_err(SendError::Io)?;
                         continue;
                     }
-                    // The body has nothing more for now.
+                    // The body is pending.
                     return match sent {
                         Poll::Ready(Ok(())) => Poll::Pending,
                         Poll::Ready(Err(error)) => Poll::Ready(Err(SendError::Io(error))),
@@ -179,7 +179,7 @@ impl Outbox {
             if self.ended {
                 return Step::Done;
             }
-            if let Encoding::Nothing = self.encoding {
+            if let Encoding::NoBody = self.encoding {
                 self.ended = true;
                 continue;
             }
@@ -200,7 +200,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the body's piece at hand.
+    /// Takes the body's current piece.
     fn take(&mut self, body: &mut Body) -> Result<(), SendError> {
         let bytes = body.data().len();
         match &mut self.encoding {
@@ -208,7 +208,7 @@ impl Outbox {
                 *left = left.checked_sub(bytes as u64).ok_or(SendError::Length)?
             }
             Encoding::Chunked => push_size(&mut self.out, bytes),
-            Encoding::Nothing | Encoding::Close => {}
+            Encoding::NoBody | Encoding::Close => {}
         }
         if bytes > GATHER_BYTES_MAX {
             self.direct = bytes;
@@ -218,7 +218,7 @@ impl Outbox {
         self.end_piece();
         body.consume(bytes);
         body.end_if_read();
-        // A declared length that is reached needs no further look.
+        // At a declared length's end, the body need not be polled again.
         self.ended = self.encoding == Encoding::Length(0);
         Ok(())
     }
@@ -242,13 +242,13 @@ impl Outbox {
                 }
                 self.out.extend_from_slice(b"\r\n");
             }
-            Encoding::Nothing | Encoding::Length(_) | Encoding::Close => {}
+            Encoding::NoBody | Encoding::Length(_) | Encoding::Close => {}
         }
         Ok(())
     }
 
-    /// Sends what is gathered, and the piece that follows it. Ready when both are sent; a piece's
-    /// own end is gathered then, for what follows.
+    /// Sends what is gathered, then the direct piece. When both are sent, the piece's line end is
+    /// gathered for the next write.
     fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -309,12 +309,12 @@ impl Outbox {
     }
 }
 
-/// What comes next.
+/// What to do next.
 #[derive(Debug)]
 enum Step {
-    /// Something is to be sent; and then the body has nothing more for now.
+    /// Send what there is. True if the body is pending, so that nothing follows for now.
     Send(bool),
-    /// All was taken.
+    /// The whole message was taken.
     Done,
     Failed(SendError),
 }

@@ -1,4 +1,4 @@
-//! Heads into a buffer, in one pass. Knows no connection.
+//! Writes heads into a buffer, in one pass. Knows nothing about connections.
 
 use http::{StatusCode, Version};
 
@@ -6,8 +6,7 @@ use super::date;
 use super::send::Encoding;
 use crate::wire::{Fields, Known, Request};
 
-/// A request's head. `encoding` says how its body is sent; what its fields say of that is made to
-/// agree.
+/// Writes a request's head. Its framing fields are changed to agree with `encoding`.
 pub(crate) fn request_head(out: &mut Vec<u8>, request: &mut Request, encoding: Encoding) {
     frame(&mut request.fields, encoding);
     out.extend_from_slice(request.method.as_str().as_bytes());
@@ -18,7 +17,8 @@ pub(crate) fn request_head(out: &mut Vec<u8>, request: &mut Request, encoding: E
     out.extend_from_slice(b"\r\n");
 }
 
-/// A reply's head to a client of `version`. `closes`: the connection ends with this reply.
+/// Writes a reply's head for a client of `version`. `closes`: the connection closes after this
+/// reply.
 pub(crate) fn reply_head(
     out: &mut Vec<u8>,
     (status, reason): (StatusCode, Option<&[u8]>),
@@ -35,8 +35,8 @@ pub(crate) fn reply_head(
     out.extend_from_slice(b"\r\n");
     frame(fields, encoding);
     if status.is_informational() {
-        // What stands in `Connection` of a 101 concerns the protocol that follows. A length is
-        // forbidden (RFC 9110, 8.6).
+        // The `Connection` field of a 101 belongs to the new protocol. A length is forbidden (RFC
+        // 9110, 8.6).
         fields.remove(Known::ContentLength);
     } else if closes {
         fields.set(Known::Connection, "close");
@@ -52,23 +52,23 @@ pub(crate) fn reply_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Makes the fields say what `encoding` does.
+/// Makes the framing fields agree with `encoding`.
 fn frame(fields: &mut Fields, encoding: Encoding) {
     match encoding {
         Encoding::Length(length) => {
             fields.remove(Known::TransferEncoding);
             let mut digits = itoa::Buffer::new();
             let digits = digits.format(length);
-            let mut said = fields.get_all(Known::ContentLength);
-            // One that is right stays as it came. Two that agree pass as one: whoever reads them
-            // next may not take two.
-            let agrees = said.next() == Some(digits.as_bytes()) && said.next().is_none();
-            drop(said);
+            let mut values = fields.get_all(Known::ContentLength);
+            // A correct length stays as it arrived. Two equal ones are written as one, since the
+            // next reader may not accept two.
+            let agrees = values.next() == Some(digits.as_bytes()) && values.next().is_none();
+            drop(values);
             if !agrees {
                 fields.set(Known::ContentLength, digits);
             }
         }
-        Encoding::Nothing => {
+        Encoding::NoBody => {
             fields.remove(Known::TransferEncoding);
         }
         Encoding::Chunked => {

@@ -1,25 +1,16 @@
-//! What a limit does when its counter can't be reached. Knows fallbacks, not why the store failed.
-//!
-//! `allow` lets the request through uncounted and says so (`LimitOutcome::degraded`, a metric);
-//! `deny` makes the whole plan unavailable. `local` - counting this proxy's share in memory - is
-//! not built yet: the configuration refuses it, and a policy that asks for it is treated as asking
-//! for `deny`, the stricter neighbour. A shadow limit refuses nobody, whatever it says.
+//! What a limit wants done when its counter can't be reached. Does not know why the store failed.
 
 use super::Scope;
-use crate::plan::{Enforcement, Fallback, Limit};
-
-/// Whether a failed store denies the request because of this limit.
-pub(super) fn denies(scope: &Scope, limit: &Limit) -> bool {
-    limit.enforcement == Enforcement::Enforce && fallback(scope, limit) != Fallback::Allow
-}
+use crate::plan::{Enforcement, Limit, OnStoreError};
 
 /// The limit's own word, which may only be stricter than the scope's unless the scope leaves it to
-/// the limit.
-fn fallback(scope: &Scope, limit: &Limit) -> Fallback {
-    match limit.on_store_error {
-        None => scope.on_store_error,
-        Some(own) if scope.limit_decides => own,
-        Some(own) => own.max(scope.on_store_error),
+/// the limit. A shadow limit refuses nobody, whatever it says.
+pub(super) fn of(scope: &Scope, limit: &Limit) -> OnStoreError {
+    match (limit.enforcement, limit.on_store_error) {
+        (Enforcement::Shadow, _) => OnStoreError::Allow,
+        (Enforcement::Enforce, None) => scope.on_store_error,
+        (Enforcement::Enforce, Some(own)) if scope.limit_decides => own,
+        (Enforcement::Enforce, Some(own)) => own.max(scope.on_store_error),
     }
 }
 
@@ -28,37 +19,29 @@ mod tests {
     use super::*;
     use crate::plan::{Algorithm, Gcra, Rate};
 
-    fn denied(
-        scope: Fallback,
+    fn done(
+        scope: OnStoreError,
         limit_decides: bool,
-        own: Option<Fallback>,
+        on_store_error: Option<OnStoreError>,
         enforcement: Enforcement,
-    ) -> bool {
+    ) -> OnStoreError {
         let scope = Scope::new("p".into(), "p".into(), scope, limit_decides);
-        let plain = Limit::new(
-            "l",
-            "k",
-            Algorithm::Gcra(Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } }),
-        );
-        denies(&scope, &Limit { on_store_error: own, enforcement, ..plain })
+        let gcra = Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } };
+        let plain = Limit::new("l", "k", Algorithm::Gcra(gcra));
+        of(&scope, &Limit { on_store_error, enforcement, ..plain })
     }
 
     #[test]
     fn a_limit_may_be_stricter_than_its_scope_and_looser_only_where_it_decides() {
-        use Enforcement::Enforce;
-        use Fallback::{Allow, Deny};
-        assert!(!denied(Allow, false, None, Enforce));
-        assert!(denied(Deny, false, None, Enforce));
-        assert!(denied(Allow, false, Some(Deny), Enforce));
-        assert!(denied(Deny, false, Some(Allow), Enforce));
-        assert!(!denied(Deny, true, Some(Allow), Enforce));
-        assert!(denied(Deny, true, None, Enforce));
-    }
-
-    #[test]
-    fn local_is_deny_until_it_is_built_and_a_shadow_denies_never() {
-        assert!(denied(Fallback::Local, false, None, Enforcement::Enforce));
-        assert!(denied(Fallback::Allow, false, Some(Fallback::Local), Enforcement::Enforce));
-        assert!(!denied(Fallback::Deny, false, Some(Fallback::Deny), Enforcement::Shadow));
+        use Enforcement::{Enforce, Shadow};
+        use OnStoreError::{Allow, Deny, Local};
+        assert_eq!(done(Allow, false, None, Enforce), Allow);
+        assert_eq!(done(Deny, false, None, Enforce), Deny);
+        assert_eq!(done(Allow, false, Some(Local), Enforce), Local);
+        assert_eq!(done(Allow, false, Some(Deny), Enforce), Deny);
+        assert_eq!(done(Deny, false, Some(Allow), Enforce), Deny);
+        assert_eq!(done(Deny, true, Some(Allow), Enforce), Allow);
+        assert_eq!(done(Deny, true, None, Enforce), Deny);
+        assert_eq!(done(Deny, false, Some(Deny), Shadow), Allow);
     }
 }

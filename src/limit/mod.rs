@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::{Engine, EngineError, Scripts, Secret};
-use crate::plan::{Adjustment, Algorithm, Fallback, Outcome, Plan};
+use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
 pub use look::{Counter, Wanted};
@@ -88,7 +88,7 @@ pub struct Scope {
     pub policy: String,
     /// What to do when a counter can't be reached and the limit itself says nothing. `Local` is not
     /// built yet and means `Deny`.
-    pub on_store_error: Fallback,
+    pub on_store_error: OnStoreError,
     /// Whether a limit may be looser than `on_store_error`.
     pub limit_decides: bool,
     owner: Owner,
@@ -155,7 +155,7 @@ impl Scope {
     pub fn new(
         name: String,
         policy: String,
-        on_store_error: Fallback,
+        on_store_error: OnStoreError,
         limit_decides: bool,
     ) -> Self {
         Self { name, policy, on_store_error, limit_decides, owner: Owner::default() }

@@ -16,7 +16,7 @@ use super::round::{Calls, Round};
 use super::shared::Shared;
 use super::{Scope, failure};
 use crate::engine::{Cell, Key, NUMBERS_MAX};
-use crate::plan::{Enforcement, LeakyBucket, Limit, Plan};
+use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan};
 
 /// Owners for which one plan is kept prepared, at most; the one that came first gives way.
 const OWNERS_MAX: usize = 4;
@@ -159,8 +159,10 @@ impl Prepared {
                 cell.numbers[LeakyBucket::MAY_WAIT] = 0;
             }
         };
-        let denies = |place| limits.get(place).is_some_and(|limit| failure::denies(scope, limit));
-        Round::new(&self.calls, |call| adjusted.then(|| call.adjusted(adjust)), denies)
+        let on_store_error = |place| {
+            limits.get(place).map_or(OnStoreError::Allow, |limit| failure::of(scope, limit))
+        };
+        Round::new(&self.calls, |call| adjusted.then(|| call.adjusted(adjust)), on_store_error)
     }
 
     /// The counter of `limit`, which is at `place` in the plan, and what is asked of it.

@@ -15,7 +15,7 @@
 use smallvec::SmallVec;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
-use crate::plan::{Enforcement, Limit, LimitOutcome};
+use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError};
 
 /// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's
 /// order; `None` where it was not.
@@ -43,8 +43,8 @@ struct Group<'p> {
     call: &'p Call,
     /// Where they are not the call's: they depend on the moment, or not all of them are given back.
     cells: Option<Box<Cells>>,
-    /// When the store fails here, the request is denied.
-    denies: bool,
+    /// What its limits want done when the store fails here: the strictest of them.
+    on_store_error: OnStoreError,
     /// It is looked at next.
     look: bool,
     /// It was asked again with other numbers, in this phase.
@@ -153,21 +153,21 @@ impl Call {
 
 impl<'p> Round<'p> {
     /// A round of these calls, with the cells that `adjust` gives where they are not those of every
-    /// take; `denies` says of a limit's place whether a failed store denies the request because of
-    /// it.
+    /// take; `on_store_error` says of a limit's place what it wants done when the store fails.
     pub(super) fn new(
         calls: &'p Calls,
         adjust: impl Fn(&Call) -> Option<Box<Cells>>,
-        denies: impl Fn(usize) -> bool,
+        on_store_error: impl Fn(usize) -> OnStoreError,
     ) -> Self {
         let mut groups = SmallVec::new();
         for call in &calls.0 {
-            let denies = call.places.iter().any(|place| denies(usize::from(*place)));
+            let of_limits = call.places.iter().map(|place| on_store_error(usize::from(*place)));
+            let on_store_error = of_limits.max().unwrap_or(OnStoreError::Allow);
             let look = !groups.is_empty();
             groups.push(Group {
                 call,
                 cells: adjust(call),
-                denies,
+                on_store_error,
                 look,
                 retold: false,
                 answer: None,
@@ -264,7 +264,7 @@ impl<'p> Round<'p> {
         } else if self
             .groups
             .iter()
-            .any(|group| group.denies && matches!(group.answer, Some(Err(_))))
+            .any(|group| group.denies() && matches!(group.answer, Some(Err(_))))
         {
             self.verdict = Verdict::Unavailable;
             self.phase = Phase::Done;
@@ -287,7 +287,7 @@ impl<'p> Round<'p> {
         self.phase = Phase::Taking(at + 1);
         match &answer {
             Ok(taken) if !taken.admitted => self.verdict = Verdict::Refused,
-            Err(_) if group.denies => self.verdict = Verdict::Unavailable,
+            Err(_) if group.denies() => self.verdict = Verdict::Unavailable,
             Ok(_) | Err(_) => {}
         }
         (group.answer, group.taken) = (Some(answer), true);
@@ -317,7 +317,11 @@ impl<'p> Round<'p> {
                     continue;
                 };
                 let Some((taken, reply)) = group.reply(index) else {
-                    *outcome = DEGRADED;
+                    *outcome = LimitOutcome {
+                        fits: true,
+                        unmeasured: Some(group.on_store_error),
+                        ..LimitOutcome::default()
+                    };
                     continue;
                 };
                 *outcome = self.read(group, limit, reply);
@@ -355,7 +359,7 @@ impl<'p> Round<'p> {
                 .map(us),
             reset_us,
             delay_us: reply.retry_units.filter(|_| waits).map_or(0, us),
-            degraded: false,
+            unmeasured: None,
         }
     }
 }
@@ -366,17 +370,16 @@ fn tells_all(limit: &Limit) -> bool {
     limit.algorithm.cost_max().is_some() && !limit.algorithm.queues()
 }
 
-/// Of a limit whose counter could not be reached.
-const DEGRADED: LimitOutcome = LimitOutcome {
-    fits: true,
-    remaining: 0,
-    retry_after_us: None,
-    reset_us: 0,
-    delay_us: 0,
-    degraded: true,
-};
-
 impl Group<'_> {
+    /// Whether a failed store denies the request here.
+    fn denies(&self) -> bool {
+        match self.on_store_error {
+            OnStoreError::Allow => false,
+            // No configuration and no plan can ask for `Local` yet.
+            OnStoreError::Local | OnStoreError::Deny => true,
+        }
+    }
+
     fn cells(&self) -> &Cells {
         self.cells.as_deref().unwrap_or(&self.call.cells)
     }

@@ -373,25 +373,22 @@ fn untouched(limit: &Limit) -> LimitOutcome {
 
 /// Counts refusals, what shadows would have refused, and a request that goes through uncounted.
 fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &Outcome) {
-    if outcome.limits.iter().all(|limit| limit.fits && !limit.degraded) {
+    if outcome.limits.iter().all(|limit| limit.fits && limit.unmeasured.is_none()) {
         return;
     }
     local::with(shared, |local| {
         local.scope(scope, |known| {
-            let mut uncounted = false;
-            for (limit, answer) in limits.iter().zip(&outcome.limits) {
+            for (limit, _) in limits.iter().zip(&outcome.limits).filter(|(_, it)| !it.fits) {
                 match limit.enforcement {
-                    Enforcement::Shadow if !answer.fits => {
-                        known.count_would_refuse(scope, &limit.name, &shared.metrics)
+                    Enforcement::Shadow => {
+                        known.count_would_refuse(scope, &limit.name, &shared.metrics);
                     }
-                    Enforcement::Shadow => {}
-                    Enforcement::Enforce if !answer.fits => {
-                        known.count_refused(scope, &limit.name, &shared.metrics)
+                    Enforcement::Enforce => {
+                        known.count_refused(scope, &limit.name, &shared.metrics);
                     }
-                    Enforcement::Enforce => uncounted |= answer.degraded,
                 }
             }
-            if outcome.admitted && uncounted {
+            if outcome.is_uncounted(limits) {
                 known.count_degraded(scope, &shared.metrics);
             }
         });

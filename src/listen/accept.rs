@@ -1,5 +1,5 @@
-//! A worker's loop: accept, count, hand to a task of its own; on the drain stop, finish, return.
-//! Knows nothing of HTTP.
+//! A worker's accept loop: accepts, takes a permit, and spawns a task for the connection. When the
+//! drain starts, it stops accepting and waits for the open connections. Knows nothing about HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,20 +11,20 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
 use super::connection::Connection;
-use super::failure::Failures;
-use super::places::{Connections, NoPlace, Place};
-use super::pulse::Pulse;
-use super::{ConnectionSettings, Drain, Handler, Listener, Security};
+use super::error::ErrorCounters;
+use super::permits::{Connections, NoPermit, Permit};
+use super::state::ConnectionState;
+use super::{ConnectionSettings, CurrentTls, Drain, Handler, Listener};
 use crate::clock::{self, Seldom};
 use crate::telemetry::{Counter, Metrics, names};
 use crate::wire;
 
-/// The first wait after an error that hits every accept, and the longest: each further one is twice
-/// as long.
+/// The first and the longest pause after an error that would hit every accept. Each further error
+/// doubles the pause.
 const BACKOFF_FIRST_MS: u64 = 5;
 const BACKOFF_LAST_MS: u64 = 500;
-/// Time for idle connections that were told to close to do so, while a new one waits for its place.
-const ROOM: Duration = Duration::from_millis(20);
+/// How long a new connection waits for reclaimed idle connections to close and free their permits.
+const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
@@ -33,39 +33,40 @@ pub(super) async fn serve<H: Handler>(
     drain: Drain,
     metrics: Metrics,
 ) {
-    let mut acceptor = Acceptor::new(handler, listener.security, settings, &drain, &metrics);
+    let mut acceptor = Acceptor::new(handler, listener.tls, settings, &drain, &metrics);
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
-            let abandon = AbandonOnDrop(acceptor.connections.clone());
+            let abort = AbortOnDrop(acceptor.connections.clone());
             acceptor.accept_until_drained(&listener, &drain).await;
             acceptor.accept_the_queued(listener).await;
             acceptor.connections.drain();
             tokio::select! {
                 () = acceptor.connections.emptied() => {}
                 () = drain.wait_cut() => {
-                    acceptor.connections.abandon();
-                    // Each ends at its next turn: then its requests have settled and are logged.
+                    acceptor.connections.abort();
+                    // Each ends when its task is polled next. By then its requests are settled and
+                    // logged.
                     acceptor.connections.emptied().await;
                 }
             }
-            drop(abandon);
+            drop(abort);
         }
         Err(error) => tracing::error!(%error, "can't accept on this socket"),
     }
 }
 
-/// `serve` itself was dropped: the grace is over.
-struct AbandonOnDrop(Connections);
+/// Closes the connections when the future of `serve` is dropped: the grace period is over.
+struct AbortOnDrop(Connections);
 
-impl Drop for AbandonOnDrop {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abandon();
+        self.0.abort();
     }
 }
 
 struct Acceptor<H> {
     handler: H,
-    security: Security,
+    tls: CurrentTls,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     connections: Connections,
     accepted: Counter,
@@ -73,36 +74,36 @@ struct Acceptor<H> {
     refused_address: Counter,
     reclaimed_limit: Counter,
     reclaimed_descriptors: Counter,
-    /// Lines about an address with too many connections.
-    told: Seldom,
+    /// Rate-limits the warning about an address with too many connections.
+    address_warnings: Seldom,
     refused_accept: Counter,
-    failed: Arc<Failures>,
-    /// Errors in a row that hit every accept.
+    errors: Arc<ErrorCounters>,
+    /// Consecutive errors of the kind that hits every accept.
     failures: u32,
 }
 
 impl<H: Handler> Acceptor<H> {
     fn new(
         handler: H,
-        security: Security,
+        tls: CurrentTls,
         settings: Arc<ArcSwap<ConnectionSettings>>,
         drain: &Drain,
         metrics: &Metrics,
     ) -> Self {
-        let places = drain.places_under(&settings);
+        let permits = drain.permits_under(&settings);
         Self {
             handler,
-            security,
+            tls,
             settings,
-            connections: Connections::new(&places, metrics.gauge(names::CONNECTIONS_OPEN)),
+            connections: Connections::new(&permits, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
             refused_limit: metrics.counter(names::CONNECTIONS_REFUSED, &["limit"]),
             refused_address: metrics.counter(names::CONNECTIONS_REFUSED, &["address"]),
             reclaimed_limit: metrics.counter(names::CONNECTIONS_RECLAIMED, &["limit"]),
             reclaimed_descriptors: metrics.counter(names::CONNECTIONS_RECLAIMED, &["descriptors"]),
-            told: Seldom::default(),
+            address_warnings: Seldom::default(),
             refused_accept: metrics.counter(names::CONNECTIONS_REFUSED, &["accept"]),
-            failed: Arc::new(Failures::new(metrics)),
+            errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
     }
@@ -121,7 +122,7 @@ impl<H: Handler> Acceptor<H> {
                     self.open(stream, address, false).await;
                 }
                 Err(error) => {
-                    let Some(wait) = self.failed(&error) else { continue };
+                    let Some(wait) = self.accept_failed(&error) else { continue };
                     tokio::select! {
                         biased;
                         () = &mut drained => return,
@@ -132,12 +133,12 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    /// Counts and logs a failed accept, and says how long to wait before the next. Where
-    /// descriptors have run out, idle connections are closed.
-    fn failed(&mut self, error: &io::Error) -> Option<Duration> {
+    /// Counts and logs a failed accept. Returns how long to wait before the next one. Closes idle
+    /// connections if file descriptors have run out.
+    fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused_accept.inc();
         if wire::is_out_of_descriptors(error) {
-            self.reclaimed_descriptors.add(self.connections.places().reclaim() as u64);
+            self.reclaimed_descriptors.add(self.connections.permits().reclaim() as u64);
         }
         let wait = after_accept_error(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
@@ -145,23 +146,23 @@ impl<H: Handler> Acceptor<H> {
         Some(wait)
     }
 
-    /// Closing a listening socket resets what the kernel has accepted for it and we have not: serve
-    /// those too, a request each.
+    /// Serves the connections in the kernel's queue, one request each. Closing the listening socket
+    /// would reset them.
     async fn accept_the_queued(&self, listener: TcpListener) {
         let listener = match listener.into_std() {
             Ok(listener) => listener,
             Err(error) => {
-                return tracing::warn!(%error, "connections that waited to be accepted are lost");
+                return tracing::warn!(%error, "the connections in the accept queue are lost");
             }
         };
         for _ in 0..BACKLOG_MAX {
-            // It does not block: "would block" is the end of the queue, and any other error would
-            // only repeat.
+            // The socket is non-blocking: `WouldBlock` means that the queue is empty, and any other
+            // error would only repeat.
             let Ok((stream, address)) = listener.accept() else { return };
             let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
             match stream {
                 Ok(stream) => self.open(stream, address, true).await,
-                Err(error) => tracing::debug!(%error, "a connection was lost before it began"),
+                Err(error) => tracing::debug!(%error, "a queued connection was lost"),
             }
         }
     }
@@ -169,71 +170,73 @@ impl<H: Handler> Acceptor<H> {
     async fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
         let settings = self.settings.load_full();
-        let pulse = Arc::<Pulse>::default();
-        let place = match self.place(&pulse, address, &settings).await {
-            Ok(place) => place,
-            Err(NoPlace::Full { .. }) => return self.refused_limit.inc(),
-            Err(NoPlace::Address) => {
+        let state = Arc::<ConnectionState>::default();
+        let permit = match self.permit(&state, address, &settings).await {
+            Ok(permit) => permit,
+            Err(NoPermit::Full { .. }) => return self.refused_limit.inc(),
+            Err(NoPermit::Address) => {
                 self.refused_address.inc();
-                if let Some(held_back) = self.told.due() {
+                if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
-                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has as many connections as it may");
+                    tracing::warn!(client = %address.ip(), bound, held_back, "a client address has reached its limit of connections");
                 }
                 return;
             }
         };
         if draining {
-            pulse.drain();
+            state.drain();
         }
-        let (handler, place) = (self.handler.clone(), Arc::new(place));
+        let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let connection =
-            Connection { handler, address, pulse, place: Arc::clone(&place), settings };
-        let (tls, failed) = (self.security.now(), Arc::clone(&self.failed));
+            Connection { handler, address, state, permit: Arc::clone(&permit), settings };
+        let (tls, errors) = (self.tls.now(), Arc::clone(&self.errors));
         tokio::spawn(async move {
-            // To the end of the task, so that whoever waits for it finds all said and counted.
-            let _place = place;
-            if let Err(failure) = connection.serve(stream, tls).await {
-                failed.count(&failure);
-                tracing::debug!(%address, error = %failure, "a connection failed");
+            // Held to the end of the task, so that `emptied` returns only after errors are logged
+            // and counted.
+            let _permit = permit;
+            if let Err(error) = connection.serve(stream, tls).await {
+                errors.count(&error);
+                tracing::debug!(%address, %error, "a connection failed");
             }
         });
     }
 
-    /// A place for a connection from `address`. Where all are taken, idle connections are closed
-    /// for it.
-    async fn place(
+    /// Takes a permit for a connection from `address`. If there is none, idle connections are
+    /// closed to free one.
+    async fn permit(
         &self,
-        pulse: &Arc<Pulse>,
+        state: &Arc<ConnectionState>,
         address: SocketAddr,
         settings: &ConnectionSettings,
-    ) -> Result<Place, NoPlace> {
-        let until = clock::monotonic() + ROOM;
+    ) -> Result<Permit, NoPermit> {
+        let until = clock::monotonic() + RECLAIM_WAIT;
         loop {
             let mut reclaimed = 0;
-            // Before the look, so that what closes meanwhile is not missed.
-            let freed = self.connections.places().freed();
-            let entered = self.connections.enter(pulse, address.ip(), settings, &mut reclaimed);
+            // Created before the attempt, so that a connection that closes in between is not
+            // missed.
+            let freed = self.connections.permits().freed();
+            let permit = self.connections.acquire(state, address.ip(), settings, &mut reclaimed);
             self.reclaimed_limit.add(reclaimed as u64);
-            match entered {
-                Err(NoPlace::Full { reclaimed }) if reclaimed > 0 => {}
-                entered => return entered,
+            match permit {
+                Err(NoPermit::Full { reclaimed }) if reclaimed > 0 => {}
+                permit => return permit,
             }
             if tokio::time::timeout_at(until.into(), freed).await.is_err() {
-                return Err(NoPlace::Full { reclaimed });
+                return Err(NoPermit::Full { reclaimed });
             }
         }
     }
 }
 
-/// How long to wait after an accept failed `failures` times before; not at all when only that one
-/// connection was lost.
+/// How long to wait after a failed accept, when `failures` others failed just before. `None` if the
+/// error concerns that one connection only.
 ///
-/// Out of descriptors or memory, the connection stays in the queue and the socket stays readable:
-/// without a wait the loop would spin.
+/// When descriptors or memory run out, the connection stays in the queue and the socket stays
+/// readable. Without a pause the loop would spin.
 fn after_accept_error(kind: io::ErrorKind, failures: u32) -> Option<Duration> {
     use io::ErrorKind as K;
     match kind {
-        // accept(2): "network errors already pending on the new socket" are that connection's own.
+        // accept(2) also reports network errors that are already pending on the new socket.
         K::ConnectionAborted
         | K::ConnectionReset
         | K::ConnectionRefused

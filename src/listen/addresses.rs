@@ -1,5 +1,5 @@
-//! How many connections each client network has open, over all workers. Touched when a connection
-//! opens and closes, and by no request. Knows nothing of what the connections do.
+//! Counts the open connections of each client network, over all workers. Updated when a connection
+//! opens or closes, never by a request. Knows nothing about what the connections do.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::wire::Network;
 
-/// Workers that accept at the same time rarely meet in one shard.
+/// Enough that workers which accept at the same time rarely use the same shard.
 const SHARDS: usize = 64;
 
-/// Open connections by network. The hash is keyed at random, so that no choice of addresses makes a
-/// shard slow.
+/// Open connections by network. The hash is randomly keyed, so that nobody can choose addresses
+/// that all fall into one shard.
 #[derive(Debug)]
 pub(super) struct Addresses {
     shards: [Mutex<HashMap<Network, usize>>; SHARDS],
     hasher: RandomState,
 }
 
-/// One connection's count; given back when dropped.
+/// One connection, counted until it is dropped.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct NetworkPermit {
     addresses: Arc<Addresses>,
     network: Network,
 }
@@ -32,15 +32,15 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Counts one more connection of `network`, unless it has `max` already.
-    pub(super) fn enter(self: &Arc<Self>, network: Network, max: usize) -> Option<Counted> {
+    /// Counts one more connection of `network`, unless it already has `max`.
+    pub(super) fn acquire(self: &Arc<Self>, network: Network, max: usize) -> Option<NetworkPermit> {
         let mut shard = self.shard(network)?;
         let open = shard.entry(network).or_insert(0);
         if *open >= max {
             return None;
         }
         *open += 1;
-        Some(Counted { addresses: Arc::clone(self), network })
+        Some(NetworkPermit { addresses: Arc::clone(self), network })
     }
 
     fn shard(&self, network: Network) -> Option<MutexGuard<'_, HashMap<Network, usize>>> {
@@ -49,7 +49,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Counted {
+impl Drop for NetworkPermit {
     fn drop(&mut self) {
         let Some(mut shard) = self.addresses.shard(self.network) else { return };
         if let Some(open) = shard.get_mut(&self.network) {
@@ -70,11 +70,11 @@ mod tests {
         let addresses = Arc::<Addresses>::default();
         let network = |text: &str| Network::of(text.parse().unwrap(), 64);
         let (one, other) = (network("192.0.2.1"), network("192.0.2.2"));
-        let held: Vec<_> = (0..3).map(|_| addresses.enter(one, 3).unwrap()).collect();
-        assert!(addresses.enter(one, 3).is_none());
-        let kept = addresses.enter(other, 3).unwrap();
+        let held: Vec<_> = (0..3).map(|_| addresses.acquire(one, 3).unwrap()).collect();
+        assert!(addresses.acquire(one, 3).is_none());
+        let kept = addresses.acquire(other, 3).unwrap();
         drop(held);
-        assert!(addresses.enter(one, 3).is_some());
+        assert!(addresses.acquire(one, 3).is_some());
         drop(kept);
         assert!(addresses.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
     }
@@ -89,7 +89,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        if let Some(counted) = addresses.enter(network, 4) {
+                        if let Some(counted) = addresses.acquire(network, 4) {
                             let now = open.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
                             most.fetch_max(now, std::sync::atomic::Ordering::SeqCst);
                             open.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Sockets that share one address (`SO_REUSEPORT`), one for each worker. Knows nothing of what is
+//! Binds one socket per worker to the same address (`SO_REUSEPORT`). Knows nothing about what is
 //! served on them.
 
 use std::io;
@@ -8,14 +8,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Listener;
 
-/// Connections that the kernel keeps until they are accepted, at most; it may allow fewer
-/// (`net.core.somaxconn`).
+/// Maximum length of the kernel's accept queue. The kernel may use less (`net.core.somaxconn`).
 pub(super) const BACKLOG_MAX: u16 = 4096;
 
 pub(super) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<Listener>> {
     refuse_if_taken(address)?;
     let first = Listener::from_std(listening(address)?)?;
-    // Port 0: the first socket's port is everybody's.
+    // With port 0, the other sockets take the port that the first one was given.
     let address = first.address;
     let mut sockets = vec![first];
     while sockets.len() < workers {
@@ -24,8 +23,8 @@ pub(super) fn bind(address: SocketAddr, workers: usize) -> io::Result<Vec<Listen
     Ok(sockets)
 }
 
-/// With `SO_REUSEPORT` a second Weir of the same user would bind without an error, and each would
-/// silently get half of the connections.
+/// With `SO_REUSEPORT`, a second Weir of the same user would bind without an error and silently get
+/// half of the connections.
 fn refuse_if_taken(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
@@ -43,10 +42,10 @@ fn listening(address: SocketAddr) -> io::Result<TcpListener> {
 
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // Connections of a former process that linger in TIME_WAIT must not keep us from starting.
+    // Connections of a previous process in TIME_WAIT must not prevent a start.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // So that `0.0.0.0:80` and `[::]:80` can stand side by side, whatever the system's default.
+        // So that `0.0.0.0:80` and `[::]:80` can both be bound, whatever the system's default.
         socket.set_only_v6(true)?;
     }
     Ok(socket)

@@ -1,5 +1,5 @@
-//! An HTTP/1 client's socket, shared by the task that serves it and by a request's body, which may
-//! be read by another task. Knows nothing of heads.
+//! An HTTP/1 client's socket. The task that serves the connection shares it with the request's
+//! body, which another task may read. Knows nothing about heads.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::transport::Transport;
 use crate::http1::{self, Encoding, Reader};
-use crate::wire::{Buffer, Fields, Interim};
+use crate::wire::{Buffer, Fields, InterimSender, delegate_write};
 
-/// Bytes of interim replies that wait for a client, at most: what does not fit is left out.
+/// Maximum bytes of queued interim replies. Further ones are dropped.
 const INTERIM_BYTES_MAX: usize = 16 << 10;
 
-/// The socket. Locked for one call at a time, by one worker: nothing contends for it.
+/// The shared socket. Locked for one call at a time, on one worker, so the lock is never contended.
 #[derive(Clone)]
 pub(super) struct Client(Arc<Shared>);
 
@@ -24,12 +24,12 @@ pub(super) struct Shared(Mutex<Inner>);
 
 struct Inner {
     transport: Transport,
-    /// Interim replies, or what is left of them: they come before anything else.
+    /// Interim replies that are not sent yet. They go out before anything else.
     interim: Vec<u8>,
-    /// The reply has begun: an interim one would come too late.
+    /// Whether the final reply has begun. No interim reply may follow it.
     replied: bool,
-    /// What a request's body has left: the bytes behind it, and how far it was read.
-    left: Option<Reader>,
+    /// Handed back by a request's body: the bytes that follow it, and how far it was read.
+    returned: Option<Reader>,
 }
 
 impl Client {
@@ -38,40 +38,40 @@ impl Client {
             transport,
             interim: Vec::new(),
             replied: false,
-            left: None,
+            returned: None,
         }))))
     }
 
-    /// Takes interim replies for the client.
-    pub(super) fn interim(&self) -> Arc<dyn Interim> {
-        Arc::clone(&self.0) as Arc<dyn Interim>
+    /// A handle that sends interim replies to this client.
+    pub(super) fn interim(&self) -> Arc<dyn InterimSender> {
+        Arc::clone(&self.0) as Arc<dyn InterimSender>
     }
 
-    /// A request begins, or its reply: only between the two there may be interim replies.
+    /// Interim replies are accepted from `false` (a request begins) to `true` (its reply begins).
     pub(super) fn set_replied(&self, replied: bool) {
         self.0.lock().replied = replied;
     }
 
-    /// Asks the client for the body that it holds back.
+    /// Sends 100 (Continue), as the client waits for it before it sends its body.
     pub(super) fn send_continue(&self, cx: &mut Context<'_>) {
         let mut inner = self.0.lock();
         inner.push_interim(|out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
-        // What can't be sent now is sent before the reply.
+        // The rest is sent before the reply.
         let _ = inner.poll_interim(cx);
     }
 
-    /// The body of a request gives its bytes back.
-    pub(super) fn leave(&self, reader: Reader) {
-        self.0.lock().left = Some(reader);
+    /// Called by a request's body when it is done with the socket.
+    pub(super) fn give_back(&self, reader: Reader) {
+        self.0.lock().returned = Some(reader);
     }
 
-    /// What the body of a request has given back.
-    pub(super) fn take_left(&self) -> Option<Reader> {
-        self.0.lock().left.take()
+    /// Takes what the request's body handed back.
+    pub(super) fn take_returned(&self) -> Option<Reader> {
+        self.0.lock().returned.take()
     }
 
-    /// Reads what has come into `input`, so that it takes up to `most` bytes: the number of bytes,
-    /// 0 at the end. Pending where there is no room.
+    /// Reads into `input` until it holds up to `most` bytes. Returns the number of bytes, 0 at the
+    /// end of the stream. Pending if `input` is full.
     pub(super) fn poll_fill(
         &self,
         cx: &mut Context<'_>,
@@ -81,7 +81,7 @@ impl Client {
         input.poll_fill(most, |room| self.poll_into(cx, room))
     }
 
-    /// Reads into `room`.
+    /// Reads into `room` and returns the number of bytes.
     pub(super) fn poll_into(
         &self,
         cx: &mut Context<'_>,
@@ -92,9 +92,9 @@ impl Client {
         Poll::Ready(Ok(room.filled().len()))
     }
 
-    /// The socket itself, for another protocol.
-    pub(super) fn take(&self) -> Transport {
-        std::mem::replace(&mut self.0.lock().transport, Transport::Gone)
+    /// Takes the socket out, for another protocol.
+    pub(super) fn take_transport(&self) -> Transport {
+        std::mem::replace(&mut self.0.lock().transport, Transport::Taken)
     }
 }
 
@@ -104,7 +104,7 @@ impl Shared {
     }
 }
 
-impl Interim for Shared {
+impl InterimSender for Shared {
     fn send(&self, status: StatusCode, fields: &Fields) {
         let mut inner = self.lock();
         inner.push_interim(|out| {
@@ -112,7 +112,7 @@ impl Interim for Shared {
                 out,
                 (status, None),
                 &mut fields.clone(),
-                Encoding::Nothing,
+                Encoding::NoBody,
                 (Version::HTTP_11, false),
             )
         });
@@ -127,7 +127,7 @@ impl Inner {
         }
     }
 
-    /// Sends the interim replies that wait.
+    /// Sends the queued interim replies.
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.interim.is_empty() {
             let wrote = ready!(Pin::new(&mut self.transport).poll_write(cx, &self.interim))?;
@@ -165,11 +165,5 @@ impl AsyncWrite for Client {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().transport).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().transport).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.0.lock().transport; poll_flush, poll_shutdown }
 }

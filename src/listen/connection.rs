@@ -1,9 +1,9 @@
-//! Serves one connection from its first byte to its close: TLS where the listener says so, then the
-//! version of HTTP that the client speaks. Knows neither how it was accepted nor what the handler
-//! does.
+//! Serves one connection from its first byte to its close: the TLS handshake if the listener has
+//! certificates, then HTTP/1 or HTTP/2. Knows neither how the connection was accepted nor what the
+//! handler does.
 //!
-//! Over TLS the version is agreed on (ALPN). Over plain TCP a client that knows beforehand just
-//! begins with HTTP/2's preface (RFC 9113, 3.3).
+//! With TLS, ALPN selects the version of HTTP. Without TLS, a client with prior knowledge starts
+//! with the HTTP/2 preface (RFC 9113, 3.3).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,99 +12,104 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
-use super::failure::Failure;
-use super::http1::{self, End};
-use super::places::Place;
-use super::pulse::Pulse;
+use super::error::ConnectionError;
+use super::http1::{self, Outcome};
+use super::permits::Permit;
+use super::state::ConnectionState;
 use super::stream::ClientStream;
 use super::transport::Transport;
 use super::{ConnectionSettings, Handler, Peer, handshake, http2, tls};
-use crate::wire::Charge;
 
-/// What all requests of a connection share: one count that only they move, where a clone of the
-/// handler's own would be contended between workers.
-pub(super) struct Served<H> {
+/// What all requests of a connection share. It is behind one `Arc` per connection, because the
+/// counts of an `Arc` shared between workers would be contended.
+pub(super) struct ConnectionContext<H> {
     pub(super) handler: H,
     pub(super) peer: Arc<Peer>,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) state: Arc<ConnectionState>,
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 pub(super) struct Connection<H> {
     pub(super) handler: H,
     pub(super) address: SocketAddr,
-    pub(super) pulse: Arc<Pulse>,
-    pub(super) place: Arc<Place>,
+    pub(super) state: Arc<ConnectionState>,
+    pub(super) permit: Arc<Permit>,
     pub(super) settings: Arc<ConnectionSettings>,
 }
 
 impl<H: Handler> Connection<H> {
-    /// Serves requests until the client or a timeout closes the connection, or its pulse says
-    /// drain.
+    /// Serves requests until the client, a timeout or a drain closes the connection.
     ///
     /// # Errors
-    /// Mostly a client that went away or stood still.
+    /// Mostly a client that went away or stalled.
     pub(super) async fn serve(
         self,
         socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
-    ) -> Result<(), Failure> {
-        // Replies are written whole; waiting for more to send would only delay them.
+    ) -> Result<(), ConnectionError> {
+        // Replies are written in large pieces; Nagle's algorithm would only delay them.
         socket.set_nodelay(true)?;
         let peer = Peer::plain(self.address, socket.local_addr()?);
         match tls {
             None => self.http1(Transport::Plain(socket), peer).await,
-            // Boxed, so that a plain connection does not pay for the room that the handshake takes.
-            Some(config) => Box::pin(self.secured(socket, config, peer)).await,
+            // Boxed, so that a plain connection's future does not include the handshake's state.
+            Some(config) => Box::pin(self.serve_tls(socket, config, peer)).await,
         }
     }
 
-    async fn secured(
+    async fn serve_tls(
         self,
         socket: TcpStream,
         config: Arc<ServerConfig>,
         mut peer: Peer,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConnectionError> {
         let stream =
-            handshake::shake(socket, config, self.settings.tls_handshake, &self.pulse, &mut peer)
+            handshake::perform(socket, config, self.settings.tls_handshake, &self.state, &mut peer)
                 .await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2);
-        let stream = Transport::Tls(stream, Charge::nothing());
+        let stream = Transport::tls(stream);
         if http2 { self.http2(stream, peer).await } else { self.http1(stream, peer).await }
     }
 
-    fn served(self, peer: Peer) -> (Arc<Served<H>>, Arc<Place>, Arc<ConnectionSettings>) {
+    fn context(
+        self,
+        peer: Peer,
+    ) -> (Arc<ConnectionContext<H>>, Arc<Permit>, Arc<ConnectionSettings>) {
         (
-            Arc::new(Served { handler: self.handler, peer: Arc::new(peer), pulse: self.pulse }),
-            self.place,
+            Arc::new(ConnectionContext {
+                handler: self.handler,
+                peer: Arc::new(peer),
+                state: self.state,
+            }),
+            self.permit,
             self.settings,
         )
     }
 
-    async fn http1(self, transport: Transport, peer: Peer) -> Result<(), Failure> {
-        let (served, place, settings) = self.served(peer);
-        match http1::serve(transport, &served, Arc::clone(&place), &settings).await? {
-            End::Closed => Ok(()),
-            End::Http2(transport, begun) => {
-                Box::pin(serve_http2(transport, begun, served, place, &settings)).await
+    async fn http1(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {
+        let (context, permit, settings) = self.context(peer);
+        match http1::serve(transport, &context, Arc::clone(&permit), &settings).await? {
+            Outcome::Closed => Ok(()),
+            Outcome::Http2(transport, read_ahead) => {
+                Box::pin(serve_http2(transport, read_ahead, context, permit, &settings)).await
             }
         }
     }
 
-    async fn http2(self, transport: Transport, peer: Peer) -> Result<(), Failure> {
-        let (served, place, settings) = self.served(peer);
-        serve_http2(transport, Bytes::new(), served, place, &settings).await
+    async fn http2(self, transport: Transport, peer: Peer) -> Result<(), ConnectionError> {
+        let (context, permit, settings) = self.context(peer);
+        serve_http2(transport, Bytes::new(), context, permit, &settings).await
     }
 }
 
 async fn serve_http2<H: Handler>(
     transport: Transport,
-    begun: Bytes,
-    served: Arc<Served<H>>,
-    place: Arc<Place>,
+    read_ahead: Bytes,
+    context: Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
     settings: &ConnectionSettings,
-) -> Result<(), Failure> {
-    let stream = ClientStream::new(transport, Arc::clone(&served.pulse), settings.send_idle)
-        .holding(Arc::clone(&place));
-    http2::serve(stream, begun, served, place, settings).await
+) -> Result<(), ConnectionError> {
+    let stream = ClientStream::new(transport, Arc::clone(&context.state), settings.send_idle)
+        .with_permit(Arc::clone(&permit));
+    http2::serve(stream, read_ahead, context, permit, settings).await
 }

@@ -1,5 +1,5 @@
-//! What the listeners of a process share: the words that end accepting and then everything, and the
-//! places for connections. Knows nothing of HTTP.
+//! What the listeners of a process share: the signals that stop accepting and close connections,
+//! and the connection permits. Knows nothing about HTTP.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -7,50 +7,50 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::ConnectionSettings;
-use super::places::Places;
+use super::permits::Permits;
 
-/// Stops the accepting and waits for what is under way.
+/// Starts a drain, and waits for one to start.
 #[derive(Clone, Debug, Default)]
 pub struct Drain(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     stage: watch::Sender<Stage>,
-    counts: Mutex<Vec<Count>>,
+    groups: Mutex<Vec<Group>>,
 }
 
-/// What was said so far.
+/// How far the drain has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
-    Open,
+    Running,
     Draining,
-    Over,
+    Cut,
 }
 
-/// Listeners with the same settings count together; the admin's, with its own, is not shut out by a
-/// full house.
+/// Listeners with the same settings share a connection limit. The admin listener has its own
+/// settings, so a full proxy does not lock the operator out.
 #[derive(Debug)]
-struct Count {
+struct Group {
     settings: Weak<ArcSwap<ConnectionSettings>>,
-    places: Arc<Places>,
+    permits: Arc<Permits>,
 }
 
 impl Drain {
-    /// One for a whole process.
+    /// One serves a whole process.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says it: accepting stops, idle connections close, busy ones finish what they do.
+    /// Starts the drain: accepting stops, idle connections close, busy ones finish their requests.
     pub fn start(&self) {
         self.reach(Stage::Draining);
     }
 
-    /// Says that the grace is over: connections end at once, whatever they do.
+    /// Ends the grace period: all connections close at once.
     pub fn cut(&self) {
-        self.reach(Stage::Over);
+        self.reach(Stage::Cut);
     }
 
     fn reach(&self, stage: Stage) {
@@ -61,38 +61,41 @@ impl Drain {
         });
     }
 
-    /// Whether [`start`](Self::start) was said.
+    /// Whether [`start`](Self::start) was called.
     #[must_use]
     pub fn started(&self) -> bool {
         *self.0.stage.borrow() >= Stage::Draining
     }
 
-    /// Waits until it is said.
+    /// Waits until the drain starts.
     pub async fn wait(&self) {
         self.reached(Stage::Draining).await;
     }
 
-    /// Waits until the grace is over.
+    /// Waits until the grace period is over.
     pub(super) async fn wait_cut(&self) {
-        self.reached(Stage::Over).await;
+        self.reached(Stage::Cut).await;
     }
 
     async fn reached(&self, stage: Stage) {
-        // An error would mean that the sender is gone, and we hold it.
+        // This fails only if the sender is dropped, and `self` holds it.
         let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 
-    /// The places for connections under `settings`.
-    pub(super) fn places_under(&self, settings: &Arc<ArcSwap<ConnectionSettings>>) -> Arc<Places> {
-        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.retain(|count| count.settings.strong_count() > 0);
-        if let Some(count) =
-            counts.iter().find(|count| std::ptr::eq(count.settings.as_ptr(), Arc::as_ptr(settings)))
+    /// The permits of the listeners that use `settings`.
+    pub(super) fn permits_under(
+        &self,
+        settings: &Arc<ArcSwap<ConnectionSettings>>,
+    ) -> Arc<Permits> {
+        let mut groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.settings.strong_count() > 0);
+        if let Some(group) =
+            groups.iter().find(|group| std::ptr::eq(group.settings.as_ptr(), Arc::as_ptr(settings)))
         {
-            return Arc::clone(&count.places);
+            return Arc::clone(&group.permits);
         }
-        let places = Arc::<Places>::default();
-        counts.push(Count { settings: Arc::downgrade(settings), places: Arc::clone(&places) });
-        places
+        let permits = Arc::<Permits>::default();
+        groups.push(Group { settings: Arc::downgrade(settings), permits: Arc::clone(&permits) });
+        permits
     }
 }

@@ -1,5 +1,5 @@
-//! One TLS handshake: bounded in time, and polite to clients that speak plain HTTP by mistake.
-//! Knows no certificate.
+//! One TLS handshake, with a time limit and a readable answer for clients that speak plain HTTP.
+//! Knows nothing about certificates.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -14,33 +14,33 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::failure::{Failure, TlsCause};
-use super::pulse::Pulse;
-use super::transport::Noting;
+use super::error::{ConnectionError, TlsCause};
+use super::state::ConnectionState;
+use super::transport::WriteCounter;
 use super::{Peer, subject};
 use crate::clock;
 
-/// The first byte of a TLS record that holds a hello (RFC 8446, 5.1).
+/// The content type of a TLS handshake record, its first byte (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 
-/// What a client that speaks plain HTTP is told, since it would not understand an alert.
+/// The reply to a client that speaks plain HTTP, which would not understand a TLS alert.
 const NOT_PLAIN: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length: 95\r\n\r\n\
     {\"title\":\"Bad Request\",\"status\":400,\"detail\":\"plain HTTP was sent to a port that speaks HTTPS\"}";
 
-/// Shakes hands, and notes in `peer` what it brought to light. Gives up after `within`, or when the
-/// connection is abandoned, and makes room for others while nothing has come.
-pub(super) async fn shake(
+/// Performs the handshake and stores what it revealed in `peer`. Fails after `within`, or when the
+/// connection is aborted. Until the client has sent its first byte, the connection counts as idle
+/// and may be reclaimed.
+pub(super) async fn perform(
     socket: TcpStream,
     config: Arc<ServerConfig>,
     within: Duration,
-    pulse: &Arc<Pulse>,
+    state: &Arc<ConnectionState>,
     peer: &mut Peer,
-) -> Result<Box<TlsStream<Noting<TcpStream>>>, Failure> {
-    let shaken =
-        tokio::time::timeout(within, unless_abandoned(pulse, attempt(socket, config, pulse)));
-    let late = |_| Failure::Tls(TlsCause::Timeout, io::ErrorKind::TimedOut.into());
-    let stream = Box::new(shaken.await.map_err(late)??);
+) -> Result<Box<TlsStream<WriteCounter<TcpStream>>>, ConnectionError> {
+    let done = tokio::time::timeout(within, unless_aborted(state, accept(socket, config, state)));
+    let late = |_| ConnectionError::Tls(TlsCause::Timeout, io::ErrorKind::TimedOut.into());
+    let stream = Box::new(done.await.map_err(late)??);
     let (_, session) = stream.get_ref();
     peer.tls = true;
     peer.sni = session.server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
@@ -51,39 +51,43 @@ pub(super) async fn shake(
     Ok(stream)
 }
 
-async fn attempt(
+async fn accept(
     socket: TcpStream,
     config: Arc<ServerConfig>,
-    pulse: &Arc<Pulse>,
-) -> Result<TlsStream<Noting<TcpStream>>, Failure> {
+    state: &Arc<ConnectionState>,
+) -> Result<TlsStream<WriteCounter<TcpStream>>, ConnectionError> {
     let mut first = [0];
-    pulse.idle(clock::monotonic());
+    state.mark_idle(clock::monotonic());
     let peeked = socket.peek(&mut first).await;
-    pulse.busy();
+    state.mark_busy();
     match peeked {
         Ok(1) if first == [HANDSHAKE] => {}
         Ok(1) if first.iter().all(u8::is_ascii_uppercase) => return Err(refuse_plain(socket).await),
-        // Nothing to speak to: rustls would say the same at greater length.
-        Ok(0) => return Err(Failure::Tls(TlsCause::Closed, io::ErrorKind::UnexpectedEof.into())),
+        // The client has closed. rustls would report the same with more words.
+        Ok(0) => {
+            return Err(ConnectionError::Tls(
+                TlsCause::Closed,
+                io::ErrorKind::UnexpectedEof.into(),
+            ));
+        }
         Ok(_) => {
-            return Err(Failure::Tls(
+            return Err(ConnectionError::Tls(
                 TlsCause::Malformed,
                 io::Error::new(io::ErrorKind::InvalidData, "the first byte is not TLS"),
             ));
         }
-        Err(error) => return Err(Failure::Tls(TlsCause::Closed, error)),
+        Err(error) => return Err(ConnectionError::Tls(TlsCause::Closed, error)),
     }
-    let stream = Noting { stream: socket, pulse: Arc::clone(pulse) };
+    let stream = WriteCounter { stream: socket, state: Arc::clone(state) };
     TlsAcceptor::from(config)
         .accept(stream)
         .await
-        .map_err(|error| Failure::Tls(TlsCause::of(&error), error))
+        .map_err(|error| ConnectionError::Tls(TlsCause::of(&error), error))
 }
 
-async fn refuse_plain(mut socket: TcpStream) -> Failure {
+async fn refuse_plain(mut socket: TcpStream) -> ConnectionError {
     // Read first: closing a socket with unread bytes resets the connection, and the reset may
-    // overtake the reply. What a client that is refused here sends beyond the first piece is its
-    // loss.
+    // overtake the reply. A client that sends more than this first piece may lose the reply.
     let mut piece = [0; 4096];
     let _ = socket.try_read(&mut piece);
     let written = async {
@@ -91,28 +95,28 @@ async fn refuse_plain(mut socket: TcpStream) -> Failure {
         socket.shutdown().await
     };
     let error = written.await.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into());
-    Failure::Tls(TlsCause::PlainText, error)
+    ConnectionError::Tls(TlsCause::PlainText, error)
 }
 
-/// A drain lets handshakes finish, also those that have not begun: they end with the connection's
-/// first requests, or with the deadline of the drain. Where places run out, a handshake that has
-/// not begun is given up.
-async fn unless_abandoned<T>(
-    pulse: &Pulse,
-    shaking: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let mut shaking = pin!(shaking);
+/// A drain lets handshakes finish, even those that have not begun: the connection then ends with
+/// its first request, or at the drain's deadline. When connection permits run out, a handshake that
+/// has not begun is given up.
+async fn unless_aborted<T>(
+    state: &ConnectionState,
+    handshake: impl Future<Output = Result<T, ConnectionError>>,
+) -> Result<T, ConnectionError> {
+    let mut handshake = pin!(handshake);
     poll_fn(|cx| {
-        pulse.wake_with(cx.waker());
-        if pulse.is_abandoned() {
-            return Poll::Ready(Err(Failure::Tls(
+        state.set_waker(cx.waker());
+        if state.is_aborted() {
+            return Poll::Ready(Err(ConnectionError::Tls(
                 TlsCause::Closed,
                 io::ErrorKind::ConnectionAborted.into(),
             )));
         }
-        let polled = shaking.as_mut().poll(cx);
-        if polled.is_pending() && pulse.is_reclaimed() && pulse.is_idle() {
-            return Poll::Ready(Err(Failure::Tls(
+        let polled = handshake.as_mut().poll(cx);
+        if polled.is_pending() && state.is_reclaimed() && state.is_idle() {
+            return Poll::Ready(Err(ConnectionError::Tls(
                 TlsCause::Closed,
                 io::ErrorKind::ConnectionAborted.into(),
             )));

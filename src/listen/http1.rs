@@ -1,17 +1,18 @@
-//! HTTP/1.1 and 1.0 on one connection, in one task: heads in, replies out, and the upstream's
-//! connection driven with it, through the reply's body. Knows neither how it was accepted nor what
-//! the handler does.
+//! HTTP/1.1 and 1.0 on one connection. A single task reads the heads, calls the handler, drives the
+//! upstream's connection and writes the replies. Knows neither how the connection was accepted nor
+//! what the handler does.
 //!
-//! | state | the client's bytes | what else is awaited | ends with |
+//! The states of a connection:
+//!
+//! | state | the client's bytes are | also waits for | ends with |
 //! |---|---|---|---|
-//! | waiting | a head | drain | a head; `keep_alive`, `request_header`; close |
-//! | calling | its body, by whoever reads that; else the next request, up to `header_bytes` | the reply's head | the head; the client's close, after `half_close` |
-//! | replying | the same | the reply's body, and the client to take it | its end; `send_idle`; the client's close |
-//! | closing | thrown away | the client to have read | its close; `LINGER`, `LINGER_ALL` |
+//! | waiting | the next head | a drain | a head; `keep_alive` or `request_header`; the client's close |
+//! | calling | the request's body, read by its consumer; then the next request, up to `header_bytes` | the reply's head | the reply's head; the client's close, after `half_close` |
+//! | replying | the same | the reply's body, and the client to read it | the reply's end; `send_idle` or `send_rate`; the client's close |
+//! | closing | discarded | the client to read the reply | the client's close; `LINGER`, `LINGER_TOTAL` |
 //!
-//! A client that closes its sending side may still read (RFC 9112, 9.6): it gets what is ready
-//! within `half_close`. One that has gone looks just the same, and must not be worked for: that is
-//! why there is such a time.
+//! A client that closes its sending side may still read (RFC 9112, 9.6), but a client that has gone
+//! away looks the same. So the request goes on for `half_close`, and no longer.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -25,249 +26,258 @@ use http::{Method, StatusCode, Version};
 use tokio::io::AsyncWrite;
 
 use super::client::Client;
-use super::connection::Served;
-use super::failure::Failure;
-use super::places::Place;
+use super::connection::ConnectionContext;
+use super::error::ConnectionError;
+use super::permits::Permit;
 use super::progress::Progress;
-use super::stream::{ClientStream, LINGER_ALL};
+use super::stream::{ClientStream, LINGER_TOTAL};
 use super::transport::Transport;
-use super::tunnel::Tunnel;
+use super::upgraded::Upgraded;
 use super::upload::Upload;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
 use crate::http1::{
-    self, Encoding, Framing, HTTP2_PREFACE, Outbox, Reader, Refused, RequestHead, Scan, SendError,
+    self, Encoding, Framing, HTTP2_PREFACE, HeadError, Outbox, Reader, RequestHead, Scan, SendError,
 };
-use crate::wire::{Alarm, Body, BodyError, Buffer, Known, Request, Response, Upgrade};
+use crate::wire::{Body, BodyError, Buffer, Known, Request, Response, Timer, Upgrade};
 
-/// How a TLS hello begins: a handshake record of version 3.
+/// The start of a TLS hello: a handshake record, version 3.
 const TLS_HELLO: [u8; 2] = [22, 3];
-/// How long we wait for more of what a client sends, and throw it away, while it may not have seen
-/// our last reply.
+/// How long to wait for more bytes while closing. They are discarded: see [`Connection::close`].
 const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 
-/// How a connection's HTTP/1 ended.
-pub(super) enum End {
-    /// With the connection, or in an upgrade: the stream then belongs to whoever asked for it.
+/// How HTTP/1 ended on a connection.
+pub(super) enum Outcome {
+    /// The connection was closed, or an upgrade has taken its stream.
     Closed,
-    /// The client speaks HTTP/2: its stream, and what was read of it.
+    /// The client speaks HTTP/2: its stream, and the bytes that were already read from it.
     Http2(Transport, Bytes),
 }
 
-/// Serves requests until the client or a timeout closes the connection, or the pulse says drain.
+/// Serves requests until the client, a timeout or a drain closes the connection.
 ///
 /// # Errors
-/// Mostly a client that went away or stood still.
+/// Mostly a client that went away or stalled.
 pub(super) async fn serve<H: Handler>(
     transport: Transport,
-    served: &Arc<Served<H>>,
-    place: Arc<Place>,
+    context: &Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
     settings: &ConnectionSettings,
-) -> Result<End, Failure> {
+) -> Result<Outcome, ConnectionError> {
     let mut connection = Connection {
         client: Client::new(transport),
-        served,
-        place,
+        context,
+        permit,
         settings,
         input: Buffer::default(),
         scan: Scan::default(),
         outbox: Outbox::default(),
-        alarm: Alarm::default(),
-        first: true,
-        late: served.pulse.is_draining(),
-        ended: false,
-        had_body: false,
+        timer: Timer::default(),
+        is_first: true,
+        accepted_in_drain: context.state.is_draining(),
+        read_closed: false,
+        body_pending: false,
     };
     loop {
         match connection.next().await? {
-            Wanted::Request(head) => match connection.exchange(head).await? {
-                Kept::Open => {}
-                Kept::Closing => return connection.close().await,
-                Kept::Gone => return Ok(End::Closed),
+            Received::Request(head) => match connection.exchange(head).await? {
+                AfterReply::KeepAlive => {}
+                AfterReply::Close => return connection.close().await,
+                AfterReply::Gone => return Ok(Outcome::Closed),
             },
-            Wanted::Http2 => {
-                let begun = Bytes::copy_from_slice(connection.input.bytes());
-                return Ok(End::Http2(connection.client.take(), begun));
+            Received::Http2 => {
+                let read_ahead = Bytes::copy_from_slice(connection.input.bytes());
+                return Ok(Outcome::Http2(connection.client.take_transport(), read_ahead));
             }
-            Wanted::Refused(refused, failure) => {
-                connection.refuse(refused).await?;
+            Received::Rejected(status, error) => {
+                connection.reject(status).await?;
                 let _ = connection.close().await;
-                return Err(failure);
+                return Err(error);
             }
-            Wanted::Nothing => return connection.close().await,
-            Wanted::Abandoned => return Ok(End::Closed),
+            Received::Nothing => return connection.close().await,
+            Received::Aborted => return Ok(Outcome::Closed),
         }
     }
 }
 
-/// One connection.
+/// The state of one connection.
 struct Connection<'a, H> {
     client: Client,
-    served: &'a Arc<Served<H>>,
-    place: Arc<Place>,
+    context: &'a Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
     settings: &'a ConnectionSettings,
-    /// Read and not used.
+    /// Bytes that were read but not used yet.
     input: Buffer,
     scan: Scan,
     outbox: Outbox,
-    /// Of whatever is waited for.
-    alarm: Alarm,
-    /// No request has come yet.
-    first: bool,
-    /// The drain had begun before: one request is answered.
-    late: bool,
+    /// For whichever timeout applies in the current state.
+    timer: Timer,
+    /// No request has arrived yet.
+    is_first: bool,
+    /// Accepted after the drain had begun: one request is still served.
+    accepted_in_drain: bool,
     /// The client has closed its sending side.
-    ended: bool,
-    /// The last request had a body: more of it may still come when we close.
-    had_body: bool,
+    read_closed: bool,
+    /// The last request has a body that was not read to its end: more of it may arrive when we
+    /// close.
+    body_pending: bool,
 }
 
-/// What a client wants.
+/// What arrived from the client.
 #[allow(clippy::large_enum_variant, reason = "the large one comes on every request")]
-enum Wanted {
+enum Received {
     Request(RequestHead),
     Http2,
-    /// Something that is no request.
-    Refused(StatusCode, Failure),
-    /// It closed, or there is nothing to wait for.
+    /// Bytes that are not a valid request, and the status to reply with.
+    Rejected(StatusCode, ConnectionError),
+    /// The client closed the connection, or nothing more is to be expected on it.
     Nothing,
-    Abandoned,
+    Aborted,
 }
 
-/// What becomes of the connection after a reply.
-enum Kept {
-    Open,
-    Closing,
-    /// The client is gone, or something else has its socket.
+/// What happens to the connection after a reply.
+enum AfterReply {
+    KeepAlive,
+    Close,
+    /// The client is gone, or an upgrade has taken its socket.
     Gone,
 }
 
 impl<H: Handler> Connection<'_, H> {
     /// Waits for a request's head.
-    async fn next(&mut self) -> Result<Wanted, Failure> {
+    async fn next(&mut self) -> Result<Received, ConnectionError> {
         self.scan = Scan::default();
-        let mut since = None;
-        poll_fn(|cx| self.poll_next(cx, &mut since)).await
+        let mut begun_before = None;
+        poll_fn(|cx| self.poll_next(cx, &mut begun_before)).await
     }
 
+    /// `begun_before` is whether a head had begun when the timer was armed; `None` before that.
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
-        since: &mut Option<(Instant, bool)>,
-    ) -> Poll<Result<Wanted, Failure>> {
-        let pulse = &self.served.pulse;
-        pulse.wake_with(cx.waker());
-        if pulse.is_abandoned() {
-            return Poll::Ready(Ok(Wanted::Abandoned));
+        begun_before: &mut Option<bool>,
+    ) -> Poll<Result<Received, ConnectionError>> {
+        let state = &self.context.state;
+        state.set_waker(cx.waker());
+        if state.is_aborted() {
+            return Poll::Ready(Ok(Received::Aborted));
         }
         loop {
-            if let Some(wanted) = self.look() {
-                self.served.pulse.busy();
-                self.alarm.disarm();
-                return Poll::Ready(Ok(wanted));
+            if let Some(received) = self.parse_head() {
+                self.context.state.mark_busy();
+                self.timer.disarm();
+                return Poll::Ready(Ok(received));
             }
-            if self.ended {
+            if self.read_closed {
                 return Poll::Ready(self.closed_early());
             }
             match self.client.poll_fill(cx, &mut self.input, self.settings.header_bytes_max) {
-                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(0)) => self.read_closed = true,
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Socket(error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(ConnectionError::Socket(error))),
                 Poll::Pending => break,
             }
         }
         let begun = self.scan.has_begun();
-        if !begun && self.served.pulse.is_draining() && !(self.late && self.first) {
-            return Poll::Ready(Ok(Wanted::Nothing));
+        if !begun && self.context.state.is_draining() && !(self.accepted_in_drain && self.is_first)
+        {
+            return Poll::Ready(Ok(Received::Nothing));
         }
-        if since.is_none_or(|(_, before)| before != begun) {
+        if *begun_before != Some(begun) {
+            *begun_before = Some(begun);
             let now = clock::monotonic();
-            *since = Some((now, begun));
             if begun {
-                self.served.pulse.busy();
+                self.context.state.mark_busy();
             } else {
-                self.served.pulse.idle(now);
+                self.context.state.mark_idle(now);
             }
-            // A new connection has to show its first head in time: it has not earned the longer
-            // wait.
-            let wait = if begun || self.first {
+            // A new connection gets the shorter time limit until its first request.
+            let wait = if begun || self.is_first {
                 self.settings.request_header
             } else {
                 self.settings.keep_alive
             };
-            let first = since.map_or(now, |(first, _)| if self.first { first } else { now });
-            self.alarm.arm(first + wait);
+            self.timer.arm(now + wait);
         }
-        self.alarm
-            .poll(cx)
-            .map(|()| if begun || self.first { Err(Failure::Silent) } else { Ok(Wanted::Nothing) })
+        self.timer.poll(cx).map(|()| {
+            if begun || self.is_first {
+                Err(ConnectionError::HeadTimeout)
+            } else {
+                Ok(Received::Nothing)
+            }
+        })
     }
 
-    /// What has come so far is, where that can be told.
-    fn look(&mut self) -> Option<Wanted> {
+    /// Parses what has arrived. `None` if more bytes are needed.
+    fn parse_head(&mut self) -> Option<Received> {
         let bytes = self.input.bytes();
         if bytes.is_empty() {
             return None;
         }
-        if self.first {
+        if self.is_first {
             if bytes.starts_with(&TLS_HELLO) {
-                return Some(Wanted::Refused(StatusCode::BAD_REQUEST, Failure::TlsHello));
+                return Some(Received::Rejected(
+                    StatusCode::BAD_REQUEST,
+                    ConnectionError::TlsHello,
+                ));
             }
             if bytes.starts_with(HTTP2_PREFACE) {
-                return Some(Wanted::Http2);
+                return Some(Received::Http2);
             }
             if HTTP2_PREFACE.starts_with(bytes) {
                 return None;
             }
         }
-        let refuse = |refused: Refused| {
-            let failure = match refused {
-                Refused::TooManyFields => Failure::HeadTooLarge,
-                Refused::Malformed(why) => Failure::Malformed(why),
-                Refused::UnknownCoding => Failure::Malformed("an unknown transfer coding"),
+        let reject = |error: HeadError| {
+            let cause = match error {
+                HeadError::TooManyFields => ConnectionError::HeadTooLarge,
+                HeadError::Malformed(why) => ConnectionError::Malformed(why),
+                HeadError::UnknownCoding => {
+                    ConnectionError::Malformed("an unknown transfer coding")
+                }
             };
-            Wanted::Refused(refused.status(), failure)
+            Received::Rejected(error.status(), cause)
         };
         match self.scan.request(bytes) {
             Ok(Some((head, end))) => {
                 self.input.consume(end);
-                Some(Wanted::Request(head))
+                Some(Received::Request(head))
             }
             Ok(None) if bytes.len() < self.settings.header_bytes_max => None,
-            Ok(None) => Some(Wanted::Refused(
+            Ok(None) => Some(Received::Rejected(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                Failure::HeadTooLarge,
+                ConnectionError::HeadTooLarge,
             )),
-            Err(refused) => Some(refuse(refused)),
+            Err(error) => Some(reject(error)),
         }
     }
 
-    fn closed_early(&self) -> Result<Wanted, Failure> {
+    fn closed_early(&self) -> Result<Received, ConnectionError> {
         if self.scan.has_begun() {
-            Err(Failure::Socket(io::ErrorKind::UnexpectedEof.into()))
+            Err(ConnectionError::Socket(io::ErrorKind::UnexpectedEof.into()))
         } else {
-            Ok(Wanted::Nothing)
+            Ok(Received::Nothing)
         }
     }
 
-    /// Has one request answered.
-    async fn exchange(&mut self, head: RequestHead) -> Result<Kept, Failure> {
+    /// Serves one request.
+    async fn exchange(&mut self, head: RequestHead) -> Result<AfterReply, ConnectionError> {
         let RequestHead { mut request, framing, keep_alive, expects_continue } = head;
-        self.first = false;
-        self.had_body = framing != Framing::Length(0);
-        // RFC 9110, 6.5.1: trailers are for those who say that they take them.
+        self.is_first = false;
+        self.body_pending = framing != Framing::Length(0);
+        // Trailers are sent only to clients that announce support for them (RFC 9110, 6.5.1).
         let trailers = request
             .fields
             .get_all(Known::Te)
             .any(|value| value.split(|byte| *byte == b',').any(is_trailers));
-        let asked = Asked {
+        let info = RequestInfo {
             is_head: request.method == Method::HEAD,
             version: request.version,
             keep_alive,
             trailers,
         };
         self.client.set_replied(false);
-        if self.had_body {
+        if self.body_pending {
             let upload = Upload::new(
                 self.client.clone(),
                 Reader::new(std::mem::take(&mut self.input), framing),
@@ -279,262 +289,274 @@ impl<H: Handler> Connection<'_, H> {
             request.interim = Some(self.client.interim());
         }
         match self.call(request).await {
-            Some(reply) => self.reply(reply, asked).await,
-            None => Ok(Kept::Gone),
+            Some(reply) => self.reply(reply, info).await,
+            None => Ok(AfterReply::Gone),
         }
     }
 
-    /// Calls the handler; none when the client has gone meanwhile.
+    /// Calls the handler. `None` if the client went away.
     async fn call(&mut self, request: Request) -> Option<Response> {
-        let served = self.served;
-        let mut call = pin!(served.handler.call(request, &served.peer));
+        let context = self.context;
+        let mut call = pin!(context.handler.call(request, &context.peer));
         poll_fn(|cx| {
-            if served.pulse.is_abandoned() {
+            if context.state.is_aborted() {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(reply) = call.as_mut().poll(cx) {
                 return Poll::Ready(Some(reply));
             }
-            self.poll_gone(cx).map(|()| None)
+            self.poll_client_gone(cx).map(|()| None)
         })
         .await
     }
 
-    /// Ready when the client has gone. Reads the next request meanwhile, as far as a head may be
-    /// long.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.had_body && !self.regain() {
-            // The request's body has the input now, and its reader notices a client that is gone.
+    /// Ready when the client has gone away. Meanwhile reads the next request, up to the size of a
+    /// head.
+    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.body_pending && !self.reclaim_input() {
+            // The request's body owns the input, and its reader will notice if the client is gone.
             return Poll::Pending;
         }
-        while !self.ended {
+        while !self.read_closed {
             match self.client.poll_fill(cx, &mut self.input, self.settings.header_bytes_max) {
                 Poll::Ready(Ok(0)) => {
-                    self.ended = true;
-                    self.alarm.arm(clock::monotonic() + self.settings.half_close);
+                    self.read_closed = true;
+                    self.timer.arm(clock::monotonic() + self.settings.half_close);
                 }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
         }
-        if !self.alarm.is_armed() {
-            self.alarm.arm(clock::monotonic() + self.settings.half_close);
+        if !self.timer.is_armed() {
+            self.timer.arm(clock::monotonic() + self.settings.half_close);
         }
-        self.alarm.poll(cx)
+        self.timer.poll(cx)
     }
 
-    /// Takes the client's bytes back from the request's body, once that is read or nobody reads it
-    /// any more; what is left of it is thrown away, where it has come already.
-    fn regain(&mut self) -> bool {
-        let Some(mut reader) = self.client.take_left() else { return false };
+    /// Takes the input back from the request's body, once it was read to its end or dropped. The
+    /// part of a dropped body that has arrived is discarded. Returns false while more of it is to
+    /// come.
+    fn reclaim_input(&mut self) -> bool {
+        let Some(mut reader) = self.client.take_returned() else { return false };
         if !reader.discard() {
-            // The rest is still to come, so the connection can't be kept: what follows on it is
-            // this body's.
-            self.client.leave(reader);
+            // The rest of the body has not arrived. The connection can't be reused, since the next
+            // bytes on it belong to this body.
+            self.client.give_back(reader);
             return false;
         }
         self.input = reader.input;
-        self.had_body = false;
+        self.body_pending = false;
         true
     }
 
     /// Sends a reply.
-    async fn reply(&mut self, reply: Response, asked: Asked) -> Result<Kept, Failure> {
+    async fn reply(
+        &mut self,
+        reply: Response,
+        info: RequestInfo,
+    ) -> Result<AfterReply, ConnectionError> {
         let Response { status, reason, mut fields, mut body, upgrade } = reply;
-        let bodiless = asked.is_head
+        let bodiless = info.is_head
             || status.is_informational()
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let encoding = match body.length() {
-            _ if bodiless => Encoding::Nothing,
+            _ if bodiless => Encoding::NoBody,
             Some(length) => Encoding::Length(length),
-            None if asked.version == Version::HTTP_10 => Encoding::Close,
+            None if info.version == Version::HTTP_10 => Encoding::Close,
             None => Encoding::Chunked,
         };
         match body.length() {
             _ if status == StatusCode::NO_CONTENT => drop(fields.remove(Known::ContentLength)),
-            Some(length) if asked.is_head && length > 0 && !fields.has(Known::ContentLength) => {
+            Some(length) if info.is_head && length > 0 && !fields.has(Known::ContentLength) => {
                 fields.append(Known::ContentLength, itoa::Buffer::new().format(length));
             }
             _ => {}
         }
-        let unread = self.had_body && !self.regain() && self.is_left();
-        let draining = self.served.pulse.is_draining();
-        let closes =
-            !asked.keep_alive || self.ended || draining || unread || encoding == Encoding::Close;
+        let unread = self.body_pending && !self.reclaim_input() && self.is_body_dropped();
+        let draining = self.context.state.is_draining();
+        let closes = !info.keep_alive
+            || self.read_closed
+            || draining
+            || unread
+            || encoding == Encoding::Close;
         self.client.set_replied(true);
         let reason = reason.as_deref();
-        self.outbox.set_trailers(asked.trailers);
+        self.outbox.set_trailers(info.trailers);
         http1::reply_head(
             self.outbox.begin(encoding),
             (status, reason),
             &mut fields,
             encoding,
-            (asked.version, closes),
+            (info.version, closes),
         );
         drop(fields);
         if !self.send(&mut body).await? {
-            return Ok(Kept::Gone);
+            return Ok(AfterReply::Gone);
         }
         drop(body);
-        self.outbox.rest();
-        if let Some(Upgrade::Then(begin)) = upgrade {
+        self.outbox.shrink();
+        if let Some(Upgrade::Callback(begin)) = upgrade {
             let stream = ClientStream::new(
-                self.client.take(),
-                Arc::clone(&self.served.pulse),
+                self.client.take_transport(),
+                Arc::clone(&self.context.state),
                 self.settings.send_idle,
             );
-            self.served.pulse.upgrade();
-            begin(Box::new(Tunnel::new(
+            self.context.state.mark_upgraded();
+            begin(Box::new(Upgraded::new(
                 std::mem::take(&mut self.input),
-                stream.holding(Arc::clone(&self.place)),
+                stream.with_permit(Arc::clone(&self.permit)),
             )));
-            return Ok(Kept::Gone);
+            return Ok(AfterReply::Gone);
         }
-        let unread = self.had_body && !self.regain();
-        Ok(if closes || unread || self.served.pulse.is_draining() {
-            Kept::Closing
+        let unread = self.body_pending && !self.reclaim_input();
+        Ok(if closes || unread || self.context.state.is_draining() {
+            AfterReply::Close
         } else {
-            Kept::Open
+            AfterReply::KeepAlive
         })
     }
 
-    /// Whether a request's body was given up before its end.
-    fn is_left(&self) -> bool {
-        let left = self.client.take_left();
-        let is_left = left.is_some();
-        if let Some(reader) = left {
-            self.client.leave(reader);
+    /// Whether the request's body was dropped before its end.
+    fn is_body_dropped(&self) -> bool {
+        let reader = self.client.take_returned();
+        let is_dropped = reader.is_some();
+        if let Some(reader) = reader {
+            self.client.give_back(reader);
         }
-        is_left
+        is_dropped
     }
 
-    /// Sends what the outbox begins and `body` goes on with; false when the client or the worker
-    /// has gone meanwhile.
-    async fn send(&mut self, body: &mut Body) -> Result<bool, Failure> {
+    /// Sends what the outbox holds, then `body`. Returns false if the client went away or the
+    /// connection was aborted.
+    async fn send(&mut self, body: &mut Body) -> Result<bool, ConnectionError> {
         let mut progress = Progress::new(self.outbox.sent_bytes());
         poll_fn(|cx| {
-            if self.served.pulse.is_abandoned() {
+            if self.context.state.is_aborted() {
                 return Poll::Ready(Ok(false));
             }
             match self.outbox.poll_send(cx, &mut self.client, body) {
                 Poll::Ready(Ok(())) => {
-                    self.alarm.disarm();
+                    self.timer.disarm();
                     return Poll::Ready(Ok(true));
                 }
                 Poll::Ready(Err(SendError::Io(error))) => {
-                    return Poll::Ready(Err(Failure::Socket(error)));
+                    return Poll::Ready(Err(ConnectionError::Socket(error)));
                 }
                 Poll::Ready(Err(SendError::Body(BodyError::Overdue))) => {
-                    return Poll::Ready(Err(Failure::Overdue));
+                    return Poll::Ready(Err(ConnectionError::RequestTimeout));
                 }
                 Poll::Ready(Err(SendError::Body(_) | SendError::Length)) => {
-                    return Poll::Ready(Err(Failure::ReplyCut));
+                    return Poll::Ready(Err(ConnectionError::ReplyCut));
                 }
                 Poll::Pending => {}
             }
             if self.outbox.awaits_body() {
-                let taken = (self.outbox.sent_bytes(), self.served.pulse.writes());
+                let taken = (self.outbox.sent_bytes(), self.context.state.writes());
                 if progress.awaits_upstream(taken) {
-                    self.alarm.disarm();
+                    self.timer.disarm();
                 }
-                return self.poll_gone(cx).map(|()| Ok(false));
+                return self.poll_client_gone(cx).map(|()| Ok(false));
             }
-            body.poll_besides(cx);
-            self.poll_taken(cx, &mut progress, body.deadline()).map(Err)
+            body.poll_background(cx);
+            self.poll_send_timeout(cx, &mut progress, body.deadline()).map(Err)
         })
         .await
     }
 
-    /// Ready when the client has taken nothing for too long, or too little, or when the reply must
-    /// be over: it would hold the upstream's connection and any lease for ever.
-    fn poll_taken(
+    /// Ready when the client has stalled, reads too slowly, or the request's deadline has passed.
+    /// Without a limit the reply would hold the upstream's connection and any lease forever.
+    fn poll_send_timeout(
         &mut self,
         cx: &mut Context<'_>,
         progress: &mut Progress,
         deadline: Option<Instant>,
-    ) -> Poll<Failure> {
+    ) -> Poll<ConnectionError> {
         loop {
-            // TLS has buffers of its own: it may be stuck for long and yet bring something out.
-            let taken = (self.outbox.sent_bytes(), self.served.pulse.writes());
+            // TLS buffers data: a write may be pending for long while bytes still go out below.
+            let taken = (self.outbox.sent_bytes(), self.context.state.writes());
             if let Some(until) = progress.awaits_client(taken, deadline, self.settings) {
-                self.alarm.arm(until);
+                self.timer.arm(until);
             }
-            std::task::ready!(self.alarm.poll(cx));
+            std::task::ready!(self.timer.poll(cx));
             if let Some(failure) =
-                progress.is_over((self.outbox.sent_bytes(), self.served.pulse.writes()), deadline)
+                progress.is_over((self.outbox.sent_bytes(), self.context.state.writes()), deadline)
             {
                 return Poll::Ready(failure);
             }
         }
     }
 
-    /// Answers what is no request.
-    async fn refuse(&mut self, status: StatusCode) -> Result<(), Failure> {
-        self.had_body = true;
-        let reply = self.served.handler.unreadable(status, &self.served.peer);
-        let asked =
-            Asked { is_head: false, version: Version::HTTP_11, keep_alive: false, trailers: false };
-        // No bytes of a body are missing: there is none.
-        self.reply(reply, asked).await.map(|_| ())
+    /// Replies to bytes that are not a valid request.
+    async fn reject(&mut self, status: StatusCode) -> Result<(), ConnectionError> {
+        self.body_pending = true;
+        let reply = self.context.handler.unreadable(status, &self.context.peer);
+        let info = RequestInfo {
+            is_head: false,
+            version: Version::HTTP_11,
+            keep_alive: false,
+            trailers: false,
+        };
+        // The connection is closed in either case.
+        self.reply(reply, info).await.map(|_| ())
     }
 
-    /// Closes so that the client can still read the last reply: closing a socket with unread bytes
-    /// resets the connection, and the reset may overtake the reply, so that a 413 or 429 to an
-    /// upload would be lost. nginx calls it lingering close.
-    async fn close(&mut self) -> Result<End, Failure> {
-        // Many clients look at the answer only when they have sent all of their upload, however
-        // large it is: so the time bounds what is read, and not its size.
+    /// Closes the connection so that the client can still read the last reply (nginx: lingering
+    /// close). Closing a socket with unread bytes resets the connection, and the reset may overtake
+    /// the reply: a 413 or 429 to an upload would be lost.
+    async fn close(&mut self) -> Result<Outcome, ConnectionError> {
+        // Many clients read the reply only after they have sent their whole upload, however large
+        // it is. So the time is limited, and not the number of bytes.
         let mut until = None;
-        let expects_more = self.had_body || self.scan.has_begun();
+        let expects_more = self.body_pending || self.scan.has_begun();
         let mut shut = false;
-        self.alarm.disarm();
+        self.timer.disarm();
         poll_fn(|cx| {
-            if self.served.pulse.is_abandoned() {
+            if self.context.state.is_aborted() {
                 return Poll::Ready(());
             }
             if !shut {
-                // TLS has a last word to say, and the client may not take it.
+                // TLS sends a close_notify alert, which the client may not read.
                 match Pin::new(&mut self.client).poll_shutdown(cx) {
                     Poll::Ready(Ok(())) => shut = true,
                     Poll::Ready(Err(_)) => return Poll::Ready(()),
-                    Poll::Pending => return self.poll_within(cx, self.settings.send_idle),
+                    Poll::Pending => return self.poll_delay(cx, self.settings.send_idle),
                 }
-                self.alarm.disarm();
+                self.timer.disarm();
             }
-            while !self.ended {
+            while !self.read_closed {
                 self.input.consume(usize::MAX);
                 match self.client.poll_fill(cx, &mut self.input, crate::wire::PLAIN_BYTES) {
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
                     Poll::Ready(Ok(_)) => {
                         let now = clock::monotonic();
-                        if now >= *until.get_or_insert(now + LINGER_ALL) {
+                        if now >= *until.get_or_insert(now + LINGER_TOTAL) {
                             return Poll::Ready(());
                         }
-                        self.alarm.disarm();
+                        self.timer.disarm();
                     }
                     Poll::Pending if until.is_none() && !expects_more => return Poll::Ready(()),
-                    Poll::Pending => return self.poll_within(cx, LINGER),
+                    Poll::Pending => return self.poll_delay(cx, LINGER),
                 }
             }
             Poll::Ready(())
         })
         .await;
-        Ok(End::Closed)
+        Ok(Outcome::Closed)
     }
 
-    /// Ready `wait` after it was first asked.
-    fn poll_within(&mut self, cx: &mut Context<'_>, wait: Duration) -> Poll<()> {
-        if !self.alarm.is_armed() {
-            self.alarm.arm(clock::monotonic() + wait);
+    /// Ready `wait` after the first call. [`Timer::disarm`] restarts it.
+    fn poll_delay(&mut self, cx: &mut Context<'_>, wait: Duration) -> Poll<()> {
+        if !self.timer.is_armed() {
+            self.timer.arm(clock::monotonic() + wait);
         }
-        self.alarm.poll(cx)
+        self.timer.poll(cx)
     }
 }
 
-/// What a reply needs to know of its request.
+/// What the reply depends on in its request.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestInfo {
     is_head: bool,
     version: Version,
     keep_alive: bool,

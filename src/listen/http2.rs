@@ -1,14 +1,15 @@
-//! HTTP/2 on one connection: a task for each stream, on the connection's own worker. Knows neither
-//! how it was accepted nor what the handler does.
+//! HTTP/2 on one connection, with a task for each stream on the connection's own worker. Knows
+//! neither how the connection was accepted nor what the handler does.
 //!
-//! What hyper and h2 leave to us: closing a connection that has no streams, giving up on a stream
-//! whose client takes nothing of its reply, and not reading on while more streams end than their
-//! tasks can be told of (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
-//! CONTINUATION frames, resets that were never accepted, and answers one PING at a time.
+//! hyper and h2 leave three things to us: closing a connection that has no streams, resetting a
+//! stream whose client does not read its reply, and not reading on while too many tasks of reset
+//! streams are still alive (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
+//! CONTINUATION frames and resets of streams that were never accepted, and answers one PING at a
+//! time.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,54 +24,54 @@ use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::Served;
-use super::failure::Failure;
-use super::http2_reply::{self, Sent};
-use super::places::Place;
-use super::pulse::Pulse;
+use super::connection::ConnectionContext;
+use super::error::ConnectionError;
+use super::http2_reply::{self, BodyPoll};
+use super::permits::Permit;
+use super::state::ConnectionState;
 use super::{ConnectionSettings, Handler};
 use crate::clock;
-use crate::wire::{Alarm, Body, Request};
+use crate::wire::{Body, Request, Timer, delegate_write};
 
-/// What a client may send of one request's body before the upstream has taken it.
+/// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// And of all bodies of a connection: so much that those which an upstream does not take hold up no
-/// other, whoever's they are. Many a client is a proxy for many.
+/// The same for all request bodies of a connection, which is their sum up to this. So bodies that
+/// an upstream does not read can't block others: many a client is itself a proxy for many clients.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
-/// What is taken from an upstream for a stream whose client is slow, beside the piece that filled
-/// it.
+/// How much of a reply is buffered for a slow client, plus the piece that exceeds it.
 const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The largest frame that we take: the least that the protocol allows.
+/// The largest frame we accept: the smallest limit that the protocol allows.
 const FRAME_BYTES_MAX: u32 = 16 << 10;
-/// Streams that were reset before they were seen, and streams that we had to reset: beyond, the
-/// connection ends with `ENHANCE_YOUR_CALM`.
+/// Maximum resets of streams that were never accepted, and of streams that we reset for errors.
+/// Beyond these the connection ends with `ENHANCE_YOUR_CALM`.
 const UNSEEN_RESETS_MAX: usize = 20;
 const ERROR_RESETS_MAX: usize = 256;
-/// How long a client that had no streams when it was told to close may take for it.
-const GOODBYE: Duration = Duration::from_millis(GOODBYE_MS);
-pub(super) const GOODBYE_MS: u64 = 2_000;
-/// Tasks of streams for each stream that may be open: beyond, the connection is not read until some
-/// have ended.
+/// How long a client without open streams may take to close after a GOAWAY.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(CLOSE_TIMEOUT_MS);
+pub(super) const CLOSE_TIMEOUT_MS: u64 = 2_000;
+/// Maximum stream tasks per stream that may be open. Beyond it the connection is not read until
+/// some have ended.
 const TASKS_PER_STREAM_MAX: usize = 2;
 
-/// Serves requests until the client or a timeout closes the connection, or the pulse says drain.
-/// `begun` was read from `stream` before.
+/// Serves requests until the client, a timeout or a drain closes the connection. `read_ahead` was
+/// already read from `stream`.
 ///
 /// # Errors
-/// What hyper says: mostly a client that went away; or that no request came at all.
+/// An error of hyper, mostly because the client went away, or no request arrived in time.
 pub(super) async fn serve<S, H>(
     stream: S,
-    begun: Bytes,
-    served: Arc<Served<H>>,
-    place: Arc<Place>,
+    read_ahead: Bytes,
+    context: Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
     settings: &ConnectionSettings,
-) -> Result<(), Failure>
+) -> Result<(), ConnectionError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let pulse = Arc::clone(&served.pulse);
-    let streams = Streams { pulse: Arc::clone(&pulse), place, send_idle: settings.send_idle };
+    let state = Arc::clone(&context.state);
+    let streams =
+        StreamExecutor { state: Arc::clone(&state), permit, send_idle: settings.send_idle };
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(settings.streams_max)
@@ -86,49 +87,51 @@ where
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
         .max_local_error_reset_streams(ERROR_RESETS_MAX);
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let served = Arc::clone(&served);
+        let context = Arc::clone(&context);
         async move {
             let (head, body) = request.into_parts();
-            let request = Request::of_parts(
+            let request = Request::from_parts(
                 &head,
-                Body::incoming(body).lingering().within(STREAM_WINDOW_BYTES as usize),
+                Body::incoming(body).lingering().window(STREAM_WINDOW_BYTES as usize),
             );
             drop(head);
             Ok::<_, Infallible>(
-                served
+                context
                     .handler
-                    .call(request, &served.peer)
+                    .call(request, &context.peer)
                     .await
                     .into_http()
-                    .map(http2_reply::Reply),
+                    .map(http2_reply::ReplyBody),
             )
         }
     });
     let tasks_max = TASKS_PER_STREAM_MAX
         .saturating_mul(usize::try_from(settings.streams_max).unwrap_or(usize::MAX));
-    let stream = Guarded { stream, begun, pulse: Arc::clone(&pulse), tasks_max };
+    let stream = FloodGuard { stream, read_ahead, state: Arc::clone(&state), tasks_max };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut idle = Idle::new(settings);
-    let mut told = false;
+    let mut idle = IdleTimeout::new(settings);
+    let mut closing = false;
     poll_fn(|cx| {
-        pulse.wake_with(cx.waker());
-        if pulse.is_abandoned() {
+        state.set_waker(cx.waker());
+        if state.is_aborted() {
             return Poll::Ready(Ok(()));
         }
-        if !told && pulse.is_draining() {
-            told = true;
+        if !closing && state.is_draining() {
+            closing = true;
             connection.as_mut().graceful_shutdown();
         }
         loop {
             if let Poll::Ready(done) = connection.as_mut().poll(cx) {
-                return Poll::Ready(done.map_err(Failure::Http2));
+                return Poll::Ready(done.map_err(ConnectionError::Http2));
             }
-            match idle.poll(&pulse, told, cx) {
+            match idle.poll(&state, closing, cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Lapse::Silent) => return Poll::Ready(Err(Failure::Silent)),
-                Poll::Ready(Lapse::Unclosed) => return Poll::Ready(Ok(())),
-                Poll::Ready(Lapse::Idle) => {
-                    told = true;
+                Poll::Ready(Expiry::NoRequest) => {
+                    return Poll::Ready(Err(ConnectionError::HeadTimeout));
+                }
+                Poll::Ready(Expiry::NotClosed) => return Poll::Ready(Ok(())),
+                Poll::Ready(Expiry::Idle) => {
+                    closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -137,123 +140,127 @@ where
     .await
 }
 
-/// Closes a connection without streams.
-struct Idle {
-    alarm: Alarm,
+/// Closes a connection that has no streams.
+struct IdleTimeout {
+    timer: Timer,
     phase: Phase,
     request_header: Duration,
     keep_alive: Duration,
-    /// For the client to take the rest of its last replies.
+    /// How long the client may take to read the rest of its last replies.
     send_idle: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// There are streams.
+    /// Streams are open.
     Busy,
-    /// There are none.
+    /// No stream is open.
     Idle,
-    /// Nor will there be any: the client was told.
+    /// No stream is open and a GOAWAY was sent.
     Closing,
 }
 
-enum Lapse {
-    /// No request ever came.
-    Silent,
-    /// None for a while: time to say goodbye.
+enum Expiry {
+    /// No request ever arrived.
+    NoRequest,
+    /// No request arrived for a while: a GOAWAY is due.
     Idle,
-    /// Goodbye was said, and the client does not close.
-    Unclosed,
+    /// The client did not close after a GOAWAY.
+    NotClosed,
 }
 
-impl Idle {
+impl IdleTimeout {
     fn new(settings: &ConnectionSettings) -> Self {
         let ConnectionSettings { request_header, keep_alive, send_idle, .. } = *settings;
-        Self { alarm: Alarm::default(), phase: Phase::Busy, request_header, keep_alive, send_idle }
+        Self { timer: Timer::default(), phase: Phase::Busy, request_header, keep_alive, send_idle }
     }
 
-    /// `told` says whether the client was told to open no more streams.
-    fn poll(&mut self, pulse: &Pulse, told: bool, cx: &mut Context<'_>) -> Poll<Lapse> {
-        let (open, seen) = pulse.streams();
+    /// `closing` says whether a GOAWAY was sent.
+    fn poll(
+        &mut self,
+        state: &ConnectionState,
+        closing: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Expiry> {
+        let (open, seen) = state.streams();
         if open > 0 {
             self.phase = Phase::Busy;
-            self.alarm.disarm();
+            self.timer.disarm();
             return Poll::Pending;
         }
-        let phase = if told { Phase::Closing } else { Phase::Idle };
+        let phase = if closing { Phase::Closing } else { Phase::Idle };
         if self.phase != phase {
             let wait = match (self.phase, phase) {
-                // A new connection has to show its first request in time: it has not earned the
-                // longer wait.
+                // A new connection gets the shorter time limit until its first request.
                 _ if !seen => self.request_header,
                 (Phase::Busy, Phase::Closing) => self.send_idle,
-                (_, Phase::Closing) => GOODBYE,
+                (_, Phase::Closing) => CLOSE_TIMEOUT,
                 _ => self.keep_alive,
             };
             let now = clock::monotonic();
-            self.alarm.arm(now + wait);
+            self.timer.arm(now + wait);
             self.phase = phase;
-            pulse.idle(now);
+            state.mark_idle(now);
         }
-        self.alarm.poll(cx).map(|()| match phase {
-            _ if !seen => Lapse::Silent,
-            Phase::Closing => Lapse::Unclosed,
-            Phase::Busy | Phase::Idle => Lapse::Idle,
+        self.timer.poll(cx).map(|()| match phase {
+            _ if !seen => Expiry::NoRequest,
+            Phase::Closing => Expiry::NotClosed,
+            Phase::Busy | Phase::Idle => Expiry::Idle,
         })
     }
 }
 
-/// Runs each stream as a task of the worker.
+/// Spawns each stream as a task on the worker.
 #[derive(Clone)]
-struct Streams {
-    pulse: Arc<Pulse>,
-    place: Arc<Place>,
+struct StreamExecutor {
+    state: Arc<ConnectionState>,
+    permit: Arc<Permit>,
     send_idle: Duration,
 }
 
-impl<F> Executor<F> for Streams
+impl<F> Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, work: F) {
-        self.pulse.stream_opened();
-        let open = Open { pulse: Arc::clone(&self.pulse), _place: Arc::clone(&self.place) };
-        tokio::spawn(Stream {
+        self.state.stream_opened();
+        let open = OpenStream { state: Arc::clone(&self.state), _permit: Arc::clone(&self.permit) };
+        tokio::spawn(StreamTask {
             work,
             open,
-            alarm: Alarm::default(),
+            timer: Timer::default(),
             send_idle: self.send_idle,
             deadline: None,
         });
     }
 }
 
-/// Keeps the connection counted until its last stream has ended, and tells it.
-struct Open {
-    pulse: Arc<Pulse>,
-    _place: Arc<Place>,
+/// Keeps the connection counted as open, and its state informed, until the stream has ended.
+struct OpenStream {
+    state: Arc<ConnectionState>,
+    _permit: Arc<Permit>,
 }
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.pulse.stream_ended();
+        self.state.stream_ended();
     }
 }
 
 pin_project! {
-    /// One stream, the time for which its client takes nothing of the reply, and when that must be
-    /// over. hyper waits for the client without a bound.
-    struct Stream<F> {
+    /// The task of one stream. hyper waits for the client without a time limit, so this resets the
+    /// stream when the client has read nothing for `send_idle`, or at the request's deadline.
+    struct StreamTask<F> {
         #[pin]
         work: F,
-        open: Open,
-        alarm: Alarm,
+        open: OpenStream,
+        timer: Timer,
         send_idle: Duration,
         deadline: Option<Instant>,
     }
 }
 
-impl<F: Future<Output = ()>> Future for Stream<F> {
+impl<F: Future<Output = ()>> Future for StreamTask<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -264,73 +271,48 @@ impl<F: Future<Output = ()>> Future for Stream<F> {
             return polled;
         }
         match sent {
-            Sent::Piece => {
+            BodyPoll::Piece => {
                 let still = clock::monotonic() + *this.send_idle;
-                this.alarm.arm(this.deadline.map_or(still, |deadline| deadline.min(still)));
+                this.timer.arm(this.deadline.map_or(still, |deadline| deadline.min(still)));
             }
-            Sent::Awaited => this.alarm.disarm(),
-            Sent::Nothing => {}
+            BodyPoll::Pending => this.timer.disarm(),
+            BodyPoll::NotPolled => {}
         }
-        // Dropped without its end, the stream is reset.
-        this.alarm.poll(cx)
+        // Dropping the unfinished stream resets it.
+        this.timer.poll(cx)
     }
 }
 
-/// The client's stream with what was read of it before, and closed to a flood.
-pub(super) struct Guarded<S> {
+/// The client's stream, preceded by what was read of it before, and not read during a flood of
+/// streams.
+pub(super) struct FloodGuard<S> {
     pub(super) stream: S,
-    pub(super) begun: Bytes,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) read_ahead: Bytes,
+    pub(super) state: Arc<ConnectionState>,
     pub(super) tasks_max: usize,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FloodGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.begun.is_empty() {
-            let taken = self.begun.len().min(buf.remaining());
-            let piece = self.begun.split_to(taken);
+        if !self.read_ahead.is_empty() {
+            let taken = self.read_ahead.len().min(buf.remaining());
+            let piece = self.read_ahead.split_to(taken);
             buf.put_slice(&piece);
             return Poll::Ready(Ok(()));
         }
-        // The streams' tasks that are too many belong to streams that were reset: each ends at its
-        // next turn, and its end wakes us.
-        if self.pulse.streams().0 >= self.tasks_max {
+        // The surplus tasks belong to streams that were reset. Each ends when it is polled next,
+        // and then wakes this connection.
+        if self.state.streams().0 >= self.tasks_max {
             return Poll::Pending;
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+impl<S: AsyncWrite + Unpin> AsyncWrite for FloodGuard<S> {
+    delegate_write! { this => this.stream }
 }

@@ -1,8 +1,9 @@
-//! A reply's body on HTTP/2, and whether its client takes it. Knows no connection.
+//! A reply's body over HTTP/2, which records whether the client or the upstream is slow. Knows
+//! nothing about the connection.
 //!
-//! hyper asks a body for its next piece only when the client has taken the one before. The task of
-//! the stream wants to know which of the two is waited for; the body, polled inside that task,
-//! tells it through a thread-local, which costs no allocation.
+//! hyper polls a body for its next piece only when the client has taken the previous one. The
+//! stream's task needs to know which of the two is being waited for. The body is polled inside that
+//! task, so it reports through a thread-local, which costs no allocation.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -14,33 +15,33 @@ use http_body::{Frame, SizeHint};
 
 use crate::wire::{Body, BodyError};
 
-/// What the body did last, during one turn of its stream's task.
+/// What the body did while its stream's task was polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// It was not asked: whoever was waited for before is waited for still.
-    Nothing,
-    /// It gave a piece: the client is waited for.
+pub(super) enum BodyPoll {
+    /// It was not polled: what was waited for before is still waited for.
+    NotPolled,
+    /// It returned a piece: now the client is waited for.
     Piece,
-    /// It had none: the upstream is waited for.
-    Awaited,
+    /// It had nothing: now the upstream is waited for.
+    Pending,
 }
 
 thread_local! {
-    static SENT: Cell<Sent> = const { Cell::new(Sent::Nothing) };
+    static LAST_POLL: Cell<BodyPoll> = const { Cell::new(BodyPoll::NotPolled) };
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Polls a stream, and says what its body did, and when it must be over if it was asked and knows.
-pub(super) fn watch<T>(poll: impl FnOnce() -> T) -> (T, Sent, Option<Instant>) {
-    SENT.set(Sent::Nothing);
+/// Polls a stream. Returns what its body did, and the body's deadline if it was polled and has one.
+pub(super) fn watch<T>(poll: impl FnOnce() -> T) -> (T, BodyPoll, Option<Instant>) {
+    LAST_POLL.set(BodyPoll::NotPolled);
     let polled = poll();
-    (polled, SENT.get(), DEADLINE.take())
+    (polled, LAST_POLL.get(), DEADLINE.take())
 }
 
-/// A reply's body that tells.
-pub(super) struct Reply(pub(super) Body);
+/// A reply's body that records its polls.
+pub(super) struct ReplyBody(pub(super) Body);
 
-impl http_body::Body for Reply {
+impl http_body::Body for ReplyBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -52,7 +53,7 @@ impl http_body::Body for Reply {
         if let deadline @ Some(_) = self.0.deadline() {
             DEADLINE.set(deadline);
         }
-        SENT.set(if polled.is_ready() { Sent::Piece } else { Sent::Awaited });
+        LAST_POLL.set(if polled.is_ready() { BodyPoll::Piece } else { BodyPoll::Pending });
         polled
     }
 

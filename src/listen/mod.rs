@@ -1,11 +1,16 @@
-//! Accepts connections and serves requests on them, until told to drain. Knows no route and no
-//! limit: its handler is handed in.
+//! Binds, accepts connections, serves requests on them and drains. Knows nothing about routes or
+//! limits: the request handler is passed in.
 //!
-//! Read on in `accept` (a worker's loop), `connection` (one connection, from its first byte to its
-//! close), `tls` (certificates, and which of them a client sees), `handshake`, `http1` with
-//! `client`, `upload` and `progress` (its socket, a request's body, how it takes a reply), `http2`
-//! with `stream` (what hyper reads and writes), `pulse` (what a worker tells its connections),
-//! `places` with `addresses` (how many there may be, in all and of one client).
+//! Where to read on:
+//!
+//! - `accept`: a worker's accept loop
+//! - `connection`: one connection, from its first byte to its close
+//! - `tls`: the certificates and which one a client is shown; `handshake`: one TLS handshake
+//! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
+//!   client takes its reply)
+//! - `http2`, with `stream` (the byte stream that hyper reads and writes)
+//! - `state`: what a connection shares with the worker that drains it
+//! - `permits`, with `addresses`: how many connections may be open, in total and per client
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -25,36 +30,37 @@ mod bind;
 mod client;
 mod connection;
 mod drain;
-mod failure;
+mod error;
 mod handshake;
 mod http1;
 mod http2;
 mod http2_reply;
-mod places;
+mod permits;
 mod progress;
-mod pulse;
+mod state;
 mod stream;
 mod subject;
 #[cfg(test)]
 mod tests;
 mod tls;
 mod transport;
-mod tunnel;
+mod upgraded;
 mod upload;
 
 pub use drain::Drain;
-pub use tls::{Security, Tls};
+pub use tls::{CurrentTls, Tls};
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Its path in the configuration, for mistakes: `listeners[0]`.
+    /// Its path in the configuration, used in error messages: `listeners[0]`.
     pub setting: String,
-    /// Where to listen.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// Plain without any. The first is shown to clients that name no host, or one that is in none.
+    /// Empty for plain HTTP. The first is the default, for clients that send no SNI or an unknown
+    /// name.
     pub certificates: Vec<Identity>,
-    /// Whether clients show certificates too.
+    /// Whether clients are asked for certificates.
     pub clients: Option<ClientCertificates>,
 }
 
@@ -71,49 +77,49 @@ impl Settings {
     }
 }
 
-/// `client_ca`, `client_certificates`.
+/// `client_ca` and `client_certificates`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// Who is believed to have issued them.
+    /// The authority that must have issued client certificates.
     pub ca: Pem,
-    /// A client without one is not served.
+    /// Whether the handshake fails for clients without a certificate.
     pub required: bool,
 }
 
-/// `[server.limits]` and `[server.timeouts]`, as far as connections care. They may change on
-/// reload: new connections see the new ones.
+/// The parts of `[server.limits]` and `[server.timeouts]` that concern connections. A reload may
+/// change them; new connections use the new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionSettings {
-    /// Connections at once over all workers, at most: over all listeners that are served with these
-    /// very settings.
+    /// Maximum open connections over all workers and over all listeners that share these settings.
     pub connections_max: usize,
-    /// And of one client network.
+    /// Maximum open connections of one client network.
     pub connections_per_address_max: usize,
-    /// Bits of an IPv6 address that make a client network.
+    /// How many leading bits of an IPv6 address identify a client network.
     pub ipv6_prefix: u8,
-    /// Their connections are many clients', and count under no address.
+    /// Connections from these proxies carry many clients' requests, so they don't count towards the
+    /// limit per network.
     pub trusted_proxies: Vec<IpNet>,
-    /// Bytes of a request's head, at most: above, 431.
+    /// Maximum bytes of a request's head; a larger one is answered 431.
     pub header_bytes_max: usize,
-    /// HTTP/2: requests at once on one connection, at most.
+    /// HTTP/2: maximum concurrent streams of one connection.
     pub streams_max: u32,
-    /// Time for a TLS handshake.
+    /// Time limit for a TLS handshake.
     pub tls_handshake: Duration,
-    /// Time for a request's head.
+    /// Time limit for a request's head.
     pub request_header: Duration,
-    /// Time between two requests of a connection.
+    /// How long a connection may stay idle between two requests.
     pub keep_alive: Duration,
-    /// Time for which a client may take nothing of a reply that waits for it.
+    /// How long a client may read nothing of a reply that is ready to be sent.
     pub send_idle: Duration,
-    /// How slowly a client may take a reply that waits for it (HTTP/1): over HTTP/2 it has to take
-    /// whole pieces within `send_idle`, which is no less.
+    /// The minimum rate at which a client must read a reply over HTTP/1. Over HTTP/2 it must take
+    /// each piece within `send_idle`, which is at least as strict.
     pub send_rate: Option<Rate>,
-    /// Time for which a client that has closed its sending side is still worked for (HTTP/1).
+    /// How long a request is still processed after its client has closed its sending side (HTTP/1).
     pub half_close: Duration,
 }
 
 impl Default for ConnectionSettings {
-    /// What holds where `proxy.toml` says nothing.
+    /// The defaults of `proxy.toml`.
     fn default() -> Self {
         Self {
             connections_max: 20_000,
@@ -133,34 +139,34 @@ impl Default for ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// Whether the connections of `client` count under its address.
+    /// Whether connections from `client` count towards the limit per network.
     fn counts(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         !self.trusted_proxies.iter().any(|network| network.contains(&client))
     }
 }
 
-/// Who is at the other end of a connection.
+/// The two ends of a connection, and what its TLS handshake revealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The socket's own far end. An IPv4 client of an IPv6 socket is shown as IPv4.
+    /// The remote address. An IPv4 client of an IPv6 socket is shown as IPv4.
     pub address: SocketAddr,
-    /// That address without its port, as RFC 5952 writes it: written once for all requests of the
-    /// connection.
+    /// The remote IP address as RFC 5952 writes it. Formatted once per connection, since every
+    /// request needs it.
     pub ip: Box<str>,
-    /// The near end.
+    /// The local address.
     pub local: SocketAddr,
     /// Whether the connection is TLS.
     pub tls: bool,
-    /// The host that the client named in its TLS hello, in lower case.
+    /// The host name that the client sent in its TLS hello (SNI), in lower case.
     pub sni: Option<Box<str>>,
-    /// The subject of the client's certificate, which was verified, as RFC 4514 writes it.
+    /// The subject of the client's verified certificate, as RFC 4514 writes it.
     pub client_subject: Option<Box<str>>,
 }
 
 impl Peer {
-    /// Over plain TCP. An IPv4 address that came through an IPv6 socket is shown as IPv4: it is one
-    /// client, whichever socket it came through.
+    /// A plain TCP connection. An IPv4 address that arrived on an IPv6 socket is shown as IPv4, so
+    /// that a client is the same one on both kinds of socket.
     #[must_use]
     pub fn plain(address: SocketAddr, local: SocketAddr) -> Self {
         let canonical =
@@ -177,60 +183,60 @@ impl Peer {
     }
 }
 
-/// Answers requests. Cloned for each connection.
+/// Handles requests. Cloned for each connection.
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// Answers one request. Dropped when the client goes away.
+    /// Handles one request. The future is dropped when the client goes away.
     fn call(&self, request: Request, peer: &Arc<Peer>) -> impl Future<Output = Response> + Send;
 
-    /// Answers what is no request: its head can't be read (400, 501), or is too large (431). The
-    /// status is the caller's; the body has to be whole.
+    /// Builds the reply to a head that can't be parsed (400, 501) or is too large (431). `status`
+    /// is sent as given. The reply's body must be complete, not a stream.
     fn unreadable(&self, status: StatusCode, _peer: &Arc<Peer>) -> Response {
         Response::new(status, Body::empty())
     }
 }
 
-/// A bound address: every worker accepts on a socket of its own (`SO_REUSEPORT`).
+/// A bound address. Each worker accepts on its own socket (`SO_REUSEPORT`).
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    security: Security,
+    tls: CurrentTls,
 }
 
 impl Listener {
-    /// Binds one socket for each of `workers`. Port 0 takes a free one, the same for all.
+    /// Binds one socket for each of `workers`. Port 0 picks a free port, which all of them share.
     ///
     /// # Errors
-    /// The address is taken, or not ours.
+    /// The address is in use or is not a local one.
     pub fn bind(settings: &Settings, workers: usize) -> std::io::Result<Vec<Self>> {
         bind::bind(settings.address, workers)
     }
 
-    /// Serves on a socket that the caller has bound and on which it listens.
+    /// Serves on a socket that is already bound and listening.
     ///
     /// # Errors
-    /// The socket has no address, or can't be made non-blocking.
+    /// The socket has no address or can't be made non-blocking.
     pub fn from_std(socket: TcpListener) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, security: Security::default() })
+        Ok(Self { socket, address, tls: CurrentTls::default() })
     }
 
-    /// Speaks TLS as `security` says, from connection to connection.
+    /// Uses the TLS configuration that `tls` holds when a connection is accepted.
     #[must_use]
-    pub fn secured(self, security: &Security) -> Self {
-        Self { security: security.clone(), ..self }
+    pub fn with_tls(self, tls: &CurrentTls) -> Self {
+        Self { tls: tls.clone(), ..self }
     }
 
-    /// Where it is bound.
+    /// The address that it is bound to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Accepts and serves until `drain` says so, then until the last connection is done. Runs on a
-    /// worker's own runtime. Dropping it ends its connections at once: so a caller bounds the drain
-    /// by its grace.
+    /// Accepts and serves until `drain` starts, then waits until the last connection has closed.
+    /// Must run on a worker's own runtime. Dropping the future closes its connections at once, so a
+    /// caller can bound the drain by a deadline.
     pub async fn serve<H: Handler>(
         self,
         handler: H,

@@ -1,6 +1,6 @@
-//! A client's byte stream as hyper's HTTP/2 and a tunnel see it, with two things that both leave to
-//! us: it gives up on a client that takes nothing, and it closes so that the client can still read
-//! the last reply. Knows neither TLS nor HTTP.
+//! A client's byte stream as hyper's HTTP/2 and a tunnel use it. It adds two things that both lack:
+//! a time limit for a client that does not read, and a close that lets the client read the last
+//! reply. Knows neither TLS nor HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,114 +10,115 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::places::Place;
-use super::pulse::Pulse;
+use super::permits::Permit;
+use super::state::ConnectionState;
 use crate::clock;
-use crate::wire::Alarm;
+use crate::wire::{Timer, delegate_write};
 
-/// How long we wait for more of what a client sends, and throw it away, while it may not have seen
-/// our last reply.
+/// How long to wait for more bytes while closing; they are discarded. See
+/// [`ClientStream::poll_linger`].
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 pub(super) const LINGER_MS: u64 = 2_000;
-/// How long in all: an HTTP/2 client that reads slowly says so again and again.
-pub(super) const LINGER_ALL: Duration = Duration::from_secs(30);
-/// And how much of it.
+/// How long to linger in total: a slow HTTP/2 reader keeps sending WINDOW_UPDATE frames.
+pub(super) const LINGER_TOTAL: Duration = Duration::from_secs(30);
+/// How many bytes to discard in total.
 const LINGER_BYTES_MAX: usize = 8 << 20;
-/// In pieces of this size, on the stack.
+/// How much to read at once, on the stack.
 const LINGER_PIECE_BYTES: usize = 8 << 10;
 
 pub(super) struct ClientStream<S> {
     stream: S,
-    pulse: Arc<Pulse>,
-    /// Armed while a write waits, and then while lingering.
-    alarm: Alarm,
+    state: Arc<ConnectionState>,
+    /// Armed while a write is pending, and while lingering.
+    timer: Timer,
     send_idle: Duration,
-    /// Writes below TLS when the alarm was armed.
+    /// Completed writes below TLS when the timer was armed.
     writes: u64,
-    /// The alarm was armed by a flush.
-    flushing: bool,
-    /// Counted as open for as long as the stream lives, whoever has it: an upgrade takes it along.
-    _place: Option<Arc<Place>>,
+    /// The timer was armed by a flush.
+    armed_by_flush: bool,
+    /// Keeps the connection counted as open while the stream lives, also after an upgrade.
+    _permit: Option<Arc<Permit>>,
     /// The client has closed its side.
-    ended: bool,
+    read_closed: bool,
     /// We have closed ours.
-    finished: bool,
+    write_closed: bool,
     lingered_bytes: usize,
     lingers_until: Option<Instant>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
-    pub(super) fn new(stream: S, pulse: Arc<Pulse>, send_idle: Duration) -> Self {
+    pub(super) fn new(stream: S, state: Arc<ConnectionState>, send_idle: Duration) -> Self {
         Self {
             stream,
-            pulse,
-            alarm: Alarm::default(),
+            state,
+            timer: Timer::default(),
             send_idle,
             writes: 0,
-            flushing: false,
-            _place: None,
-            ended: false,
-            finished: false,
+            armed_by_flush: false,
+            _permit: None,
+            read_closed: false,
+            write_closed: false,
             lingered_bytes: 0,
             lingers_until: None,
         }
     }
 
-    /// Gives `place` back when it is dropped.
-    pub(super) fn holding(self, place: Arc<Place>) -> Self {
-        Self { _place: Some(place), ..self }
+    /// Holds `permit` until the stream is dropped.
+    pub(super) fn with_permit(self, permit: Arc<Permit>) -> Self {
+        Self { _permit: Some(permit), ..self }
     }
 
-    /// A client that stops reading would hold its reply, the upstream's connection and any lease
-    /// for ever.
-    fn bound<T>(
+    /// Limits how long a write may be pending. A client that stops reading would otherwise hold its
+    /// reply, the upstream's connection and any lease forever.
+    fn with_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         wrote: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
-            self.alarm.disarm();
+            self.timer.disarm();
             return wrote;
         }
-        self.wait(cx)
+        self.poll_send_timeout(cx)
     }
 
-    /// The client is waited for: not longer than it takes nothing at all.
-    fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// Pending until the client has read nothing at all for `send_idle`; then fails.
+    fn poll_send_timeout<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         loop {
-            if !self.alarm.is_armed() {
-                self.writes = self.pulse.writes();
-                self.alarm.arm(clock::monotonic() + self.send_idle);
+            if !self.timer.is_armed() {
+                self.writes = self.state.writes();
+                self.timer.arm(clock::monotonic() + self.send_idle);
             }
-            ready!(self.alarm.poll(cx));
-            // TLS has buffers of its own: it may be stuck for long and yet bring something out.
-            if self.writes == self.pulse.writes() {
+            ready!(self.timer.poll(cx));
+            // TLS buffers data: a write may be pending for long while bytes still go out below.
+            if self.writes == self.state.writes() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
     }
 
-    /// Closing a socket with unread bytes resets the connection, and the reset may overtake the
-    /// reply: a 413 or 429 to an upload would be lost, and the end of what an HTTP/2 client reads
-    /// while it widens its windows. So read on for a while (what nginx calls lingering close).
+    /// Reads and discards for a while before the socket is closed (nginx: lingering close). Closing
+    /// a socket with unread bytes resets the connection, and the reset may overtake the reply. A
+    /// 413 or 429 to an upload would be lost, and so would the rest of a reply to an HTTP/2 client
+    /// that still sends window updates.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut piece = [0; LINGER_PIECE_BYTES];
-        while !self.ended && self.lingered_bytes < LINGER_BYTES_MAX {
+        while !self.read_closed && self.lingered_bytes < LINGER_BYTES_MAX {
             let mut buf = ReadBuf::new(&mut piece);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if buf.filled().is_empty() => break,
                 Poll::Ready(Ok(())) => {
                     self.lingered_bytes += buf.filled().len();
-                    self.alarm.disarm();
+                    self.timer.disarm();
                 }
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => {
-                    if !self.alarm.is_armed() {
+                    if !self.timer.is_armed() {
                         let now = clock::monotonic();
-                        let end = *self.lingers_until.get_or_insert(now + LINGER_ALL);
-                        self.alarm.arm(end.min(now + LINGER));
+                        let end = *self.lingers_until.get_or_insert(now + LINGER_TOTAL);
+                        self.timer.arm(end.min(now + LINGER));
                     }
-                    return self.alarm.poll(cx);
+                    return self.timer.poll(cx);
                 }
             }
         }
@@ -131,17 +132,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.pulse.is_upgraded() {
-            // Nobody else looks: the connection's own task is gone.
-            self.pulse.wake_upgraded_with(cx.waker());
-            if self.pulse.is_abandoned() {
+        if self.state.is_upgraded() {
+            // Nothing else checks this: the connection's own task has ended.
+            self.state.set_upgraded_waker(cx.waker());
+            if self.state.is_aborted() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if let Poll::Ready(Ok(())) = read {
-            self.ended |= buf.filled().len() == before && buf.remaining() > 0;
+            self.read_closed |= buf.filled().len() == before && buf.remaining() > 0;
         }
         read
     }
@@ -154,7 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.bound(cx, wrote)
+        self.with_timeout(cx, wrote)
     }
 
     fn poll_write_vectored(
@@ -163,37 +164,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.bound(cx, wrote)
+        self.with_timeout(cx, wrote)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    delegate_write! { this => this.stream; is_write_vectored }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if flushed.is_pending() {
-            self.flushing = true;
-            return self.wait(cx);
+            self.armed_by_flush = true;
+            return self.poll_send_timeout(cx);
         }
-        if std::mem::take(&mut self.flushing) {
-            self.alarm.disarm();
+        if std::mem::take(&mut self.armed_by_flush) {
+            self.timer.disarm();
         }
         flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.finished {
-            // TLS has a last word to say, and the client may not take it.
+        if !self.write_closed {
+            // TLS sends a close_notify alert, which the client may not read.
             match Pin::new(&mut self.stream).poll_shutdown(cx) {
                 Poll::Ready(shut) => shut?,
-                Poll::Pending => return self.wait(cx),
+                Poll::Pending => return self.poll_send_timeout(cx),
             }
-            self.finished = true;
-            self.alarm.disarm();
+            self.write_closed = true;
+            self.timer.disarm();
         }
-        // An upgraded stream may be closed on one side only: what still comes is its reader's.
-        if !self.pulse.is_upgraded() {
+        // One direction of an upgraded stream may be closed while the other is still read.
+        if !self.state.is_upgraded() {
             ready!(self.poll_linger(cx));
         }
         Poll::Ready(Ok(()))

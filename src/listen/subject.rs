@@ -1,5 +1,5 @@
-//! A certificate's subject as text (RFC 4514): what a policy is shown of a client's certificate.
-//! Knows no connection.
+//! Formats a certificate's subject (RFC 4514), to show policies who the client is. Knows nothing
+//! about the connection.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// The attribute types that have a short name (RFC 4514, section 3).
+/// Attribute types with a short name (RFC 4514, section 3).
 const SHORT: [(&str, &str); 9] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.7", "L"),
@@ -20,8 +20,8 @@ const SHORT: [(&str, &str); 9] = [
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
 
-/// `CN=alice,O=Example`: the most specific part first, as nginx' `$ssl_client_s_dn` writes it. None
-/// for what is no certificate.
+/// `CN=alice,O=Example`: the most specific part first, like nginx's `$ssl_client_s_dn`. `None` if
+/// `certificate` can't be parsed.
 pub(super) fn of(certificate: &[u8]) -> Option<Box<str>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(text(certificate.subject()).into_boxed_str())
@@ -53,8 +53,8 @@ fn write(text: &mut String, attribute: &AttributeTypeAndValue<'_>) {
             text.push('=');
             escape(text, value);
         }
-        // A type without a short name, or a value that is no plain string: the bytes in
-        // hexadecimal, so that no two look alike.
+        // For a type without a short name, or a value that is not a plain string, the bytes in
+        // hexadecimal: no two subjects look alike.
         (short, _) => {
             text.push_str(short.unwrap_or(&id));
             text.push_str("=#");

@@ -1,8 +1,8 @@
-//! A listener's TLS: its certificates out of PEM, which of them a client sees, whom clients may be.
-//! Knows no file and no connection.
+//! A listener's TLS configuration: parses its certificates, selects the one to show, and verifies
+//! client certificates. Knows nothing about files or connections.
 //!
-//! TLS 1.2 and 1.3 only, HTTP/2 and HTTP/1.1 by ALPN, resumption by tickets whose keys live as long
-//! as the settings do.
+//! Supports TLS 1.2 and 1.3 only, and HTTP/2 and HTTP/1.1 by ALPN. Sessions are resumed by tickets,
+//! whose keys are replaced with the configuration.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,33 +25,33 @@ use crate::clock::Clock;
 use crate::telemetry::Mistake;
 use crate::wire::{self, Identity};
 
-/// What ALPN offers, the preferred first.
+/// The protocols that ALPN offers, the preferred one first.
 pub(super) const HTTP_2: &[u8] = b"h2";
 pub(super) const HTTP_1: &[u8] = b"http/1.1";
 
 const VALID: &str = "a certificate that is valid today";
 
-/// What one listener's TLS is made of.
+/// The TLS configuration of one listener.
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
     expires_s: i64,
-    doubts: Vec<Mistake>,
+    warnings: Vec<Mistake>,
 }
 
-/// A listener's TLS of now, or none: swapped on reload, so that new connections see new
-/// certificates while its sockets and the open connections stay as they are. Clones share it.
+/// A listener's current TLS configuration, if it has any. A reload swaps it: new connections use
+/// the new certificates, while sockets and open connections stay as they are. Clones share it.
 #[derive(Clone, Default)]
-pub struct Security(Arc<ArcSwapOption<Tls>>);
+pub struct CurrentTls(Arc<ArcSwapOption<Tls>>);
 
-impl Security {
-    /// Begins with `tls`; plain without.
+impl CurrentTls {
+    /// Starts with `tls`. `None` means plain HTTP.
     #[must_use]
     pub fn new(tls: Option<Arc<Tls>>) -> Self {
         Self(Arc::new(ArcSwapOption::new(tls)))
     }
 
-    /// From now on, new connections see `tls`.
+    /// Uses `tls` for new connections.
     pub fn swap(&self, tls: Option<Arc<Tls>>) {
         self.0.store(tls);
     }
@@ -61,26 +61,26 @@ impl Security {
     }
 }
 
-impl fmt::Debug for Security {
+impl fmt::Debug for CurrentTls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Security").field("secured", &self.0.load().is_some()).finish()
+        out.debug_struct("CurrentTls").field("secured", &self.0.load().is_some()).finish()
     }
 }
 
 impl Tls {
-    /// Reads a listener's certificates; none for a plain one.
+    /// Builds the configuration of a listener; `None` if it has no certificates.
     ///
     /// # Errors
-    /// Each broken or unusable certificate, and each key that does not fit.
+    /// Each unusable certificate, and each key that does not match its certificate.
     pub fn build(settings: &Settings, clock: &Clock) -> Result<Option<Arc<Self>>, Vec<Mistake>> {
         if settings.certificates.is_empty() {
             return Ok(None);
         }
         let mut mistakes = Vec::new();
-        let mut chooser = Chooser::default();
+        let mut resolver = CertificateResolver::default();
         for (index, identity) in settings.certificates.iter().enumerate() {
             let setting = format!("{}.certificates[{index}]", settings.setting);
-            if let Err(mistake) = chooser.add(identity, &setting, clock.wall_us() / 1_000_000) {
+            if let Err(mistake) = resolver.add(identity, &setting, clock.wall_us() / 1_000_000) {
                 mistakes.push(mistake);
             }
         }
@@ -103,28 +103,29 @@ impl Tls {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let (expires_s, doubts) =
-            (chooser.expires_s.unwrap_or(i64::MAX), mem::take(&mut chooser.doubts));
-        let mut config = builder.with_cert_resolver(Arc::new(chooser));
+        let (expires_s, warnings) =
+            (resolver.expires_s.unwrap_or(i64::MAX), mem::take(&mut resolver.warnings));
+        let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-        // The client keeps the session: nothing to share between workers, nothing to bound.
+        // Tickets are stored by the client, so workers share no session cache and it needs no
+        // bound.
         config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()
             .map_err(|error| vec![unusable(settings, &error)])?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, doubts })))
+        Ok(Some(Arc::new(Self { config: Arc::new(config), expires_s, warnings })))
     }
 
-    /// When the first of its certificates expires, in Unix seconds.
+    /// When the first of the certificates expires, in Unix seconds.
     #[must_use]
     pub fn expires_s(&self) -> i64 {
         self.expires_s
     }
 
-    /// Certificates that clients will refuse, since their time is over or has not come. They are
-    /// served all the same.
+    /// Certificates that clients will refuse because they have expired or are not valid yet. They
+    /// are served all the same.
     #[must_use]
-    pub fn doubts(&self) -> &[Mistake] {
-        &self.doubts
+    pub fn warnings(&self) -> &[Mistake] {
+        &self.warnings
     }
 }
 
@@ -132,7 +133,7 @@ fn unusable(settings: &Settings, error: &rustls::Error) -> Mistake {
     Mistake::new(
         format!("{}.certificates", settings.setting),
         format!("TLS that can't be set up ({error})"),
-        "a machine that can do TLS",
+        "a working TLS provider",
     )
 }
 
@@ -150,7 +151,10 @@ fn verifier(
     let mut roots = RootCertStore::empty();
     for certificate in clients.ca.certificates().map_err(wrong)? {
         roots.add(certificate).map_err(|error| {
-            wrong(format!("a certificate in {} that is none ({error})", clients.ca.path.display()))
+            wrong(format!(
+                "a certificate in {} that is not valid ({error})",
+                clients.ca.path.display()
+            ))
         })?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), wire::provider());
@@ -158,28 +162,29 @@ fn verifier(
     builder.build().map_err(|error| wrong(format!("{} ({error})", clients.ca.path.display())))
 }
 
-/// All certificates for one name, of several kinds of key perhaps, in the configuration's order.
+/// All certificates for one name, perhaps with keys of different types, in the configuration's
+/// order.
 type Candidates = SmallVec<[Arc<CertifiedKey>; 1]>;
 
-/// Chooses by the name that the client asks for (SNI): exact names first, then wildcards of one
-/// label (RFC 9525, 6.3), then the first.
+/// Selects by the name that the client asks for (SNI): an exact name first, then a wildcard for one
+/// label (RFC 9525, 6.3), then the first certificate.
 #[derive(Debug, Default)]
-struct Chooser {
+struct CertificateResolver {
     exact: HashMap<String, Candidates>,
-    /// By what stands behind `*.`.
+    /// Keyed by what follows `*.`.
     wildcard: HashMap<String, Candidates>,
     default: Candidates,
-    /// When the first of them expires.
+    /// When the first of the certificates expires.
     expires_s: Option<i64>,
-    /// Certificates that are served although clients will refuse them.
-    doubts: Vec<Mistake>,
+    /// Certificates that clients will refuse. They are served all the same.
+    warnings: Vec<Mistake>,
 }
 
-impl Chooser {
+impl CertificateResolver {
     fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), Mistake> {
         let (certificate_setting, key_setting) =
             (format!("{setting}.certificate"), format!("{setting}.key"));
-        let expected = "a PEM file with the server's certificate, and those that lead to the root";
+        let expected = "a PEM file with the server's certificate and its intermediate ones";
         let wrong = |found: String| Mistake::new(certificate_setting.clone(), found, expected);
         let path = identity.certificate.path.display();
         let chain = identity.certificate.certificates().map_err(wrong)?;
@@ -210,16 +215,16 @@ impl Chooser {
             })?;
         let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
         self.expires_s = Some(self.expires_s.unwrap_or(i64::MAX).min(not_after.timestamp()));
-        // Clients of this host refuse it, and decide by their clocks. Refusing the whole
-        // configuration would take all the other hosts down with it.
+        // Only the clients of this host are affected, and their clocks decide. Rejecting the whole
+        // configuration would take down all other hosts.
         if not_before.timestamp() > now_s {
-            self.doubts.push(Mistake::new(
+            self.warnings.push(Mistake::new(
                 certificate_setting.clone(),
                 format!("{path}, valid from {not_before} on"),
                 VALID,
             ));
         } else if not_after.timestamp() < now_s {
-            self.doubts.push(Mistake::new(
+            self.warnings.push(Mistake::new(
                 certificate_setting.clone(),
                 format!("{path}, which expired on {not_after}"),
                 VALID,
@@ -230,7 +235,7 @@ impl Chooser {
             return Err(Mistake::new(
                 certificate_setting,
                 format!("{path}, without a DNS name in its subjectAltName"),
-                "a certificate for a host: only the first may be without, since no client's SNI chooses it",
+                "a certificate for a host: only the first, which is the default, may be without a name",
             ));
         }
         self.take(certified, names);
@@ -239,7 +244,8 @@ impl Chooser {
 
     fn take(&mut self, certified: CertifiedKey, names: Vec<String>) {
         let certified = Arc::new(certified);
-        // Another kind of key for the same names stands in for the first one too.
+        // A certificate for the same names as the first, with another type of key, is a default
+        // too.
         let also_default = self.default.first().is_none_or(|first| {
             names.iter().any(|name| self.candidates(name).any(|of| Arc::ptr_eq(of, first)))
         });
@@ -256,7 +262,7 @@ impl Chooser {
         }
     }
 
-    /// All for a name as a certificate writes it.
+    /// All certificates for a name as a certificate spells it.
     fn candidates(&self, name: &str) -> impl Iterator<Item = &Arc<CertifiedKey>> {
         let found = match name.strip_prefix("*.") {
             Some(parent) => self.wildcard.get(parent),
@@ -272,7 +278,7 @@ impl Chooser {
     }
 }
 
-impl ResolvesServerCert for Chooser {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let candidates = self.choose(hello.server_name());
         let understood = candidates
@@ -282,7 +288,7 @@ impl ResolvesServerCert for Chooser {
     }
 }
 
-/// In lower case. The subject's common name is not looked at: no client does any more.
+/// The DNS names, in lower case. The common name is ignored, as all current clients do.
 fn dns_names(leaf: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
     let dns = |name: &GeneralName<'_>| match name {

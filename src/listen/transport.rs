@@ -1,5 +1,5 @@
-//! The two streams that HTTP comes over: TCP, or TLS on TCP. One type, so that everything above is
-//! compiled once. Knows no HTTP.
+//! The streams that carry HTTP: TCP, or TLS over TCP. They are one type, so that everything above
+//! is compiled once. Knows nothing about HTTP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,35 +10,38 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::pulse::Pulse;
-use crate::wire::Charge;
+use super::state::ConnectionState;
+use crate::wire::{Charge, Disconnected, delegate_write};
 
 pub(super) enum Transport {
     Plain(TcpStream),
-    /// Boxed: a TLS session is large, and most of the plain connections' memory would be its.
-    Tls(Box<TlsStream<Noting<TcpStream>>>, Charge),
-    /// It was taken, for another protocol.
-    Gone,
+    Tls(TlsTransport),
+    /// Taken out, for another protocol.
+    Taken,
 }
 
-/// Notes each write that went out. TLS takes what it is given into a buffer of its own, so that
-/// above it nobody sees whether the client takes anything.
-pub(super) struct Noting<S> {
+/// TLS over a socket.
+pub(super) struct TlsTransport {
+    /// Boxed: a TLS session is large, and plain connections should not pay for it.
+    stream: Box<TlsStream<WriteCounter<TcpStream>>>,
+    /// For what rustls may buffer while the client is waited for.
+    charge: Charge,
+}
+
+/// Counts completed writes to the socket. TLS buffers what is written to it, so from above it can't
+/// be seen whether the client reads.
+pub(super) struct WriteCounter<S> {
     pub(super) stream: S,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) state: Arc<ConnectionState>,
 }
 
-/// What rustls keeps of what a client does not take, at most.
+/// The most that rustls buffers for a client that does not read.
 const TLS_BYTES: usize = 64 << 10;
 
-/// Counts what TLS may keep while the client is waited for.
-fn waiting<T>(charge: &mut Charge, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-    charge.set(if polled.is_pending() { TLS_BYTES } else { 0 });
-    polled
-}
-
-fn gone<T>() -> Poll<io::Result<T>> {
-    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+impl Transport {
+    pub(super) fn tls(stream: Box<TlsStream<WriteCounter<TcpStream>>>) -> Self {
+        Self::Tls(TlsTransport { stream, charge: Charge::nothing() })
+    }
 }
 
 impl AsyncRead for Transport {
@@ -49,65 +52,56 @@ impl AsyncRead for Transport {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream, _) => Pin::new(stream).poll_read(cx, buf),
-            Self::Gone => gone(),
+            Self::Tls(tls) => Pin::new(&mut tls.stream).poll_read(cx, buf),
+            Self::Taken => Pin::new(&mut Disconnected).poll_read(cx, buf),
         }
     }
 }
 
 impl AsyncWrite for Transport {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_write(cx, buf)),
-            Self::Gone => gone(),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream, charge) => {
-                waiting(charge, Pin::new(stream).poll_write_vectored(cx, bufs))
-            }
-            Self::Gone => gone(),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream, _) => stream.is_write_vectored(),
-            Self::Gone => false,
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream, charge) => waiting(charge, Pin::new(stream).poll_flush(cx)),
-            Self::Gone => gone(),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(cx),
-            Self::Gone => gone(),
-        }
+    delegate_write! {
+        Self::Plain(stream) => *stream,
+        Self::Tls(tls) => *tls,
+        Self::Taken => Disconnected,
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Noting<S> {
+impl TlsTransport {
+    /// Charges for rustls's buffer while a write is pending.
+    fn charged<T>(&mut self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.charge.set(if polled.is_pending() { TLS_BYTES } else { 0 });
+        polled
+    }
+}
+
+impl AsyncWrite for TlsTransport {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.charged(wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.charged(wrote)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.charged(flushed)
+    }
+
+    delegate_write! { this => this.stream; is_write_vectored, poll_shutdown }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteCounter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -117,16 +111,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Noting<S> {
     }
 }
 
-impl<S> Noting<S> {
+impl<S> WriteCounter<S> {
     fn note<T>(&self, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Ok(_)) = wrote {
-            self.pulse.wrote();
+            self.state.count_write();
         }
         wrote
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Noting<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteCounter<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -145,15 +139,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Noting<S> {
         self.note(wrote)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.stream; is_write_vectored, poll_flush, poll_shutdown }
 }

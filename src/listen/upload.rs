@@ -1,5 +1,5 @@
-//! The body of an HTTP/1 request, read from its client as its reader asks for it. Knows neither its
-//! route nor its reader.
+//! The body of an HTTP/1 request, read from the client on demand. Knows neither the route nor the
+//! reader.
 
 use std::task::{Context, Poll};
 
@@ -7,27 +7,27 @@ use http::HeaderMap;
 
 use super::client::Client;
 use crate::http1::Reader;
-use crate::wire::{BodyError, End, Source};
+use crate::wire::{BodyEnd, BodyError, Source};
 
-/// A request's body. It has its client's bytes for as long as it lives.
+/// A request's body. It owns the connection's input until it is finished or dropped.
 pub(super) struct Upload {
     client: Client,
     reader: Reader,
-    /// The client holds it back until it is asked for.
-    held_back: bool,
+    /// The client waits for a 100 (Continue) before it sends the body.
+    expects_continue: bool,
 }
 
 impl Upload {
-    pub(super) fn new(client: Client, reader: Reader, held_back: bool) -> Self {
-        // A client that has begun to send does not wait any more.
-        let held_back = held_back && reader.input.is_empty();
-        Self { client, reader, held_back }
+    pub(super) fn new(client: Client, reader: Reader, expects_continue: bool) -> Self {
+        // A client that has already begun to send is not waiting.
+        let expects_continue = expects_continue && reader.input.is_empty();
+        Self { client, reader, expects_continue }
     }
 }
 
 impl Source for Upload {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        if std::mem::take(&mut self.held_back) {
+        if std::mem::take(&mut self.expects_continue) {
             self.client.send_continue(cx);
         }
         self.reader.poll_content(|room| self.client.poll_into(cx, room))
@@ -53,8 +53,8 @@ impl Source for Upload {
         self.reader.take_trailers()
     }
 
-    fn finish(self: Box<Self>, _end: &End) {
+    fn finish(self: Box<Self>, _end: &BodyEnd) {
         let Self { client, reader, .. } = *self;
-        client.leave(reader);
+        client.give_back(reader);
     }
 }

@@ -56,7 +56,7 @@ pub struct Limit {
     /// When what was taken is given back.
     pub refund: Refund,
     /// What to do when this counter can't be reached.
-    pub on_store_error: Option<Fallback>,
+    pub on_store_error: Option<OnStoreError>,
 }
 
 /// Whether a limit refuses.
@@ -83,10 +83,10 @@ pub enum Refund {
 
 /// What to do when a counter can't be reached, from loose to strict (`Allow < Local < Deny`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fallback {
+pub enum OnStoreError {
     /// Let it through uncounted, and say so.
     Allow,
-    /// Count this proxy's share in memory.
+    /// Count this proxy's share in memory. Not offered yet: a plan that asks for it is refused.
     Local,
     /// Refuse with 503.
     Deny,

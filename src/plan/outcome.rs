@@ -1,6 +1,6 @@
 //! What came of a plan, in the words that a reply's fields need.
 
-use super::Limit;
+use super::{Enforcement, Limit, OnStoreError};
 
 /// What the limiter answered for a whole plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +25,19 @@ pub struct LimitOutcome {
     pub reset_us: u64,
     /// Microseconds that the request must wait before it goes on: its turn in a leaky bucket.
     pub delay_us: u64,
-    /// The counter could not be reached, and the request was let through uncounted: nothing above
-    /// was measured.
-    pub degraded: bool,
+    /// The counter could not be reached, and this was done instead: nothing above was measured.
+    pub unmeasured: Option<OnStoreError>,
 }
 
 impl Outcome {
+    /// Whether an enforced limit could not be counted, and the request goes on all the same.
+    #[must_use]
+    pub fn is_uncounted(&self, limits: &[Limit]) -> bool {
+        let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
+        let mut all = limits.iter().zip(&self.limits);
+        self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.unmeasured.is_some())
+    }
+
     /// Microseconds that the admitted request must wait before it goes on.
     #[must_use]
     pub fn delay_us(&self) -> u64 {
@@ -42,11 +49,10 @@ impl Outcome {
         &'a self,
         limits: &'a [Limit],
     ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
-        use super::Enforcement::Enforce;
         limits
             .iter()
             .zip(&self.limits)
-            .filter(|(limit, outcome)| limit.enforcement == Enforce && !outcome.fits)
+            .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.fits)
     }
 
     /// Microseconds after which all refusing limits would fit: the longest of them, `None` where

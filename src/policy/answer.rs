@@ -108,9 +108,9 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
         },
         on_store_error: match answered.on_store_error {
             types::Fallback::RouteDefault => None,
-            types::Fallback::Allow => Some(plan::Fallback::Allow),
-            types::Fallback::Local => Some(plan::Fallback::Local),
-            types::Fallback::Deny => Some(plan::Fallback::Deny),
+            types::Fallback::Allow => Some(plan::OnStoreError::Allow),
+            types::Fallback::Local => Some(plan::OnStoreError::Local),
+            types::Fallback::Deny => Some(plan::OnStoreError::Deny),
         },
     })
 }

@@ -77,7 +77,9 @@ pub(super) fn line(
             .filter(|(limit, outcome)| limit.enforcement == Enforcement::Shadow && !outcome.fits);
         line.list(
             "would_refuse",
-            shadows.filter(|(_, outcome)| !outcome.degraded).map(|(limit, _)| limit.name.as_str()),
+            shadows
+                .filter(|(_, outcome)| outcome.unmeasured.is_none())
+                .map(|(limit, _)| limit.name.as_str()),
         );
     }
     if let Some(failure) = visit.failure {

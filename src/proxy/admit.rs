@@ -13,7 +13,7 @@ use super::visit::Visit;
 use crate::clock;
 use crate::limit::{Limiter, Take};
 use crate::listen::Peer;
-use crate::plan::{Enforcement, Limit, Outcome};
+use crate::plan::Limit;
 use crate::policy::{Decision, Verdict};
 use crate::wire::Request;
 
@@ -194,7 +194,7 @@ pub(super) async fn charge(
     let Some(scope) = visit.tail.charge.as_ref().map(|charge| &charge.scope) else { return Ok(()) };
     match limiter.take(scope, plan).await {
         Take::Granted(outcome, grant) => {
-            let degraded = is_degraded(plan.limits(), &outcome);
+            let degraded = outcome.is_uncounted(plan.limits());
             visit.degraded = degraded.then_some("store");
             visit.outcome = Some(outcome);
             visit.grant = Some(grant);
@@ -211,12 +211,4 @@ pub(super) async fn charge(
             Err(Refusal::StoreUnavailable)
         }
     }
-}
-
-/// A shadow limit that could not be counted lets nobody through who would not have passed.
-fn is_degraded(limits: &[Limit], outcome: &Outcome) -> bool {
-    limits
-        .iter()
-        .zip(&outcome.limits)
-        .any(|(limit, outcome)| outcome.degraded && limit.enforcement == Enforcement::Enforce)
 }

@@ -10,7 +10,7 @@
 //! Where too little is left, `t` is when enough is back: after a refusal, when the request would
 //! fit; after the request that took the last unit, when the next one is there. A client that paces
 //! itself by `t` waits as long as `Retry-After` would have it wait. Shadow limits and limits that
-//! were not measured (`degraded`) are in no field. An upstream's own members stay beside ours.
+//! were not measured (`unmeasured`) are in no field. An upstream's own members stay beside ours.
 
 use super::json;
 use super::settings::FieldStyle;
@@ -72,10 +72,9 @@ fn told<'a>(
     limits: &'a [Limit],
     outcome: &'a Outcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
-    limits
-        .iter()
-        .zip(&outcome.limits)
-        .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.degraded)
+    limits.iter().zip(&outcome.limits).filter(|(limit, outcome)| {
+        limit.enforcement == Enforcement::Enforce && outcome.unmeasured.is_none()
+    })
 }
 
 fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
@@ -83,7 +82,7 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option
         return;
     }
     fields.append_with(Known::RateLimitPolicy, |text| match shown {
-        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.degraded) => {
+        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.unmeasured.is_some()) => {
             text.extend_from_slice(shown)
         }
         _ => policy(text, limits, outcome),
@@ -375,7 +374,8 @@ mod tests {
     fn shadow_and_unmeasured_limits_are_in_no_field() {
         let shadow = Limit { enforcement: Enforcement::Shadow, ..window("s", 1, 1_000) };
         let limits = [shadow.clone(), window("d", 1, 1_000), window("e", 1, 1_000)];
-        let degraded = LimitOutcome { degraded: true, ..fits(0, 0) };
+        let degraded =
+            LimitOutcome { unmeasured: Some(crate::plan::OnStoreError::Allow), ..fits(0, 0) };
         let headers = fields(FieldStyle::Both, &limits, &[fits(0, 0), degraded, fits(1, 0)]);
         assert_eq!(read(&headers, "ratelimit"), [member("e", &[("r", "1"), ("t", "0")])]);
         assert_eq!(headers.get("x-ratelimit-remaining").unwrap(), "1");

@@ -204,7 +204,7 @@ async fn send_within(
     // Alive until its body was asked how far it has come.
     let sending = pin!(upstream.send_for(request, client));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
-        Ok(Ok(reply)) => Ok(Response { body: reply.body.until(timeout.deadline), ..reply }),
+        Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
         Ok(failed) => failed,
         Err(_) => Err(upstream.overdue(timeout.is_uploading())),
     }
@@ -224,8 +224,8 @@ fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
     };
     body.limit(route.body_bytes_max)
         .idle_timeout(body_idle(house, route, visit))
-        .at_least(rate)
-        .sift_trailers(sift)
+        .min_rate(rate)
+        .filter_trailers(sift)
 }
 
 /// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.

@@ -19,7 +19,7 @@ use super::settings;
 use super::visit::Visit;
 use crate::clock;
 use crate::telemetry::{Gauge, Mistake, names};
-use crate::wire::{self, Alarm, Body, Charge, Fields, Known, Request, Response, Stream};
+use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
 /// Bytes on their way, for each direction of each tunnel.
 const PIECE_BYTES: usize = 16 << 10;
@@ -112,7 +112,7 @@ impl Asked {
     /// its own.
     pub(super) fn join(&self, upstream: Box<dyn Stream>, visit: Box<Visit>) -> wire::Upgrade {
         let (tunnel, idle) = (Tunnel::open(visit), self.idle);
-        wire::Upgrade::Then(Box::new(move |client| {
+        wire::Upgrade::Callback(Box::new(move |client| {
             tokio::spawn(tunnel.run(client, upstream, idle));
         }))
     }
@@ -192,7 +192,7 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut up, mut down) = (Half::new(), Half::new());
-    let mut alarm = Alarm::default();
+    let mut alarm = Timer::default();
     alarm.arm(clock::monotonic() + idle);
     poll_fn(|cx| {
         let before = *moved;

@@ -29,7 +29,7 @@ use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
 use crate::telemetry::Access;
 use crate::upstream::UpstreamError;
-use crate::wire::{self, Body, End, Fields, Known, OnEnd, Request, Response};
+use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response};
 
 /// One request's record.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Visit {
         }
         let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));
         self.request_bytes = Some(Arc::clone(&bytes));
-        body.on_end(move |end: &End| bytes.store(end.bytes, Ordering::Relaxed))
+        body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
     }
 
     /// The whole request has `timeout`, where it is bounded: then the end of its body is noted.
@@ -227,7 +227,11 @@ impl Visit {
         let sent = Arc::new(AtomicBool::new(!streams));
         self.timeout =
             Some(Box::new(Timeout { deadline: self.started + timeout, sent: Arc::clone(&sent) }));
-        if streams { body.on_end(move |_: &End| sent.store(true, Ordering::Relaxed)) } else { body }
+        if streams {
+            body.on_end(move |_: &BodyEnd| sent.store(true, Ordering::Relaxed))
+        } else {
+            body
+        }
     }
 
     /// There is no reply. A request whose own body failed is the client's doing, and refunds
@@ -263,7 +267,7 @@ impl Visit {
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(reply);
         }
-        let body = reply.body.sift_trailers(hop::sift_trailers).on_end_boxed(self);
+        let body = reply.body.filter_trailers(hop::sift_trailers).on_end_boxed(self);
         Response { body, ..reply }
     }
 
@@ -352,20 +356,20 @@ impl OnEnd for Visit {
         settle::note_trailers(self, trailers);
     }
 
-    fn on_end(mut self: Box<Self>, end: &End) {
-        let ending = match end.ending {
-            wire::Ending::Complete if self.status < 500 => Ending::Completed,
-            wire::Ending::Complete => Ending::UpstreamFailed,
-            wire::Ending::Failed(wire::Failure::Overdue) => {
+    fn on_end(mut self: Box<Self>, end: &BodyEnd) {
+        let ending = match end.outcome {
+            wire::BodyOutcome::Complete if self.status < 500 => Ending::Completed,
+            wire::BodyOutcome::Complete => Ending::UpstreamFailed,
+            wire::BodyOutcome::Failed(wire::BodyFailure::Overdue) => {
                 self.failure = Some("request-timeout");
                 // Refunds nothing: a client could make its request last.
                 Ending::ClientGone
             }
-            wire::Ending::Failed(_) => {
+            wire::BodyOutcome::Failed(_) => {
                 self.failure = Some("reply-cut");
                 Ending::UpstreamFailed
             }
-            wire::Ending::Dropped => {
+            wire::BodyOutcome::Dropped => {
                 self.failure = Some(self.gone());
                 Ending::ClientGone
             }

@@ -28,7 +28,8 @@ use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
 use crate::wire::{
-    Alarm, Body, BodyError, End, Ending, Known, PLAIN_BYTES, Request, Response, Source,
+    Body, BodyEnd, BodyError, BodyOutcome, Known, PLAIN_BYTES, Request, Response, Source, Timer,
+    delegate_write,
 };
 
 /// Bytes of a reply's head, at most.
@@ -53,7 +54,7 @@ pub(super) struct Link {
     /// Something of the reply has come: an interim one.
     answered: bool,
     /// The reply's deadline. It stays registered from request to request.
-    alarm: Alarm,
+    alarm: Timer,
     turn: Turn,
     pub(super) host: Arc<Host>,
     /// The host's place among its worker's, when it was last looked up.
@@ -114,7 +115,7 @@ impl Link {
             keep_alive: true,
             old: false,
             answered: false,
-            alarm: Alarm::default(),
+            alarm: Timer::default(),
             turn: Turn::Client,
             host: Arc::clone(host),
             slot: 0,
@@ -168,7 +169,7 @@ impl Link {
         let declares = request.fields.has(Known::ContentLength)
             || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
         let encoding = match body.length() {
-            Some(0) if !declares => Encoding::Nothing,
+            Some(0) if !declares => Encoding::NoBody,
             Some(length) => Encoding::Length(length),
             None => Encoding::Chunked,
         };
@@ -253,7 +254,7 @@ impl Link {
         };
         match sent {
             Poll::Ready(Ok(())) => {
-                self.outbox.rest();
+                self.outbox.shrink();
                 self.upload = Upload::Done;
                 if !matches!(self.turn, Turn::Answering(_)) {
                     // A body that was there at once took no time.
@@ -358,7 +359,7 @@ impl Link {
         };
         if sent && self.keep_alive && self.reader.input.is_empty() {
             self.upload = Upload::Done;
-            self.reader.input.rest();
+            self.reader.input.release_if_empty();
             pool::put(self);
         }
     }
@@ -377,7 +378,7 @@ fn read<S: AsyncRead + Unpin>(
 
 impl Source for Link {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        self.poll_besides(cx);
+        self.poll_background(cx);
         self.reader.poll_content(|room| read(&mut self.stream, room, cx))
     }
 
@@ -401,7 +402,7 @@ impl Source for Link {
         self.reader.take_trailers()
     }
 
-    fn poll_besides(&mut self, cx: &mut Context<'_>) {
+    fn poll_background(&mut self, cx: &mut Context<'_>) {
         if matches!(self.upload, Upload::Here(_)) && self.poll_upload(cx).is_err() {
             // The reply is what counts now; the connection is not used again, since the request was
             // not whole.
@@ -411,11 +412,11 @@ impl Source for Link {
     }
 
     /// The reply's body has ended.
-    fn finish(mut self: Box<Self>, end: &End) {
+    fn finish(mut self: Box<Self>, end: &BodyEnd) {
         if let Some(seat) = self.seat.take() {
             self.upstream.ended(&seat, end);
         }
-        if end.ending == Ending::Complete {
+        if end.outcome == BodyOutcome::Complete {
             self.put();
         }
     }
@@ -441,7 +442,7 @@ impl AsyncRead for Upgraded {
     ) -> Poll<io::Result<()>> {
         let link = &mut *self.0;
         if link.reader.input.is_empty() {
-            link.reader.input.rest();
+            link.reader.input.release_if_empty();
             return Pin::new(&mut link.stream).poll_read(cx, buf);
         }
         let ahead = link.reader.input.bytes();
@@ -453,19 +454,5 @@ impl AsyncRead for Upgraded {
 }
 
 impl AsyncWrite for Upgraded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.stream).poll_shutdown(cx)
-    }
+    delegate_write! { this => this.0.stream }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::telemetry::{Counter, Metrics, Mistake, names};
-use crate::wire::{BodyError, End, Ending, Failure, Network, Request, Response};
+use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
 mod budget;
 mod connect;
@@ -343,18 +343,18 @@ impl Inner {
     }
 
     /// How a reply's body has ended, for the request of `seat`.
-    fn ended(&self, seat: &pool::Seat, end: &End) {
-        match end.ending {
+    fn ended(&self, seat: &pool::Seat, end: &BodyEnd) {
+        match end.outcome {
             // The host has answered. An event stream may be quiet for long, and any client can ask
             // for one: that is no reason to leave its host alone.
-            Ending::Failed(Failure::Idle) => self.count(Cause::Timeout),
-            Ending::Failed(Failure::Cut) => {
+            BodyOutcome::Failed(BodyFailure::Idle) => self.count(Cause::Timeout),
+            BodyOutcome::Failed(BodyFailure::Cut) => {
                 self.count(Cause::Cut);
                 seat.failed(self, Cause::Cut);
             }
-            Ending::Complete
-            | Ending::Failed(Failure::TooLarge | Failure::Overdue)
-            | Ending::Dropped => {}
+            BodyOutcome::Complete
+            | BodyOutcome::Failed(BodyFailure::TooLarge | BodyFailure::Overdue)
+            | BodyOutcome::Dropped => {}
         }
     }
 

@@ -24,7 +24,7 @@ use super::patience::Patience;
 use super::pool::{self, Seat};
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
-use crate::wire::{Alarm, End, OnEnd};
+use crate::wire::{BodyEnd, OnEnd, Timer};
 
 /// What came of a request.
 #[derive(Debug)]
@@ -194,7 +194,7 @@ impl Ticket {
         now: Instant,
     ) -> Sent {
         let Some(sent) = request.take() else { return Sent::Unsent(Cause::Connect) };
-        let mut alarm = Alarm::default();
+        let mut alarm = Timer::default();
         let mut patience =
             Patience { alarm: &mut alarm, upstream: &self.multi.upstream, watch, checked: now };
         let mut sender = self.multi.sender.clone();
@@ -296,7 +296,7 @@ impl Held {
 
 impl OnEnd for Held {
     /// The reply's body has ended.
-    fn on_end(self: Box<Self>, end: &End) {
+    fn on_end(self: Box<Self>, end: &BodyEnd) {
         self.ticket.multi.upstream.ended(&self.seat, end);
     }
 }

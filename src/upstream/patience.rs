@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::Inner;
 use super::outgoing::{Turn, Watch};
 use crate::clock;
-use crate::wire::Alarm;
+use crate::wire::Timer;
 
 /// The wait for one reply's head.
 pub(super) struct Patience<'a> {
-    pub(super) alarm: &'a mut Alarm,
+    pub(super) alarm: &'a mut Timer,
     pub(super) upstream: &'a Inner,
     pub(super) watch: Option<&'a Watch>,
     /// When it was last the upstream's turn or somebody looked.

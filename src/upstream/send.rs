@@ -72,7 +72,7 @@ pub(super) async fn send(
     // HTTP/2 has no way to become something else.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
-    let (bodiless, lent) = (body.is_nothing(), body.is_lent());
+    let (bodiless, lent) = (body.is_nothing(), body.is_source());
     let repeatable =
         bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
     let mut exchange =
@@ -275,7 +275,7 @@ fn bring_back_shared(
     reply: http::Response<Incoming>,
 ) -> Response {
     let reply = Response::from(
-        reply.map(|body| Body::incoming(body).within(multi::STREAM_WINDOW_BYTES as usize)),
+        reply.map(|body| Body::incoming(body).window(multi::STREAM_WINDOW_BYTES as usize)),
     );
     if !reply.body.is_streaming() {
         return reply;

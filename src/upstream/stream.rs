@@ -7,7 +7,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::budget::Permit;
+use crate::wire::{Disconnected, delegate_write};
 
 /// A connected stream, and its share of the process' connections.
 pub(super) enum Stream {
@@ -111,9 +112,7 @@ impl AsyncWrite for UpstreamStream {
         self.note_close(wrote, offered)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    delegate_write! { this => this.stream; is_write_vectored, poll_shutdown }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.write_closed {
@@ -121,36 +120,6 @@ impl AsyncWrite for UpstreamStream {
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// Calls the same method of whichever stream it is.
-macro_rules! each {
-    ($self:ident, $gone:expr, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Self::Plain { stream: $stream, .. } => {
-                let $stream = Pin::new($stream);
-                $call
-            }
-            Self::Tls { stream: $stream, .. } => {
-                let $stream = Pin::new($stream);
-                $call
-            }
-            Self::Shared(shared) => {
-                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let $stream = Pin::new(&mut *shared);
-                $call
-            }
-            Self::Gone => $gone,
-        }
-    };
-}
-
-fn gone<T>() -> Poll<io::Result<T>> {
-    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
 
 impl AsyncRead for Stream {
@@ -159,36 +128,29 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        each!(self, gone(), stream => stream.poll_read(cx, buf))
+        match self.get_mut() {
+            Self::Plain { stream, .. } => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls { stream, .. } => Pin::new(stream).poll_read(cx, buf),
+            Self::Shared(shared) => Pin::new(&mut *lock(shared)).poll_read(cx, buf),
+            Self::Gone => Pin::new(&mut Disconnected).poll_read(cx, buf),
+        }
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, gone(), stream => stream.poll_write(cx, buf))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, gone(), stream => stream.poll_write_vectored(cx, bufs))
+    delegate_write! {
+        Self::Plain { stream, .. } => *stream,
+        Self::Tls { stream, .. } => *stream,
+        Self::Shared(shared) => *lock(shared),
+        Self::Gone => Disconnected;
+        poll_write, poll_write_vectored, poll_flush, poll_shutdown
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
+}
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, gone(), stream => stream.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, gone(), stream => stream.poll_shutdown(cx))
-    }
+fn lock(shared: &Mutex<Stream>) -> MutexGuard<'_, Stream> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

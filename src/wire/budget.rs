@@ -1,48 +1,49 @@
-//! How many bytes the process holds for others to take: what was read and not used, what was
-//! written and not sent, what peers may have sent and nobody has read. Knows nothing of what they
-//! are.
+//! Counts the bytes that the process buffers: input that was read but not used, output that was
+//! written but not sent, and what peers may have sent into their windows. Knows nothing about what
+//! the bytes are.
 //!
-//! Each worker counts for itself and hands on what it has counted in steps, so that the number that
-//! all share is written seldom. It is off by less than a step for each worker.
+//! Each worker counts on its own and adds its count to the shared total in steps, so that the total
+//! is written rarely. The total is off by less than one step per worker.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
 use bytes::Bytes;
 
-/// A worker hands on what it has counted when it is so much.
+/// How many bytes a worker counts before it updates the total.
 const STEP_BYTES: usize = 32 << 10;
-/// Pieces below this size are not worth their own account: at most one waits in each place.
+/// Smaller pieces are not counted. There is at most one in each buffer.
 const PIECE_BYTES_MIN: usize = 1 << 10;
 
-/// On a cache line of its own: each request reads it.
+/// Alone on its cache line, since each request reads it.
 #[repr(align(128))]
 struct Total(AtomicIsize);
 
 static TOTAL: Total = Total(AtomicIsize::new(0));
 
 thread_local! {
-    /// Counted here and not handed on; below 0 where bytes were taken over from another thread.
+    /// Not yet added to the total. Negative if bytes counted by another thread were released here.
     static COUNTED: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Bytes that are held now, over all workers.
+/// Bytes that are buffered now, over all workers. Those counted by a worker since its last step are
+/// missing.
 #[must_use]
 pub fn buffered_bytes() -> usize {
     usize::try_from(TOTAL.0.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// So many more are held.
+/// Counts `bytes` more.
 pub(crate) fn hold(bytes: usize) {
     count(signed(bytes));
 }
 
-/// So many are given back.
-pub(crate) fn give_back(bytes: usize) {
+/// Counts `bytes` less.
+pub(crate) fn release(bytes: usize) {
     count(-signed(bytes));
 }
 
-/// No allocation is larger.
+/// No allocation is larger than `isize::MAX`.
 fn signed(bytes: usize) -> isize {
     isize::try_from(bytes).unwrap_or(isize::MAX)
 }
@@ -59,23 +60,23 @@ fn count(bytes: isize) {
     });
 }
 
-/// Bytes that are counted while it lives.
+/// A number of bytes that is counted until it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Charge(usize);
 
 impl Charge {
-    /// Counts none.
+    /// A charge of no bytes.
     pub(crate) const fn nothing() -> Self {
         Self(0)
     }
 
-    /// Counts so many.
+    /// A charge of so many bytes.
     pub(crate) fn of(bytes: usize) -> Self {
         hold(bytes);
         Self(bytes)
     }
 
-    /// Counts so many instead.
+    /// Changes the charge.
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
             count(signed(bytes) - signed(std::mem::replace(&mut self.0, bytes)));
@@ -86,12 +87,12 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.0 > 0 {
-            give_back(self.0);
+            release(self.0);
         }
     }
 }
 
-/// The same bytes, counted until the last that holds a part of them lets go.
+/// The same bytes, counted until the last slice of them is dropped.
 pub(crate) fn counted(bytes: Bytes) -> Bytes {
     if bytes.len() < PIECE_BYTES_MIN {
         return bytes;
@@ -121,8 +122,7 @@ mod tests {
     use crate::wire::Body;
     use crate::wire::tests::{CHUNKED, incoming};
 
-    /// What this thread holds, as far as it has not handed it on: the total is shared with other
-    /// tests.
+    /// What this thread has counted since its last step. The total is shared with other tests.
     fn counted_here() -> isize {
         COUNTED.with(Cell::get)
     }
@@ -150,7 +150,7 @@ mod tests {
     async fn a_stream_counts_as_its_window_while_nobody_waits_for_its_next_piece() {
         let (mut client, incoming) = incoming(CHUNKED).await;
         let before = counted_here();
-        let mut body = Body::incoming(incoming).within(20_000);
+        let mut body = Body::incoming(incoming).window(20_000);
         assert_eq!(counted_here() - before, 20_000, "it may have come already");
         assert!(poll_fn(|cx| Poll::Ready(body.poll_fill(cx).is_pending())).await);
         assert_eq!(counted_here(), before, "nothing has");
@@ -165,7 +165,7 @@ mod tests {
     fn it_is_handed_on_in_steps_and_may_end_on_another_thread() {
         let charge = Charge::of(64 * STEP_BYTES);
         assert_eq!(counted_here(), 0);
-        // Other tests hold far less.
+        // Other tests buffer far less.
         assert!(buffered_bytes() >= 60 * STEP_BYTES);
         std::thread::spawn(move || drop(charge)).join().unwrap();
         assert!(buffered_bytes() < 60 * STEP_BYTES);

@@ -1,10 +1,8 @@
-//! The bytes that a connection has read and not used, or written and not sent. Knows nothing of
-//! what they mean.
+//! A connection's input: bytes that were read but not used yet. Knows nothing about what they mean.
 //!
-//! A connection without any holds no memory: a buffer's space comes from the worker when it is
-//! needed and goes back when the buffer is empty, so that idle connections cost none. While a body
-//! streams the space may be much larger, since the size of the pieces decides what large bodies
-//! cost.
+//! An empty buffer holds no memory, so idle connections cost none: its space is taken from the
+//! worker when it is needed and returned when the buffer is empty. While a body streams, the space
+//! may be much larger, because the size of the pieces decides what large bodies cost.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,12 +10,12 @@ use std::task::Poll;
 
 use super::budget;
 
-/// What a read asks for as a rule.
+/// The usual size of a buffer's space, and of one read.
 pub(crate) const PLAIN_BYTES: usize = 16 << 10;
-/// What a read asks for while a body streams.
+/// The size of the space while a body streams.
 const LARGE_BYTES: usize = 512 << 10;
-/// Plain and large spaces that a worker keeps for later, at most. No more than that many large ones
-/// are in use at once: they bound what slow readers hold.
+/// Maximum plain spaces that a worker keeps for reuse, and large spaces that it has in total. The
+/// latter bounds what slow readers hold.
 const SPARE_PLAIN_MAX: usize = 64;
 const LARGE_MAX: usize = 8;
 
@@ -31,20 +29,20 @@ struct Spaces {
     large_used: usize,
 }
 
-/// See the file's head.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     space: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The space counts as one of the large ones.
+    /// The space is a large one.
     large: bool,
-    /// The last read took all the room there was.
+    /// The last read filled the room that it was given.
     filled_up: bool,
 }
 
 impl Buffer {
-    /// What is in it.
+    /// The bytes in the buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.space.get(self.start..self.end).unwrap_or_default()
     }
@@ -57,7 +55,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Takes off the first `bytes`.
+    /// Removes the first `bytes`.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start = self.start.saturating_add(bytes).min(self.end);
         if self.start == self.end {
@@ -65,9 +63,9 @@ impl Buffer {
         }
     }
 
-    /// Has `read` put bytes behind what is in it, so that it takes up to `most`: their number, 0 at
-    /// the end. Pending where it takes that already. While nothing comes it holds no space: the
-    /// worker's next spare one is offered, and taken when something is in it.
+    /// Calls `read` to append to the buffer, up to `most` bytes in total. Returns how many were
+    /// read, 0 at the end of the stream. Pending if the buffer is full. An empty buffer takes no
+    /// space until something has arrived: `read` is given the worker's next spare space.
     pub(crate) fn poll_fill(
         &mut self,
         most: usize,
@@ -85,7 +83,8 @@ impl Buffer {
         read
     }
 
-    /// The same while a body streams, see [`body_room`](Self::body_room).
+    /// Like [`poll_fill`](Self::poll_fill) while a body streams; see
+    /// [`body_room`](Self::body_room).
     pub(crate) fn poll_fill_body(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
@@ -121,7 +120,8 @@ impl Buffer {
         };
         let read = match SPACES.try_with(offer).ok().flatten() {
             Some(read) => read,
-            // The thread ends, and its thread-locals are gone; or this read is inside another.
+            // The thread is exiting and its thread-locals are gone, or this read runs inside
+            // another.
             None => {
                 let Some(read) = read else { return Poll::Pending };
                 self.put(new_plain());
@@ -132,16 +132,15 @@ impl Buffer {
         read
     }
 
-    /// Gives the space back where nothing is in it.
-    pub(crate) fn rest(&mut self) {
+    /// Returns the space to the worker if the buffer is empty.
+    pub(crate) fn release_if_empty(&mut self) {
         if self.is_empty() && !self.space.is_empty() {
             self.release();
             (self.start, self.end) = (0, 0);
         }
     }
 
-    /// Where the next bytes may be put: at least one, so that what is in it may take up to `most`
-    /// bytes; none where it takes that already.
+    /// Where to put the next bytes, so that the buffer holds at most `most`. Empty if it is full.
     fn room(&mut self, most: usize) -> &mut [u8] {
         if self.space.is_empty() {
             self.put(take_plain());
@@ -157,8 +156,8 @@ impl Buffer {
         self.space.get_mut(self.end..end).unwrap_or_default()
     }
 
-    /// The same while a body streams: where the last read took all the room there was, a much
-    /// larger space, as long as few have one.
+    /// Like [`room`](Self::room) while a body streams. If the last read filled its room, this takes
+    /// a large space, as long as few are in use.
     fn body_room(&mut self) -> &mut [u8] {
         if self.is_empty()
             && self.filled_up
@@ -172,20 +171,20 @@ impl Buffer {
         self.room(PLAIN_BYTES.max(self.space.len()))
     }
 
-    /// Something was put into its room, or not.
+    /// Takes account of a read's result.
     fn filled(&mut self, read: &Poll<io::Result<usize>>) {
         match read {
             Poll::Ready(Ok(bytes)) => {
                 self.end = (self.end + bytes).min(self.space.len());
-                // Of a large space a plain one's worth says the same.
+                // In a large space, a read of a plain one's size is reason enough to keep it.
                 self.filled_up = self.end == self.space.len() || *bytes >= PLAIN_BYTES;
             }
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
-        self.rest();
+        self.release_if_empty();
     }
 
-    /// Puts `bytes` behind what is in it.
+    /// Appends `bytes`.
     #[cfg(test)]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.space.is_empty() {
@@ -218,7 +217,7 @@ impl Buffer {
         (self.start, self.end) = (0, len);
     }
 
-    /// Takes a space into use, where it has none.
+    /// Sets the space of a buffer that has none.
     fn put(&mut self, space: Box<[u8]>) {
         budget::hold(space.len());
         self.space = space;
@@ -226,12 +225,12 @@ impl Buffer {
 
     fn release(&mut self) {
         let space = std::mem::take(&mut self.space);
-        budget::give_back(space.len());
+        budget::release(space.len());
         let large = std::mem::take(&mut self.large);
-        // Freed while the thread ends, and its thread-locals with it.
+        // If the thread is exiting, its thread-locals are gone and the space is freed.
         let _ = SPACES.try_with(|spaces| {
-            // Freed as well where a read, to which the spare one is offered, lets another buffer
-            // go.
+            // It is freed too if this buffer is dropped inside a read into the worker's spare
+            // space.
             let Ok(mut spaces) = spaces.try_borrow_mut() else { return };
             if large {
                 spaces.large_used = spaces.large_used.saturating_sub(1);
@@ -271,8 +270,8 @@ fn take_large() -> Option<Box<[u8]>> {
     SPACES.try_with(spaces).ok().flatten()
 }
 
-/// Frees the large spaces that nobody uses: called once in a while, so that a burst of large bodies
-/// does not stay in memory.
+/// Frees the large spaces that are not in use. Called now and then, so that a burst of large bodies
+/// does not keep its memory.
 pub(crate) fn trim() {
     let _ = SPACES.try_with(|spaces| spaces.borrow_mut().large.clear());
 }
@@ -334,7 +333,7 @@ mod tests {
         let mut buffer = Buffer::default();
         buffer.push(b"x");
         buffer.consume(1);
-        buffer.rest();
+        buffer.release_if_empty();
         assert!(buffer.space.is_empty());
         assert!(buffer.poll_fill(9, |_| Poll::Pending).is_pending() && buffer.space.is_empty());
         assert!(buffer.poll_fill_body(|_| Poll::Pending).is_pending() && buffer.space.is_empty());
@@ -363,7 +362,7 @@ mod tests {
         };
         assert!(
             many.iter_mut().all(|buffer| fill(buffer) == PLAIN_BYTES),
-            "nobody has been too fast yet"
+            "no read has filled its room yet"
         );
         let large = many
             .iter_mut()

@@ -1,8 +1,7 @@
-//! What a [`Body`](super::Body) that is not nothing consists of. Knows neither which side it came
-//! from nor where it goes.
+//! What is inside a [`Body`](super::Body) that is not empty. Knows neither which side it came from
+//! nor where it goes.
 //!
-//! A stream's timer is made when the peer first lets us wait, which a body that came with its head
-//! never does.
+//! Its methods are documented at `Body`.
 
 use std::io;
 use std::mem;
@@ -17,33 +16,34 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use smallvec::SmallVec;
 
-use super::wait::Wait;
-use super::{BodyError, Charge, End, Ending, OnEnd, Rate, Source, counted, linger};
+use super::timeouts::ReadTimeouts;
+use super::{BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, counted, linger};
 
-/// Bytes of one frame of a source's, at most: it is a copy, and waits for its reader beside what is
-/// still to come.
+/// Maximum size of a frame made from a source. The frame is a copy, which waits for its reader in
+/// addition to what the source holds.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// See the file's head.
+/// See the module documentation.
 pub(super) struct Content {
     kind: Kind,
-    rest: Option<Box<Rest>>,
+    unread: Option<Box<Unread>>,
     bytes: u64,
     bytes_max: u64,
-    wait: Wait,
-    sift: Option<fn(&mut HeaderMap)>,
+    timeouts: ReadTimeouts,
+    trailer_filter: Option<fn(&mut HeaderMap)>,
     linger: bool,
-    /// What the peer may send of a stream before it is read.
+    /// How much of a stream the peer may send before it is read.
     window_bytes: usize,
-    /// That, while nobody waits for the stream's next piece: it may have come.
+    /// Charged with `window_bytes` while nobody waits for the next piece, since it may have
+    /// arrived.
     charge: Charge,
     on_end: SmallVec<[Box<dyn OnEnd>; 2]>,
 }
 
-/// What came and was not taken yet; boxed, since few bodies have any.
+/// What has arrived and was not taken yet. Boxed, since few bodies have any.
 #[derive(Default)]
-struct Rest {
-    /// Handed over by a stream and not yet [consumed](Content::consume).
+struct Unread {
+    /// A frame's data, not [consumed](Content::consume) yet.
     piece: Bytes,
     trailers: Option<HeaderMap>,
 }
@@ -53,28 +53,24 @@ enum Kind {
     Full(Bytes),
     Stream(Incoming),
     Source(Box<dyn Source>),
-    /// An error was given out: it is over, and yet it is not complete.
+    /// An error was returned: the body has ended, but is not complete.
     Failed,
 }
 
 impl Content {
-    /// None; for whoever waits for its end.
+    /// No body, for hooks that wait for its end.
     pub(super) fn nothing() -> Self {
         Self::of(Kind::Empty)
     }
 
-    /// A whole body.
     pub(super) fn full(bytes: Bytes) -> Self {
         Self::of(Kind::Full(bytes))
     }
 
-    /// What a peer sends, as it comes. Without limits until [`limit`](Self::limit) and
-    /// [`idle_timeout`](Self::idle_timeout) set them.
     pub(super) fn incoming(incoming: Incoming) -> Self {
         Self::of(Kind::Stream(incoming))
     }
 
-    /// What a connection lends, without limits as above.
     pub(super) fn source(source: Box<dyn Source>) -> Self {
         Self::of(Kind::Source(source))
     }
@@ -82,11 +78,11 @@ impl Content {
     fn of(kind: Kind) -> Self {
         Self {
             kind,
-            rest: None,
+            unread: None,
             bytes: 0,
             bytes_max: u64::MAX,
-            wait: Wait::default(),
-            sift: None,
+            timeouts: ReadTimeouts::default(),
+            trailer_filter: None,
             linger: false,
             window_bytes: 0,
             charge: Charge::nothing(),
@@ -94,38 +90,31 @@ impl Content {
         }
     }
 
-    /// [`Body::limit`](super::Body::limit).
     pub(super) fn limit(&mut self, bytes_max: u64) {
         self.bytes_max = bytes_max;
     }
 
-    /// [`Body::idle_timeout`](super::Body::idle_timeout).
     pub(super) fn idle_timeout(&mut self, idle: Duration) {
-        self.wait.idle = Some(idle);
+        self.timeouts.idle = Some(idle);
     }
 
-    /// [`Body::at_least`](super::Body::at_least).
-    pub(super) fn at_least(&mut self, rate: Option<Rate>) {
-        self.wait.rate = rate;
+    pub(super) fn min_rate(&mut self, rate: Option<Rate>) {
+        self.timeouts.rate = rate;
     }
 
-    /// [`Body::until`](super::Body::until).
-    pub(super) fn until(&mut self, deadline: Instant) {
-        self.wait.deadline = Some(deadline);
+    pub(super) fn with_deadline(&mut self, deadline: Instant) {
+        self.timeouts.deadline = Some(deadline);
     }
 
-    /// [`Body::deadline`](super::Body::deadline).
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.wait.deadline
+        self.timeouts.deadline
     }
 
-    /// [`Body::lingering`](super::Body::lingering).
     pub(super) fn lingering(&mut self) {
         self.linger = true;
     }
 
-    /// [`Body::within`](super::Body::within).
-    pub(super) fn within(&mut self, window_bytes: usize) {
+    pub(super) fn window(&mut self, window_bytes: usize) {
         self.window_bytes = window_bytes;
         self.charge_window();
     }
@@ -141,39 +130,31 @@ impl Content {
         }
     }
 
-    /// [`Body::sift_trailers`](super::Body::sift_trailers).
-    pub(super) fn sift_trailers(&mut self, sift: fn(&mut HeaderMap)) {
-        self.sift = Some(sift);
+    pub(super) fn filter_trailers(&mut self, trailer_filter: fn(&mut HeaderMap)) {
+        self.trailer_filter = Some(trailer_filter);
     }
 
-    /// [`Body::on_end_boxed`](super::Body::on_end_boxed).
     pub(super) fn on_end_boxed(&mut self, hook: Box<dyn OnEnd>) {
         self.on_end.push(hook);
     }
 
-    /// Whether it comes from a peer, so that it may be late or fail.
     pub(super) fn is_streaming(&self) -> bool {
         matches!(self.kind, Kind::Stream(_) | Kind::Source(_))
     }
 
-    /// Whether it lies in the buffer of a connection that is driven by the task which sends the
-    /// reply.
-    pub(super) fn is_lent(&self) -> bool {
+    pub(super) fn is_source(&self) -> bool {
         matches!(self.kind, Kind::Source(_))
     }
 
-    /// Whether there is none, and nobody waits for its end.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self.kind, Kind::Empty) && self.on_end.is_empty()
     }
 
-    /// Whether the peer declared a length above the limit: it can be refused before anything of it
-    /// is read.
     pub(super) fn is_declared_too_large(&self) -> bool {
         self.declared().saturating_add(self.bytes) > self.bytes_max
     }
 
-    /// Bytes that the peer has declared and that are still to come.
+    /// The bytes that the peer has declared and not sent yet.
     fn declared(&self) -> u64 {
         match &self.kind {
             Kind::Stream(incoming) => incoming.size_hint().lower(),
@@ -182,7 +163,6 @@ impl Content {
         }
     }
 
-    /// Its length, where that is known.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.kind {
             Kind::Source(source) => source.remaining(),
@@ -190,8 +170,6 @@ impl Content {
         }
     }
 
-    /// Ready when there is [data](Self::data), or with `None` at the end; trailers are then to be
-    /// [taken](Self::take_trailers).
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -213,9 +191,9 @@ impl Content {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.rest.get_or_insert_default().piece = data,
+                    Ok(data) => self.unread.get_or_insert_default().piece = data,
                     Err(frame) => {
-                        self.rest.get_or_insert_default().trailers = frame.into_trailers().ok();
+                        self.unread.get_or_insert_default().trailers = frame.into_trailers().ok();
                         return Poll::Ready(None);
                     }
                 },
@@ -234,7 +212,7 @@ impl Content {
             Poll::Pending => return self.poll_wait(cx).map(|error| Some(Err(error))),
             Poll::Ready(filled) => filled,
         };
-        self.wait.end();
+        self.timeouts.end();
         let Kind::Source(source) = &mut self.kind else { return Poll::Ready(None) };
         let error = match filled {
             Ok(()) if source.data().is_empty() => {
@@ -251,32 +229,27 @@ impl Content {
         Poll::Ready(Some(Err(error)))
     }
 
-    /// What was read and not consumed; empty unless [`poll_fill`](Self::poll_fill) has said that
-    /// there is something.
     pub(super) fn data(&self) -> &[u8] {
         match &self.kind {
             Kind::Source(source) => source.data(),
             Kind::Full(bytes) => bytes,
-            _ => self.rest.as_ref().map_or(&[], |rest| &rest.piece),
+            _ => self.unread.as_ref().map_or(&[], |unread| &unread.piece),
         }
     }
 
-    /// Gives up the first `bytes` of [`data`](Self::data).
     pub(super) fn consume(&mut self, bytes: usize) {
         match &mut self.kind {
             Kind::Source(source) => source.consume(bytes),
             Kind::Full(whole) => whole.advance(bytes.min(whole.len())),
-            // Counted when it came.
+            // These bytes were counted when they arrived.
             _ => {
-                let piece = self.rest.as_mut().map(|rest| &mut rest.piece);
+                let piece = self.unread.as_mut().map(|unread| &mut unread.piece);
                 return piece.into_iter().for_each(|piece| piece.advance(bytes.min(piece.len())));
             }
         }
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 
-    /// Tells the body's end where all of it was consumed: sooner than the next
-    /// [`poll_fill`](Self::poll_fill) would.
     pub(super) fn end_if_read(&mut self) {
         match &self.kind {
             Kind::Source(source) if source.is_end() => self.end_source(),
@@ -285,46 +258,47 @@ impl Content {
         }
     }
 
-    /// The trailers, once, after the end.
     pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.rest.as_mut()?.trailers.take()
+        self.unread.as_mut()?.trailers.take()
     }
 
-    /// Goes on with what its connection has to do besides, while whoever reads the body waits for
-    /// something else.
-    pub(super) fn poll_besides(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn poll_background(&mut self, cx: &mut Context<'_>) {
         if let Kind::Source(source) = &mut self.kind {
-            source.poll_besides(cx);
+            source.poll_background(cx);
         }
     }
 
-    /// A source has come to its end.
+    /// A source has reached its end.
     fn end_source(&mut self) {
         let Kind::Source(mut source) = mem::replace(&mut self.kind, Kind::Empty) else { return };
         let mut trailers = source.take_trailers();
         if let Some(trailers) = &mut trailers {
-            if let Some(sift) = self.sift {
-                sift(trailers);
+            if let Some(trailer_filter) = self.trailer_filter {
+                trailer_filter(trailers);
             }
             self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
         }
-        let end = End { ending: Ending::Complete, bytes: self.bytes, trailers: trailers.is_some() };
+        let end = BodyEnd {
+            outcome: BodyOutcome::Complete,
+            bytes: self.bytes,
+            trailers: trailers.is_some(),
+        };
         if trailers.is_some() {
-            self.rest.get_or_insert_default().trailers = trailers;
+            self.unread.get_or_insert_default().trailers = trailers;
         }
         source.finish(&end);
-        self.tell(end.ending, end.trailers);
+        self.notify(end.outcome, end.trailers);
     }
 
     fn too_large(&self) -> BodyError {
         BodyError::TooLarge { limit_bytes: self.bytes_max }
     }
 
-    fn tell(&mut self, ending: Ending, trailers: bool) {
+    fn notify(&mut self, outcome: BodyOutcome, trailers: bool) {
         if self.on_end.is_empty() {
             return;
         }
-        let end = End { ending, bytes: self.bytes, trailers };
+        let end = BodyEnd { outcome, bytes: self.bytes, trailers };
         for hook in mem::take(&mut self.on_end) {
             hook.on_end(&end);
         }
@@ -333,7 +307,7 @@ impl Content {
     fn complete(&mut self, trailers: bool) {
         self.kind = Kind::Empty;
         self.charge.set(0);
-        self.tell(Ending::Complete, trailers);
+        self.notify(BodyOutcome::Complete, trailers);
     }
 
     fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -342,50 +316,51 @@ impl Content {
     }
 
     fn failed(&mut self, error: &BodyError) {
-        let ending = Ending::Failed(error.failure());
-        // Dropping the stream tells hyper that nobody wants the rest.
-        self.leave(Kind::Failed, ending);
-        self.tell(ending, false);
+        let outcome = BodyOutcome::Failed(error.failure());
+        // Dropping the stream tells hyper that the rest is not wanted.
+        self.release(Kind::Failed, outcome);
+        self.notify(outcome, false);
     }
 
-    /// Lets go of a stream.
-    fn leave(&mut self, next: Kind, ending: Ending) {
+    /// Drops a stream, or hands a source back to its connection.
+    fn release(&mut self, next: Kind, outcome: BodyOutcome) {
         self.charge.set(0);
         let incoming = match mem::replace(&mut self.kind, next) {
             Kind::Stream(incoming) => incoming,
             Kind::Source(source) => {
-                return source.finish(&End { ending, bytes: self.bytes, trailers: false });
+                return source.finish(&BodyEnd { outcome, bytes: self.bytes, trailers: false });
             }
             Kind::Empty | Kind::Full(_) | Kind::Failed => return,
         };
         if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok()
         {
-            // At most one for each stream that is open: until it has ended the stream counts as
-            // such.
-            linger::throw_away(incoming);
+            // There is at most one such task per open stream: the stream counts as open until it
+            // ends.
+            linger::discard(incoming);
         }
     }
 
-    /// Whether an end that hyper shows is none: it takes an HTTP/2 stream that was reset without an
-    /// error for one that has ended. A server may do that after a whole reply, of which no more is
-    /// wanted (RFC 9113, 8.1), a client may not; nor does a declared length end early.
+    /// Whether hyper reports an end that is not one. It reports an HTTP/2 stream that was reset
+    /// with `NO_ERROR` as ended. A server may do that after a complete reply, when it does not want
+    /// the rest of the request (RFC 9113, 8.1). A client may not, nor may a body end before its
+    /// declared length.
     fn is_reset(&self) -> bool {
         let Kind::Stream(incoming) = &self.kind else { return false };
         !incoming.is_end_stream() && (self.linger || incoming.size_hint().lower() > 0)
     }
 
-    /// The peer is waited for.
+    /// Pending while the peer is within its timeouts.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
-        let error = ready!(self.wait.poll(cx, self.bytes));
+        let error = ready!(self.timeouts.poll(cx, self.bytes));
         self.failed(&error);
         Poll::Ready(error)
     }
 
-    fn pass(
+    fn on_frame(
         &mut self,
         item: Option<Result<Frame<Bytes>, hyper::Error>>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.wait.end();
+        self.timeouts.end();
         let mut frame = match item {
             None if self.is_reset() => return self.fail(BodyError::Reset),
             None => {
@@ -401,14 +376,13 @@ impl Content {
                 return self.fail(BodyError::TooLarge { limit_bytes: self.bytes_max });
             }
             self.bytes = bytes;
-            // A length that was declared is known to have been reached: the reader will not ask
-            // again.
+            // The declared length was reached. The reader sees that too and will not poll again.
             if self.is_end_stream() {
                 self.complete(false);
             }
         } else if let Some(trailers) = frame.trailers_mut() {
-            if let Some(sift) = self.sift {
-                sift(trailers);
+            if let Some(trailer_filter) = self.trailer_filter {
+                trailer_filter(trailers);
             }
             self.on_end.iter_mut().for_each(|hook| hook.on_trailers(trailers));
             self.complete(true);
@@ -417,7 +391,7 @@ impl Content {
     }
 }
 
-/// hyper tells the two apart only by the kind of the input error underneath.
+/// hyper distinguishes the two only by the kind of the underlying I/O error.
 fn failed(error: hyper::Error) -> BodyError {
     let kind = std::error::Error::source(&error)
         .and_then(|source| source.downcast_ref::<io::Error>())
@@ -436,10 +410,10 @@ impl http_body::Body for Content {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(rest) = &mut self.rest
-            && !rest.piece.is_empty()
+        if let Some(unread) = &mut self.unread
+            && !unread.piece.is_empty()
         {
-            return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut rest.piece)))));
+            return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut unread.piece)))));
         }
         if self.bytes == 0 && self.is_declared_too_large() {
             let error = self.too_large();
@@ -448,13 +422,13 @@ impl http_body::Body for Content {
         match &mut self.kind {
             Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
                 Poll::Pending => {
-                    // What comes now is read at once.
+                    // What arrives now is read at once.
                     self.charge.set(0);
                     self.poll_wait(cx).map(|error| Some(Err(error)))
                 }
                 Poll::Ready(item) => {
                     let item = item.map(|item| item.map(|frame| frame.map_data(counted)));
-                    let passed = self.pass(item);
+                    let passed = self.on_frame(item);
                     self.charge_window();
                     passed
                 }
@@ -494,9 +468,9 @@ impl http_body::Body for Content {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => self
-                .rest
+                .unread
                 .as_ref()
-                .is_none_or(|rest| rest.piece.is_empty() && rest.trailers.is_none()),
+                .is_none_or(|unread| unread.piece.is_empty() && unread.trailers.is_none()),
             Kind::Full(_) | Kind::Failed => false,
             Kind::Stream(incoming) => incoming.is_end_stream(),
             Kind::Source(source) => source.is_end(),
@@ -520,8 +494,8 @@ impl Drop for Content {
         if self.is_nothing() {
             return;
         }
-        // hyper drops an empty body unread, and one whose declared length it has seen: both are
-        // whole, also where HTTP/2 has not said so yet.
+        // hyper drops a body unread if it is empty or its declared length was reached. Both are
+        // complete, even if HTTP/2 has not signalled the end yet.
         let whole = match &self.kind {
             Kind::Stream(incoming) => {
                 incoming.is_end_stream()
@@ -531,8 +505,8 @@ impl Drop for Content {
             Kind::Full(_) | Kind::Failed => false,
             Kind::Source(source) => source.is_end(),
         };
-        let ending = if whole { Ending::Complete } else { Ending::Dropped };
-        self.leave(Kind::Empty, ending);
-        self.tell(ending, false);
+        let outcome = if whole { BodyOutcome::Complete } else { BodyOutcome::Dropped };
+        self.release(Kind::Empty, outcome);
+        self.notify(outcome, false);
     }
 }

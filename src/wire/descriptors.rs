@@ -1,12 +1,12 @@
-//! Whether the system has no file descriptor left for a socket. Knows nothing of what the socket is
-//! for.
+//! Recognises errors caused by a lack of file descriptors. Knows nothing about what the descriptor
+//! was for.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// Whether this process (`EMFILE`) or the whole system (`ENFILE`) has as many files open as it may:
-/// a fault of ours and not of the other side.
+/// Whether this process (`EMFILE`) or the whole system (`ENFILE`) has too many open files. The
+/// fault is ours, and not the peer's.
 #[must_use]
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     let ours = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);

@@ -1,57 +1,57 @@
-//! How a body ended, and who wants to know. Knows nothing of why they want to.
+//! How a body ended, and hooks that are called when it does. Knows nothing about what the hooks do.
 
 use http::HeaderMap;
 
-/// How a body ended; told once to everybody who asked with [`Body::on_end`](super::Body::on_end).
+/// How a body ended, as passed to the hooks added with [`Body::on_end`](super::Body::on_end).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// In which way.
-    pub ending: Ending,
-    /// Bytes of data that passed, framing and trailers not counted.
+pub struct BodyEnd {
+    /// Whether it is complete, and if not, why.
+    pub outcome: BodyOutcome,
+    /// Bytes of data that were read, without framing and trailers.
     pub bytes: u64,
-    /// Whether trailers came.
+    /// Whether there were trailers.
     pub trailers: bool,
 }
 
-/// The three ways.
+/// The possible outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// All of it was read by whoever held the body.
+pub enum BodyOutcome {
+    /// It was read to its end.
     Complete,
-    /// It failed while it was read.
-    Failed(Failure),
-    /// Whoever held it dropped it before its end: the other side went away.
+    /// Reading it failed.
+    Failed(BodyFailure),
+    /// It was dropped before its end: the reader, or the connection it was sent to, went away.
     Dropped,
 }
 
 /// A [`BodyError`](super::BodyError) without its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The connection failed, or its framing was wrong.
+pub enum BodyFailure {
+    /// The connection failed, or the framing was wrong.
     Cut,
-    /// Nothing came for the idle timeout, or too little.
+    /// Nothing arrived within the idle timeout, or too slowly.
     Idle,
-    /// Its message took too long as a whole.
+    /// The deadline of its message passed.
     Overdue,
     /// It was larger than the limit.
     TooLarge,
 }
 
-/// Wants to know how a body ended. Called exactly once, from wherever the body was polled or
-/// dropped: it must not block.
+/// A hook that is called when a body ends. `on_end` is called exactly once, wherever the body is
+/// polled or dropped, so it must not block.
 ///
-/// A trait and not only a closure, so that something that is boxed already (a connection going back
-/// to its pool) costs no further allocation.
+/// This is a trait, and not just a closure, so that a value that is already boxed (such as a
+/// connection on its way back to its pool) needs no further allocation.
 pub trait OnEnd: Send {
-    /// Trailers came; the end follows.
+    /// The body has trailers. Called before `on_end`.
     fn on_trailers(&mut self, _trailers: &HeaderMap) {}
 
     /// The body has ended.
-    fn on_end(self: Box<Self>, end: &End);
+    fn on_end(self: Box<Self>, end: &BodyEnd);
 }
 
-impl<F: FnOnce(&End) + Send> OnEnd for F {
-    fn on_end(self: Box<Self>, end: &End) {
+impl<F: FnOnce(&BodyEnd) + Send> OnEnd for F {
+    fn on_end(self: Box<Self>, end: &BodyEnd) {
         (*self)(end);
     }
 }

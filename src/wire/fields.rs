@@ -1,9 +1,9 @@
-//! Header fields as one block of bytes: those of a head as they came, and those that were added on
-//! the way. Knows no request and no reply.
+//! Header fields as one block of bytes: the head as it arrived, followed by the fields that were
+//! added. Knows nothing about requests or replies.
 //!
-//! A field that came is a range of the block and is never copied alone. Taking it off marks it,
-//! adding one appends a line; writing the fields copies the unmarked ranges, neighbours at once.
-//! The memory comes from the worker and goes back to it.
+//! A field that arrived is a range of the block and is never copied on its own. Removing a field
+//! marks it; adding one appends a line. Writing the fields copies the unmarked ranges, adjacent
+//! ones together. The memory comes from the worker and goes back to it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,10 +14,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::budget::Charge;
 use super::known::{Known, KnownSet, Name};
 
-/// Blocks that a worker keeps for later, at most, and the bytes of one that is worth keeping.
+/// Maximum blocks that a worker keeps for reuse, and the largest one that it keeps.
 const SPARE_BLOCKS_MAX: usize = 64;
 const SPARE_BYTES_MAX: usize = 16 << 10;
-/// What most heads need.
+/// The capacity that most heads need.
 const BLOCK_BYTES: usize = 1 << 10;
 const BLOCK_LINES: usize = 24;
 
@@ -29,35 +29,35 @@ thread_local! {
 struct Block {
     text: Vec<u8>,
     lines: Vec<Line>,
-    /// Which known names are among them.
+    /// The known names among the fields.
     present: KnownSet,
-    /// Bytes of the head that came, as they are counted.
-    came: Charge,
+    /// Charged with the bytes of the head that arrived.
+    head_charge: Charge,
 }
 
 static EMPTY: Block = Block {
     text: Vec::new(),
     lines: Vec::new(),
     present: KnownSet::of(&[]),
-    came: Charge::nothing(),
+    head_charge: Charge::nothing(),
 };
 
-/// A list of header fields, in order. One pointer, as requests and replies are moved often; none
-/// while there is no field.
+/// An ordered list of header fields. A single pointer, since requests and replies are moved often;
+/// null while there is no field.
 #[derive(Default)]
 pub struct Fields(Option<Box<Block>>);
 
-/// A range of a block. Not a `Range`, which can't be copied.
+/// A range of a block. Unlike `Range`, it is `Copy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
     end: u32,
 }
 
-/// One field's line, and where in it name and value are.
+/// A field's line, and the positions of its name and value.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// From the name's first byte up to the next line.
+    /// From the first byte of the name to the start of the next line.
     whole: Span,
     value: Span,
     name_bytes: u32,
@@ -67,7 +67,7 @@ struct Line {
 
 impl Span {
     pub(crate) fn new(range: Range<usize>) -> Self {
-        // No head is nearly as long as four gigabytes.
+        // No head comes near four gigabytes.
         let at = |place| u32::try_from(place).unwrap_or(u32::MAX);
         Self { start: at(range.start), end: at(range.end) }
     }
@@ -92,23 +92,24 @@ impl Fields {
         self.0.get_or_insert_with(Block::spare)
     }
 
-    /// No fields, and the bytes of a head whose lines are about to be [noted](Self::notes).
+    /// No fields, in a block that holds the bytes of a head. Its lines are added with a
+    /// [`LineIndex`].
     pub(crate) fn of_head(head: &[u8]) -> Self {
         let mut fields = Self::new();
         let block = fields.block_mut();
         block.text.extend_from_slice(head);
-        block.came.set(head.len());
+        block.head_charge.set(head.len());
         fields
     }
 
-    /// Where the head's lines are noted, about so many.
-    pub(crate) fn notes(&mut self, lines: usize) -> Notes<'_> {
+    /// Adds the lines of the head; `lines` is a hint at their number.
+    pub(crate) fn line_index(&mut self, lines: usize) -> LineIndex<'_> {
         let block = self.block_mut();
         block.lines.reserve(lines);
-        Notes(block)
+        LineIndex(block)
     }
 
-    /// Keeps `text` beside the fields: a target, a reason.
+    /// Stores a text beside the fields, such as a target or a reason phrase.
     pub(crate) fn keep(&mut self, text: &[u8]) -> Span {
         let block = self.block_mut();
         let start = block.text.len();
@@ -116,30 +117,30 @@ impl Fields {
         Span::new(start..block.text.len())
     }
 
-    /// What was kept, or stands in the head.
+    /// A text that was stored, or a part of the head.
     pub(crate) fn kept(&self, span: Span) -> &[u8] {
         span.of(&self.block().text)
     }
 
-    /// The names among them that Weir knows.
+    /// The known names among the fields.
     #[must_use]
     pub fn present(&self) -> KnownSet {
         self.block().present
     }
 
-    /// All fields: names in the case in which they came.
+    /// All fields, with names in the case in which they arrived.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let Block { text, .. } = self.block();
         self.lines().map(|line| (line.name(text), line.value.of(text)))
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field with this name.
     #[must_use]
     pub fn get<'n>(&self, name: impl Into<Name<'n>>) -> Option<&[u8]> {
         self.get_all(name).next()
     }
 
-    /// The values of all fields of this name.
+    /// The values of all fields with this name.
     pub fn get_all<'f, 'n, N: Into<Name<'n>>>(
         &'f self,
         name: N,
@@ -150,7 +151,7 @@ impl Fields {
         lines.iter().filter(move |line| line.is(name, text)).map(|line| line.value.of(text))
     }
 
-    /// Whether there is a field of this name.
+    /// Whether there is a field with this name.
     #[must_use]
     pub fn has<'n>(&self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
@@ -159,18 +160,18 @@ impl Fields {
             && (name.known != Known::Other || self.lines().any(|line| line.is(name, text)))
     }
 
-    /// Whether there is none at all.
+    /// Whether there are no fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines().next().is_none()
     }
 
-    /// Adds a field beside those of its name.
+    /// Adds a field, even if there are others with its name.
     pub fn append<'n>(&mut self, name: impl Into<Name<'n>>, value: impl AsRef<[u8]>) {
         self.append_with(name, |out| out.extend_from_slice(value.as_ref()));
     }
 
-    /// Adds a field with the value of the first field named `other`, where there is one.
+    /// Adds a field with the value of the first field named `other`, if there is one.
     pub fn append_value_of(&mut self, name: Known, other: Known) {
         let line = self.lines().find(|line| line.known == other).copied();
         if let Some(Line { value: Span { start, end }, .. }) = line {
@@ -178,7 +179,8 @@ impl Fields {
         }
     }
 
-    /// Adds a field whose value `write` appends: visible bytes, blanks between them, no line end.
+    /// Adds a field with the value that `write` appends: visible bytes and inner blanks, no line
+    /// end.
     pub fn append_with<'n>(&mut self, name: impl Into<Name<'n>>, write: impl FnOnce(&mut Vec<u8>)) {
         let name = name.into();
         let Block { text, lines, present, .. } = self.block_mut();
@@ -208,14 +210,14 @@ impl Fields {
         present.insert(name.known);
     }
 
-    /// Replaces all fields of this name by one.
+    /// Replaces all fields with this name.
     pub fn set<'n>(&mut self, name: impl Into<Name<'n>>, value: impl AsRef<[u8]>) {
         let name = name.into();
         self.remove(name);
         self.append(name, value);
     }
 
-    /// Takes all fields of this name off, and says whether there were any.
+    /// Removes all fields with this name. Returns whether there were any.
     pub fn remove<'n>(&mut self, name: impl Into<Name<'n>>) -> bool {
         let name = name.into();
         let Some(Block { text, lines, present, .. }) =
@@ -234,7 +236,7 @@ impl Fields {
         found
     }
 
-    /// Takes off all fields of these names.
+    /// Removes all fields with these names.
     pub fn remove_all(&mut self, names: KnownSet) {
         let Some(Block { lines, present, .. }) =
             self.0.as_deref_mut().filter(|block| block.present.meets(names))
@@ -249,8 +251,8 @@ impl Fields {
         }
     }
 
-    /// Keeps the fields for which `keep` says so, given the known name, the name as it came, and
-    /// the value.
+    /// Removes the fields for which `keep` returns false. It is given the known name, the name as
+    /// it arrived, and the value.
     pub fn retain(&mut self, mut keep: impl FnMut(Known, &[u8], &[u8]) -> bool) {
         let Some(Block { text, lines, present: before, .. }) = self.0.as_deref_mut() else {
             return;
@@ -265,7 +267,7 @@ impl Fields {
         *before = present;
     }
 
-    /// Appends all fields to `out` as HTTP/1.1 writes them, a line each.
+    /// Appends all fields to `out` in the form of HTTP/1.1, one line each.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let Block { text, .. } = self.block();
         let mut run = Span::default();
@@ -279,7 +281,7 @@ impl Fields {
         out.extend_from_slice(run.of(text));
     }
 
-    /// The same fields in a map, for HTTP/2. What is no field there is left out.
+    /// The fields as a map, for HTTP/2. Fields that are not valid there are left out.
     #[must_use]
     pub fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.block().lines.len());
@@ -298,12 +300,12 @@ impl Fields {
     }
 }
 
-/// Takes notes of a head's lines.
-pub(crate) struct Notes<'f>(&'f mut Block);
+/// Adds the lines of a head to its fields.
+pub(crate) struct LineIndex<'f>(&'f mut Block);
 
-impl Notes<'_> {
-    /// Notes a line: its name, its value, and where the next line begins.
-    pub(crate) fn note(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
+impl LineIndex<'_> {
+    /// Adds a line: the positions of its name and its value, and the start of the next line.
+    pub(crate) fn push(&mut self, name: Range<usize>, value: Range<usize>, next: usize) {
         let Block { text, lines, present, .. } = &mut *self.0;
         let name = Span::new(name);
         let known = Known::of(name.of(text));
@@ -320,12 +322,17 @@ impl Notes<'_> {
 }
 
 impl Block {
-    /// An empty one: one that was used before, or a new one.
+    /// An empty block: a reused or a new one.
     fn spare() -> Box<Self> {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         spare.unwrap_or_else(|| {
             let (text, lines) = (Vec::with_capacity(BLOCK_BYTES), Vec::with_capacity(BLOCK_LINES));
-            Box::new(Self { text, lines, present: KnownSet::default(), came: Charge::nothing() })
+            Box::new(Self {
+                text,
+                lines,
+                present: KnownSet::default(),
+                head_charge: Charge::nothing(),
+            })
         })
     }
 }
@@ -349,7 +356,7 @@ impl From<&HeaderMap> for Fields {
             fields.append(name, value);
         }
         if let Some(block) = &mut fields.0 {
-            block.came.set(block.text.len());
+            block.head_charge.set(block.text.len());
         }
         fields
     }
@@ -359,11 +366,11 @@ impl Clone for Fields {
     fn clone(&self) -> Self {
         let mut copy = Self::new();
         if let Some(block) = &self.0 {
-            let Block { text, lines, present, came } = copy.block_mut();
+            let Block { text, lines, present, head_charge } = copy.block_mut();
             text.extend_from_slice(&block.text);
             lines.extend_from_slice(&block.lines);
             *present = block.present;
-            came.set(text.len());
+            head_charge.set(text.len());
         }
         copy
     }
@@ -379,8 +386,8 @@ impl Drop for Fields {
         block.text.clear();
         block.lines.clear();
         block.present = KnownSet::default();
-        block.came.set(0);
-        // Freed while the thread ends, and its thread-locals with it.
+        block.head_charge.set(0);
+        // If the thread is exiting, its thread-locals are gone and the block is freed.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_BLOCKS_MAX {
@@ -391,7 +398,7 @@ impl Drop for Fields {
 }
 
 impl fmt::Debug for Fields {
-    /// Names only: values may be secrets.
+    /// Shows names only: values may be secrets.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_list()
             .entries(self.iter().map(|(name, _)| String::from_utf8_lossy(name)))
@@ -409,28 +416,31 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// Fields as a head brings them: `Host: a`, `X-Key:  one`, `x-KEY: two`, `Te: trailers`.
-    fn came() -> Fields {
+    /// Fields as they arrive: `Host: a`, `X-Key:  one`, `x-KEY: two`, `Te: trailers`.
+    fn arrived() -> Fields {
         let head =
             b"GET / HTTP/1.1\r\nHost: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n\r\n";
         let mut fields = Fields::of_head(head);
-        let mut notes = fields.notes(4);
-        notes.note(16..20, 22..23, 25);
-        notes.note(25..30, 33..36, 39);
-        notes.note(39..44, 46..49, 51);
-        notes.note(51..53, 55..63, 65);
+        let mut index = fields.line_index(4);
+        index.push(16..20, 22..23, 25);
+        index.push(25..30, 33..36, 39);
+        index.push(39..44, 46..49, 51);
+        index.push(51..53, 55..63, 65);
         fields
     }
 
     #[test]
     fn fields_are_written_as_they_came() {
-        assert_eq!(written(&came()), "Host: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n");
+        assert_eq!(
+            written(&arrived()),
+            "Host: a\r\nX-Key:  one \r\nx-KEY: two\r\nTe: trailers\r\n"
+        );
         assert_eq!(written(&Fields::new()), "");
     }
 
     #[test]
     fn names_are_found_in_any_case_and_in_order() {
-        let fields = came();
+        let fields = arrived();
         assert_eq!(fields.get("x-key"), Some(b"one".as_slice()));
         assert_eq!(fields.get_all("X-Key").collect::<Vec<_>>(), [b"one", b"two"]);
         assert_eq!(fields.get_all("x-key").next_back(), Some(b"two".as_slice()));
@@ -445,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_off_is_not_written_and_what_is_added_comes_last() {
-        let mut fields = came();
+        let mut fields = arrived();
         assert!(
             fields.remove("x-key") && !fields.remove("x-key") && !fields.remove(Known::Upgrade)
         );
@@ -468,15 +478,15 @@ mod tests {
 
     #[test]
     fn a_map_and_back_is_the_same() {
-        let map = came().to_map();
+        let map = arrived().to_map();
         assert_eq!(map.get_all("x-key").iter().collect::<Vec<_>>(), ["one", "two"]);
         assert_eq!(Fields::from(&map).to_map(), map);
-        assert_eq!(came().clone().to_map(), map);
+        assert_eq!(arrived().clone().to_map(), map);
     }
 
     #[test]
     fn text_is_kept_beside_the_fields() {
-        let mut fields = came();
+        let mut fields = arrived();
         let target = fields.keep(b"/a?b");
         fields.append("x", "y");
         assert_eq!(fields.kept(target), b"/a?b");
@@ -486,7 +496,7 @@ mod tests {
 
     #[test]
     fn memory_goes_back_to_the_worker_within_bounds() {
-        drop((0..2 * SPARE_BLOCKS_MAX).map(|_| came()).collect::<Vec<_>>());
+        drop((0..2 * SPARE_BLOCKS_MAX).map(|_| arrived()).collect::<Vec<_>>());
         let kept = SPARE.with_borrow(|spare| {
             spare
                 .iter()

@@ -1,15 +1,14 @@
-//! The field names that Weir itself looks at, as numbers: a name is looked up once when a head is
-//! read, and compared as a number from then on. Knows no value.
+//! The field names that Weir itself uses, as numbers. A name is looked up once, when a head is
+//! parsed, and compared as a number from then on. Knows nothing about values.
 
 use http::HeaderName;
 
-/// Names with the number of slots that their table has: sparse, so that a multiplier without
-/// collisions is soon found.
+/// Slots of the lookup table. It is sparse, so that a multiplier without collisions is found soon.
 const SLOTS: usize = 512;
 
 macro_rules! known {
     ($($name:ident = $text:literal,)*) => {
-        /// A field name that Weir looks at.
+        /// A field name that Weir uses.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Known {
@@ -19,7 +18,7 @@ macro_rules! known {
         }
 
         const ALL: &[(Known, &str)] = &[$((Known::$name, $text),)*];
-        /// What a line begins with.
+        /// How a line with the name begins.
         const PREFIXES: &[&str] = &[$(concat!($text, ": "),)*];
     };
 }
@@ -70,12 +69,12 @@ known! {
     Etag = "etag",
 }
 
-/// A set of known names, a bit each.
+/// A set of known names, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownSet(u64);
 
 impl KnownSet {
-    /// These names.
+    /// A set of these names.
     #[must_use]
     pub const fn of(names: &[Known]) -> Self {
         let (mut bits, mut rest) = (0, names);
@@ -86,13 +85,13 @@ impl KnownSet {
         Self(bits)
     }
 
-    /// Whether `name` is one of them.
+    /// Whether it contains `name`.
     #[must_use]
     pub const fn has(self, name: Known) -> bool {
         self.0 & (1 << name as u8) != 0
     }
 
-    /// Whether they have a name in common.
+    /// Whether the sets have a name in common.
     #[must_use]
     pub const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -103,21 +102,21 @@ impl KnownSet {
         self.0 |= 1 << name as u8;
     }
 
-    /// Takes `name` off.
+    /// Removes `name`.
     pub(super) fn remove(&mut self, name: Known) {
         self.0 &= !(1 << name as u8);
     }
 }
 
 impl Known {
-    /// The number of `name`, a token, whatever its case.
+    /// The known name that equals `name` in any case. `name` must be a token.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
         let candidate = TABLE.get(slot(name, MULTIPLIER)).copied().unwrap_or(Self::Other);
         if is_same(name, candidate.text().as_bytes()) { candidate } else { Self::Other }
     }
 
-    /// What a line of this name begins with: the name in lower case, a colon and a blank; empty for
+    /// How a line with this name begins: the name in lower case, a colon and a blank. Empty for
     /// [`Known::Other`].
     fn prefix(self) -> &'static [u8] {
         PREFIXES.get(self as usize).map_or(b"", |text| text.as_bytes())
@@ -130,12 +129,12 @@ impl Known {
     }
 }
 
-/// A name to look for: its number, and its text where it has none.
+/// A name to look up: a known name, or the text of another.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
     pub(super) known: Known,
     pub(super) text: &'a [u8],
-    /// What a line of it begins with, where that stands ready.
+    /// How a line with the name begins, if that is precomputed.
     pub(super) prefix: Option<&'static [u8]>,
 }
 
@@ -157,8 +156,8 @@ impl<'a> From<&'a HeaderName> for Name<'a> {
     }
 }
 
-/// Where a name stands in the table: its length and three of its letters, mixed. Letters differ
-/// from their capitals in one bit, which is set for all.
+/// A name's slot in the table: its length and three of its letters, mixed. Upper and lower case
+/// differ in one bit, which is set for all.
 #[allow(
     clippy::indexing_slicing,
     reason = "evaluated at compile time too, where `get` can't be; all three places are within the name"
@@ -174,9 +173,10 @@ const fn slot(name: &[u8], multiplier: u64) -> usize {
     ((len as u64) << 24 | letters).wrapping_mul(multiplier) as usize >> 40 & (SLOTS - 1)
 }
 
-/// Whether `token` is `known`, which consists of small letters, digits and `-`: setting a letter's
-/// bit makes capitals small and leaves those as they are, and no other character of a token becomes
-/// one of them. Eight bytes at a time, as this is asked of every field of every head.
+/// Whether `token` equals `known` in any case. `known` consists of lower-case letters, digits and
+/// `-`. Setting bit 0x20 turns upper case into lower case, leaves `known`'s characters as they are,
+/// and turns no other token character into one of them. Compares eight bytes at a time, as it runs
+/// for every field of every head.
 fn is_same(token: &[u8], known: &[u8]) -> bool {
     let (mut tokens, mut knowns) = (token.chunks_exact(8), known.chunks_exact(8));
     let word = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map_or(0, u64::from_ne_bytes);
@@ -192,7 +192,7 @@ fn is_same(token: &[u8], known: &[u8]) -> bool {
             .all(|(token, known)| token | 0x20 == *known)
 }
 
-/// Gives each known name a slot of its own.
+/// A multiplier that gives each known name a slot of its own.
 const MULTIPLIER: u64 = {
     let mut multiplier = 0x9e37_79b9_7f4a_7c15;
     while !is_free_of_collisions(multiplier) {

@@ -1,5 +1,5 @@
-//! Reads what is left of a stream that nobody reads any more, within bounds: a peer that is still
-//! sending sees its reply, and not a reset.
+//! Reads the rest of an HTTP/2 stream that was dropped, within bounds, so that a peer that is still
+//! sending sees the reply and not a reset.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-/// Bytes that are still taken of such a stream, at most.
+/// Maximum bytes that are read.
 const LINGER_BYTES_MAX: usize = 256 << 10;
-/// For how long.
+/// How long to read.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
-/// Reads `incoming` to its end, or until it is enough, in a task of its own.
-pub(super) fn throw_away(mut incoming: Incoming) {
+/// Reads and discards `incoming` in a task of its own.
+pub(super) fn discard(mut incoming: Incoming) {
     let reading = async move {
         let mut bytes = 0;
         while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {

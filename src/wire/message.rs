@@ -1,5 +1,5 @@
-//! A request and a reply on their way through, whichever version of HTTP brings them and takes them
-//! on. Knows no connection.
+//! A request and a reply, whichever version of HTTP they arrive with and are sent on with. Knows
+//! nothing about connections.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::fields::{Fields, Span};
 pub struct Request {
     /// Its method.
     pub method: Method,
-    /// The version in which it came: 1.0, 1.1 or 2.
+    /// The version that it arrived with: 1.0, 1.1 or 2.
     pub version: Version,
     /// Its header fields.
     pub fields: Fields,
     /// Its body.
     pub body: Body,
-    /// It may go on as something else than HTTP, as its `Upgrade` field says.
+    /// Whether it may switch to another protocol, as its `Upgrade` field asks.
     pub upgrade: bool,
-    /// Takes interim replies (103) to the client, where its version has them.
-    pub interim: Option<Arc<dyn Interim>>,
+    /// Sends interim replies (103) to the client, if its version has them.
+    pub interim: Option<Arc<dyn InterimSender>>,
     target: Span,
     authority: Option<Span>,
 }
@@ -32,37 +32,37 @@ pub struct Request {
 pub struct Response {
     /// Its status.
     pub status: StatusCode,
-    /// Its reason phrase, where it is not the status' own.
+    /// Its reason phrase, if it is not the standard one.
     pub reason: Option<Box<[u8]>>,
     /// Its header fields.
     pub fields: Fields,
     /// Its body.
     pub body: Body,
-    /// What follows a 101.
+    /// Set on a 101 reply.
     pub upgrade: Option<Upgrade>,
 }
 
-/// What follows a 101.
+/// What happens with the connections after a 101.
 pub enum Upgrade {
-    /// From an upstream: its connection.
+    /// In an upstream's reply: the upgraded connection.
     Stream(Box<dyn Stream>),
-    /// To a client: who takes its connection once the 101 is written.
-    Then(Box<dyn FnOnce(Box<dyn Stream>) + Send>),
+    /// In a reply to a client: called with the client's connection once the 101 is written.
+    Callback(Box<dyn FnOnce(Box<dyn Stream>) + Send>),
 }
 
-/// A connection that speaks HTTP no more: its bytes, with those that were read ahead.
+/// An upgraded connection, including the bytes that were read ahead.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Sends interim replies to a client that waits for its reply.
-pub trait Interim: Send + Sync {
-    /// Sends one as soon as the client takes it.
+/// Sends interim replies to a client.
+pub trait InterimSender: Send + Sync {
+    /// Sends an interim reply as soon as the client takes it.
     fn send(&self, status: StatusCode, fields: &Fields);
 }
 
 impl Request {
-    /// A request whose target, and its authority where the target has one, stand in `fields`.
+    /// A request whose target is stored in `fields`, with its authority if the target has one.
     pub(crate) fn new(
         method: Method,
         version: Version,
@@ -82,33 +82,33 @@ impl Request {
         }
     }
 
-    /// What is asked for: path and query, or `*`. Empty where the target is only an authority.
+    /// The path and query, or `*`. Empty if the target is only an authority.
     #[must_use]
     pub fn target(&self) -> &str {
         std::str::from_utf8(self.fields.kept(self.target)).unwrap_or_default()
     }
 
-    /// The same as bytes, where nobody need know that they are text.
+    /// [`target`](Self::target) as bytes, which saves the check for UTF-8.
     #[must_use]
     pub fn target_bytes(&self) -> &[u8] {
         self.fields.kept(self.target)
     }
 
-    /// Whom it is asked of, where the target itself says so.
+    /// The authority, if the target itself contains one.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
         self.authority
             .map(|authority| std::str::from_utf8(self.fields.kept(authority)).unwrap_or_default())
     }
 
-    /// Asks for `target` instead: path and query.
+    /// Replaces the target by another path and query.
     pub fn set_target(&mut self, target: &str) {
         self.target = self.fields.keep(target.as_bytes());
     }
 
-    /// From HTTP/2's form, with another body.
+    /// Converts the head of an HTTP/2 request, with another body.
     #[must_use]
-    pub fn of_parts(head: &http::request::Parts, body: Body) -> Self {
+    pub fn from_parts(head: &http::request::Parts, body: Body) -> Self {
         let mut fields = Fields::from(&head.headers);
         let target = fields
             .keep(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
@@ -119,13 +119,13 @@ impl Request {
 }
 
 impl Response {
-    /// A reply without fields.
+    /// A reply without header fields.
     #[must_use]
     pub fn new(status: StatusCode, body: Body) -> Self {
         Self { status, reason: None, fields: Fields::new(), body, upgrade: None }
     }
 
-    /// In HTTP/2's form: without the fields that only HTTP/1.1 has.
+    /// Converts it for HTTP/2.
     #[must_use]
     pub fn into_http(self) -> http::Response<Body> {
         let mut reply = http::Response::new(self.body);
@@ -138,7 +138,7 @@ impl Response {
 impl From<http::Request<Body>> for Request {
     fn from(request: http::Request<Body>) -> Self {
         let (head, body) = request.into_parts();
-        Self::of_parts(&head, body)
+        Self::from_parts(&head, body)
     }
 }
 

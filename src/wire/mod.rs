@@ -1,16 +1,16 @@
-//! What both ends of the proxy share: a request and a reply on their way through (`message`), their
-//! fields (`fields`, `known`), the body that streams through (`body`) and how it ends, the bytes of
-//! a connection (`buffer`) and how many of them the process holds (`budget`), a client's network
-//! (`network`), how slowly a peer may move a body (`pace`), TLS material, a timer that is cheap to
-//! move (`alarm`), and whether descriptors have run out. Knows no route, no limit and no upstream.
+//! What both ends of the proxy share: requests and replies (`message`), their header fields
+//! (`fields`, `known`), their bodies (`body`, `end`), a connection's buffers (`buffer`) and how
+//! many bytes they hold in total (`budget`), a client's network (`network`), the minimum rate of a
+//! transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream (`delegate`), and
+//! TLS material (`tls`). Knows nothing about routes, limits or upstreams.
 
 use bytes::Bytes;
 
-mod alarm;
 mod body;
 mod budget;
 mod buffer;
 mod content;
+mod delegate;
 mod descriptors;
 mod end;
 mod fields;
@@ -23,28 +23,30 @@ mod pace;
 pub(crate) mod pki;
 #[cfg(test)]
 pub(crate) mod tests;
+mod timeouts;
+mod timer;
 mod tls;
-mod wait;
 
-pub(crate) use alarm::Alarm;
 pub use body::{Body, BodyError, Source};
 pub use budget::buffered_bytes;
 pub(crate) use budget::{Charge, counted};
 pub(crate) use buffer::{Buffer, PLAIN_BYTES, trim as trim_buffers};
 #[cfg(test)]
 pub(crate) use content::FRAME_BYTES_MAX;
+pub(crate) use delegate::{Disconnected, delegate_write};
 pub use descriptors::is_out_of_descriptors;
-pub use end::{End, Ending, Failure, OnEnd};
+pub use end::{BodyEnd, BodyFailure, BodyOutcome, OnEnd};
 pub use fields::Fields;
 pub(crate) use fields::Span;
 pub use known::{Known, KnownSet, Name};
-pub use message::{Interim, Request, Response, Stream, Upgrade};
+pub use message::{InterimSender, Request, Response, Stream, Upgrade};
 pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;
+pub(crate) use timer::Timer;
 pub use tls::{Identity, PEM_BYTES_MAX, Pem, provider};
 
-/// A short whole body.
+/// A body that is complete in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Body::full(bytes.into())

@@ -1,15 +1,16 @@
-//! A client's network: the addresses that count as one client. Knows nothing of what is counted.
+//! A client's network: the addresses that are treated as one client. Knows nothing about what is
+//! counted.
 
 use std::net::IpAddr;
 
-/// An IPv4 address, or the prefix of an IPv6 address that one subscriber is given. Two words, so
-/// that it is cheap to hash and to keep.
+/// An IPv4 address, or the prefix of an IPv6 address that one subscriber is assigned. One number,
+/// so that it is cheap to hash and to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(u128);
 
 impl Network {
-    /// The network of `address`; `ipv6_prefix` bits of an IPv6 address count. An IPv4 address
-    /// counts as such also where it came through an IPv6 socket.
+    /// The network of `address`, of which `ipv6_prefix` bits are used if it is IPv6. An IPv4
+    /// address on an IPv6 socket is treated as IPv4.
     #[must_use]
     pub fn of(address: IpAddr, ipv6_prefix: u8) -> Self {
         match address.to_canonical() {

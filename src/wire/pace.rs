@@ -1,24 +1,24 @@
-//! How slowly a peer may move a body. Knows neither what is moved nor in which direction.
+//! Enforces a minimum rate on a transfer. Knows neither what is transferred nor in which direction.
 //!
-//! A peer has a credit of time for which it may be waited for. It begins with the grace, each byte
-//! adds what that byte may take at the rate, and waiting uses it up. It is bounded, so that a fast
-//! beginning does not pay for a standstill. Time in which the peer is not waited for does not
-//! count: then the other side is slow.
+//! A peer has a credit of time for which it may be waited for. The credit starts with the grace
+//! period, each byte adds the time that it may take at the rate, and waiting uses it up. It is
+//! capped, so that a fast start does not pay for a long stall. Time in which the peer is not waited
+//! for does not count, because then the other side is slow.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// The least that a peer must move, on average.
+/// The minimum average rate of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_s: NonZeroU32,
-    /// How long it may be waited for before the rate counts, in milliseconds.
+    /// How long the peer may be waited for before the rate applies, in milliseconds.
     pub grace_ms: u32,
 }
 
 impl Rate {
-    /// A rate of `bytes_per_s` after `grace`; none where it is 0.
+    /// A rate of `bytes_per_s` after `grace`; `None` if it is 0.
     #[must_use]
     pub fn new(bytes_per_s: u64, grace: Duration) -> Option<Self> {
         let bytes_per_s = NonZeroU32::new(u32::try_from(bytes_per_s).unwrap_or(u32::MAX))?;
@@ -29,56 +29,57 @@ impl Rate {
         Duration::from_millis(self.grace_ms.into())
     }
 
-    /// The time that `bytes` may take.
+    /// How long `bytes` may take.
     fn time_of(self, bytes: u64) -> Duration {
         Duration::from_micros(bytes.saturating_mul(1_000_000) / u64::from(self.bytes_per_s.get()))
     }
 }
 
-/// One body's credit.
+/// The credit of one transfer.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rate: Rate,
     credit: Duration,
     credit_max: Duration,
-    /// Bytes whose time is in the credit.
+    /// Bytes that the credit already includes.
     bytes: u64,
-    waits_since: Option<Instant>,
+    waiting_since: Option<Instant>,
 }
 
 impl Pace {
-    /// The credit is never more than `idle`, or the grace where that is longer. `bytes` have been
-    /// moved before.
+    /// The credit is capped at `idle`, or at the grace period if that is longer. `bytes` were
+    /// transferred before.
     pub(crate) fn new(rate: Rate, idle: Duration, bytes: u64) -> Self {
         Self {
             rate,
             credit: rate.grace(),
             credit_max: idle.max(rate.grace()),
             bytes,
-            waits_since: None,
+            waiting_since: None,
         }
     }
 
-    /// The peer is waited for from `now` on, and has moved `bytes` so far. Until when at most.
-    pub(crate) fn wait(&mut self, now: Instant, bytes: u64) -> Instant {
-        self.resume(now);
+    /// Starts a wait for the peer, which has transferred `bytes` so far. Returns until when it may
+    /// last.
+    pub(crate) fn start_wait(&mut self, now: Instant, bytes: u64) -> Instant {
+        self.end_wait(now);
         let earned = self.rate.time_of(bytes.saturating_sub(self.bytes));
         self.bytes = bytes;
         self.credit = self.credit.saturating_add(earned).min(self.credit_max);
-        self.waits_since = Some(now);
+        self.waiting_since = Some(now);
         now + self.credit
     }
 
-    /// It is not waited for any more.
-    pub(crate) fn resume(&mut self, now: Instant) {
-        if let Some(since) = self.waits_since.take() {
+    /// Ends the wait.
+    pub(crate) fn end_wait(&mut self, now: Instant) {
+        if let Some(since) = self.waiting_since.take() {
             self.credit = self.credit.saturating_sub(now.saturating_duration_since(since));
         }
     }
 
-    /// Whether it is waited for.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits_since.is_some()
+    /// Whether the peer is being waited for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting_since.is_some()
     }
 }
 
@@ -95,13 +96,13 @@ mod tests {
         )
     }
 
-    /// How many seconds a peer is waited for that moves `bytes` each `every` seconds, an hour at
-    /// most.
+    /// How many seconds a peer is waited for that transfers `bytes` every `every` seconds; at most
+    /// an hour.
     fn lasts(bytes: u64, every: u64) -> u64 {
         let (mut pace, start) = pace();
         for round in 0..3_600 / every {
             let now = start + Duration::from_secs(round * every);
-            let until = pace.wait(now, round * bytes);
+            let until = pace.start_wait(now, round * bytes);
             if until < now + Duration::from_secs(every) {
                 return until.saturating_duration_since(start).as_secs();
             }
@@ -122,21 +123,21 @@ mod tests {
     #[test]
     fn a_fast_beginning_pays_for_one_standstill_only() {
         let (mut pace, start) = pace();
-        let until = pace.wait(start, 100 << 20);
+        let until = pace.start_wait(start, 100 << 20);
         assert_eq!(until, start + IDLE);
         let later = start + Duration::from_secs(29);
-        assert!(pace.waits());
-        assert_eq!(pace.wait(later, (100 << 20) + 240), later + Duration::from_secs(2));
+        assert!(pace.is_waiting());
+        assert_eq!(pace.start_wait(later, (100 << 20) + 240), later + Duration::from_secs(2));
     }
 
     #[test]
     fn only_waiting_counts() {
         let (mut pace, start) = pace();
-        pace.wait(start, 0);
-        pace.resume(start + Duration::from_secs(3));
-        // An hour in which the reader was busy.
+        pace.start_wait(start, 0);
+        pace.end_wait(start + Duration::from_secs(3));
+        // The reader was busy for an hour.
         let later = start + Duration::from_secs(3_600);
-        assert_eq!(pace.wait(later, 0), later + Duration::from_secs(2));
+        assert_eq!(pace.start_wait(later, 0), later + Duration::from_secs(2));
     }
 
     #[test]

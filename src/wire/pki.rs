@@ -1,19 +1,19 @@
-//! A certificate authority for tests, made anew each time; the integration tests include this file
-//! too. Knows nothing of the proxy.
+//! A certificate authority for tests, generated each time. The integration tests include this file
+//! too. Knows nothing about the proxy.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 
-/// An authority: trust [`ca`](Self::ca), and whatever it issued is believed.
+/// An authority. Whoever trusts [`ca`](Self::ca) accepts what it issued.
 pub(crate) struct Pki {
     issuer: Issuer<'static, KeyPair>,
-    /// Its certificate, PEM.
+    /// Its certificate, in PEM.
     pub(crate) ca: String,
 }
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, in PEM.
 pub(crate) struct Issued {
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -30,7 +30,7 @@ impl Pki {
         Self { issuer: Issuer::new(params, key), ca }
     }
 
-    /// For a server with these names or addresses.
+    /// A certificate for a server with these names or addresses.
     pub(crate) fn server(&self, names: &[&str]) -> Issued {
         self.issue(
             names,
@@ -39,7 +39,7 @@ impl Pki {
         )
     }
 
-    /// For a client with this common name.
+    /// A certificate for a client with this common name.
     #[allow(
         dead_code,
         reason = "not every test that includes this file has clients with certificates"
@@ -48,14 +48,14 @@ impl Pki {
         self.issue(&[], name, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// For a server with these names, with a key of another kind.
+    /// A certificate for a server with these names, with an Ed25519 key.
     #[allow(dead_code, reason = "not every test that includes this file looks at keys")]
     pub(crate) fn server_ed25519(&self, names: &[&str]) -> Issued {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         self.sign(Self::params(names), "ed25519", ExtendedKeyUsagePurpose::ServerAuth, &key)
     }
 
-    /// For a server with these names; it was valid until the second of January 2001.
+    /// A certificate for a server with these names, which expired on 2 January 2001.
     #[allow(dead_code, reason = "not every test that includes this file looks at dates")]
     pub(crate) fn expired(&self, names: &[&str]) -> Issued {
         let mut params = Self::params(names);

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock;
 
-/// The body of the request that begins with `text`, and the client's end to send the rest.
+/// The body of a request that begins with `text`, and the client's end of its connection.
 pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
     let (mut client, server) = duplex(64 << 10);
     let (bodies, mut body) = mpsc::channel(1);
@@ -23,7 +23,7 @@ pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
         let bodies = bodies.clone();
         async move {
             bodies.send(request.into_body()).await.unwrap();
-            // The connection stays in this request.
+            // Never replies, so that the connection stays with this request.
             std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
         }
     });
@@ -39,23 +39,23 @@ pub(crate) async fn incoming(text: &str) -> (DuplexStream, Incoming) {
 
 pub(crate) const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// Remembers every end that it is told.
+/// Records each end that it is called with.
 #[derive(Clone, Default)]
-pub(crate) struct Ends(Arc<Mutex<Vec<End>>>);
+pub(crate) struct EndRecorder(Arc<Mutex<Vec<BodyEnd>>>);
 
-impl Ends {
-    pub(crate) fn hook(&self) -> impl FnOnce(&End) + Send + 'static {
+impl EndRecorder {
+    pub(crate) fn hook(&self) -> impl FnOnce(&BodyEnd) + Send + 'static {
         let ends = self.clone();
-        move |end: &End| ends.0.lock().unwrap().push(*end)
+        move |end: &BodyEnd| ends.0.lock().unwrap().push(*end)
     }
 
-    pub(crate) fn told(&self) -> Vec<End> {
+    pub(crate) fn ends(&self) -> Vec<BodyEnd> {
         self.0.lock().unwrap().clone()
     }
 }
 
-fn end(ending: Ending, bytes: u64, trailers: bool) -> Vec<End> {
-    vec![End { ending, bytes, trailers }]
+fn end(outcome: BodyOutcome, bytes: u64, trailers: bool) -> Vec<BodyEnd> {
+    vec![BodyEnd { outcome, bytes, trailers }]
 }
 
 #[tokio::test]
@@ -81,31 +81,31 @@ async fn a_body_without_content_does_not_stream() {
 async fn a_declared_length_is_known_and_its_last_byte_ends_the_body() {
     let (_client, incoming) =
         incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello").await;
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     let mut body = Body::incoming(incoming).on_end(ends.hook());
     assert_eq!(body.size_hint().exact(), Some(5));
-    assert_eq!(ends.told(), []);
+    assert_eq!(ends.ends(), []);
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
-    // Told with the last frame: hyper would drop the body now without asking for more.
+    // Called with the last frame: hyper would drop the body now without polling it again.
     assert!(body.is_end_stream());
-    assert_eq!(ends.told(), end(Ending::Complete, 5, false));
+    assert_eq!(ends.ends(), end(BodyOutcome::Complete, 5, false));
     assert!(body.frame().await.is_none());
     drop(body);
-    assert_eq!(ends.told().len(), 1);
+    assert_eq!(ends.ends().len(), 1);
 }
 
 #[tokio::test]
 async fn trailers_pass_and_are_told() {
     let (mut client, incoming) = incoming(CHUNKED).await;
     client.write_all(b"3\r\nabc\r\n0\r\nx-sum: 6\r\n\r\n").await.unwrap();
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     let collected = Body::incoming(incoming).on_end(ends.hook()).collect().await.unwrap();
     assert_eq!(collected.trailers().unwrap()["x-sum"], "6");
     assert_eq!(collected.to_bytes(), "abc");
-    assert_eq!(ends.told(), end(Ending::Complete, 3, true));
+    assert_eq!(ends.ends(), end(BodyOutcome::Complete, 3, true));
 }
 
-/// Trailers, as a hook was shown them.
+/// Records the trailers that a hook is given.
 struct Shown(Arc<Mutex<Vec<String>>>);
 
 impl OnEnd for Shown {
@@ -113,7 +113,7 @@ impl OnEnd for Shown {
         self.0.lock().unwrap().extend(trailers.keys().map(ToString::to_string));
     }
 
-    fn on_end(self: Box<Self>, _end: &End) {
+    fn on_end(self: Box<Self>, _end: &BodyEnd) {
         self.0.lock().unwrap().push("end".into());
     }
 }
@@ -123,9 +123,9 @@ async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
     let (mut client, incoming) = incoming(CHUNKED).await;
     client.write_all(b"0\r\nx-sum: 6\r\nx-bad: 1\r\n\r\n").await.unwrap();
     let shown = Arc::new(Mutex::new(Vec::new()));
-    let sift = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
+    let filter = |trailers: &mut http::HeaderMap| drop(trailers.remove("x-bad"));
     let body = Body::incoming(incoming)
-        .sift_trailers(sift)
+        .filter_trailers(filter)
         .on_end_boxed(Box::new(Shown(Arc::clone(&shown))));
     assert_eq!(body.collect().await.unwrap().trailers().unwrap().len(), 1);
     assert_eq!(*shown.lock().unwrap(), ["x-sum", "end"]);
@@ -135,19 +135,19 @@ async fn trailers_are_sifted_and_shown_to_the_hooks_before_the_end() {
 async fn a_declared_length_above_the_limit_fails_before_anything_is_read() {
     let (_client, incoming) =
         incoming("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n").await;
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     let mut body = Body::incoming(incoming).limit(5).on_end(ends.hook());
     assert!(body.is_declared_too_large());
     let error = body.frame().await.unwrap().unwrap_err();
     assert!(matches!(error, BodyError::TooLarge { limit_bytes: 5 }), "{error}");
-    assert_eq!(ends.told(), end(Ending::Failed(Failure::TooLarge), 0, false));
+    assert_eq!(ends.ends(), end(BodyOutcome::Failed(BodyFailure::TooLarge), 0, false));
     assert!(body.frame().await.is_none());
 }
 
 #[tokio::test]
 async fn an_undeclared_length_fails_at_the_byte_above_the_limit_and_not_before() {
     let (mut client, incoming) = incoming(CHUNKED).await;
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     let mut body = Body::incoming(incoming).limit(5).on_end(ends.hook());
     client.write_all(b"5\r\nhello\r\n").await.unwrap();
     assert!(body.frame().await.unwrap().is_ok());
@@ -156,29 +156,29 @@ async fn an_undeclared_length_fails_at_the_byte_above_the_limit_and_not_before()
         body.frame().await.unwrap().unwrap_err(),
         BodyError::TooLarge { limit_bytes: 5 }
     ));
-    assert_eq!(ends.told(), end(Ending::Failed(Failure::TooLarge), 5, false));
+    assert_eq!(ends.ends(), end(BodyOutcome::Failed(BodyFailure::TooLarge), 5, false));
 }
 
 #[tokio::test]
 async fn a_peer_that_stands_still_fails_after_the_idle_timeout_and_only_while_it_is_read() {
     const IDLE: Duration = Duration::from_millis(60);
     let (mut client, incoming) = incoming(CHUNKED).await;
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     let mut body = Body::incoming(incoming).idle_timeout(IDLE).on_end(ends.hook());
     for _ in 0..2 {
         client.write_all(b"1\r\na\r\n").await.unwrap();
         assert!(body.frame().await.unwrap().is_ok());
-        // Begins to wait, so that the timer is set ...
+        // Starts to wait, so that the timer is armed.
         assert!(futures_poll(&mut body).is_none());
         client.write_all(b"1\r\na\r\n").await.unwrap();
-        // ... and then nobody reads for longer than the timeout.
+        // Then nobody reads for longer than the timeout.
         tokio::time::sleep(IDLE * 2).await;
         assert!(body.frame().await.unwrap().is_ok());
     }
     let began = clock::monotonic();
     assert!(matches!(body.frame().await.unwrap().unwrap_err(), BodyError::Idle));
     assert!(clock::monotonic() - began >= IDLE - Duration::from_millis(2));
-    assert_eq!(ends.told(), end(Ending::Failed(Failure::Idle), 4, false));
+    assert_eq!(ends.ends(), end(BodyOutcome::Failed(BodyFailure::Idle), 4, false));
 }
 
 fn futures_poll(body: &mut Body) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -192,19 +192,19 @@ fn futures_poll(body: &mut Body) -> Option<Option<Result<Frame<Bytes>, BodyError
 #[tokio::test]
 async fn a_peer_that_goes_away_is_a_cut_and_a_reader_that_goes_away_a_drop() {
     let (mut client, body) = incoming(CHUNKED).await;
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     let mut body = Body::incoming(body).on_end(ends.hook());
     client.write_all(b"5\r\nhe").await.unwrap();
     assert!(body.frame().await.unwrap().is_ok());
     drop(client);
     let error = body.frame().await.unwrap().unwrap_err();
     assert!(matches!(error, BodyError::Cut(_)), "{error}");
-    assert_eq!(ends.told(), end(Ending::Failed(Failure::Cut), 2, false));
+    assert_eq!(ends.ends(), end(BodyOutcome::Failed(BodyFailure::Cut), 2, false));
 
     let (_client, body) = incoming(CHUNKED).await;
-    let ends = Ends::default();
+    let ends = EndRecorder::default();
     drop(Body::incoming(body).on_end(ends.hook()));
-    assert_eq!(ends.told(), end(Ending::Dropped, 0, false));
+    assert_eq!(ends.ends(), end(BodyOutcome::Dropped, 0, false));
 }
 
 #[tokio::test]
@@ -212,13 +212,13 @@ async fn every_hook_is_told_once_and_in_order() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let hook = |number: u8| {
         let order = Arc::clone(&order);
-        move |end: &End| order.lock().unwrap().push((number, end.ending))
+        move |end: &BodyEnd| order.lock().unwrap().push((number, end.outcome))
     };
     drop(Body::full(Bytes::from_static(b"x")).on_end(hook(1)).on_end(hook(2)));
     drop(Body::empty().on_end(hook(3)));
     assert_eq!(
         *order.lock().unwrap(),
-        [(1, Ending::Dropped), (2, Ending::Dropped), (3, Ending::Complete)]
+        [(1, BodyOutcome::Dropped), (2, BodyOutcome::Dropped), (3, BodyOutcome::Complete)]
     );
 }
 
@@ -226,46 +226,46 @@ async fn every_hook_is_told_once_and_in_order() {
 fn a_body_is_small_and_can_move_between_threads() {
     fn is_send<T: Send + Unpin>() {}
     is_send::<Body>();
-    // It moves with every request: what grows it must be worth that.
+    // It is moved with every request, so growing it has a cost.
     assert!(size_of::<Body>() <= 160, "{}", size_of::<Body>());
 }
 
-async fn rings(alarm: &mut Alarm) {
-    std::future::poll_fn(|cx| alarm.poll(cx)).await;
+async fn fires(timer: &mut Timer) {
+    std::future::poll_fn(|cx| timer.poll(cx)).await;
 }
 
 #[tokio::test]
 async fn an_alarm_rings_at_the_deadline_set_last_whether_later_or_earlier() {
     let ms = Duration::from_millis;
     let began: Instant = clock::monotonic();
-    let mut alarm = Alarm::default();
-    alarm.arm(began + ms(20));
-    assert!(tokio::time::timeout(ms(5), rings(&mut alarm)).await.is_err());
-    alarm.arm(began + ms(80));
-    rings(&mut alarm).await;
+    let mut timer = Timer::default();
+    timer.arm(began + ms(20));
+    assert!(tokio::time::timeout(ms(5), fires(&mut timer)).await.is_err());
+    timer.arm(began + ms(80));
+    fires(&mut timer).await;
     assert!(clock::monotonic() - began >= ms(80));
-    assert!(!alarm.is_armed());
+    assert!(!timer.is_armed());
 
     let began = clock::monotonic();
-    alarm.arm(began + ms(600_000));
-    assert!(tokio::time::timeout(ms(5), rings(&mut alarm)).await.is_err());
-    alarm.arm(began + ms(20));
-    rings(&mut alarm).await;
+    timer.arm(began + ms(600_000));
+    assert!(tokio::time::timeout(ms(5), fires(&mut timer)).await.is_err());
+    timer.arm(began + ms(20));
+    fires(&mut timer).await;
     assert!(clock::monotonic() - began < ms(60_000));
 }
 
 #[tokio::test]
 async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
     let (near, far) = tokio::io::duplex(64 << 10);
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut results) = tokio::sync::mpsc::unbounded_channel();
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
             let body = Body::incoming(request.into_body()).lingering();
-            // hyper drops the service's future at the reset; what reads the body may be another
-            // task.
+            // hyper drops the service's future at the reset, so the body is read in another task,
+            // as in the proxy.
             tokio::spawn(async move {
-                tell.send(
+                sender.send(
                     http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes()),
                 )
             });
@@ -284,6 +284,6 @@ async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
         upload.reserve_capacity(1);
     }
     upload.send_reset(h2::Reason::NO_ERROR);
-    let read = told.recv().await.unwrap();
+    let read = results.recv().await.unwrap();
     assert!(matches!(read, Err(BodyError::Reset)), "{read:?}");
 }

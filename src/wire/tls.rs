@@ -1,6 +1,6 @@
-//! TLS material that both ends need: certificates and keys out of PEM, and the one provider of
-//! cryptography. Knows no file and no connection: the bytes are handed in, with the path under
-//! which a mistake is told.
+//! TLS material that both ends use: certificates and keys from PEM, and the cryptography provider.
+//! Knows nothing about files or connections: it is given the bytes, and their path for error
+//! messages.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,34 +10,32 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Bytes of a PEM file, at most: a bundle of all public roots has a quarter of a megabyte.
+/// Maximum bytes of a PEM file. A bundle of all public roots has a quarter of a megabyte.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
 
-/// A PEM file as it was read. Two are equal when they were read from the same path with the same
-/// bytes.
+/// The contents of a PEM file. Two are equal if path and bytes are equal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// Where it was read, for messages.
+    /// The path it was read from, for error messages.
     pub path: PathBuf,
-    /// What was read: perhaps a private key, so that `Debug` does not show it.
+    /// The bytes. `Debug` does not show them, since they may be a private key.
     pub bytes: Arc<[u8]>,
 }
 
 /// A certificate chain and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificate itself first, then those that lead to the root.
+    /// The certificate itself, followed by the intermediate ones.
     pub certificate: Pem,
     /// Its private key: PKCS#8, PKCS#1 or SEC1.
     pub key: Pem,
 }
 
 impl Pem {
-    /// All certificates of the file, in its order.
+    /// All certificates of the file, in order.
     ///
     /// # Errors
-    /// What was found, for a [`Mistake`](crate::telemetry::Mistake): no certificate, or one that is
-    /// none.
+    /// A description for a [`Mistake`](crate::telemetry::Mistake): no certificate, or broken PEM.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match read {
@@ -52,7 +50,7 @@ impl Pem {
     /// The first private key of the file.
     ///
     /// # Errors
-    /// What was found: no key, or one that can't be read.
+    /// A description as above: no key, or broken PEM.
     pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
             rustls::pki_types::pem::Error::NoItemsFound => {
@@ -69,8 +67,8 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// The provider of cryptography that every TLS configuration of the process is built with: handed
-/// over each time, never installed for the process, which belongs to whoever embeds us.
+/// The cryptography provider for every TLS configuration of the process. It is passed explicitly
+/// and not installed as the process default, which is up to the embedding program.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();

@@ -10,8 +10,8 @@ use weir::clock::Clock;
 use weir::engine::{EmbeddedSettings, Engine, RedisMode, RedisSettings};
 use weir::limit::{Limiter, Scope, Settings, Take};
 use weir::plan::{
-    Algorithm, Alignment, Calendar, Fallback, FixedWindow, Gcra, Limit, Outcome, Plan, Quota, Rate,
-    SlidingWindowLog, TokenBucket,
+    Algorithm, Alignment, Calendar, FixedWindow, Gcra, Limit, OnStoreError, Outcome, Plan, Quota,
+    Rate, SlidingWindowLog, TokenBucket,
 };
 use weir::telemetry::Metrics;
 
@@ -61,7 +61,7 @@ impl Node {
             Arc::new(engine),
             metrics,
         );
-        let scope = Scope::new("nodes".into(), "nodes".into(), Fallback::Deny, false);
+        let scope = Scope::new("nodes".into(), "nodes".into(), OnStoreError::Deny, false);
         Self { limiter: Arc::new(limiter), scope: Arc::new(scope) }
     }
 

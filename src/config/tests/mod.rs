@@ -76,7 +76,7 @@ fn a_file_of_twelve_lines_is_enough() {
     );
     assert_eq!(
         (config.routes[0].name.as_str(), config.routes[0].on_store_error),
-        ("all", Fallback::Deny)
+        ("all", OnStoreError::Deny)
     );
 }
 
@@ -127,8 +127,8 @@ fn every_setting_is_read() {
         (route.host.as_deref(), &*route.methods),
         (Some("*.example.com"), &["GET".to_owned(), "POST".to_owned()][..])
     );
-    assert_eq!((route.on_store_error, route.limit_decides), (Fallback::Allow, true));
-    assert_eq!(config.routes[1].on_store_error, Fallback::Allow);
+    assert_eq!((route.on_store_error, route.limit_decides), (OnStoreError::Allow, true));
+    assert_eq!(config.routes[1].on_store_error, OnStoreError::Allow);
     assert_eq!(
         config.routes[1].target,
         RouteTarget::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() })

@@ -301,14 +301,14 @@ fn a_route_inherits_and_overrides() {
     let inherited = good(&text);
     assert_eq!(
         (inherited.routes[0].on_store_error, inherited.routes[0].body_bytes_max),
-        (Fallback::Allow, 1024)
+        (OnStoreError::Allow, 1024)
     );
     let own = "on_store_error = \"deny\"\nbody_bytes = \"1MiB\"\nlimit_scope = \"route\"\non_policy_error = \"allow\"\n";
     let overridden = good(&format!("{text}{own}"));
     let route = &overridden.routes[0];
     assert_eq!(
         (route.on_store_error, route.limit_decides, route.body_bytes_max),
-        (Fallback::Deny, false, 1 << 20)
+        (OnStoreError::Deny, false, 1 << 20)
     );
     assert!(route.scope_is_route && route.allow_on_policy_error);
 }

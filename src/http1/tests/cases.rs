@@ -1,29 +1,29 @@
-//! Named cases: what we answer to messages that others read in two ways, or that came up in
-//! differential runs. The corpus of the fuzz targets begins with them.
+//! Named cases: how we answer ambiguous messages, and messages that came up in differential runs.
+//! The corpus of the fuzz targets starts with them.
 
 use http::StatusCode;
 
-use super::drive::Ending;
+use super::drive::Stop;
 
-/// Whole messages, and what comes after them.
-pub(crate) type Want = (usize, Ending);
+/// The number of complete messages, and why reading stops after them.
+pub(crate) type Want = (usize, Stop);
 
 /// The first message is refused.
-const NO: Want = (0, Ending::Refused(StatusCode::BAD_REQUEST));
-/// The same: nobody knows its transfer coding.
-const CODING: Want = (0, Ending::Refused(StatusCode::NOT_IMPLEMENTED));
-/// One message without a body, and what was meant to be its body is refused.
-const BARE: Want = (1, Ending::Refused(StatusCode::BAD_REQUEST));
-/// The head is fine and its body is not.
-const BROKEN: Want = (0, Ending::Broken);
-/// The body is still to come.
-const WAITS: Want = (0, Ending::More);
-const ONE: Want = (1, Ending::More);
-const TWO: Want = (2, Ending::More);
-const CLOSES: Want = (1, Ending::Closes);
+const NO: Want = (0, Stop::HeadRejected(StatusCode::BAD_REQUEST));
+/// The same, because its transfer coding is unknown.
+const CODING: Want = (0, Stop::HeadRejected(StatusCode::NOT_IMPLEMENTED));
+/// One message without a body; what was meant to be its body is refused.
+const BARE: Want = (1, Stop::HeadRejected(StatusCode::BAD_REQUEST));
+/// The head is valid and the body is not.
+const BROKEN: Want = (0, Stop::Broken);
+/// The body is incomplete.
+const WAITS: Want = (0, Stop::More);
+const ONE: Want = (1, Stop::More);
+const TWO: Want = (2, Stop::More);
+const CLOSES: Want = (1, Stop::Closes);
 
-/// Field lines of a POST that `0\r\n\r\n` and a GET follow: read as chunks or as five bytes they
-/// are two requests.
+/// Field lines of a POST that is followed by `0\r\n\r\n` and a GET. Reading that as chunks or as
+/// five bytes gives two requests.
 const FIELDS: &[(&str, &[u8], Want)] = &[
     ("no-length", b"", BARE),
     ("chunked", b"Transfer-Encoding: chunked\r\n", TWO),
@@ -158,7 +158,7 @@ const FIELDS: &[(&str, &[u8], Want)] = &[
     ("closed-only-in-part", b"Content-Length: 5\r\nConnection: closed\r\n", TWO),
 ];
 
-/// Request lines, before a Host and an empty line.
+/// Request lines, to be followed by a Host field and an empty line.
 const LINES: &[(&str, &[u8], Want)] = &[
     ("path", b"GET /a?b HTTP/1.1", ONE),
     ("path-and-fragment", b"GET /a?b#c HTTP/1.1", ONE),
@@ -220,8 +220,8 @@ const LINES: &[(&str, &[u8], Want)] = &[
 
 /// Whole streams.
 const STREAMS: &[(&str, &[u8], Want)] = &[
-    ("nothing", b"", (0, Ending::More)),
-    ("empty-lines", b"\r\n\r\n\r\n", (0, Ending::More)),
+    ("nothing", b"", (0, Stop::More)),
+    ("empty-lines", b"\r\n\r\n\r\n", (0, Stop::More)),
     ("empty-lines-first", b"\r\n\r\nGET / HTTP/1.1\r\n\r\n", ONE),
     ("empty-lines-between", b"GET / HTTP/1.1\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\n\r\n", TWO),
     ("bare-empty-line-first", b"\nGET / HTTP/1.1\r\n\r\n", NO),
@@ -229,9 +229,9 @@ const STREAMS: &[(&str, &[u8], Want)] = &[
     ("bare-lines", b"GET / HTTP/1.1\nA: b\n\n", NO),
     ("bare-first-line", b"GET / HTTP/1.1\nA: b\r\n\r\n", NO),
     ("returns-last", b"GET / HTTP/1.1\r\nA: b\r\r\n\r\n", NO),
-    ("pipelined", b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\nGET /c HTTP/1.1\r\n\r\n", (3, Ending::More)),
+    ("pipelined", b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\nGET /c HTTP/1.1\r\n\r\n", (3, Stop::More)),
     ("pipelined-behind-a-close", b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\n\r\n", CLOSES),
-    ("kept-by-1-0", b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\nGET / HTTP/1.0\r\n\r\n", (2, Ending::Closes)),
+    ("kept-by-1-0", b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\nGET / HTTP/1.0\r\n\r\n", (2, Stop::Closes)),
     ("chunked-by-1-0", b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", NO),
     ("chunked-by-1-0-that-is-kept", b"POST / HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", NO),
     ("length-of-a-get", b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\n\r\n", TWO),
@@ -332,7 +332,7 @@ const REPLIES: &[(&str, &[u8], Want)] = &[
     ("continue", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", CLOSES),
     ("hints", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", CLOSES),
     ("interim-with-a-length", b"HTTP/1.1 102 A\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", CLOSES),
-    ("another-protocol", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: a\r\n\r\n", (0, Ending::Refused(StatusCode::BAD_GATEWAY))),
+    ("another-protocol", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: a\r\n\r\n", (0, Stop::HeadRejected(StatusCode::BAD_GATEWAY))),
     ("bare-lines", b"HTTP/1.1 200 OK\nA:  b \nContent-Length: 5\n\nhello", CLOSES),
     ("bare-last-line", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\nhello", CLOSES),
     ("no-reason", b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", CLOSES),
@@ -353,7 +353,7 @@ const REPLIES: &[(&str, &[u8], Want)] = &[
     ("no-http", b"hello\r\n\r\n", NO),
 ];
 
-/// Every stream of requests: its name, its bytes, and what comes of it.
+/// Every stream of requests: its name, its bytes and the expected result.
 pub(crate) fn requests() -> Vec<(String, Vec<u8>, Want)> {
     let join = |parts: &[&[u8]]| parts.concat();
     let fields = FIELDS.iter().map(|(name, fields, want)| {

@@ -1,18 +1,19 @@
-//! What must hold for any bytes: cutting them changes nothing, hyper reads what we accept as we do,
-//! and what we write of it is read as one message. The fuzz targets include this file too.
+//! What must hold for any bytes. Cutting them into pieces changes nothing; hyper reads what we
+//! accept in the same way; and what we write of it is read back as one message. The fuzz targets
+//! include this file too.
 
 use http::{Method, Version};
 
-use super::drive::{self, Answer, Ending, Message, Pairs, Start};
+use super::drive::{self, Message, Pairs, Parsed, Start, Stop};
 use super::naive;
 use super::reference::{self, Seen};
 use super::send::Random;
 use crate::http1::{Decoder, Framing, Next};
 
-/// Bytes up to which they are also read one by one.
+/// Up to this many bytes, they are also read one by one.
 const SINGLE_BYTES_MAX: usize = 1 << 8;
 
-/// Shows the bytes of a check that fails.
+/// Prints the bytes of a check that fails.
 struct Shown<'b>(&'b [u8]);
 
 impl Drop for Shown<'_> {
@@ -23,7 +24,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Places to cut `bytes` at: each, and a few that follow from `bytes` itself.
+/// Positions to cut `bytes` at: each single one, and a few derived from `bytes`.
 fn cuttings(bytes: &[u8]) -> Vec<Vec<usize>> {
     let mut random = Random::of(bytes);
     let mut cuttings = Vec::new();
@@ -39,8 +40,8 @@ fn cuttings(bytes: &[u8]) -> Vec<Vec<usize>> {
     cuttings
 }
 
-/// A stream of requests.
-pub(crate) fn requests(bytes: &[u8]) -> Answer {
+/// Checks a stream of requests.
+pub(crate) fn requests(bytes: &[u8]) -> Parsed {
     let _shown = Shown(bytes);
     let whole = drive::requests([bytes]);
     for cuts in cuttings(bytes) {
@@ -50,8 +51,8 @@ pub(crate) fn requests(bytes: &[u8]) -> Answer {
     whole
 }
 
-/// The reply to a `method` request.
-pub(crate) fn reply(bytes: &[u8], method: &Method) -> Answer {
+/// Checks the reply to a `method` request.
+pub(crate) fn reply(bytes: &[u8], method: &Method) -> Parsed {
     let _shown = Shown(bytes);
     for closes in [false, true] {
         let whole = drive::reply([bytes], method, closes);
@@ -70,7 +71,7 @@ pub(crate) fn reply(bytes: &[u8], method: &Method) -> Answer {
     whole
 }
 
-/// A chunked body, with what follows it.
+/// Checks a chunked body and what follows it.
 pub(crate) fn chunks(bytes: &[u8]) {
     let _shown = Shown(bytes);
     let whole = decoded([bytes]);
@@ -82,7 +83,7 @@ pub(crate) fn chunks(bytes: &[u8]) {
         *trailers = ordered(std::mem::take(trailers));
     }
     match (&whole, &expected) {
-        // Trailers are looked at when all of them have come.
+        // Trailers are parsed once all of them have arrived.
         (
             naive::Read::Part { body, broken: false },
             naive::Read::Part { body: other, broken: true },
@@ -122,8 +123,8 @@ fn decoded<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> naive::Read {
     naive::Read::Part { body, broken: false }
 }
 
-/// Everything that we understood hyper understood the same way.
-fn compare(ours: &Answer, seen: &Seen) {
+/// Checks that hyper understood everything that we did, in the same way.
+fn compare(ours: &Parsed, seen: &Seen) {
     for (at, message) in ours.messages.iter().enumerate() {
         if is_refused_later(message) {
             return;
@@ -138,7 +139,7 @@ fn compare(ours: &Answer, seen: &Seen) {
                 "message {at}: hyper refused its body earlier than we: {message:?}\n{other:?}"
             );
             assert!(
-                !other.whole || ours.ending == Ending::Broken,
+                !other.whole || ours.stop == Stop::Broken,
                 "message {at} is over to hyper, and we wait: {message:?}\n{other:?}"
             );
             (message.whole, other.whole) = (false, false);
@@ -149,7 +150,7 @@ fn compare(ours: &Answer, seen: &Seen) {
     }
 }
 
-/// What is no authority is refused where the request is routed, and hyper refuses it at once.
+/// We refuse an invalid authority when the request is routed; hyper refuses it when it parses.
 fn is_refused_later(message: &Message) -> bool {
     let Start::Request { authority: Some(authority), .. } = &message.start else { return false };
     authority.parse::<http::uri::Authority>().is_err()
@@ -165,12 +166,12 @@ fn comparable(message: &Message) -> Message {
         target.insert(0, '/');
     }
     if is_reply {
-        // A length beside chunks is taken off, one that is repeated is left once.
+        // We remove a length beside chunks, and merge repeated ones.
         message.fields.retain(|(name, _)| name != "content-length");
         message.version = Version::HTTP_11;
     }
     let mut lengths = 0;
-    // hyper leaves the first of those that agree.
+    // hyper keeps the first of equal lengths.
     message
         .fields
         .retain(|(name, _)| name != "content-length" || std::mem::replace(&mut lengths, 1) == 0);
@@ -179,7 +180,7 @@ fn comparable(message: &Message) -> Message {
     message
 }
 
-/// By name; those of one name as they came.
+/// Sorted by name; fields with the same name stay in order.
 pub(crate) fn ordered(mut pairs: Pairs) -> Pairs {
     pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
     pairs

@@ -1,11 +1,11 @@
-//! Bodies as they are read: RFC 9112, 6.3 and 7; each state of the table in this module's `mod.rs`.
+//! Decoding bodies: RFC 9112, 6.3 and 7, and each state of the table in `mod.rs`.
 
 use super::check;
 use super::naive::{self, Read};
 use super::{cases, drive};
 use crate::http1::{Decoder, Framing, Malformed, Next};
 
-/// Reads `pieces`: the content, and the decoder as it is then. `rest` is what it left.
+/// Decodes `pieces`. Returns the decoder, the content and what is left of the input.
 fn read(framing: Framing, pieces: &[&[u8]]) -> (Decoder, Result<Vec<u8>, Malformed>, Vec<u8>) {
     let mut decoder = Decoder::new(framing);
     let (mut rest, mut content) = (Vec::new(), Vec::new());
@@ -41,7 +41,7 @@ fn is_broken(bytes: &[u8]) -> bool {
     chunked(bytes).1.is_err()
 }
 
-/// It may go on.
+/// It is incomplete.
 fn is_open(bytes: &[u8]) -> bool {
     let (decoder, content, _) = chunked(bytes);
     content.is_ok() && !decoder.is_end()
@@ -140,7 +140,7 @@ fn a_size_is_one_to_fifteen_hexadecimal_digits() {
     ] {
         assert!(is_broken(format!("{size}\r\nhello\r\n0\r\n\r\n").as_bytes()), "{size}");
     }
-    // As soon as there are too many digits, not when the line ends.
+    // Refused as soon as there are too many digits, before the line ends.
     assert!(is_open(b"fffffffffffffff") && is_broken(b"ffffffffffffffff"));
     assert!(is_broken(b"x") && is_open(b""));
 }
@@ -161,15 +161,15 @@ fn extensions_are_visible_and_bounded() {
             "{extension:?}"
         );
     }
-    // One line with its end.
+    // One line, including its end.
     let line = |bytes: usize| format!("5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(bytes - 4));
     assert!(is_whole(line(4 << 10).as_bytes()) && is_broken(line((4 << 10) + 1).as_bytes()));
-    // Without an end it is refused when it is too long.
+    // A line without an end is refused when it is too long.
     let endless = format!("5;{}", "a".repeat(4 << 10));
     assert!(
         is_open(&endless.as_bytes()[..(4 << 10) - 1]) && is_broken(&endless.as_bytes()[..4 << 10])
     );
-    // All of a body.
+    // All lines of a body.
     let body = |chunks: usize| {
         format!("{}0\r\n\r\n", format!("1;{}\r\nx\r\n", "a".repeat(1023)).repeat(chunks))
     };
@@ -233,7 +233,7 @@ fn trailers_are_fields_and_bounded() {
     assert!(is_whole(many(64).as_bytes()) && is_broken(many(65).as_bytes()));
     let long = |bytes: usize| format!("0\r\nX: {}\r\n\r\n", "a".repeat(bytes - 7));
     assert!(is_whole(long(16 << 10).as_bytes()) && is_broken(long((16 << 10) + 1).as_bytes()));
-    // Without an end they are refused when they are too long, and a bare line end at once.
+    // Trailers without an end are refused when they are too long, and a bare LF at once.
     assert!(
         is_open(&long(17 << 10).as_bytes()[..3 + (16 << 10) - 1])
             && is_broken(&long(17 << 10).as_bytes()[..3 + (16 << 10)])

@@ -1,5 +1,5 @@
-//! Random streams of requests and replies against hyper, whole and cut, and written again. The
-//! seeds are fixed; a failure shows seed and bytes.
+//! Random streams of requests and replies, compared with hyper: whole, cut, and written again. The
+//! seeds are fixed; a failure prints the seed and the bytes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -9,15 +9,15 @@ use http::Method;
 
 use super::cases;
 use super::check;
-use super::drive::Ending;
+use super::drive::Stop;
 use super::send::{Random, round_trip};
 
-/// How long one test takes, at most, in a build for debugging.
+/// Time limit of one test in a debug build.
 const TIME: Duration = Duration::from_millis(2500);
-/// Streams of one test, at most.
+/// Maximum streams of one test.
 const STREAMS_MAX: u64 = 20_000;
 
-/// Runs `check` on what `stream` makes of each seed.
+/// Runs `check` on the stream that each seed gives.
 fn each(stream: impl Fn(&mut Random) -> Vec<u8>, mut check: impl FnMut(&[u8])) {
     let begun = Instant::now();
     for seed in 0..STREAMS_MAX {
@@ -39,10 +39,10 @@ fn requests_are_read_as_hyper_reads_them() {
     each(requests, |bytes| {
         let answer = check::requests(bytes);
         taken += answer.ends.len();
-        refused += usize::from(matches!(answer.ending, Ending::Refused(_)));
-        broken += usize::from(answer.ending == Ending::Broken);
+        refused += usize::from(matches!(answer.stop, Stop::HeadRejected(_)));
+        broken += usize::from(answer.stop == Stop::Broken);
     });
-    // Otherwise the streams are of no use.
+    // Otherwise too few streams are valid to be of use.
     assert!(
         taken > 50 && refused > 10 && broken > 5,
         "{taken} taken, {refused} refused, {broken} broken"
@@ -83,7 +83,7 @@ fn every_case_is_read_as_hyper_reads_it() {
     }
 }
 
-/// What the fuzz targets have found worth keeping.
+/// Inputs that the fuzz targets found.
 #[test]
 fn the_corpus_holds() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
@@ -111,7 +111,7 @@ fn one<'a>(of: &[&'a str], random: &mut Random) -> &'a str {
     of[random.below(of.len())]
 }
 
-/// One to four requests behind each other.
+/// One to four requests in a row.
 fn requests(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.below(4) + 1 {
@@ -272,7 +272,7 @@ fn reply(random: &mut Random) -> Vec<u8> {
     spoil(bytes, random)
 }
 
-/// Leaves most as they are and changes the others in a few places, where it may hurt.
+/// Leaves most streams as they are and damages others in a few sensitive places.
 fn spoil(mut bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
     const PARTS: [&str; 24] = [
         "\r",
@@ -324,7 +324,7 @@ fn spoil(mut bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Somewhere, mostly where a line begins or ends or a colon stands.
+/// A position, mostly at the start or the end of a line or at a colon.
 fn place(bytes: &[u8], random: &mut Random) -> usize {
     let from = random.below(bytes.len() + 1);
     if random.below(3) == 0 {

@@ -1,6 +1,6 @@
-//! Reads a stream of requests, or one reply, out of bytes that come in pieces, as `listen/http1.rs`
-//! and `upstream/link.rs` do: what was understood, and how it ended. The fuzz targets include this
-//! file too.
+//! Reads a stream of requests, or one reply, from bytes that arrive in pieces, as `listen/http1.rs`
+//! and `upstream/link.rs` do. Returns the messages and why reading stopped. The fuzz targets
+//! include this file too.
 
 use std::task::Poll;
 
@@ -9,13 +9,13 @@ use http::{HeaderMap, Method, StatusCode, Version};
 use crate::http1::{Decoder, Framing, Next, ReplyHead, RequestHead, Scan};
 use crate::wire::{Buffer, Fields, PLAIN_BYTES};
 
-/// Bytes of a head, at most.
+/// Maximum bytes of a head.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Names in small letters, and values.
+/// Names in lower case, with their values.
 pub(crate) type Pairs = Vec<(String, Vec<u8>)>;
 
-/// A message that was understood, or the part of it that has come.
+/// A message, or the part of it that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) start: Start,
@@ -23,73 +23,73 @@ pub(crate) struct Message {
     pub(crate) fields: Pairs,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Pairs,
-    /// The body has come to its end.
+    /// The body is complete.
     pub(crate) whole: bool,
 }
 
-/// What a message begins with.
+/// The start line of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     Request { method: Method, target: String, authority: Option<String> },
     Reply(StatusCode),
 }
 
-/// Why nothing more is read.
+/// Why reading stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// More has to come first.
+pub(crate) enum Stop {
+    /// More bytes are needed.
     More,
-    /// No more is read after this message.
+    /// The connection closes after this message.
     Closes,
     /// A head was refused.
-    Refused(StatusCode),
+    HeadRejected(StatusCode),
     /// A body's framing is broken.
     Broken,
 }
 
-/// What came of some bytes.
+/// The result of reading some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Parsed {
     pub(crate) messages: Vec<Message>,
-    /// Where each whole message ended in the stream.
+    /// Where each complete message ended in the stream.
     pub(crate) ends: Vec<usize>,
-    pub(crate) ending: Ending,
+    pub(crate) stop: Stop,
 }
 
-/// Whose bytes they are.
+/// Who sent the bytes.
 #[derive(Clone, Debug)]
-enum Side {
+enum Sender {
     Client,
-    /// The reply to a request of this method.
+    /// An upstream, in reply to a request with this method.
     Upstream(Method),
 }
 
-/// A connection's reading half.
+/// The reading side of a connection.
 struct Reader {
-    side: Side,
+    sender: Sender,
     input: Buffer,
     scan: Scan,
-    /// Of the body that is being read, and whether the connection goes on after it.
+    /// The body that is being read, and whether the connection stays open after it.
     body: Option<(Decoder, bool)>,
-    answer: Answer,
+    parsed: Parsed,
     used: usize,
 }
 
-/// Reads requests out of `bytes`, which come in `pieces`.
-pub(crate) fn requests<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Answer {
-    Reader::new(Side::Client).read(pieces, false)
+/// Reads the requests in `pieces`.
+pub(crate) fn requests<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Parsed {
+    Reader::new(Sender::Client).read(pieces, false)
 }
 
-/// Reads the reply to a `method` request. `closes`: the upstream closes after its last byte.
+/// Reads the reply to a `method` request. `closes`: the upstream closes after the last byte.
 pub(crate) fn reply<'b>(
     pieces: impl IntoIterator<Item = &'b [u8]>,
     method: &Method,
     closes: bool,
-) -> Answer {
-    Reader::new(Side::Upstream(method.clone())).read(pieces, closes)
+) -> Parsed {
+    Reader::new(Sender::Upstream(method.clone())).read(pieces, closes)
 }
 
-/// `bytes` in pieces that end at each of `cuts`, which ascend.
+/// Cuts `bytes` into pieces that end at each of `cuts`, which are in ascending order.
 pub(crate) fn cut<'b>(bytes: &'b [u8], cuts: &[usize]) -> Vec<&'b [u8]> {
     let mut from = 0;
     let mut pieces = Vec::new();
@@ -102,15 +102,22 @@ pub(crate) fn cut<'b>(bytes: &'b [u8], cuts: &[usize]) -> Vec<&'b [u8]> {
 }
 
 impl Reader {
-    fn new(side: Side) -> Self {
-        let answer = Answer { messages: Vec::new(), ends: Vec::new(), ending: Ending::More };
-        Self { side, input: Buffer::default(), scan: Scan::default(), body: None, answer, used: 0 }
+    fn new(sender: Sender) -> Self {
+        let parsed = Parsed { messages: Vec::new(), ends: Vec::new(), stop: Stop::More };
+        Self {
+            sender,
+            input: Buffer::default(),
+            scan: Scan::default(),
+            body: None,
+            parsed,
+            used: 0,
+        }
     }
 
-    fn read<'b>(mut self, pieces: impl IntoIterator<Item = &'b [u8]>, closes: bool) -> Answer {
+    fn read<'b>(mut self, pieces: impl IntoIterator<Item = &'b [u8]>, closes: bool) -> Parsed {
         for piece in pieces {
             let mut rest = piece;
-            while !rest.is_empty() && self.answer.ending == Ending::More {
+            while !rest.is_empty() && self.parsed.stop == Stop::More {
                 let most = if self.body.is_some() { PLAIN_BYTES } else { HEAD_BYTES_MAX };
                 let read = self.input.poll_fill(most, |room| {
                     let bytes = room.len().min(rest.len());
@@ -130,12 +137,12 @@ impl Reader {
         {
             self.advance();
         }
-        self.answer
+        self.parsed
     }
 
-    /// Uses what there is.
+    /// Reads as much of the input as possible.
     fn advance(&mut self) {
-        while self.answer.ending == Ending::More {
+        while self.parsed.stop == Stop::More {
             let goes_on = if self.body.is_some() { self.content() } else { self.head() };
             if !goes_on {
                 return;
@@ -148,15 +155,15 @@ impl Reader {
         self.input.consume(bytes);
     }
 
-    /// A head; whether there was one.
+    /// Reads a head. Returns whether there was one.
     fn head(&mut self) -> bool {
         let bytes = self.input.bytes();
-        let found = match &self.side {
-            Side::Client => self
+        let found = match &self.sender {
+            Sender::Client => self
                 .scan
                 .request(bytes)
                 .map(|found| found.map(|(head, end)| (of_request(head), end))),
-            Side::Upstream(method) => self
+            Sender::Upstream(method) => self
                 .scan
                 .reply(bytes, method)
                 .map(|found| found.map(|(head, end)| (of_reply(&head), end))),
@@ -164,33 +171,33 @@ impl Reader {
         let ((message, framing, keep_alive), end) = match found {
             Ok(Some(found)) => found,
             Ok(None) if bytes.len() >= HEAD_BYTES_MAX => {
-                return self.stop(Ending::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+                return self.stop(Stop::HeadRejected(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
             }
             Ok(None) => return false,
-            Err(refused) => return self.stop(Ending::Refused(refused.status())),
+            Err(refused) => return self.stop(Stop::HeadRejected(refused.status())),
         };
         self.consume(end);
         self.scan = Scan::default();
         if let Start::Reply(status) = message.start
             && status.is_informational()
         {
-            // Nobody asked for another protocol; the others are left out.
+            // No upgrade was requested; other interim replies are skipped.
             return status != StatusCode::SWITCHING_PROTOCOLS
-                || self.stop(Ending::Refused(StatusCode::BAD_GATEWAY));
+                || self.stop(Stop::HeadRejected(StatusCode::BAD_GATEWAY));
         }
-        self.answer.messages.push(message);
+        self.parsed.messages.push(message);
         self.body = Some((Decoder::new(framing), keep_alive));
         true
     }
 
-    /// Some of a body; whether there was any, or its end.
+    /// Reads content. Returns whether there was any, or the end of the body.
     fn content(&mut self) -> bool {
         let Some((decoder, keep_alive)) = &mut self.body else { return false };
         let mut skipped = 0;
         let next = decoder.next(self.input.bytes(), |bytes| skipped += bytes);
         self.used += skipped;
         self.input.consume(skipped);
-        let message = self.answer.messages.last_mut().unwrap();
+        let message = self.parsed.messages.last_mut().unwrap();
         match next {
             Ok(Next::Data(bytes)) => {
                 message.body.extend_from_slice(&self.input.bytes()[..bytes]);
@@ -203,17 +210,17 @@ impl Reader {
                 message.trailers =
                     decoder.take_trailers().map(|trailers| of_map(&trailers)).unwrap_or_default();
                 message.whole = true;
-                self.answer.ends.push(self.used);
-                let closes = !*keep_alive || matches!(self.side, Side::Upstream(_));
+                self.parsed.ends.push(self.used);
+                let closes = !*keep_alive || matches!(self.sender, Sender::Upstream(_));
                 self.body = None;
-                !closes || self.stop(Ending::Closes)
+                !closes || self.stop(Stop::Closes)
             }
-            Err(_) => self.stop(Ending::Broken),
+            Err(_) => self.stop(Stop::Broken),
         }
     }
 
-    fn stop(&mut self, ending: Ending) -> bool {
-        self.answer.ending = ending;
+    fn stop(&mut self, stop: Stop) -> bool {
+        self.parsed.stop = stop;
         false
     }
 }
@@ -246,7 +253,7 @@ fn message(start: Start, version: Version, fields: &Fields) -> Message {
     }
 }
 
-/// In small letters, as they came.
+/// With names in lower case, in their order.
 pub(crate) fn of_fields(fields: &Fields) -> Pairs {
     fields
         .iter()

@@ -1,18 +1,22 @@
-//! How long a body is: RFC 9112, 6; RFC 9110, 8.6. And every named case.
+//! How long a body is: RFC 9112, 6 and RFC 9110, 8.6. Also runs every named case.
 
 use http::Method;
 
 use super::cases;
 use super::drive::{self, cut};
-use crate::http1::{self, Framing, Refused};
+use crate::http1::{self, Framing, HeadError};
 use crate::wire::Known;
 
-fn ask(version: &str, fields: &[&str]) -> Result<Framing, Refused> {
+fn parse(version: &str, fields: &[&str]) -> Result<Framing, HeadError> {
     let fields: String = fields.iter().flat_map(|field| [field, "\r\n"]).collect();
     http1::request(format!("POST / {version}\r\n{fields}\r\n").as_bytes()).map(|head| head.framing)
 }
 
-fn answer(method: &Method, line: &str, fields: &[&str]) -> Result<http1::ReplyHead, Refused> {
+fn parse_reply(
+    method: &Method,
+    line: &str,
+    fields: &[&str],
+) -> Result<http1::ReplyHead, HeadError> {
     let fields: String = fields.iter().flat_map(|field| [field, "\r\n"]).collect();
     http1::reply(format!("HTTP/1.1 {line}\r\n{fields}\r\n").as_bytes(), method)
 }
@@ -21,14 +25,14 @@ fn answer(method: &Method, line: &str, fields: &[&str]) -> Result<http1::ReplyHe
 fn every_named_case_is_answered_as_it_says() {
     for (name, bytes, want) in cases::requests() {
         let got = drive::requests([bytes.as_slice()]);
-        assert_eq!((got.ends.len(), got.ending.clone()), want, "{name}");
+        assert_eq!((got.ends.len(), got.stop.clone()), want, "{name}");
         for place in 0..bytes.len() {
             assert_eq!(drive::requests(cut(&bytes, &[place])), got, "{name} cut at {place}");
         }
     }
     for (name, bytes, want) in cases::replies() {
         let got = drive::reply([bytes], &Method::GET, true);
-        assert_eq!((got.ends.len(), got.ending.clone()), want, "{name}");
+        assert_eq!((got.ends.len(), got.stop.clone()), want, "{name}");
         for place in 0..bytes.len() {
             assert_eq!(
                 drive::reply(cut(bytes, &[place]), &Method::GET, true),
@@ -41,13 +45,16 @@ fn every_named_case_is_answered_as_it_says() {
 
 #[test]
 fn a_request_has_the_body_that_its_fields_declare_and_none_without() {
-    assert_eq!(ask("HTTP/1.1", &[]), Ok(Framing::Length(0)));
-    assert_eq!(ask("HTTP/1.1", &["Content-Length: 0"]), Ok(Framing::Length(0)));
-    assert_eq!(ask("HTTP/1.0", &["Content-Length: 007"]), Ok(Framing::Length(7)));
-    assert_eq!(ask("HTTP/1.1", &["Content-Length: 7", "content-length:7"]), Ok(Framing::Length(7)));
-    assert_eq!(ask("HTTP/1.1", &["Transfer-Encoding: cHUNKED"]), Ok(Framing::Chunked));
+    assert_eq!(parse("HTTP/1.1", &[]), Ok(Framing::Length(0)));
+    assert_eq!(parse("HTTP/1.1", &["Content-Length: 0"]), Ok(Framing::Length(0)));
+    assert_eq!(parse("HTTP/1.0", &["Content-Length: 007"]), Ok(Framing::Length(7)));
     assert_eq!(
-        ask("HTTP/1.1", &[&format!("Content-Length: {}", i64::MAX)]),
+        parse("HTTP/1.1", &["Content-Length: 7", "content-length:7"]),
+        Ok(Framing::Length(7))
+    );
+    assert_eq!(parse("HTTP/1.1", &["Transfer-Encoding: cHUNKED"]), Ok(Framing::Chunked));
+    assert_eq!(
+        parse("HTTP/1.1", &[&format!("Content-Length: {}", i64::MAX)]),
         Ok(Framing::Length(i64::MAX as u64))
     );
 }
@@ -77,10 +84,11 @@ fn whatever_could_be_read_in_two_ways_is_refused() {
         "\u{0665}",
     ];
     for length in lengths {
-        let refused = ask("HTTP/1.1", &[&format!("Content-Length: {length}")]);
-        assert!(matches!(refused, Err(Refused::Malformed(_))), "{length}: {refused:?}");
-        let beside = ask("HTTP/1.1", &["Content-Length: 5", &format!("Content-Length: {length}")]);
-        assert!(matches!(beside, Err(Refused::Malformed(_))), "{length} beside 5: {beside:?}");
+        let refused = parse("HTTP/1.1", &[&format!("Content-Length: {length}")]);
+        assert!(matches!(refused, Err(HeadError::Malformed(_))), "{length}: {refused:?}");
+        let beside =
+            parse("HTTP/1.1", &["Content-Length: 5", &format!("Content-Length: {length}")]);
+        assert!(matches!(beside, Err(HeadError::Malformed(_))), "{length} beside 5: {beside:?}");
     }
     for coding in [
         "",
@@ -95,11 +103,12 @@ fn whatever_could_be_read_in_two_ways_is_refused() {
         "\"chunked\"",
         "chunked gzip",
     ] {
-        let refused = ask("HTTP/1.1", &[&format!("Transfer-Encoding: {coding}")]);
-        assert!(matches!(refused, Err(Refused::Malformed(_))), "{coding}: {refused:?}");
+        let refused = parse("HTTP/1.1", &[&format!("Transfer-Encoding: {coding}")]);
+        assert!(matches!(refused, Err(HeadError::Malformed(_))), "{coding}: {refused:?}");
     }
-    let refused =
-        |version: &str, fields: &[&str]| matches!(ask(version, fields), Err(Refused::Malformed(_)));
+    let refused = |version: &str, fields: &[&str]| {
+        matches!(parse(version, fields), Err(HeadError::Malformed(_)))
+    };
     assert!(refused("HTTP/1.1", &["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"]));
     assert!(refused("HTTP/1.1", &["Transfer-Encoding: chunked", "Transfer-Encoding: gzip"]));
     assert!(refused("HTTP/1.0", &["Transfer-Encoding: chunked"]), "1.0 has none");
@@ -120,21 +129,22 @@ fn a_coding_under_the_chunks_is_one_that_nobody_knows() {
         &["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"],
         &["Transfer-Encoding: ,chunked"],
     ] {
-        assert_eq!(ask("HTTP/1.1", fields), Err(Refused::UnknownCoding), "{fields:?}");
+        assert_eq!(parse("HTTP/1.1", fields), Err(HeadError::UnknownCoding), "{fields:?}");
     }
-    assert_eq!(Refused::UnknownCoding.status().as_u16(), 501);
+    assert_eq!(HeadError::UnknownCoding.status().as_u16(), 501);
 }
 
 #[test]
 fn a_reply_ends_as_it_says_or_with_its_connection() {
-    let framing = |fields: &[&str]| answer(&Method::GET, "200 OK", fields).map(|head| head.framing);
+    let framing =
+        |fields: &[&str]| parse_reply(&Method::GET, "200 OK", fields).map(|head| head.framing);
     assert_eq!(framing(&[]).unwrap(), Framing::UntilClose);
     assert_eq!(framing(&["Content-Length: 5"]).unwrap(), Framing::Length(5));
     assert_eq!(framing(&["Content-Length: 0"]).unwrap(), Framing::Length(0));
     assert_eq!(framing(&["Transfer-Encoding: chunked"]).unwrap(), Framing::Chunked);
     for length in ["", "5, 6", "+5", "0x5", "5,,5", "9223372036854775808", "x"] {
         let refused = framing(&[&format!("Content-Length: {length}")]);
-        assert!(matches!(refused, Err(Refused::Malformed(_))), "{length}: {refused:?}");
+        assert!(matches!(refused, Err(HeadError::Malformed(_))), "{length}: {refused:?}");
     }
     assert!(framing(&["Content-Length: 5", "Content-Length: 6"]).is_err());
     for coding in [
@@ -149,18 +159,18 @@ fn a_reply_ends_as_it_says_or_with_its_connection() {
     ] {
         assert_eq!(
             framing(&[&format!("Transfer-Encoding: {coding}")]),
-            Err(Refused::UnknownCoding),
+            Err(HeadError::UnknownCoding),
             "{coding}"
         );
     }
     let old = http1::reply(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &Method::GET);
-    assert_eq!(old.map(|head| head.framing).unwrap_err(), Refused::UnknownCoding);
+    assert_eq!(old.map(|head| head.framing).unwrap_err(), HeadError::UnknownCoding);
 }
 
 #[test]
 fn a_length_is_passed_on_once_and_not_beside_chunks() {
     let lengths = |fields: &[&str]| {
-        let head = answer(&Method::GET, "200 OK", fields).unwrap();
+        let head = parse_reply(&Method::GET, "200 OK", fields).unwrap();
         head.reply
             .fields
             .get_all(Known::ContentLength)
@@ -190,19 +200,19 @@ fn replies_that_have_no_body_have_none_whatever_they_declare() {
             "101 Switching Protocols",
         ] {
             assert_eq!(
-                answer(&Method::GET, line, fields).unwrap().framing,
+                parse_reply(&Method::GET, line, fields).unwrap().framing,
                 Framing::Length(0),
                 "{line} {fields:?}"
             );
         }
-        let head = answer(&Method::HEAD, "200 OK", fields).unwrap();
+        let head = parse_reply(&Method::HEAD, "200 OK", fields).unwrap();
         assert_eq!(head.framing, Framing::Length(0), "{fields:?}");
         assert!(head.keep_alive);
     }
-    // The length that a GET would have had is passed on.
-    let head = answer(&Method::HEAD, "200 OK", &["Content-Length: 5"]).unwrap();
+    // The length that the reply to a GET would have is passed on.
+    let head = parse_reply(&Method::HEAD, "200 OK", &["Content-Length: 5"]).unwrap();
     assert_eq!(head.reply.fields.get(Known::ContentLength).unwrap(), b"5");
-    // What is no framing is refused all the same.
-    assert!(answer(&Method::HEAD, "200 OK", &["Content-Length: x"]).is_err());
-    assert!(answer(&Method::GET, "304 Not Modified", &["Transfer-Encoding: gzip"]).is_err());
+    // An invalid length is refused even so.
+    assert!(parse_reply(&Method::HEAD, "200 OK", &["Content-Length: x"]).is_err());
+    assert!(parse_reply(&Method::GET, "304 Not Modified", &["Transfer-Encoding: gzip"]).is_err());
 }

@@ -1,15 +1,15 @@
-//! Heads: RFC 9112, 2.2 (lines), 3 (request line), 3.2 (target), 4 (status line), 5 (fields) and
-//! 9.3 (persistence); RFC 9110, 5 (fields).
+//! Parsing heads: RFC 9112, 2.2 (lines), 3 (request line), 3.2 (target), 4 (status line), 5
+//! (fields) and 9.3 (persistence); RFC 9110, 5 (fields).
 
 use http::{Method, StatusCode, Version};
 
-use super::drive::{self, Ending, cut, of_fields};
+use super::drive::{self, Stop, cut, of_fields};
 use crate::http1::head::FIELDS_MAX;
-use crate::http1::{self, Refused, RequestHead, Scan};
+use crate::http1::{self, HeadError, RequestHead, Scan};
 use crate::wire::Known;
 
-/// The head of a request with this line and these fields, a line end behind each.
-fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, Refused> {
+/// Parses the head of a request with this line and these fields.
+fn parse(line: &str, fields: &[&str]) -> Result<RequestHead, HeadError> {
     let mut head = format!("{line}\r\n");
     fields.iter().for_each(|field| head.extend([field, "\r\n"]));
     head.push_str("\r\n");
@@ -19,17 +19,17 @@ fn ask(line: &str, fields: &[&str]) -> Result<RequestHead, Refused> {
 }
 
 fn malformed(line: &str, fields: &[&str]) -> bool {
-    matches!(ask(line, fields), Err(Refused::Malformed(_)))
+    matches!(parse(line, fields), Err(HeadError::Malformed(_)))
 }
 
 /// The target and authority of `GET target`.
-fn target(asked: &str) -> Option<(String, Option<String>)> {
-    let head = ask(&format!("GET {asked} HTTP/1.1"), &[]).ok()?;
+fn target(raw: &str) -> Option<(String, Option<String>)> {
+    let head = parse(&format!("GET {raw} HTTP/1.1"), &[]).ok()?;
     Some((head.request.target().to_owned(), head.request.authority().map(str::to_owned)))
 }
 
-fn path(asked: &str) -> Option<String> {
-    target(asked).map(|(path, _)| path)
+fn path(raw: &str) -> Option<String> {
+    target(raw).map(|(path, _)| path)
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
         "\n",
     ] {
         assert!(
-            matches!(Scan::default().find(bytes.as_bytes(), false), Err(Refused::Malformed(_))),
+            matches!(Scan::default().find(bytes.as_bytes(), false), Err(HeadError::Malformed(_))),
             "{bytes:?}"
         );
     }
@@ -78,11 +78,11 @@ fn lines_end_in_a_return_and_a_line_end_unless_a_reply_is_read() {
         "GET / HTTP/1.1\n\r\n",
     ] {
         assert!(
-            matches!(Scan::default().request(bytes.as_bytes()), Err(Refused::Malformed(_))),
+            matches!(Scan::default().request(bytes.as_bytes()), Err(HeadError::Malformed(_))),
             "{bytes:?}"
         );
     }
-    // Told as soon as it is seen.
+    // Reported as soon as it is seen.
     assert!(Scan::default().find(b"GET / HTTP/1.1\nA", false).is_err());
     for bytes in [
         "HTTP/1.1 200 OK\nA: b\n\nx",
@@ -112,7 +112,7 @@ fn a_bare_return_or_a_nul_is_refused_wherever_it_stands() {
 
 #[test]
 fn a_request_line_has_three_parts_with_one_blank_between() {
-    assert!(ask("GET / HTTP/1.1", &[]).is_ok());
+    assert!(parse("GET / HTTP/1.1", &[]).is_ok());
     for line in [
         "GET  / HTTP/1.1",
         "GET /  HTTP/1.1",
@@ -136,7 +136,7 @@ fn a_request_line_has_three_parts_with_one_blank_between() {
 fn a_method_keeps_its_case() {
     for method in ["GET", "get", "PURGE", "M!#$%&'*+-.^_`|~9"] {
         assert_eq!(
-            ask(&format!("{method} / HTTP/1.1"), &[]).unwrap().request.method.as_str(),
+            parse(&format!("{method} / HTTP/1.1"), &[]).unwrap().request.method.as_str(),
             method
         );
     }
@@ -144,7 +144,8 @@ fn a_method_keeps_its_case() {
 
 #[test]
 fn only_versions_1_0_and_1_1_are_taken() {
-    let version = |text: &str| ask(&format!("GET / {text}"), &[]).map(|head| head.request.version);
+    let version =
+        |text: &str| parse(&format!("GET / {text}"), &[]).map(|head| head.request.version);
     assert_eq!(version("HTTP/1.0").unwrap(), Version::HTTP_10);
     assert_eq!(version("HTTP/1.1").unwrap(), Version::HTTP_11);
     for other in [
@@ -161,7 +162,7 @@ fn only_versions_1_0_and_1_1_are_taken() {
         "ICAP/1.0",
         "HTTP 1.1",
     ] {
-        assert!(matches!(version(other), Err(Refused::Malformed(_))), "{other}");
+        assert!(matches!(version(other), Err(HeadError::Malformed(_))), "{other}");
     }
 }
 
@@ -178,13 +179,13 @@ fn a_path_is_taken_as_it_came_without_its_fragment() {
         "/\u{e4}?\u{e4}",
         "/a?\\^`|{}",
     ];
-    for asked in same {
-        assert_eq!(target(asked), Some((asked.to_owned(), None)), "{asked}");
+    for raw in same {
+        assert_eq!(target(raw), Some((raw.to_owned(), None)), "{raw}");
     }
     assert_eq!(path("/a?b#c?d").unwrap(), "/a?b");
     assert_eq!(path("/#?").unwrap(), "/");
-    for asked in ["/<", "/>", "/a?<", "/a?>", "/\u{7f}x", "/a?\"", "a", "", "?a", "#", "\u{e4}"] {
-        assert_eq!(target(asked), None, "{asked:?}");
+    for raw in ["/<", "/>", "/a?<", "/a?>", "/\u{7f}x", "/a?\"", "a", "", "?a", "#", "\u{e4}"] {
+        assert_eq!(target(raw), None, "{raw:?}");
     }
     let mut head = b"GET /\xe4 HTTP/1.1\r\n\r\n".to_vec();
     assert!(http1::request(&head).is_err(), "no UTF-8");
@@ -194,9 +195,8 @@ fn a_path_is_taken_as_it_came_without_its_fragment() {
 
 #[test]
 fn an_absolute_target_is_taken_apart() {
-    let parts = |asked: &str| {
-        target(asked).map(|(path, authority)| format!("{} {path}", authority.unwrap()))
-    };
+    let parts =
+        |raw: &str| target(raw).map(|(path, authority)| format!("{} {path}", authority.unwrap()));
     assert_eq!(parts("http://a/b?c").unwrap(), "a /b?c");
     assert_eq!(parts("HTTPS://A.b:80/").unwrap(), "A.b:80 /");
     assert_eq!(parts("http://[::1]:8080/x").unwrap(), "[::1]:8080 /x");
@@ -204,7 +204,7 @@ fn an_absolute_target_is_taken_apart() {
     assert_eq!(parts("http://a?b").unwrap(), "a ?b");
     assert_eq!(parts("http://a#b").unwrap(), "a ");
     assert_eq!(parts("http://a/b#c").unwrap(), "a /b");
-    for asked in [
+    for raw in [
         "http:///a",
         "http://",
         "http:a",
@@ -215,18 +215,18 @@ fn an_absolute_target_is_taken_apart() {
         "httpx://a/",
         "http:/a/b",
     ] {
-        assert!(parts_or_path(asked), "{asked}");
+        assert!(parts_or_path(raw), "{raw}");
     }
 }
 
-/// It is refused, or no more than a path.
-fn parts_or_path(asked: &str) -> bool {
-    target(asked).is_none_or(|(path, authority)| authority.is_none() && path == asked)
+/// Whether it is refused, or only has a path.
+fn parts_or_path(raw: &str) -> bool {
+    target(raw).is_none_or(|(path, authority)| authority.is_none() && path == raw)
 }
 
 #[test]
 fn an_authority_is_what_connect_asks_for_and_a_star_what_options_may() {
-    let connect = ask("CONNECT a:443 HTTP/1.1", &[]).unwrap().request;
+    let connect = parse("CONNECT a:443 HTTP/1.1", &[]).unwrap().request;
     assert_eq!(
         (&connect.method, connect.target(), connect.authority()),
         (&Method::CONNECT, "", Some("a:443"))
@@ -258,7 +258,7 @@ fn a_name_is_a_token_directly_before_its_colon() {
         assert!(malformed("GET / HTTP/1.1", &["Host: a", field]), "last: {field:?}");
     }
     let names = "!#$%&'*+-.^_`|~09azAZ";
-    let head = ask("GET / HTTP/1.1", &[&format!("{names}: a")]).unwrap();
+    let head = parse("GET / HTTP/1.1", &[&format!("{names}: a")]).unwrap();
     assert_eq!(
         head.request.fields.iter().collect::<Vec<_>>(),
         [(names.as_bytes(), b"a".as_slice())]
@@ -272,13 +272,13 @@ fn a_line_that_is_folded_is_refused() {
         assert!(malformed("GET / HTTP/1.1", &fields), "{fields:?}");
     }
     let folded = b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n";
-    assert!(matches!(http1::reply(folded, &Method::GET), Err(Refused::Malformed(_))));
+    assert!(matches!(http1::reply(folded, &Method::GET), Err(HeadError::Malformed(_))));
 }
 
 #[test]
 fn a_value_is_what_stands_between_the_blanks() {
     let value = |field: &str| {
-        ask("GET / HTTP/1.1", &[field])
+        parse("GET / HTTP/1.1", &[field])
             .map(|head| head.request.fields.get("x").unwrap().to_vec())
             .ok()
     };
@@ -307,7 +307,7 @@ fn a_value_is_what_stands_between_the_blanks() {
 
 #[test]
 fn fields_keep_order_and_case_and_are_written_as_they_came() {
-    let head = ask("GET / HTTP/1.1", &["hOST: a", "X-Key:  one ", "E:", "x-kEY:two"]).unwrap();
+    let head = parse("GET / HTTP/1.1", &["hOST: a", "X-Key:  one ", "E:", "x-kEY:two"]).unwrap();
     let fields = &head.request.fields;
     assert_eq!(
         of_fields(fields),
@@ -324,21 +324,21 @@ fn fields_keep_order_and_case_and_are_written_as_they_came() {
 #[test]
 fn there_may_be_so_many_fields_and_no_more() {
     let fields = vec!["X: a"; FIELDS_MAX + 1];
-    assert!(ask("GET / HTTP/1.1", &fields[1..]).is_ok());
-    let refused = ask("GET / HTTP/1.1", &fields).unwrap_err();
+    assert!(parse("GET / HTTP/1.1", &fields[1..]).is_ok());
+    let refused = parse("GET / HTTP/1.1", &fields).unwrap_err();
     assert_eq!(
         (refused, refused.status()),
-        (Refused::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+        (HeadError::TooManyFields, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
     );
     let reply = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: a\r\n".repeat(FIELDS_MAX + 1));
-    assert_eq!(http1::reply(reply.as_bytes(), &Method::GET).unwrap_err(), Refused::TooManyFields);
+    assert_eq!(http1::reply(reply.as_bytes(), &Method::GET).unwrap_err(), HeadError::TooManyFields);
 }
 
 #[test]
 fn a_head_of_all_sorts_cut_at_every_byte_gives_the_same_answer() {
     let bytes = b"\r\nPOST http://a/b?c#d HTTP/1.1\r\nHost:a\r\nX-Key: \xff \r\nE:\r\nContent-Length: 3\r\n\r\nabcGET /b HTTP/1.0\r\n\r\n";
     let whole = drive::requests([bytes.as_slice()]);
-    assert_eq!((whole.messages.len(), whole.ending.clone()), (2, Ending::Closes));
+    assert_eq!((whole.messages.len(), whole.stop.clone()), (2, Stop::Closes));
     for first in 0..bytes.len() {
         for second in (first..bytes.len()).step_by(7) {
             assert_eq!(
@@ -353,7 +353,7 @@ fn a_head_of_all_sorts_cut_at_every_byte_gives_the_same_answer() {
 #[test]
 fn a_connection_is_kept_unless_somebody_says_otherwise() {
     let kept = |version: &str, fields: &[&str]| {
-        ask(&format!("GET / {version}"), fields).unwrap().keep_alive
+        parse(&format!("GET / {version}"), fields).unwrap().keep_alive
     };
     assert!(kept("HTTP/1.1", &[]) && !kept("HTTP/1.0", &[]));
     assert!(
@@ -387,7 +387,7 @@ fn a_connection_is_kept_unless_somebody_says_otherwise() {
 
 #[test]
 fn a_hundred_is_awaited_by_whoever_says_so_and_has_a_body() {
-    let awaited = |line: &str, fields: &[&str]| ask(line, fields).unwrap().expects_continue;
+    let awaited = |line: &str, fields: &[&str]| parse(line, fields).unwrap().expects_continue;
     assert!(awaited("POST / HTTP/1.1", &["Expect: 100-Continue", "Content-Length: 1"]));
     assert!(awaited("POST / HTTP/1.1", &["Expect: 100-continue", "Transfer-Encoding: chunked"]));
     assert!(
@@ -427,7 +427,7 @@ fn a_status_line_is_read_with_or_without_a_reason() {
         "HTTP/1.1 200OK",
         " HTTP/1.1 200 OK",
     ] {
-        assert!(matches!(read(line), Err(Refused::Malformed(_))), "{line}");
+        assert!(matches!(read(line), Err(HeadError::Malformed(_))), "{line}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tests of HTTP/1.1: by section of the RFCs (`heads`, `framing`, `decoding`, `writing`),
-//! against models (`models`), named cases and random streams against hyper (`cases`,
-//! `differential`). The others are their tools, which the fuzz targets use as well.
+//! against models (`models`), and named cases and random streams against hyper (`cases`,
+//! `differential`). The other modules are their tools, which the fuzz targets use as well.
 
 mod cases;
 mod check;

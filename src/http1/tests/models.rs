@@ -1,4 +1,4 @@
-//! `Buffer`, `Fields` and `Scan` against models that are too simple to be wrong.
+//! Compares `Buffer`, `Fields` and `Scan` with models that are too simple to be wrong.
 
 use std::task::Poll;
 
@@ -7,18 +7,18 @@ use proptest::prelude::*;
 use crate::http1::Scan;
 use crate::wire::{Buffer, Fields, Known, KnownSet, PLAIN_BYTES};
 
-/// What is done to a buffer.
+/// An operation on a buffer.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Op {
     Push(usize),
-    /// Up to so many bytes into its room, which may grow up to so many.
+    /// Reads up to so many bytes into the buffer, which may hold up to so many.
     Fill(usize, usize),
     FillLarge(usize),
     Consume(usize),
-    Rest,
+    Release,
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn op() -> impl Strategy<Value = Op> {
     let size = || {
         prop_oneof![
             0..40_usize,
@@ -28,12 +28,12 @@ fn deed() -> impl Strategy<Value = Deed> {
         ]
     };
     prop_oneof![
-        size().prop_map(Deed::Push),
-        (size(), size()).prop_map(|(bytes, most)| Deed::Fill(bytes, most)),
-        size().prop_map(Deed::FillLarge),
-        size().prop_map(Deed::Consume),
-        Just(Deed::Consume(usize::MAX)),
-        Just(Deed::Rest),
+        size().prop_map(Op::Push),
+        (size(), size()).prop_map(|(bytes, most)| Op::Fill(bytes, most)),
+        size().prop_map(Op::FillLarge),
+        size().prop_map(Op::Consume),
+        Just(Op::Consume(usize::MAX)),
+        Just(Op::Release),
     ]
 }
 
@@ -41,18 +41,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_buffer_is_a_queue_of_bytes(deeds in proptest::collection::vec(deed(), 1..40)) {
+    fn a_buffer_is_a_queue_of_bytes(ops in proptest::collection::vec(op(), 1..40)) {
         let (mut buffer, mut model) = (Buffer::default(), Vec::new());
         let mut next = 0_u8;
         let mut piece = |bytes: usize| -> Vec<u8> { (0..bytes).map(|_| { next = next.wrapping_mul(5).wrapping_add(3); next }).collect() };
-        for deed in deeds {
-            match deed {
-                Deed::Push(bytes) => {
+        for op in ops {
+            match op {
+                Op::Push(bytes) => {
                     let piece = piece(bytes);
                     buffer.push(&piece);
                     model.extend_from_slice(&piece);
                 }
-                Deed::Fill(bytes, most) => {
+                Op::Fill(bytes, most) => {
                     let (mut room_bytes, mut put) = (0, Vec::new());
                     let _ = buffer.poll_fill(most, |room| {
                         room_bytes = room.len();
@@ -64,7 +64,7 @@ proptest! {
                     prop_assert!(room_bytes <= most.saturating_sub(model.len()));
                     model.extend_from_slice(&put);
                 }
-                Deed::FillLarge(bytes) => {
+                Op::FillLarge(bytes) => {
                     let _ = buffer.poll_fill_body(|room| {
                         let piece = piece(bytes.min(room.len()));
                         room[..piece.len()].copy_from_slice(&piece);
@@ -72,11 +72,11 @@ proptest! {
                         if piece.is_empty() { Poll::Pending } else { Poll::Ready(Ok(piece.len())) }
                     });
                 }
-                Deed::Consume(bytes) => {
+                Op::Consume(bytes) => {
                     buffer.consume(bytes);
                     model.drain(..bytes.min(model.len()));
                 }
-                Deed::Rest => buffer.rest(),
+                Op::Release => buffer.release_if_empty(),
             }
             prop_assert!(buffer.bytes() == model.as_slice());
             prop_assert_eq!((buffer.len(), buffer.is_empty()), (model.len(), model.is_empty()));
@@ -84,10 +84,10 @@ proptest! {
     }
 
     #[test]
-    fn fields_are_a_list_of_pairs(head in pairs(), deeds in proptest::collection::vec(change(), 0..20)) {
+    fn fields_are_a_list_of_pairs(head in pairs(), ops in proptest::collection::vec(change(), 0..20)) {
         let mut model = head.clone();
-        let mut fields = came(&head);
-        for change in deeds {
+        let mut fields = arrived(&head);
+        for change in ops {
             let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
             match change {
                 Change::Append(name, value) => {
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// Line by line.
+/// Scans line by line.
 fn slow_scan(text: &str, lenient: bool) -> Result<Option<std::ops::Range<usize>>, ()> {
     let (mut at, mut start) = (0, None);
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -165,7 +165,7 @@ enum Change {
     Set(String, String),
     Remove(String),
     RemoveAll,
-    /// But for those whose value begins so.
+    /// Removes fields unless their value starts with this byte.
     Retain(u8),
     Keep(String),
     Clone,
@@ -201,8 +201,8 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Fields as a head brings them.
-fn came(pairs: &[(String, String)]) -> Fields {
+/// Fields as they arrive in a head.
+fn arrived(pairs: &[(String, String)]) -> Fields {
     let mut text = String::new();
     let mut places = Vec::new();
     for (name, value) in pairs {
@@ -212,8 +212,8 @@ fn came(pairs: &[(String, String)]) -> Fields {
         places.push((start..start + name.len(), value_at..value_at + value.len(), text.len()));
     }
     let mut fields = Fields::of_head(text.as_bytes());
-    let mut notes = fields.notes(places.len());
-    places.into_iter().for_each(|(name, value, next)| notes.note(name, value, next));
+    let mut index = fields.line_index(places.len());
+    places.into_iter().for_each(|(name, value, next)| index.push(name, value, next));
     fields
 }
 
@@ -240,7 +240,7 @@ fn agrees(fields: &Fields, model: &[(String, String)]) -> Result<(), TestCaseErr
         let known = Known::of(name.as_bytes());
         prop_assert!(known == Known::Other || fields.present().has(known) != values.is_empty());
     }
-    // Written and read again they are the same.
+    // They are the same after they are written and parsed again.
     let mut out = Vec::new();
     fields.write(&mut out);
     let text = String::from_utf8(out).unwrap();

@@ -1,18 +1,18 @@
-//! A chunked body read byte by byte, as RFC 9112 (7.1) has it with our limits: slow, and written
-//! apart from the decoder. The fuzz targets include this file too.
+//! Reads a chunked body byte by byte, as RFC 9112 (7.1) describes it, with our limits. It is slow,
+//! and shares no code with the decoder. The fuzz targets include this file too.
 
 use super::drive::Pairs;
 
-/// What a chunked body is.
+/// The result of reading a chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// All of it, and where it ends.
+    /// The body is complete; `end` is where it ends.
     Whole { body: Vec<u8>, trailers: Pairs, end: usize },
-    /// It goes on, or is broken further on.
+    /// The body is incomplete, or broken after this part.
     Part { body: Vec<u8>, broken: bool },
 }
 
-/// Reads `bytes`, which may go on behind the body.
+/// Reads the body at the start of `bytes`.
 pub(crate) fn chunked(bytes: &[u8]) -> Read {
     let mut body = Vec::new();
     let mut at = 0;
@@ -59,7 +59,7 @@ enum Line<T> {
     Broken,
 }
 
-/// A chunk's size and the bytes of its extensions.
+/// Reads a chunk's size, and the number of bytes of its extensions.
 fn size(bytes: &[u8]) -> Line<(u64, usize)> {
     let mut size = 0_u64;
     let mut digits = 0;
@@ -82,7 +82,7 @@ fn size(bytes: &[u8]) -> Line<(u64, usize)> {
             (b'\n', Some(b'\r')) => {
                 return Line::Whole { value: (size, at - 1 - digits), length: at + 1 };
             }
-            // The line must end behind it.
+            // A CR must be followed by LF.
             (b'\r', _) if bytes.get(at + 1).is_none_or(|next| *next == b'\n') => {}
             (b' ' | b'\t', _) => {}
             (b';', _) => extends = true,
@@ -93,7 +93,7 @@ fn size(bytes: &[u8]) -> Line<(u64, usize)> {
     Line::Short
 }
 
-/// Field lines and an empty one.
+/// Reads field lines and an empty line.
 fn trailers(bytes: &[u8]) -> Line<Pairs> {
     let mut trailers = Vec::new();
     let mut at = 0;

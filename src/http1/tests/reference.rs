@@ -1,5 +1,5 @@
-//! The same bytes as hyper reads them, whole, on a connection without a runtime. The fuzz targets
-//! include this file too.
+//! Reads the same bytes with hyper, in one piece, on a connection without a runtime. The fuzz
+//! targets include this file too.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -19,11 +19,11 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 
 use super::drive::{Message, Start, of_map};
 
-/// What hyper understood.
+/// What hyper read.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) messages: Vec<Message>,
-    /// It refused something, or the bytes ended in the middle.
+    /// hyper refused something, or the bytes ended early.
     pub(crate) failed: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
         let messages = Rc::clone(&messages);
         async move {
             take_request(request, &messages).await;
-            // Not 200, which would make a tunnel of a CONNECT.
+            // Not 200, which would turn a CONNECT into a tunnel.
             Ok::<_, Infallible>(
                 Response::builder().status(StatusCode::BAD_REQUEST).body(Nothing).unwrap(),
             )
@@ -44,7 +44,7 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
     builder.header_read_timeout(None).half_close(true).max_buf_size(1 << 20);
     let failed = {
         let connection = builder.serve_connection(
-            Wire { bytes: bytes.to_vec(), read: 0, silent: false, reader: None },
+            Pipe { bytes: bytes.to_vec(), read: 0, silent: false, reader: None },
             service,
         );
         !matches!(run(pin!(connection)), Some(Ok(())))
@@ -55,7 +55,7 @@ pub(crate) fn requests(bytes: &[u8]) -> Seen {
 /// Reads the reply to a `method` request; the connection closes after `bytes`.
 pub(crate) fn reply(bytes: &[u8], method: &Method) -> Seen {
     let messages = RefCell::new(Vec::new());
-    let wire = Wire { bytes: bytes.to_vec(), read: 0, silent: true, reader: None };
+    let wire = Pipe { bytes: bytes.to_vec(), read: 0, silent: true, reader: None };
     let failed = run(pin!(async {
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(1 << 20)
@@ -87,7 +87,7 @@ pub(crate) fn reply(bytes: &[u8], method: &Method) -> Seen {
     Seen { messages: messages.into_inner(), failed }
 }
 
-/// Runs both to their ends.
+/// Runs both futures to completion.
 async fn both(
     first: impl Future<Output = Result<(), ()>>,
     second: impl Future<Output = hyper::Result<()>>,
@@ -95,7 +95,7 @@ async fn both(
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut one, mut other) = (None, None);
     std::future::poll_fn(move |cx| {
-        // hyper's connection moves the bytes for both.
+        // hyper's connection does the reading for both.
         if other.is_none()
             && let Poll::Ready(done) = second.as_mut().poll(cx)
         {
@@ -146,9 +146,9 @@ async fn take_body(mut body: Incoming, messages: &RefCell<Vec<Message>>) {
     messages.borrow_mut().last_mut().unwrap().whole = true;
 }
 
-/// Polls as long as something was woken; none where it would wait for ever.
+/// Polls while the waker was called; `None` if the future would never complete.
 pub(crate) fn run<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    let woken = Arc::new(Woken(AtomicBool::new(true)));
+    let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
     let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
     while woken.0.swap(false, Ordering::Relaxed) {
@@ -159,24 +159,24 @@ pub(crate) fn run<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     None
 }
 
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// A connection that brings `bytes` and ends. What is written is thrown away.
-struct Wire {
+/// A connection that delivers `bytes` and ends. What is written to it is discarded.
+struct Pipe {
     bytes: Vec<u8>,
     read: usize,
-    /// Nothing comes before the other side has written.
+    /// Delivers nothing until the other side has written.
     silent: bool,
     reader: Option<Waker>,
 }
 
-impl Read for Wire {
+impl Read for Pipe {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl Read for Wire {
     }
 }
 
-impl Write for Wire {
+impl Write for Pipe {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,

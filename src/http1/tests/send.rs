@@ -9,12 +9,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use tokio::io::AsyncWrite;
 
 use super::check::ordered;
-use super::drive::{self, Ending, Message, Pairs, Start};
+use super::drive::{self, Message, Pairs, Start, Stop};
 use super::reference;
 use crate::http1::{self, Encoding, Outbox, Scan, SendError};
-use crate::wire::{Body, BodyError, End, Known, KnownSet, Source};
+use crate::wire::{Body, BodyEnd, BodyError, Known, KnownSet, Source};
 
-/// Of one hop only.
+/// Hop-by-hop fields.
 const HOP: KnownSet = KnownSet::of(&[
     Known::Connection,
     Known::KeepAlive,
@@ -23,11 +23,11 @@ const HOP: KnownSet = KnownSet::of(&[
     Known::TransferEncoding,
 ]);
 
-/// Numbers that follow from a seed: splitmix64.
+/// Pseudo-random numbers from a seed: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// From the content of `bytes`.
+    /// Seeds it with a hash of `bytes`.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self(bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
@@ -41,28 +41,29 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `most`, which is not 0.
+    /// A number below `most`, which must not be 0.
     pub(crate) fn below(&mut self, most: usize) -> usize {
         usize::try_from(self.next() % most as u64).unwrap()
     }
 }
 
-/// Fields up to which a message is written again: what is added must not make more than are read.
+/// Messages with more fields are not written again, because added fields could exceed the parser's
+/// limit.
 const FIELDS_MAX: usize = 95;
 
-/// A body that comes in pieces, some of them late.
+/// A body that arrives in pieces, some of them late.
 pub(crate) struct Pieces {
     pub(crate) pieces: Vec<Vec<u8>>,
-    /// What its sender says of its length.
+    /// The length that its sender declares.
     pub(crate) declared: Option<u64>,
     pub(crate) trailers: Option<HeaderMap>,
-    /// Each piece comes with the second look.
+    /// Each piece is pending once before it arrives.
     pub(crate) late: bool,
     taken: usize,
     waited: bool,
-    /// The next piece has come.
+    /// The next piece has arrived.
     here: bool,
-    /// It was looked at after its last piece: the end of chunks comes behind them.
+    /// It was polled after its last piece, which is when the end of chunks is known.
     ended: bool,
 }
 
@@ -118,10 +119,10 @@ impl Source for Pieces {
         self.trailers.take()
     }
 
-    fn finish(self: Box<Self>, _: &End) {}
+    fn finish(self: Box<Self>, _: &BodyEnd) {}
 }
 
-/// A connection that takes up to so many bytes at once, every second time none.
+/// A connection that takes up to so many bytes per write, and is pending every second time.
 pub(crate) struct Slow {
     pub(crate) taken: Vec<u8>,
     pub(crate) most: usize,
@@ -169,7 +170,7 @@ impl AsyncWrite for Slow {
     }
 }
 
-/// Sends what `outbox` began, with `body`: the bytes, or why not.
+/// Sends what `outbox` holds and then `body`. Returns the bytes that were written.
 pub(crate) fn send(
     outbox: &mut Outbox,
     body: &mut Body,
@@ -180,8 +181,8 @@ pub(crate) fn send(
     Ok(connection.taken)
 }
 
-/// Whatever is accepted of `bytes`, requests or a reply, is written so that it is read as the same
-/// one message.
+/// Checks that whatever is accepted of `bytes`, requests or a reply, is written so that it is read
+/// back as the same message.
 pub(crate) fn round_trip(bytes: &[u8]) {
     let mut random = Random::of(bytes);
     let mut from = 0;
@@ -220,7 +221,7 @@ fn request(bytes: &[u8], message: &Message, random: &mut Random) {
     let declares = request.fields.has(Known::ContentLength)
         || matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
     let encoding = match body.length() {
-        Some(0) if !declares => Encoding::Nothing,
+        Some(0) if !declares => Encoding::NoBody,
         Some(length) => Encoding::Length(length),
         None => Encoding::Chunked,
     };
@@ -238,8 +239,8 @@ fn request(bytes: &[u8], message: &Message, random: &mut Random) {
     };
     let again = drive::requests([written.as_slice()]);
     assert_eq!(
-        (again.ending, again.ends.as_slice()),
-        (Ending::More, [written.len()].as_slice()),
+        (again.stop, again.ends.as_slice()),
+        (Stop::More, [written.len()].as_slice()),
         "{}",
         written.escape_ascii()
     );
@@ -262,7 +263,7 @@ fn reply(
     let bodiless = *method == Method::HEAD
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let encoding = match body.length() {
-        _ if bodiless => Encoding::Nothing,
+        _ if bodiless => Encoding::NoBody,
         Some(length) => Encoding::Length(length),
         None if version == Version::HTTP_10 => Encoding::Close,
         None => Encoding::Chunked,
@@ -302,7 +303,7 @@ fn reply(
     is(&expected, &seen.messages[0]);
 }
 
-/// The head of the first reply that is not interim.
+/// The head of the first reply that is not an interim one.
 fn last_head(
     bytes: &[u8],
     method: &Method,
@@ -347,28 +348,28 @@ pub(crate) fn map(pairs: &Pairs) -> HeaderMap {
         .collect()
 }
 
-/// Fields as they are to be read after they were written with `encoding`.
+/// The fields that are expected back after they were written with `encoding`.
 fn framed(fields: &Pairs, encoding: Encoding) -> Pairs {
     let hop = |name: &str| {
         ["connection", "keep-alive", "proxy-connection", "upgrade", "transfer-encoding"]
             .contains(&name)
     };
     let mut fields = fields.clone();
-    // What a HEAD would have had stays.
+    // A reply to HEAD keeps its length.
     fields.retain(|(name, _)| {
-        !hop(name) && (name != "content-length" || encoding == Encoding::Nothing)
+        !hop(name) && (name != "content-length" || encoding == Encoding::NoBody)
     });
     let mut framing =
         |name: &str, value: String| fields.push((name.to_owned(), value.into_bytes()));
     match encoding {
         Encoding::Length(length) => framing("content-length", length.to_string()),
         Encoding::Chunked => framing("transfer-encoding", "chunked".to_owned()),
-        Encoding::Nothing | Encoding::Close => {}
+        Encoding::NoBody | Encoding::Close => {}
     }
     fields
 }
 
-/// `read` is what `expected` says, but for what is written besides.
+/// Checks that `read` equals `expected`, except for the fields that are added when it is written.
 fn is(expected: &Message, read: &Message) {
     let besides = |name: &str, value: &[u8]| {
         name == "date" || (name == "connection" && (value == b"close" || value == b"keep-alive"))

@@ -1,18 +1,18 @@
-//! What we write: RFC 9112, 2.1, 3, 4, 6 and 7; RFC 9110, 6.6.1 and 8.6. Each message is read back
-//! by us, by httparse and by hyper.
+//! Writing messages: RFC 9112, 2.1, 3, 4, 6 and 7; RFC 9110, 6.6.1 and 8.6. Each message is read
+//! back by us, by httparse and by hyper.
 
 use std::task::{Context, Poll, Waker};
 
 use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::cases;
-use super::drive::{self, Ending, Start};
+use super::drive::{self, Start, Stop};
 use super::reference;
 use super::send::{Pieces, Slow, map, round_trip, send};
 use crate::http1::{self, Encoding, Outbox, SendError};
 use crate::wire::{Body, Fields, Known};
 
-/// More than is gathered: sent from where it lies.
+/// Too large to be gathered, so it is sent directly.
 const LARGE: usize = (16 << 10) + 1;
 
 fn request(line: &str, fields: &str) -> crate::wire::Request {
@@ -31,7 +31,7 @@ fn content(sizes: &[usize]) -> Vec<u8> {
     sizes.iter().enumerate().flat_map(|(at, size)| vec![b'a' + at as u8; *size]).collect()
 }
 
-/// What leaves of `body` behind a head `H`.
+/// The bytes that are sent for `body` after the head `H`.
 fn sent(encoding: Encoding, mut body: Body, connection: Slow) -> Result<Vec<u8>, SendError> {
     let mut outbox = Outbox::default();
     outbox.begin(encoding).push(b'H');
@@ -50,15 +50,15 @@ fn a_request_head_is_written_in_one_form() {
         String::from_utf8(out).unwrap()
     };
     assert_eq!(
-        written("GET /a?b#c", "hOST:  a \r\n", Encoding::Nothing),
+        written("GET /a?b#c", "hOST:  a \r\n", Encoding::NoBody),
         "GET /a?b HTTP/1.1\r\nhOST:  a \r\n\r\n"
     );
     assert_eq!(
         written("POST http://x/a", "Content-Length: 5\r\nA: b\r\n", Encoding::Length(5)),
         "POST /a HTTP/1.1\r\nContent-Length: 5\r\nA: b\r\n\r\n"
     );
-    assert_eq!(written("OPTIONS *", "", Encoding::Nothing), "OPTIONS * HTTP/1.1\r\n\r\n");
-    // What is declared is what is sent.
+    assert_eq!(written("OPTIONS *", "", Encoding::NoBody), "OPTIONS * HTTP/1.1\r\n\r\n");
+    // The declared length is the one that is sent.
     let length = |fields: &str, encoding: Encoding| {
         written("POST /", fields, encoding).replace("POST / HTTP/1.1\r\n", "")
     };
@@ -86,7 +86,7 @@ fn a_request_head_is_written_in_one_form() {
         length("Transfer-Encoding: CHUNKED\r\n", Encoding::Chunked),
         "transfer-encoding: chunked\r\n\r\n"
     );
-    assert_eq!(length("Transfer-Encoding: chunked\r\n", Encoding::Nothing), "\r\n");
+    assert_eq!(length("Transfer-Encoding: chunked\r\n", Encoding::NoBody), "\r\n");
 }
 
 #[test]
@@ -115,15 +115,15 @@ fn a_reply_head_is_written_in_one_form() {
         "HTTP/1.1 200 OK\r\ndate: then\r\ncontent-length: 5\r\n\r\n"
     );
     assert_eq!(
-        written(200, Some(b"Fine"), &dated, Encoding::Nothing, (new, false)),
+        written(200, Some(b"Fine"), &dated, Encoding::NoBody, (new, false)),
         "HTTP/1.1 200 Fine\r\ndate: then\r\n\r\n"
     );
     assert_eq!(
-        written(599, None, &dated, Encoding::Nothing, (new, false)),
+        written(599, None, &dated, Encoding::NoBody, (new, false)),
         "HTTP/1.1 599 \r\ndate: then\r\n\r\n"
     );
     assert_eq!(
-        written(204, None, &dated, Encoding::Nothing, (new, true)),
+        written(204, None, &dated, Encoding::NoBody, (new, true)),
         "HTTP/1.1 204 No Content\r\ndate: then\r\nconnection: close\r\n\r\n"
     );
     assert_eq!(
@@ -138,24 +138,24 @@ fn a_reply_head_is_written_in_one_form() {
         written(200, None, &dated, Encoding::Length(1), (old, false)),
         "HTTP/1.0 200 OK\r\ndate: then\r\ncontent-length: 1\r\nconnection: keep-alive\r\n\r\n"
     );
-    // Of a HEAD it is as it came.
+    // The reply to a HEAD keeps its length.
     let length = [("Date", "then"), ("Content-Length", "7")];
     assert_eq!(
-        written(200, None, &length, Encoding::Nothing, (new, false)),
+        written(200, None, &length, Encoding::NoBody, (new, false)),
         "HTTP/1.1 200 OK\r\nDate: then\r\nContent-Length: 7\r\n\r\n"
     );
-    // Interim ones have no date, no length and no word about the connection.
+    // Interim replies have no date and no length, and `Connection` is not changed.
     let upgrade = [("connection", "upgrade"), ("upgrade", "a"), ("content-length", "5")];
     assert_eq!(
-        written(101, None, &upgrade, Encoding::Nothing, (new, true)),
+        written(101, None, &upgrade, Encoding::NoBody, (new, true)),
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n"
     );
     assert_eq!(
-        written(103, None, &[("Link", "a")], Encoding::Nothing, (new, false)),
+        written(103, None, &[("Link", "a")], Encoding::NoBody, (new, false)),
         "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n"
     );
-    // The date is added where there is none.
-    let text = written(200, None, &[], Encoding::Nothing, (new, false));
+    // A date is added if there is none.
+    let text = written(200, None, &[], Encoding::NoBody, (new, false));
     let date = text.lines().find_map(|line| line.strip_prefix("date: ")).unwrap();
     assert!(httpdate::parse_http_date(date).is_ok(), "{text}");
 }
@@ -223,7 +223,7 @@ fn bodies_leave_whole_whatever_their_pieces_and_the_connection() {
         }
     }
     assert_eq!(
-        sent(Encoding::Nothing, pieces(&[5], Some(5), None, false), Slow::new(1, true)).unwrap(),
+        sent(Encoding::NoBody, pieces(&[5], Some(5), None, false), Slow::new(1, true)).unwrap(),
         b""
     );
 }
@@ -239,7 +239,7 @@ fn a_large_piece_leaves_with_its_head_and_its_end_with_what_follows() {
     assert_eq!(counting.0, [1 + 6 + LARGE, 2 + 6 + LARGE, 2 + 3 + 3 + 5]);
 }
 
-/// Takes all and notes how much at once.
+/// Takes everything and records the size of each write.
 struct Counting(Vec<usize>);
 
 impl tokio::io::AsyncWrite for Counting {
@@ -356,7 +356,7 @@ fn an_outbox_says_for_whom_it_waits() {
     assert!(!outbox.is_empty() && !outbox.has_ended() && !outbox.awaits_body());
     let mut cx = Context::from_waker(Waker::noop());
     let mut body = pieces(&[1], Some(1), None, true);
-    // The connection first takes nothing, then the body has nothing.
+    // First the connection is pending, then the body.
     let mut connection = Slow::new(10, true);
     assert!(outbox.poll_send(&mut cx, &mut connection, &mut body).is_pending());
     assert!(!outbox.awaits_body() && !outbox.is_empty());
@@ -387,10 +387,10 @@ fn messages_follow_each_other() {
             send(&mut outbox, &mut pieces(sizes, Some(length), None, false), Slow::new(1000, true))
                 .unwrap(),
         );
-        outbox.rest();
+        outbox.shrink();
     }
     let read = drive::requests([all.as_slice()]);
-    assert_eq!((read.ending, read.ends.last()), (Ending::More, Some(&all.len())));
+    assert_eq!((read.stop, read.ends.last()), (Stop::More, Some(&all.len())));
     let seen = reference::requests(&all);
     assert!(!seen.failed);
     for messages in [&read.messages, &seen.messages] {
@@ -455,7 +455,7 @@ fn hyper_reads_a_reply_in_each_encoding() {
         (b"ab".to_vec(), 0)
     );
     assert_eq!(
-        reply(&Method::HEAD, Encoding::Nothing, Version::HTTP_11, Body::empty()),
+        reply(&Method::HEAD, Encoding::NoBody, Version::HTTP_11, Body::empty()),
         (Vec::new(), 0)
     );
 }
@@ -469,7 +469,7 @@ fn what_a_head_would_declare_is_left_as_it_came() {
         &mut out,
         (StatusCode::OK, None),
         &mut fields,
-        Encoding::Nothing,
+        Encoding::NoBody,
         (Version::HTTP_11, false),
     );
     let seen = reference::reply(&out, &Method::HEAD);

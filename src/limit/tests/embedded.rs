@@ -40,7 +40,7 @@ async fn periods_in_milliseconds_answer_in_microseconds() {
 
 #[tokio::test]
 async fn keys_with_nul_braces_and_colons_are_each_their_own() {
-    let rig = Rig { scope: scope("{x}", Fallback::Deny), ..Rig::embedded() };
+    let rig = Rig { scope: scope("{x}", OnStoreError::Deny), ..Rig::embedded() };
     for key in ["a\0b", "a\0", "a", "{a}", "a}b{", "{}", ":", "", "\u{e9}"] {
         assert!(rig.outcome(&[daily("l", key, 1)]).await.admitted, "{key:?}");
         assert!(!rig.outcome(&[daily("l", key, 1)]).await.admitted, "{key:?}");
@@ -52,7 +52,7 @@ async fn limits_scopes_and_tags_of_one_key_are_counted_apart() {
     let rig = Rig::embedded();
     assert!(rig.outcome(&[daily("a", "k", 1), daily("b", "k", 1)]).await.admitted);
     assert!(rig.outcome(&[Limit { tag: Some("t".into()), ..daily("a", "k", 1) }]).await.admitted);
-    let other = Rig { scope: scope("public@route", Fallback::Deny), ..rig };
+    let other = Rig { scope: scope("public@route", OnStoreError::Deny), ..rig };
     assert!(other.outcome(&[daily("a", "k", 1)]).await.admitted);
     assert!(!other.outcome(&[daily("a", "k", 1)]).await.admitted);
 }
@@ -322,9 +322,9 @@ async fn a_full_engine_follows_the_fallback_and_charges_no_other_tag() {
             "{one} {other}"
         );
 
-        let open = Rig { scope: scope("public", Fallback::Allow), ..rig };
+        let open = Rig { scope: scope("public", OnStoreError::Allow), ..rig };
         let (outcome, grant) = granted(open.take(&limits).await);
-        assert_eq!(outcome.limits.iter().filter(|limit| limit.degraded).count(), 1);
+        assert_eq!(outcome.limits.iter().filter(|limit| limit.unmeasured.is_some()).count(), 1);
         assert_eq!(open.count(names::STORE_DEGRADED, &["public"]), 1);
         grant.settle(Ending::Unsent, &[]);
     }
@@ -345,7 +345,7 @@ async fn what_a_worker_remembers_is_bounded_and_a_new_scope_is_not_taken_for_an_
         assert_eq!(space(&rig.scope, &name.to_string()), format!("public/{name}/fw1-1000c"));
     }
     for name in 0..5_000 {
-        let scope = scope(&format!("s{name}"), Fallback::Deny);
+        let scope = scope(&format!("s{name}"), OnStoreError::Deny);
         assert_eq!(space(&scope, "l"), format!("s{name}/l/fw1-1000c"));
     }
     for per_ms in 1..200 {
@@ -384,7 +384,7 @@ async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_ea
             for name in 0..6 {
                 // Two of each name, as the routes have that share a policy's counters.
                 for admits in [admits, false] {
-                    let scope = scope(&format!("s{name}"), Fallback::Deny);
+                    let scope = scope(&format!("s{name}"), OnStoreError::Deny);
                     let admitted =
                         matches!(rig.limiter.take(&scope, &plan).await, Take::Granted(..));
                     assert_eq!(admitted, admits, "s{name}");

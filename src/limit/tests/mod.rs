@@ -20,8 +20,8 @@ use crate::engine::{
     EmbeddedSettings, Engine, RedisMode, RedisSettings, Secret, Settings as EngineSettings,
 };
 use crate::plan::{
-    Adjustment, Algorithm, Alignment, Change, Enforcement, Fallback, FixedWindow, Limit,
-    LimitOutcome, Outcome, Plan, Rate, Refund,
+    Adjustment, Algorithm, Alignment, Change, Enforcement, FixedWindow, Limit, LimitOutcome,
+    OnStoreError, Outcome, Plan, Rate, Refund,
 };
 use crate::telemetry::{Metrics, names};
 
@@ -63,7 +63,7 @@ impl Rig {
             limiter,
             metrics,
             clock,
-            scope: scope("public", Fallback::Deny),
+            scope: scope("public", OnStoreError::Deny),
             asked: std::sync::atomic::AtomicBool::new(false),
         }
     }
@@ -148,7 +148,7 @@ fn redis_settings(port: u16) -> RedisSettings {
     }
 }
 
-fn scope(name: &str, on_store_error: Fallback) -> Arc<Scope> {
+fn scope(name: &str, on_store_error: OnStoreError) -> Arc<Scope> {
     Arc::new(Scope::new(name.into(), "public".into(), on_store_error, false))
 }
 

@@ -255,7 +255,7 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
 #[tokio::test]
 async fn a_counters_name_holds_the_digests_and_what_it_belongs_to() {
     let mut server = Server::start();
-    let rig = Rig { scope: scope("{x}", Fallback::Deny), ..Rig::redis(server.port) };
+    let rig = Rig { scope: scope("{x}", OnStoreError::Deny), ..Rig::redis(server.port) };
     let limits =
         [daily("l", "a\0{b}", 1), Limit { tag: Some("}{".into()), ..daily("m", "a\0{b}", 1) }];
     assert!(rig.outcome(&limits).await.admitted);
@@ -305,13 +305,19 @@ async fn a_dead_store_denies_or_lets_through_uncounted_as_the_limits_say() {
     let limit = daily("l", "k", 5);
     assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
     let stricter =
-        [limit.clone(), Limit { on_store_error: Some(Fallback::Deny), ..daily("m", "k", 5) }];
-    let rig = Rig { scope: scope("public", Fallback::Allow), ..rig };
+        [limit.clone(), Limit { on_store_error: Some(OnStoreError::Deny), ..daily("m", "k", 5) }];
+    let rig = Rig { scope: scope("public", OnStoreError::Allow), ..rig };
     assert!(matches!(rig.take(&stricter).await, Take::Unavailable));
     assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 0);
 
     let (outcome, grant) = granted(rig.take(&[limit.clone(), daily("m", "other", 5)]).await);
-    assert!(outcome.admitted && outcome.limits.iter().all(|limit| limit.degraded && limit.fits));
+    assert!(
+        outcome.admitted
+            && outcome
+                .limits
+                .iter()
+                .all(|limit| limit.unmeasured == Some(OnStoreError::Allow) && limit.fits)
+    );
     assert_eq!(rig.count(names::STORE_DEGRADED, &["public"]), 1);
     // Nothing was charged, so nothing is given back.
     grant.settle(Ending::Unsent, &[]);

@@ -20,6 +20,10 @@ enum Store {
     Fails(Ran),
 }
 
+fn word(denies: bool) -> OnStoreError {
+    if denies { OnStoreError::Deny } else { OnStoreError::Allow }
+}
+
 fn store() -> impl Strategy<Value = Store> {
     prop_oneof![
         Just(Store::Fits),
@@ -86,7 +90,7 @@ proptest! {
         }
         let denies = |tag: u128| limits.iter().any(|(of, shadow, denies, _)| *of == tag && *denies && !shadow);
         let costs = |cells: &Cells| cells.iter().map(|cell| cell.cost).collect::<Vec<_>>();
-        let mut round = Round::new(&calls, |_| None, |place| limits[place].2 && !limits[place].1);
+        let mut round = Round::new(&calls, |_| None, |place| word(limits[place].2 && !limits[place].1));
         let (mut looked, mut taken, mut failed, mut held) = (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
         let (mut refused, mut unavailable, mut dead) = (false, false, false);
         loop {
@@ -153,7 +157,7 @@ proptest! {
             prop_assert_eq!(taken, tags, "every limit is charged");
         }
         let plan: Vec<Limit> = limits.iter().map(|(_, _, _, cost)| limit(*cost)).collect();
-        let mut outcomes = vec![DEGRADED; plan.len()];
+        let mut outcomes = vec![LimitOutcome::default(); plan.len()];
         let mut charged = Charged::from_elem(None, plan.len());
         round.report(&plan, &mut outcomes, &mut charged);
         let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
@@ -167,7 +171,7 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
     for (tag, place) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
         calls.add(cell(tag, false, 1), place, false);
     }
-    let mut round = Round::new(&calls, |_| None, |_| true);
+    let mut round = Round::new(&calls, |_| None, |_| OnStoreError::Deny);
     let mut steps = Vec::new();
     loop {
         match round.next() {
@@ -241,7 +245,7 @@ fn what_lies_outside_is_told_again_once() {
         let mut calls = Calls::default();
         calls.add(cell(1, false, 1), 0, false);
         calls.add(cell(1, shadow, 1), 1, false);
-        let mut round = Round::new(&calls, |_| None, |place| place == 1 && denies);
+        let mut round = Round::new(&calls, |_| None, |place| word(place == 1 && denies));
         let mut numbers = Vec::new();
         while let Step::Take(cells) = round.next() {
             numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
@@ -254,7 +258,8 @@ fn what_lies_outside_is_told_again_once() {
             (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
         round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);
         assert!(
-            outcomes.iter().all(|outcome| outcome.degraded) && charged.iter().all(Option::is_none)
+            outcomes.iter().all(|outcome| outcome.unmeasured.is_some())
+                && charged.iter().all(Option::is_none)
         );
     }
 }

@@ -34,7 +34,7 @@ async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
     let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
     let engine =
         Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
-    let scope = scope("public", Fallback::Deny);
+    let scope = scope("public", OnStoreError::Deny);
     let first = limiter(&engine, scripts(LOCKOUT));
     let left = async |limiter: &Limiter, limit: &Limit| match limiter
         .take(&scope, &plan(std::slice::from_ref(limit)))
@@ -56,7 +56,8 @@ async fn what_a_script_took_is_given_back_and_its_retry_is_told() {
     let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
     let engine =
         Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());
-    let (scope, limiter) = (scope("public", Fallback::Deny), limiter(&engine, scripts(LOCKOUT)));
+    let (scope, limiter) =
+        (scope("public", OnStoreError::Deny), limiter(&engine, scripts(LOCKOUT)));
     let limits = plan(&[refunded(tries(2), Refund::Unsent)]);
     let (_, unsent) = granted(limiter.take(&scope, &limits).await);
     unsent.settle(Ending::Unsent, &[]);
@@ -74,6 +75,6 @@ async fn a_script_that_is_not_there_is_a_store_error() {
     let limits = plan(&[tries(5)]);
     assert!(matches!(rig.limiter.take(&rig.scope, &limits).await, Take::Unavailable));
     let (outcome, _grant) =
-        granted(rig.limiter.take(&scope("open", Fallback::Allow), &limits).await);
-    assert!(outcome.limits[0].degraded);
+        granted(rig.limiter.take(&scope("open", OnStoreError::Allow), &limits).await);
+    assert!(outcome.limits[0].unmeasured.is_some());
 }

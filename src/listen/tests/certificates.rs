@@ -1,4 +1,4 @@
-//! Which certificates can stand, and which of them a client sees.
+//! Which certificates are accepted, and which of them a client is shown.
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -48,41 +48,41 @@ pub(super) fn client(ca: &str, alpn: &[&[u8]]) -> ClientConfig {
     config
 }
 
-pub(super) async fn shake(
-    house: &House,
+pub(super) async fn handshake(
+    server: &TestServer,
     config: ClientConfig,
     name: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let socket = TcpStream::connect(house.address).await?;
+    let socket = TcpStream::connect(server.address).await?;
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, socket))
+    tokio::time::timeout(TEST_TIMEOUT, TlsConnector::from(Arc::new(config)).connect(name, socket))
         .await
         .expect("no handshake in time")
 }
 
-/// The certificate that a client sees who asks for `name`; it need not be for that name.
-async fn seen(house: &House, ca: &str, name: &str) -> Vec<u8> {
-    seen_with(house, ca, name, &[]).await
+/// The certificate that a client is shown when it asks for `name`, whether or not it fits.
+async fn seen(server: &TestServer, ca: &str, name: &str) -> Vec<u8> {
+    seen_with(server, ca, name, &[]).await
 }
 
 async fn seen_with(
-    house: &House,
+    server: &TestServer,
     ca: &str,
     name: &str,
     schemes: &'static [rustls::SignatureScheme],
 ) -> Vec<u8> {
     let mut config = client(ca, &[]);
-    config.dangerous().set_certificate_verifier(Arc::new(Anything(schemes)));
-    let stream = shake(house, config, name).await.unwrap();
+    config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(schemes)));
+    let stream = handshake(server, config, name).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// Believes everything: these tests look at what was shown. Understands these signatures only,
-/// where there are any.
+/// Accepts any certificate, since these tests look at which one was shown. If schemes are given, it
+/// supports only those.
 #[derive(Debug)]
-struct Anything(&'static [rustls::SignatureScheme]);
+struct AcceptAny(&'static [rustls::SignatureScheme]);
 
-impl rustls::client::danger::ServerCertVerifier for Anything {
+impl rustls::client::danger::ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &rustls::pki_types::CertificateDer<'_>,
@@ -131,19 +131,20 @@ async fn a_client_sees_the_certificate_of_the_host_it_names() {
     ];
     let der = |issued: &Issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec();
     let [first, second, wild] = all.each_ref().map(der);
-    let house = secured_house(settings(), Some(tls(&listener(&all))));
+    let server = start_tls(settings(), Some(tls(&listener(&all))));
     for (name, expected) in [
         ("first.example", &first),
         ("api.example", &second),
         ("WWW.Example", &second),
         ("a.wild.example", &wild),
-        // A wildcard stands for one label; unknown hosts, and none at all, see the first.
+        // A wildcard stands for one label. Unknown hosts, and no host, are shown the first
+        // certificate.
         ("a.b.wild.example", &first),
         ("wild.example", &first),
         ("unknown.example", &first),
         ("127.0.0.1", &first),
     ] {
-        assert!(seen(&house, &pki.ca, name).await == *expected, "{name}");
+        assert!(seen(&server, &pki.ca, name).await == *expected, "{name}");
     }
 }
 
@@ -157,15 +158,15 @@ async fn a_client_sees_a_key_that_it_understands() {
     let [ecdsa, ed25519] = all
         .each_ref()
         .map(|issued| pem("x", &issued.certificate).certificates().unwrap()[0].to_vec());
-    let house = secured_house(settings(), Some(tls(&listener(&all))));
-    // Also without a name: the second stands in for the default.
+    let server = start_tls(settings(), Some(tls(&listener(&all))));
+    // Without a name too: the second is another default.
     for name in ["api.example", "127.0.0.1"] {
         assert!(
-            seen_with(&house, &pki.ca, name, &[S::ECDSA_NISTP256_SHA256]).await == ecdsa,
+            seen_with(&server, &pki.ca, name, &[S::ECDSA_NISTP256_SHA256]).await == ecdsa,
             "{name}"
         );
-        assert!(seen_with(&house, &pki.ca, name, &[S::ED25519]).await == ed25519, "{name}");
-        assert!(seen(&house, &pki.ca, name).await == ecdsa, "{name}");
+        assert!(seen_with(&server, &pki.ca, name, &[S::ED25519]).await == ed25519, "{name}");
+        assert!(seen(&server, &pki.ca, name).await == ecdsa, "{name}");
     }
 }
 
@@ -208,15 +209,15 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
     let pki = Pki::new();
     let (old, new) = (pki.server(&["api.example"]), pki.server(&["api.example"]));
     let new_der = pem("x", &new.certificate).certificates().unwrap()[0].to_vec();
-    let house = secured_house(settings(), Some(tls(&listener(&[old]))));
-    let mut kept = tls::Client::connect(&house, &pki.ca, "api.example").await;
+    let server = start_tls(settings(), Some(tls(&listener(&[old]))));
+    let mut kept = tls::Client::connect(&server, &pki.ca, "api.example").await;
     kept.get("/hello", "hello").await;
-    house.security.swap(Some(tls(&listener(&[new]))));
-    assert!(seen(&house, &pki.ca, "api.example").await == new_der);
+    server.tls.swap(Some(tls(&listener(&[new]))));
+    assert!(seen(&server, &pki.ca, "api.example").await == new_der);
     kept.get("/hello", "hello").await;
-    // Even to plain HTTP: an address is one address.
-    house.security.swap(None);
-    house.connect().await.get("/hello", "hello").await;
+    // Even to plain HTTP: what the address speaks may change.
+    server.tls.swap(None);
+    server.connect().await.get("/hello", "hello").await;
     kept.get("/hello", "hello").await;
 }
 
@@ -224,7 +225,7 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
 fn a_certificate_whose_time_is_over_is_told_and_served() {
     let pki = Pki::new();
     let built = tls(&listener(&[pki.server(&["api.example"]), pki.expired(&["www.example"])]));
-    let [doubt] = built.doubts() else { panic!("{:?}", built.doubts()) };
-    assert_eq!(doubt.setting, "listeners[0].certificates[1].certificate");
-    assert!(doubt.found.contains("expired on Jan  2"), "{}", doubt.found);
+    let [warning] = built.warnings() else { panic!("{:?}", built.warnings()) };
+    assert_eq!(warning.setting, "listeners[0].certificates[1].certificate");
+    assert!(warning.found.contains("expired on Jan  2"), "{}", warning.found);
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 as no honest client speaks it, frame by frame.
+//! HTTP/2 frame by frame, as only a hostile client sends it.
 
 use std::pin::Pin;
 
@@ -16,7 +16,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 
-/// A connection that sends frames as told.
+/// A connection that sends raw frames.
 pub(super) struct Raw(TcpStream);
 
 pub(super) struct Frame {
@@ -27,7 +27,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A GOAWAY's or a RST_STREAM's.
+    /// The error code of a GOAWAY or RST_STREAM.
     fn error(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
@@ -43,7 +43,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// `GET path`, in HPACK without any compression.
+/// `GET path` in uncompressed HPACK.
 pub(super) fn head(path: &str) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x01, 1, b'a', 0x04, u8::try_from(path.len()).unwrap()];
     block.extend(path.as_bytes());
@@ -51,8 +51,8 @@ pub(super) fn head(path: &str) -> Vec<u8> {
 }
 
 impl Raw {
-    pub(super) async fn connect(house: &House) -> Self {
-        let mut stream = TcpStream::connect(house.address).await.unwrap();
+    pub(super) async fn connect(server: &TestServer) -> Self {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
         Self(stream)
@@ -66,11 +66,11 @@ impl Raw {
         self.send(HEADERS, END_STREAM | END_HEADERS, stream, &head(path)).await;
     }
 
-    /// The next frame of that kind; none when the connection ends before it.
+    /// The next frame of this kind. `None` if the connection ends first.
     async fn next(&mut self, kind: u8) -> Option<Frame> {
         loop {
             let mut head = [0; 9];
-            let read = tokio::time::timeout(PATIENCE, self.0.read_exact(&mut head))
+            let read = tokio::time::timeout(TEST_TIMEOUT, self.0.read_exact(&mut head))
                 .await
                 .expect("no frame");
             if read.is_err() {
@@ -88,20 +88,20 @@ impl Raw {
 
 #[tokio::test]
 async fn streams_above_the_maximum_are_refused_and_those_below_go_on() {
-    let house = house(ConnectionSettings { streams_max: 2, ..settings() });
-    let mut raw = Raw::connect(&house).await;
-    let told = raw.next(SETTINGS).await.unwrap().payload;
+    let server = start(ConnectionSettings { streams_max: 2, ..settings() });
+    let mut raw = Raw::connect(&server).await;
+    let received = raw.next(SETTINGS).await.unwrap().payload;
     assert!(
-        told.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]),
-        "MAX_CONCURRENT_STREAMS: {told:?}"
+        received.windows(6).any(|setting| setting == [0, 3, 0, 0, 0, 2]),
+        "MAX_CONCURRENT_STREAMS: {received:?}"
     );
     for stream in [1, 3, 5] {
         raw.request(stream, "/wait").await;
     }
     let reset = raw.next(RESET).await.unwrap();
     assert_eq!((reset.stream, reset.error()), (5, REFUSED_STREAM));
-    house.answers.0.begun.notified().await;
-    house.answers.0.go.notify_one();
+    server.handler.0.begun.notified().await;
+    server.handler.0.go.notify_one();
     let data = raw.next(DATA).await.unwrap();
     assert_eq!(data.payload, b"waited");
 }
@@ -109,8 +109,8 @@ async fn streams_above_the_maximum_are_refused_and_those_below_go_on() {
 #[tokio::test]
 async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
     const STREAMS: u32 = 20_000;
-    let house = house(settings());
-    let raw = Raw::connect(&house).await;
+    let server = start(settings());
+    let raw = Raw::connect(&server).await;
     let (mut reading, mut writing) = raw.0.into_split();
     let flood = tokio::spawn(async move {
         for batch in 0..STREAMS / 100 {
@@ -125,19 +125,20 @@ async fn a_client_that_resets_each_stream_at_once_gains_nothing() {
         }
         writing.shutdown().await.unwrap();
     });
-    // Meanwhile others are served, and when it is over nothing is left of it.
-    let mut other = house.connect().await;
+    // Others are served meanwhile, and afterwards nothing is left of the flood.
+    let mut other = server.connect().await;
     while !flood.is_finished() {
         other.get("/hello", "hello").await;
     }
     drop(other);
     let mut rest = Vec::new();
-    let _ =
-        tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest)).await.expect("never closed");
-    house.await_shown("weir_connections_open 0").await;
+    let _ = tokio::time::timeout(TEST_TIMEOUT, reading.read_to_end(&mut rest))
+        .await
+        .expect("never closed");
+    server.await_shown("weir_connections_open 0").await;
 }
 
-/// Reads nothing, so that a wait is our own.
+/// Always readable, so that a pending read is the guard's.
 struct Endless;
 
 impl tokio::io::AsyncRead for Endless {
@@ -153,40 +154,40 @@ impl tokio::io::AsyncRead for Endless {
 
 #[tokio::test]
 async fn a_connection_is_not_read_while_too_many_streams_have_not_ended() {
-    let pulse = Arc::<pulse::Pulse>::default();
-    let mut guarded = super::super::http2::Guarded {
+    let state = Arc::<state::ConnectionState>::default();
+    let mut guard = super::super::http2::FloodGuard {
         stream: Endless,
-        begun: bytes::Bytes::new(),
-        pulse: Arc::clone(&pulse),
+        read_ahead: bytes::Bytes::new(),
+        state: Arc::clone(&state),
         tasks_max: 2,
     };
-    pulse.stream_opened();
-    assert_eq!(guarded.read(&mut [0; 1]).await.unwrap(), 1);
-    pulse.stream_opened();
+    state.stream_opened();
+    assert_eq!(guard.read(&mut [0; 1]).await.unwrap(), 1);
+    state.stream_opened();
     let reading = tokio::spawn(std::future::poll_fn(move |cx| {
-        pulse.wake_with(cx.waker());
+        state.set_waker(cx.waker());
         let mut piece = [0; 1];
         let polled = tokio::io::AsyncRead::poll_read(
-            Pin::new(&mut guarded),
+            Pin::new(&mut guard),
             cx,
             &mut tokio::io::ReadBuf::new(&mut piece),
         );
         if polled.is_pending() {
-            // The stream's task ends elsewhere.
-            let pulse = Arc::clone(&pulse);
-            tokio::spawn(async move { pulse.stream_ended() });
+            // The stream's task ends in another task.
+            let state = Arc::clone(&state);
+            tokio::spawn(async move { state.stream_ended() });
         }
         polled
     }));
-    tokio::time::timeout(PATIENCE, reading).await.expect("nobody wakes it").unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("nobody wakes it").unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn a_head_without_end_is_cut_off() {
-    let house = house(settings());
-    let mut raw = Raw::connect(&house).await;
+    let server = start(settings());
+    let mut raw = Raw::connect(&server).await;
     raw.send(HEADERS, END_STREAM, 1, &head("/hello")).await;
-    // A field of 100 bytes, again and again, and never END_HEADERS.
+    // A field of 100 bytes, again and again, without END_HEADERS.
     let field = [&[0x00, 1, b'x', 96][..], &[b'y'; 96]].concat();
     let (mut reading, mut writing) = raw.0.into_split();
     let flood = tokio::spawn(async move {
@@ -196,23 +197,24 @@ async fn a_head_without_end_is_cut_off() {
             assert!(sent < 1_000_000, "it never ends");
         }
     });
-    let mut told = Vec::new();
-    let _ =
-        tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("never closed");
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(TEST_TIMEOUT, reading.read_to_end(&mut received))
+        .await
+        .expect("never closed");
     drop(reading);
     flood.await.unwrap();
-    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 0);
-    house.await_shown("weir_connections_open 0").await;
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 0);
+    server.await_shown("weir_connections_open 0").await;
 }
 
 #[tokio::test]
 async fn a_head_above_the_limit_is_answered_431() {
-    let house = house(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
-    let mut raw = Raw::connect(&house).await;
+    let server = start(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
+    let mut raw = Raw::connect(&server).await;
     let field = [&[0x00, 1, b'x', 127, 0x91, 0x4d][..], &vec![b'y'; 10_000]].concat();
     raw.send(HEADERS, END_STREAM | END_HEADERS, 1, &[head("/hello"), field].concat()).await;
     let reply = raw.next(HEADERS).await.unwrap();
-    // "431" in HPACK's Huffman code.
+    // "431" in HPACK's Huffman coding.
     assert!(
         reply.payload.windows(3).any(|digits| digits == [0x69, 0x90, 0xff]),
         "{:?}",
@@ -221,34 +223,34 @@ async fn a_head_above_the_limit_is_answered_431() {
     assert_eq!((reply.stream, reply.flags & END_STREAM), (1, END_STREAM));
     raw.request(3, "/hello").await;
     assert_eq!(raw.next(DATA).await.unwrap().payload, b"hello");
-    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1);
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn pings_that_nobody_reads_the_answers_of_hold_no_memory_for_long() {
-    let house = house(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() });
-    let mut raw = Raw::connect(&house).await;
+    let server = start(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() });
+    let mut raw = Raw::connect(&server).await;
     let pings: Vec<u8> = (0..1_000).flat_map(|_| frame(PING, 0, 0, &[0; 8])).collect();
     let flood = async { while raw.0.write_all(&pings).await.is_ok() {} };
-    // We stop reading when the answers are not taken; then we give up.
-    tokio::time::timeout(PATIENCE, flood).await.expect("never cut off");
-    house.await_shown("weir_connections_open 0").await;
+    // The server stops reading when its answers are not taken, and then gives up.
+    tokio::time::timeout(TEST_TIMEOUT, flood).await.expect("never cut off");
+    server.await_shown("weir_connections_open 0").await;
 }
 
 #[tokio::test]
 async fn a_slow_reader_gets_the_rest_of_a_connection_that_was_closed() {
-    let house = house(settings());
-    let mut raw = Raw::connect(&house).await;
+    let server = start(settings());
+    let mut raw = Raw::connect(&server).await;
     raw.send(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]).await;
     raw.send(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0, 0]).await;
     raw.request(1, "/wait-much").await;
-    house.answers.0.begun.notified().await;
-    house.drain.start();
+    server.handler.0.begun.notified().await;
+    server.drain.start();
     let ping = raw.next(PING).await.unwrap();
     raw.send(PING, 1, 0, &ping.payload).await;
-    house.answers.0.go.notify_one();
-    // All of it lies in the sockets, and we have closed. The client reads nothing yet, and still
-    // speaks.
+    server.handler.0.go.notify_one();
+    // The whole reply is in the socket buffers and the server has closed its side. The client does
+    // not read yet, but still sends.
     for _ in 0..25 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         raw.send(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).await;
@@ -258,23 +260,29 @@ async fn a_slow_reader_gets_the_rest_of_a_connection_that_was_closed() {
         read += raw.next(DATA).await.expect("the rest is lost").payload.len();
     }
     drop(raw);
-    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_answer_a_goodbye_does_not_hold_a_drain() {
-    let house = house(settings());
-    let mut raw = Raw::connect(&house).await;
+    let server = start(settings());
+    let mut raw = Raw::connect(&server).await;
     raw.request(1, "/hello").await;
     assert_eq!(raw.next(DATA).await.unwrap().payload, b"hello");
-    house.drain.start();
+    server.drain.start();
     assert_eq!(raw.next(GOAWAY).await.unwrap().error(), 0);
-    // It would answer the PING that asks whether it has read this.
+    // An honest client would answer the PING that follows the GOAWAY.
     let began = crate::clock::monotonic();
-    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
     let lasted = crate::clock::monotonic() - began;
     assert!(
-        lasted >= Duration::from_millis(super::super::http2::GOODBYE_MS - 500)
+        lasted >= Duration::from_millis(super::super::http2::CLOSE_TIMEOUT_MS - 500)
             && lasted < Duration::from_secs(10),
         "{lasted:?}"
     );
@@ -282,12 +290,12 @@ async fn a_client_that_does_not_answer_a_goodbye_does_not_hold_a_drain() {
 
 #[tokio::test]
 async fn frames_that_break_the_protocol_end_the_connection_with_the_reason() {
-    let house = house(settings());
-    let mut raw = Raw::connect(&house).await;
-    // DATA on no stream.
+    let server = start(settings());
+    let mut raw = Raw::connect(&server).await;
+    // DATA on stream 0.
     raw.send(DATA, 0, 0, b"x").await;
     let goaway = raw.next(GOAWAY).await.unwrap();
     assert_eq!(goaway.error(), 1, "PROTOCOL_ERROR");
     assert!(raw.next(GOAWAY).await.is_none(), "closed");
-    house.await_shown("weir_connections_open 0").await;
+    server.await_shown("weir_connections_open 0").await;
 }

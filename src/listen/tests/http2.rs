@@ -1,4 +1,4 @@
-//! HTTP/2: by ALPN and by prior knowledge, its streams, its ends.
+//! HTTP/2: by ALPN and with prior knowledge, its streams, and how they end.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -6,15 +6,15 @@ use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::TokioIo;
 
-use super::certificates::{client, listener, shake, tls};
+use super::certificates::{client, handshake, listener, tls};
 use super::*;
 use crate::clock;
 use crate::wire::pki::Pki;
 
 #[derive(Clone)]
-struct OnThisThread;
+struct LocalExecutor;
 
-impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for OnThisThread {
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, work: F) {
         tokio::spawn(work);
     }
@@ -22,7 +22,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for OnThis
 
 type Outgoing = BoxBody<Bytes, std::convert::Infallible>;
 
-/// A body that comes piece by piece.
+/// A body that arrives piece by piece.
 struct Upload(tokio::sync::mpsc::Receiver<Frame<Bytes>>);
 
 impl http_body::Body for Upload {
@@ -46,18 +46,18 @@ fn empty() -> Outgoing {
     Empty::new().boxed()
 }
 
-/// Speaks HTTP/2 on a stream; its end shows in the handle.
+/// Starts HTTP/2 on a stream. The task that drives the connection is returned too.
 async fn speak<S>(stream: S) -> (SendRequest<Outgoing>, JoinHandle<hyper::Result<()>>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) =
-        hyper::client::conn::http2::handshake(OnThisThread, TokioIo::new(stream)).await.unwrap();
+        hyper::client::conn::http2::handshake(LocalExecutor, TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
 }
 
-async fn connect(house: &House) -> (SendRequest<Outgoing>, JoinHandle<hyper::Result<()>>) {
-    speak(TcpStream::connect(house.address).await.unwrap()).await
+async fn connect(server: &TestServer) -> (SendRequest<Outgoing>, JoinHandle<hyper::Result<()>>) {
+    speak(TcpStream::connect(server.address).await.unwrap()).await
 }
 
 fn request(path: &str, body: Outgoing) -> http::Request<Outgoing> {
@@ -65,7 +65,7 @@ fn request(path: &str, body: Outgoing) -> http::Request<Outgoing> {
 }
 
 async fn get(sender: &mut SendRequest<Outgoing>, path: &str) -> (u16, String) {
-    let reply = tokio::time::timeout(PATIENCE, sender.send_request(request(path, empty())))
+    let reply = tokio::time::timeout(TEST_TIMEOUT, sender.send_request(request(path, empty())))
         .await
         .expect("no reply")
         .unwrap();
@@ -77,38 +77,38 @@ async fn get(sender: &mut SendRequest<Outgoing>, path: &str) -> (u16, String) {
 #[tokio::test]
 async fn it_is_spoken_by_alpn_and_by_prior_knowledge() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(tls(&listener(&[pki.server(&["api.example"])]))));
+    let server = start_tls(settings(), Some(tls(&listener(&[pki.server(&["api.example"])]))));
     let stream =
-        shake(&house, client(&pki.ca, &[b"http/1.1", b"h2"]), "api.example").await.unwrap();
+        handshake(&server, client(&pki.ca, &[b"http/1.1", b"h2"]), "api.example").await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut sender, _connection) = speak(stream).await;
     assert_eq!(
         get(&mut sender, "/tls").await,
         (200, "true Some(\"api.example\") None HTTP/2.0".into())
     );
-    house.security.swap(None);
-    let (mut sender, _connection) = connect(&house).await;
+    server.tls.swap(None);
+    let (mut sender, _connection) = connect(&server).await;
     assert_eq!(get(&mut sender, "/tls").await, (200, "false None None HTTP/2.0".into()));
-    // And HTTP/1.1 on the same port still.
-    house.connect().await.get("/hello", "hello").await;
+    // The same port still serves HTTP/1.1.
+    server.connect().await.get("/hello", "hello").await;
 }
 
 #[tokio::test]
 async fn requests_run_side_by_side_and_one_that_is_cancelled_ends_its_handler() {
-    let house = house(settings());
-    let (mut sender, _connection) = connect(&house).await;
+    let server = start(settings());
+    let (mut sender, _connection) = connect(&server).await;
     let mut waiting = sender.clone();
     let waiting = tokio::spawn(async move { get(&mut waiting, "/wait").await });
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     assert_eq!(get(&mut sender, "/hello").await, (200, "hello".into()));
-    house.answers.0.go.notify_one();
+    server.handler.0.go.notify_one();
     assert_eq!(waiting.await.unwrap(), (200, "waited".into()));
 
     let mut cancelled = sender.clone();
     let cancelled = tokio::spawn(async move { get(&mut cancelled, "/wait").await });
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     cancelled.abort();
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+    tokio::time::timeout(TEST_TIMEOUT, server.handler.0.dropped.notified())
         .await
         .expect("the handler lives on");
     assert_eq!(get(&mut sender, "/empty").await, (200, String::new()));
@@ -116,8 +116,8 @@ async fn requests_run_side_by_side_and_one_that_is_cancelled_ends_its_handler() 
 
 #[tokio::test]
 async fn bodies_and_trailers_pass_both_ways() {
-    let house = house(settings());
-    let (mut sender, _connection) = connect(&house).await;
+    let server = start(settings());
+    let (mut sender, _connection) = connect(&server).await;
     let (upload, body) = upload();
     let replying = sender.send_request(request("/echo", body));
     upload.send(Frame::data("abc".into())).await.unwrap();
@@ -134,8 +134,8 @@ async fn bodies_and_trailers_pass_both_ways() {
 
 #[tokio::test]
 async fn a_refused_upload_is_answered_and_the_connection_goes_on() {
-    let house = house(settings());
-    let (mut sender, _connection) = connect(&house).await;
+    let server = start(settings());
+    let (mut sender, _connection) = connect(&server).await;
     let upload = Full::new(Bytes::from(vec![b'z'; 4 << 20])).boxed();
     let reply = sender.send_request(request("/refused", upload)).await.unwrap();
     assert_eq!(reply.status(), 429);
@@ -145,89 +145,99 @@ async fn a_refused_upload_is_answered_and_the_connection_goes_on() {
 
 #[tokio::test]
 async fn a_head_above_the_limit_is_431_and_harms_no_other_stream() {
-    let house = house(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
-    let (mut sender, _connection) = connect(&house).await;
+    let server = start(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
+    let (mut sender, _connection) = connect(&server).await;
     assert_eq!(get(&mut sender, "/hello").await.0, 200);
     let mut large = request("/hello", empty());
     large.headers_mut().insert("x", "y".repeat(5 << 10).parse().unwrap());
     assert_eq!(sender.send_request(large).await.unwrap().status(), 431);
-    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1);
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 1);
     assert_eq!(get(&mut sender, "/hello").await.0, 200);
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_with_a_goodbye_and_a_silent_one_sooner() {
     const KEEP: Duration = Duration::from_millis(400);
-    let house = house(ConnectionSettings {
+    let server = start(ConnectionSettings {
         request_header: Duration::from_millis(100),
         keep_alive: KEEP,
         ..settings()
     });
-    let (mut sender, connection) = connect(&house).await;
+    let (mut sender, connection) = connect(&server).await;
     for _ in 0..3 {
         assert_eq!(get(&mut sender, "/hello").await.0, 200);
         tokio::time::sleep(KEEP / 2).await;
     }
     assert_eq!(get(&mut sender, "/hello").await.0, 200);
     let began = clock::monotonic();
-    // Without an error: GOAWAY came first.
-    tokio::time::timeout(PATIENCE, connection).await.expect("never closed").unwrap().unwrap();
+    // Without an error, because a GOAWAY came first.
+    tokio::time::timeout(TEST_TIMEOUT, connection).await.expect("never closed").unwrap().unwrap();
     assert!(clock::monotonic() - began >= KEEP - Duration::from_millis(5));
-    let (_sender, connection) = connect(&house).await;
-    let _ = tokio::time::timeout(PATIENCE, connection).await.expect("never closed").unwrap();
-    house.await_shown("weir_connection_errors_total{cause=\"head_timeout\"} 1").await;
-    house.await_shown("weir_connections_open 0").await;
+    let (_sender, connection) = connect(&server).await;
+    let _ = tokio::time::timeout(TEST_TIMEOUT, connection).await.expect("never closed").unwrap();
+    server.await_shown("weir_connection_errors_total{cause=\"head_timeout\"} 1").await;
+    server.await_shown("weir_connections_open 0").await;
 }
 
 #[tokio::test]
 async fn a_request_that_takes_long_is_not_cut_by_the_idle_time() {
     let short = Duration::from_millis(60);
-    let house =
-        house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
-    let (mut sender, _connection) = connect(&house).await;
+    let server =
+        start(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
+    let (mut sender, _connection) = connect(&server).await;
     let waiting = tokio::spawn(async move { get(&mut sender, "/wait").await });
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     tokio::time::sleep(short * 4).await;
-    house.answers.0.go.notify_one();
+    server.handler.0.go.notify_one();
     assert_eq!(waiting.await.unwrap().1, "waited");
 }
 
 #[tokio::test]
 async fn a_drain_says_goodbye_finishes_the_streams_and_closes() {
-    let house = house(settings());
-    let (mut idle, idle_connection) = connect(&house).await;
+    let server = start(settings());
+    let (mut idle, idle_connection) = connect(&server).await;
     get(&mut idle, "/hello").await;
-    let (mut busy, busy_connection) = connect(&house).await;
+    let (mut busy, busy_connection) = connect(&server).await;
     let mut late = busy.clone();
     let waiting = tokio::spawn(async move { get(&mut busy, "/wait").await });
-    house.answers.0.begun.notified().await;
-    house.drain.start();
-    tokio::time::timeout(PATIENCE, idle_connection).await.expect("never closed").unwrap().unwrap();
-    house.await_shown("weir_connections_open 1").await;
-    // Nothing new is taken: the client was told, and says so itself.
+    server.handler.0.begun.notified().await;
+    server.drain.start();
+    tokio::time::timeout(TEST_TIMEOUT, idle_connection)
+        .await
+        .expect("never closed")
+        .unwrap()
+        .unwrap();
+    server.await_shown("weir_connections_open 1").await;
+    // No new request is sent: the client knows of the GOAWAY and refuses it itself.
     while late.send_request(request("/hello", empty())).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    assert!(!house.serving.is_finished());
-    house.answers.0.go.notify_one();
+    assert!(!server.serving.is_finished());
+    server.handler.0.go.notify_one();
     assert_eq!(waiting.await.unwrap().1, "waited");
     drop(late);
-    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
     busy_connection.await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn when_the_grace_is_over_streams_end_before_serve_returns() {
-    let house = house(settings());
-    let (mut sender, _connection) = connect(&house).await;
+    let server = start(settings());
+    let (mut sender, _connection) = connect(&server).await;
     let waiting =
         tokio::spawn(async move { sender.send_request(request("/wait", empty())).await.is_err() });
-    house.answers.0.begun.notified().await;
-    house.drain.start();
-    house.drain.cut();
-    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
-    // Not after it: whoever waits for serve settles what is left.
-    tokio::time::timeout(Duration::ZERO, house.answers.0.dropped.notified())
+    server.handler.0.begun.notified().await;
+    server.drain.start();
+    server.drain.cut();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
+    // It must have ended before, since the caller of `serve` then settles what is left.
+    tokio::time::timeout(Duration::ZERO, server.handler.0.dropped.notified())
         .await
         .expect("the handler outlived serve()");
     assert!(waiting.await.unwrap());
@@ -236,8 +246,8 @@ async fn when_the_grace_is_over_streams_end_before_serve_returns() {
 #[tokio::test]
 async fn a_stream_whose_client_takes_nothing_is_given_up_and_the_others_go_on() {
     const IDLE: Duration = Duration::from_millis(400);
-    let house = house(ConnectionSettings { send_idle: IDLE, ..settings() });
-    let (mut sender, _connection) = connect(&house).await;
+    let server = start(ConnectionSettings { send_idle: IDLE, ..settings() });
+    let (mut sender, _connection) = connect(&server).await;
     let (upload, body) = upload();
     let reply = sender.send_request(request("/echo", body)).await.unwrap();
     let uploading = tokio::spawn(async move {
@@ -247,23 +257,23 @@ async fn a_stream_whose_client_takes_nothing_is_given_up_and_the_others_go_on() 
     let mut other = sender.clone();
     while !uploading.is_finished() {
         assert_eq!(get(&mut other, "/hello").await.0, 200);
-        assert!(clock::monotonic() - began < PATIENCE, "never given up");
+        assert!(clock::monotonic() - began < TEST_TIMEOUT, "never given up");
         tokio::time::sleep(IDLE / 10).await;
     }
     assert!(clock::monotonic() - began >= IDLE);
-    // What had come is there, then the reset.
+    // What had arrived is delivered, then the reset.
     assert!(reply.into_body().collect().await.is_err());
     assert_eq!(get(&mut other, "/hello").await.0, 200);
 }
 
 #[tokio::test]
 async fn a_connection_whose_client_reads_nothing_is_given_up() {
-    let house = house(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() });
-    let mut raw = flood::Raw::connect(&house).await;
-    // Windows as wide as they go, and then not a byte is read.
+    let server = start(ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() });
+    let mut raw = flood::Raw::connect(&server).await;
+    // The widest windows, and then not a byte is read.
     raw.send(4, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]).await;
     raw.send(8, 0, 0, &[0x7f, 0xff, 0, 0]).await;
     raw.request(1, "/long").await;
-    house.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
-    house.await_shown("weir_connections_open 0").await;
+    server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
+    server.await_shown("weir_connections_open 0").await;
 }

@@ -1,4 +1,5 @@
-//! Real sockets, raw bytes, and a handler that does by path what a test needs.
+//! The tests of `listen`, with real sockets, raw bytes, and a handler whose answer depends on the
+//! path.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,31 +18,31 @@ mod certificates;
 mod draining;
 mod flood;
 mod http2;
-mod places;
+mod permits;
 mod serving;
 mod tls;
 mod upgrades;
 
-/// Bytes of a `/long` reply: more than sockets and windows take of a client that reads nothing.
+/// Bytes of a `/long` reply: more than sockets and windows buffer for a client that does not read.
 const LONG: usize = 32 << 20;
 
-/// Bytes of a `/wait-much` reply: what sockets take at once.
+/// Bytes of a `/wait-much` reply: few enough for the sockets' buffers.
 const MUCH: usize = 256 << 10;
 
-/// Nothing here should take that long: a test that would hang fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// No step should take this long. A test that would hang fails instead.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Default)]
-struct Answers(Arc<Seen>);
+struct TestHandler(Arc<Seen>);
 
 #[derive(Default)]
 struct Seen {
     calls: AtomicUsize,
-    /// A `/wait` has begun.
+    /// Notified when a `/wait` has begun.
     begun: Notify,
-    /// Lets a `/wait` answer.
+    /// Lets a `/wait` reply.
     go: Notify,
-    /// A `/wait` was dropped before it answered.
+    /// Notified when a `/wait` is dropped before it has replied.
     dropped: Notify,
 }
 
@@ -55,7 +56,7 @@ impl Drop for Dropped<'_> {
     }
 }
 
-impl Handler for Answers {
+impl Handler for TestHandler {
     fn unreadable(&self, status: StatusCode, _: &Arc<Peer>) -> Response {
         Response::new(status, wire::full(format!("unreadable: {status}")))
     }
@@ -88,7 +89,7 @@ impl Handler for Answers {
                 let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
                 reply.fields.append("connection", "upgrade");
                 reply.fields.append("upgrade", "echo");
-                reply.upgrade = Some(wire::Upgrade::Then(Box::new(echo)));
+                reply.upgrade = Some(wire::Upgrade::Callback(Box::new(echo)));
                 reply
             }
             "/echo" => {
@@ -107,20 +108,20 @@ impl Handler for Answers {
                 let much = path == "/wait-much";
                 ok(wire::full(if much { vec![b'x'; MUCH] } else { b"waited".to_vec() }))
             }
-            // Without a look at the request's body.
+            // Does not read the request's body.
             _ => Response::new(StatusCode::TOO_MANY_REQUESTS, wire::full("no")),
         }
     }
 }
 
-struct House {
+struct TestServer {
     address: std::net::SocketAddr,
-    answers: Answers,
+    handler: TestHandler,
     settings: Arc<ArcSwap<ConnectionSettings>>,
     drain: Drain,
     metrics: Metrics,
     serving: JoinHandle<()>,
-    security: Security,
+    tls: CurrentTls,
 }
 
 fn settings() -> ConnectionSettings {
@@ -132,30 +133,30 @@ fn settings() -> ConnectionSettings {
     }
 }
 
-fn house(settings: ConnectionSettings) -> House {
-    secured_house(settings, None)
+fn start(settings: ConnectionSettings) -> TestServer {
+    start_tls(settings, None)
 }
 
-/// One that speaks TLS, where there is any.
-fn secured_house(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> House {
-    let security = Security::new(tls);
+/// A server that speaks TLS if `tls` is given.
+fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer {
+    let tls = CurrentTls::new(tls);
     let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
         .unwrap()
         .remove(0)
-        .secured(&security);
+        .with_tls(&tls);
     let address = listener.address();
-    let (answers, settings) = (Answers::default(), Arc::new(ArcSwap::from_pointee(settings)));
+    let (handler, settings) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(settings)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
     let serving = tokio::spawn(listener.serve(
-        answers.clone(),
+        handler.clone(),
         Arc::clone(&settings),
         drain.clone(),
         metrics.clone(),
     ));
-    House { address, answers, settings, drain, metrics, serving, security }
+    TestServer { address, handler, settings, drain, metrics, serving, tls }
 }
 
-impl House {
+impl TestServer {
     async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
@@ -171,7 +172,7 @@ impl House {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, shown)
+        tokio::time::timeout(TEST_TIMEOUT, shown)
             .await
             .unwrap_or_else(|_| panic!("{line}\n{}", self.metrics.encode()));
     }
@@ -184,12 +185,12 @@ impl Client {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads until what came ends with `end`.
+    /// Reads until the text ends with `end`.
     async fn read_to(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {
             let mut piece = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece))
+            let read = tokio::time::timeout(TEST_TIMEOUT, self.0.read(&mut piece))
                 .await
                 .unwrap_or_else(|_| panic!("only {text:?}"))
                 .unwrap();
@@ -199,10 +200,10 @@ impl Client {
         text
     }
 
-    /// Reads until the server closes; a reset fails.
+    /// Reads until the server closes. A reset is an error.
     async fn read_all(&mut self) -> String {
         let mut text = String::new();
-        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut text))
+        tokio::time::timeout(TEST_TIMEOUT, self.0.read_to_string(&mut text))
             .await
             .expect("not closed in time")
             .unwrap();

@@ -1,19 +1,19 @@
-//! Binding, requests, limits, timeouts.
+//! Binding, requests, limits and timeouts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::duplex;
 
-use super::super::pulse::Pulse;
+use super::super::state::ConnectionState;
 use super::super::stream::{ClientStream, LINGER_MS};
 use super::*;
 use crate::clock;
 
 #[tokio::test]
 async fn a_connection_is_kept_and_pipelined_requests_are_answered_in_order() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     let reply = client.get("/hello", "hello").await;
     assert!(
         reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.contains("content-length: 5\r\n"),
@@ -26,25 +26,25 @@ async fn a_connection_is_kept_and_pipelined_requests_are_answered_in_order() {
     assert!(both.contains("content-length: 0\r\n") && !both.contains("chunked"), "{both}");
     assert_eq!(both.matches("HTTP/1.1 200 OK").count(), 2, "{both}");
     assert!(
-        house.shows("weir_connections_total 1") && house.shows("weir_connections_open 1"),
+        server.shows("weir_connections_total 1") && server.shows("weir_connections_open 1"),
         "{}",
-        house.metrics.encode()
+        server.metrics.encode()
     );
     drop(client);
-    house.await_shown("weir_connections_open 0").await;
+    server.await_shown("weir_connections_open 0").await;
 }
 
 #[tokio::test]
 async fn an_old_client_is_answered_in_its_version_and_closed_unless_it_asks() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send("GET /hello HTTP/1.0\r\n\r\n").await;
     let reply = client.read_all().await;
     assert!(
         reply.starts_with("HTTP/1.0 200 OK\r\n") && reply.ends_with("\r\n\r\nhello"),
         "{reply}"
     );
-    let mut client = house.connect().await;
+    let mut client = server.connect().await;
     for _ in 0..2 {
         client.send("GET /hello HTTP/1.0\r\nconnection: keep-alive\r\n\r\n").await;
         let reply = client.read_to("hello").await;
@@ -54,8 +54,8 @@ async fn an_old_client_is_answered_in_its_version_and_closed_unless_it_asks() {
 
 #[tokio::test]
 async fn chunks_and_trailers_pass_both_ways() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send("POST /echo HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
     let begun = client.read_to("3\r\nabc\r\n").await;
     assert!(begun.contains("transfer-encoding: chunked"), "{begun}");
@@ -66,9 +66,9 @@ async fn chunks_and_trailers_pass_both_ways() {
 
 #[tokio::test]
 async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_sends() {
-    let house = house(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
-    let mut client = house.connect().await;
-    // Exactly as large as it may be.
+    let server = start(ConnectionSettings { header_bytes_max: 4 << 10, ..settings() });
+    let mut client = server.connect().await;
+    // Exactly as large as allowed.
     let head = "GET /hello HTTP/1.1\r\nhost: a\r\nx: ";
     client.send(&format!("{head}{}\r\n\r\n", "y".repeat((4 << 10) - head.len() - 4))).await;
     assert!(client.read_to("hello").await.starts_with("HTTP/1.1 200"));
@@ -82,29 +82,29 @@ async fn a_head_above_the_limit_is_answered_431_even_while_the_client_still_send
     );
     assert_eq!(reply.matches("content-length: ").count(), 1, "{reply}");
 
-    let mut client = house.connect().await;
+    let mut client = server.connect().await;
     client.send(&format!("{head}{}", "y".repeat(1 << 20))).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 431 "), "{reply}");
-    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1);
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send(&format!("GET /hello HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: y\r\n".repeat(100))).await;
     assert!(client.read_all().await.starts_with("HTTP/1.1 431 "));
-    let mut client = house.connect().await;
+    let mut client = server.connect().await;
     client.send("this is not HTTP\r\n\r\n").await;
     let reply = client.read_all().await;
     assert!(
         reply.starts_with("HTTP/1.1 400 ") && reply.ends_with("unreadable: 400 Bad Request"),
         "{reply}"
     );
-    house.await_shown("weir_connection_errors_total{cause=\"malformed\"} 1").await;
-    // Behind a good one, and in one piece with it.
-    let mut client = house.connect().await;
+    server.await_shown("weir_connection_errors_total{cause=\"malformed\"} 1").await;
+    // After a valid request, and in one piece with it.
+    let mut client = server.connect().await;
     client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nthis is not HTTP\r\n\r\n").await;
     let both = client.read_all().await;
     assert!(
@@ -117,8 +117,8 @@ async fn too_many_fields_are_431_and_what_is_not_http_is_400() {
 
 #[tokio::test]
 async fn a_handlers_own_bare_reply_stays_as_it_is() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send("GET /bare HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     let reply = client.read_all().await;
     assert!(
@@ -131,13 +131,13 @@ async fn a_handlers_own_bare_reply_stays_as_it_is() {
 
 #[tokio::test]
 async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client
         .send(&format!("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 4 << 20))
         .await;
-    // More than the sockets' buffers hold: the server has to read it away, or its close would reset
-    // the connection.
+    // More than the sockets' buffers hold. The server has to read it, or its close would reset the
+    // connection.
     client.send(&"z".repeat(4 << 20)).await;
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 429 ") && reply.ends_with("no"), "{reply}");
@@ -145,27 +145,27 @@ async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
 
 #[tokio::test]
 async fn a_closing_connection_waits_for_a_silent_client_no_longer_than_the_named_time() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send("POST /refused HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n").await;
     let began = clock::monotonic();
     assert!(client.read_all().await.starts_with("HTTP/1.1 429 "));
-    house.await_shown("weir_connections_open 0").await;
+    server.await_shown("weir_connections_open 0").await;
     assert!(clock::monotonic() - began >= Duration::from_millis(LINGER_MS - 5));
 }
 
 #[tokio::test]
 async fn a_head_that_trickles_in_is_cut_off() {
     const HEAD: Duration = Duration::from_millis(150);
-    let house = house(ConnectionSettings {
+    let server = start(ConnectionSettings {
         request_header: HEAD,
         keep_alive: Duration::from_secs(600),
         ..settings()
     });
-    // A first request, and one on a connection that has proved itself: the longer wait ends with
-    // the next head's first byte.
+    // The first request of a connection, and a later one: the longer wait ends with the first byte
+    // of the next head.
     for warm in [false, true] {
-        let mut client = house.connect().await;
+        let mut client = server.connect().await;
         if warm {
             client.get("/hello", "hello").await;
             tokio::time::sleep(HEAD * 2).await;
@@ -179,8 +179,8 @@ async fn a_head_that_trickles_in_is_cut_off() {
             }
         });
         let mut rest = Vec::new();
-        // Closed, or reset since we were still sending; not answered.
-        let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut rest))
+        // Closed, or reset since data was still arriving, but not answered.
+        let _ = tokio::time::timeout(TEST_TIMEOUT, reading.read_to_end(&mut rest))
             .await
             .expect("never cut off");
         assert_eq!(rest, b"", "{warm}");
@@ -192,12 +192,12 @@ async fn a_head_that_trickles_in_is_cut_off() {
 #[tokio::test]
 async fn an_idle_connection_is_kept_for_keep_alive_and_not_for_the_heads_time() {
     const KEEP: Duration = Duration::from_millis(400);
-    let house = house(ConnectionSettings {
+    let server = start(ConnectionSettings {
         request_header: Duration::from_millis(100),
         keep_alive: KEEP,
         ..settings()
     });
-    let mut client = house.connect().await;
+    let mut client = server.connect().await;
     for _ in 0..3 {
         client.get("/hello", "hello").await;
         tokio::time::sleep(KEEP / 2).await;
@@ -212,74 +212,74 @@ async fn an_idle_connection_is_kept_for_keep_alive_and_not_for_the_heads_time() 
 #[tokio::test]
 async fn a_request_that_takes_long_is_not_cut_by_the_waits_for_heads() {
     let short = Duration::from_millis(40);
-    let house =
-        house(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
-    let mut client = house.connect().await;
+    let server =
+        start(ConnectionSettings { request_header: short, keep_alive: short, ..settings() });
+    let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     tokio::time::sleep(short * 4).await;
-    house.answers.0.go.notify_one();
+    server.handler.0.go.notify_one();
     assert!(client.read_to("waited").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
 async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
-    let house = house(ConnectionSettings { connections_max: 2, ..settings() });
-    let (mut first, mut second) = (house.connect().await, house.connect().await);
-    // Each begins another request: they are not idle.
+    let server = start(ConnectionSettings { connections_max: 2, ..settings() });
+    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    // Each begins another request, so that it is not idle.
     for client in [&mut first, &mut second] {
         client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\nGET /hello HTTP/1.1\r\n").await;
         client.read_to("hello").await;
     }
-    let mut third = house.connect().await;
+    let mut third = server.connect().await;
     assert_eq!(third.read_all().await, "");
     assert!(
-        house.shows("weir_connections_refused_total{cause=\"limit\"} 1"),
+        server.shows("weir_connections_refused_total{cause=\"limit\"} 1"),
         "{}",
-        house.metrics.encode()
+        server.metrics.encode()
     );
-    // A reload changes it for the next connection.
-    house.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
-    house.connect().await.get("/hello", "hello").await;
-    house.settings.store(Arc::new(ConnectionSettings { connections_max: 2, ..settings() }));
+    // A reload changes the limit for the next connection.
+    server.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
+    server.connect().await.get("/hello", "hello").await;
+    server.settings.store(Arc::new(ConnectionSettings { connections_max: 2, ..settings() }));
     drop(first);
-    house.await_shown("weir_connections_open 1").await;
-    house.connect().await.get("/hello", "hello").await;
+    server.await_shown("weir_connections_open 1").await;
+    server.connect().await.get("/hello", "hello").await;
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_ends_its_handler() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     drop(client);
-    tokio::time::timeout(PATIENCE, house.answers.0.dropped.notified())
+    tokio::time::timeout(TEST_TIMEOUT, server.handler.0.dropped.notified())
         .await
         .expect("the handler lives on");
 }
 
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_gets_its_reply_within_the_time_for_it() {
-    let house = house(settings());
-    let mut client = house.connect().await;
+    let server = start(settings());
+    let mut client = server.connect().await;
     client.send("GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").await;
     client.0.shutdown().await.unwrap();
     let reply = client.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("hello"), "{reply}");
 
-    let mut client = house.connect().await;
+    let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     client.0.shutdown().await.unwrap();
-    house.answers.0.go.notify_one();
+    server.handler.0.go.notify_one();
     let reply = client.read_all().await;
     assert!(reply.ends_with("waited"), "{reply}");
 
-    // A reply that takes longer is given up.
-    let mut client = house.connect().await;
+    // A reply that takes longer is abandoned.
+    let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    house.answers.0.begun.notified().await;
+    server.handler.0.begun.notified().await;
     let began = clock::monotonic();
     client.0.shutdown().await.unwrap();
     assert_eq!(client.read_all().await, "");
@@ -288,37 +288,38 @@ async fn a_client_that_closes_its_sending_side_gets_its_reply_within_the_time_fo
 
 #[tokio::test]
 async fn what_a_client_sends_ahead_waits_for_its_turn_within_the_bound_of_a_head() {
-    let house = house(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
-    let mut client = house.connect().await;
+    let server = start(ConnectionSettings { header_bytes_max: 8 << 10, ..settings() });
+    let mut client = server.connect().await;
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    house.answers.0.begun.notified().await;
-    // More than is read ahead, and far less than sockets take.
+    server.handler.0.begun.notified().await;
+    // More than is read ahead, and far less than the sockets' buffers hold.
     let ahead = "GET /hello HTTP/1.1\r\nhost: a\r\n\r\n".repeat(1_000);
     client.send(&ahead).await;
-    house.answers.0.go.notify_one();
+    server.handler.0.go.notify_one();
     let mut read = String::new();
     while read.matches("hello").count() < 1_000 {
         read.push_str(&client.read_to("hello").await);
     }
     assert!(read.contains("waited"), "{read}");
-    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 1_001);
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 1_001);
 }
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up() {
     let (near, _far) = duplex(16);
-    let mut stream = ClientStream::new(near, Arc::<Pulse>::default(), Duration::from_millis(50));
-    let error = tokio::time::timeout(PATIENCE, stream.write_all(&[0; 64]))
+    let mut stream =
+        ClientStream::new(near, Arc::<ConnectionState>::default(), Duration::from_millis(50));
+    let error = tokio::time::timeout(TEST_TIMEOUT, stream.write_all(&[0; 64]))
         .await
         .expect("waits for ever")
         .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
-/// Takes no goodbye.
-struct Deaf;
+/// Never finishes a flush or a shutdown.
+struct NeverFlushes;
 
-impl tokio::io::AsyncRead for Deaf {
+impl tokio::io::AsyncRead for NeverFlushes {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -328,7 +329,7 @@ impl tokio::io::AsyncRead for Deaf {
     }
 }
 
-impl tokio::io::AsyncWrite for Deaf {
+impl tokio::io::AsyncWrite for NeverFlushes {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -348,11 +349,15 @@ impl tokio::io::AsyncWrite for Deaf {
 
 #[tokio::test]
 async fn nor_does_a_flush_or_a_goodbye_wait_for_ever() {
-    let mut stream = ClientStream::new(Deaf, Arc::<Pulse>::default(), Duration::from_millis(50));
+    let mut stream = ClientStream::new(
+        NeverFlushes,
+        Arc::<ConnectionState>::default(),
+        Duration::from_millis(50),
+    );
     stream.write_all(b"into a buffer").await.unwrap();
-    let flushed = tokio::time::timeout(PATIENCE, stream.flush()).await.expect("waits for ever");
+    let flushed = tokio::time::timeout(TEST_TIMEOUT, stream.flush()).await.expect("waits for ever");
     assert_eq!(flushed.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
-    let shut = tokio::time::timeout(PATIENCE, stream.shutdown()).await.expect("waits for ever");
+    let shut = tokio::time::timeout(TEST_TIMEOUT, stream.shutdown()).await.expect("waits for ever");
     assert_eq!(shut.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
 }
 
@@ -376,8 +381,12 @@ async fn a_socket_that_the_caller_bound_is_served() {
     let listener = Listener::from_std(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let address = listener.address();
     let settings = Arc::new(ArcSwap::from_pointee(settings()));
-    let serving =
-        tokio::spawn(listener.serve(Answers::default(), settings, Drain::new(), Metrics::new(1)));
+    let serving = tokio::spawn(listener.serve(
+        TestHandler::default(),
+        settings,
+        Drain::new(),
+        Metrics::new(1),
+    ));
     let mut client = Client(TcpStream::connect(address).await.unwrap());
     assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
     serving.abort();

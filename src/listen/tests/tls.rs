@@ -1,8 +1,8 @@
-//! HTTP over TLS: handshakes, their failures, what they tell of a client.
+//! HTTP over TLS: handshakes, how they fail, and what they reveal about a client.
 
 use tokio_rustls::client::TlsStream;
 
-use super::certificates::{client, listener, pem, shake, tls};
+use super::certificates::{client, handshake, listener, pem, tls};
 use super::*;
 use crate::wire::pki::Pki;
 
@@ -10,8 +10,8 @@ use crate::wire::pki::Pki;
 pub(super) struct Client(pub(super) TlsStream<TcpStream>);
 
 impl Client {
-    pub(super) async fn connect(house: &House, ca: &str, name: &str) -> Self {
-        Self(shake(house, client(ca, &[b"http/1.1"]), name).await.unwrap())
+    pub(super) async fn connect(server: &TestServer, ca: &str, name: &str) -> Self {
+        Self(handshake(server, client(ca, &[b"http/1.1"]), name).await.unwrap())
     }
 
     pub(super) async fn get(&mut self, path: &str, end: &str) -> String {
@@ -22,7 +22,7 @@ impl Client {
         let mut text = String::new();
         while !text.ends_with(end) {
             let mut piece = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.0.read(&mut piece))
+            let read = tokio::time::timeout(TEST_TIMEOUT, self.0.read(&mut piece))
                 .await
                 .unwrap_or_else(|_| panic!("only {text:?}"))
                 .unwrap();
@@ -44,8 +44,8 @@ fn failed(cause: &str) -> String {
 #[tokio::test]
 async fn the_peer_knows_the_host_that_was_named_and_that_the_connection_is_tls() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
-    let mut client = Client::connect(&house, &pki.ca, "API.example").await;
+    let server = start_tls(settings(), Some(api(&pki)));
+    let mut client = Client::connect(&server, &pki.ca, "API.example").await;
     let reply = client.get("/tls", "HTTP/1.1").await;
     assert!(reply.ends_with("true Some(\"api.example\") None HTTP/1.1"), "{reply}");
     assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
@@ -54,7 +54,7 @@ async fn the_peer_knows_the_host_that_was_named_and_that_the_connection_is_tls()
 #[tokio::test]
 async fn only_tls_1_2_and_1_3_are_spoken_and_both_are() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
+    let server = start_tls(settings(), Some(api(&pki)));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let mut config = client(&pki.ca, &[]);
         let roots = pem("ca.pem", &pki.ca).certificates().unwrap();
@@ -64,41 +64,42 @@ async fn only_tls_1_2_and_1_3_are_spoken_and_both_are() {
             .with_protocol_versions(&[version])
             .unwrap();
         config.clone_from(&builder.with_root_certificates(store).with_no_client_auth());
-        let stream = shake(&house, config, "api.example").await.unwrap();
+        let stream = handshake(&server, config, "api.example").await.unwrap();
         assert_eq!(stream.get_ref().1.protocol_version(), Some(version.version));
         let mut client = Client(stream);
         assert!(client.get("/hello", "hello").await.starts_with("HTTP/1.1 200"));
     }
-    // TLS 1.1, as an old client says hello: rustls itself can't.
-    let mut old = house.connect().await;
+    // A TLS 1.1 hello, byte by byte, since rustls can't send one.
+    let mut old = server.connect().await;
     let mut hello = b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x02".to_vec();
     hello.extend([7; 32]);
     hello.extend(b"\x00\x00\x04\xc0\x13\x00\x2f\x01\x00");
     old.0.write_all(&hello).await.unwrap();
     let mut alert = Vec::new();
-    tokio::time::timeout(PATIENCE, old.0.read_to_end(&mut alert))
+    tokio::time::timeout(TEST_TIMEOUT, old.0.read_to_end(&mut alert))
         .await
         .expect("not closed")
         .unwrap();
     assert_eq!(alert[0], 21, "an alert: {alert:?}");
-    house.await_shown(&failed("incompatible")).await;
+    server.await_shown(&failed("incompatible")).await;
 }
 
 #[tokio::test]
 async fn a_client_resumes_its_session() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
+    let server = start_tls(settings(), Some(api(&pki)));
     let config = client(&pki.ca, &[b"http/1.1"]);
-    for (turn, expected) in [(0, rustls::HandshakeKind::Full), (1, rustls::HandshakeKind::Resumed)]
+    for (attempt, expected) in
+        [(0, rustls::HandshakeKind::Full), (1, rustls::HandshakeKind::Resumed)]
     {
-        let mut client = Client(shake(&house, config.clone(), "api.example").await.unwrap());
+        let mut client = Client(handshake(&server, config.clone(), "api.example").await.unwrap());
         client.get("/hello", "hello").await;
         let kind = client.0.get_ref().1.handshake_kind().unwrap();
-        // The first may need a further round to agree on a group.
+        // The first handshake may need another round trip to agree on a group.
         assert_eq!(
             kind == rustls::HandshakeKind::Resumed,
             expected == rustls::HandshakeKind::Resumed,
-            "{turn}: {kind:?}"
+            "{attempt}: {kind:?}"
         );
     }
 }
@@ -106,57 +107,58 @@ async fn a_client_resumes_its_session() {
 #[tokio::test]
 async fn a_client_that_does_not_shake_hands_is_cut_off_and_holds_nobody() {
     let pki = Pki::new();
-    let house = secured_house(
+    let server = start_tls(
         ConnectionSettings { tls_handshake: Duration::from_millis(300), ..settings() },
         Some(api(&pki)),
     );
-    let mut silent = house.connect().await;
-    let mut half = house.connect().await;
+    let mut silent = server.connect().await;
+    let mut half = server.connect().await;
     half.0.write_all(b"\x16\x03\x01").await.unwrap();
     // Meanwhile others are served.
-    Client::connect(&house, &pki.ca, "api.example").await.get("/hello", "hello").await;
+    Client::connect(&server, &pki.ca, "api.example").await.get("/hello", "hello").await;
     assert_eq!(silent.read_all().await, "");
     assert_eq!(half.read_all().await, "");
-    house.await_shown("weir_tls_handshakes_failed_total{cause=\"timeout\"} 2").await;
-    house.await_shown("weir_connections_open 0").await;
+    server.await_shown("weir_tls_handshakes_failed_total{cause=\"timeout\"} 2").await;
+    server.await_shown("weir_connections_open 0").await;
 }
 
 #[tokio::test]
 async fn plain_http_on_a_tls_port_is_answered_so_that_a_person_understands() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
-    let mut plain = house.connect().await;
+    let server = start_tls(settings(), Some(api(&pki)));
+    let mut plain = server.connect().await;
     plain.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     let reply = plain.read_all().await;
     assert!(reply.starts_with("HTTP/1.1 400 ") && reply.contains("speaks HTTPS"), "{reply}");
-    house.await_shown(&failed("plain_text")).await;
-    assert_eq!(house.answers.0.calls.load(Ordering::SeqCst), 0);
-    let mut noise = house.connect().await;
+    server.await_shown(&failed("plain_text")).await;
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 0);
+    let mut noise = server.connect().await;
     noise.send("\u{1}").await;
-    // Closed or reset: there is nothing to say.
-    let _ = tokio::time::timeout(PATIENCE, noise.0.read(&mut [0; 1])).await.expect("not closed");
-    house.await_shown(&failed("malformed")).await;
-    drop(house.connect().await);
-    house.await_shown(&failed("closed")).await;
+    // Closed or reset, without a reply.
+    let _ =
+        tokio::time::timeout(TEST_TIMEOUT, noise.0.read(&mut [0; 1])).await.expect("not closed");
+    server.await_shown(&failed("malformed")).await;
+    drop(server.connect().await);
+    server.await_shown(&failed("closed")).await;
 }
 
 #[tokio::test]
 async fn a_tls_hello_on_a_plain_port_is_refused_and_counted() {
     let pki = Pki::new();
-    let house = house(settings());
-    let error = shake(&house, client(&pki.ca, &[]), "api.example").await.unwrap_err();
+    let server = start(settings());
+    let error = handshake(&server, client(&pki.ca, &[]), "api.example").await.unwrap_err();
     assert!(error.to_string().contains("corrupt message"), "{error}");
-    house.await_shown("weir_connection_errors_total{cause=\"tls_hello\"} 1").await;
+    server.await_shown("weir_connection_errors_total{cause=\"tls_hello\"} 1").await;
 }
 
 #[tokio::test]
 async fn no_common_protocol_and_a_distrusting_client_are_told_apart() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
-    assert!(shake(&house, client(&pki.ca, &[b"spdy/3"]), "api.example").await.is_err());
-    house.await_shown(&failed("incompatible")).await;
-    assert!(shake(&house, client(&Pki::new().ca, &[]), "api.example").await.is_err());
-    house.await_shown(&failed("alert")).await;
+    let server = start_tls(settings(), Some(api(&pki)));
+    assert!(handshake(&server, client(&pki.ca, &[b"spdy/3"]), "api.example").await.is_err());
+    server.await_shown(&failed("incompatible")).await;
+    assert!(handshake(&server, client(&Pki::new().ca, &[]), "api.example").await.is_err());
+    server.await_shown(&failed("alert")).await;
 }
 
 #[tokio::test]
@@ -176,7 +178,7 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
     };
     for required in [true, false] {
         let clients = ClientCertificates { ca: pem("ca.pem", &pki.ca), required };
-        let house = secured_house(
+        let server = start_tls(
             settings(),
             Some(tls(&Settings {
                 clients: Some(clients),
@@ -184,17 +186,18 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
             })),
         );
         let mut alice =
-            Client(shake(&house, with(&pki.client("alice")), "api.example").await.unwrap());
+            Client(handshake(&server, with(&pki.client("alice")), "api.example").await.unwrap());
         let reply = alice.get("/tls", "HTTP/1.1").await;
         assert!(reply.contains("Some(\"CN=alice\")"), "{reply}");
-        // TLS 1.3: the client has shaken hands before the server has looked.
-        let mut eve = shake(&house, with(&stranger.client("alice")), "api.example").await.unwrap();
+        // With TLS 1.3 the client's handshake is complete before the server has verified it.
+        let mut eve =
+            handshake(&server, with(&stranger.client("alice")), "api.example").await.unwrap();
         assert!(eve.read(&mut [0; 1]).await.is_err());
-        house.await_shown(&failed("client_certificate")).await;
-        let mut nobody = shake(&house, client(&pki.ca, &[]), "api.example").await.unwrap();
+        server.await_shown(&failed("client_certificate")).await;
+        let mut nobody = handshake(&server, client(&pki.ca, &[]), "api.example").await.unwrap();
         if required {
             assert!(nobody.read(&mut [0; 1]).await.is_err());
-            house
+            server
                 .await_shown("weir_tls_handshakes_failed_total{cause=\"client_certificate\"} 2")
                 .await;
         } else {
@@ -207,42 +210,45 @@ async fn a_clients_certificate_is_asked_for_verified_and_named() {
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up_also_behind_tls() {
     let pki = Pki::new();
-    let house = secured_house(
+    let server = start_tls(
         ConnectionSettings { send_idle: Duration::from_millis(300), ..settings() },
         Some(api(&pki)),
     );
-    let mut client = Client::connect(&house, &pki.ca, "api.example").await;
+    let mut client = Client::connect(&server, &pki.ca, "api.example").await;
     client.0.write_all(b"GET /long HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-    house.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
-    house.await_shown("weir_connections_open 0").await;
+    server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
+    server.await_shown("weir_connections_open 0").await;
 }
 
 #[tokio::test]
 async fn a_drain_finishes_what_is_under_way_on_tls() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
-    let mut busy = Client::connect(&house, &pki.ca, "api.example").await;
-    let mut idle = Client::connect(&house, &pki.ca, "api.example").await;
+    let server = start_tls(settings(), Some(api(&pki)));
+    let mut busy = Client::connect(&server, &pki.ca, "api.example").await;
+    let mut idle = Client::connect(&server, &pki.ca, "api.example").await;
     idle.get("/hello", "hello").await;
     busy.0.write_all(b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-    house.answers.0.begun.notified().await;
-    house.drain.start();
+    server.handler.0.begun.notified().await;
+    server.drain.start();
     let mut rest = String::new();
     idle.0.read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "");
-    house.answers.0.go.notify_one();
+    server.handler.0.go.notify_one();
     busy.0.read_to_string(&mut rest).await.unwrap();
     assert!(rest.contains("connection: close\r\n") && rest.ends_with("waited"), "{rest}");
-    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_handshake_under_way_when_a_drain_begins_leads_to_one_request() {
     let pki = Pki::new();
-    let house = secured_house(settings(), Some(api(&pki)));
-    let socket = TcpStream::connect(house.address).await.unwrap();
-    house.await_shown("weir_connections_open 1").await;
-    house.drain.start();
+    let server = start_tls(settings(), Some(api(&pki)));
+    let socket = TcpStream::connect(server.address).await.unwrap();
+    server.await_shown("weir_connections_open 1").await;
+    server.drain.start();
     let name = rustls::pki_types::ServerName::try_from("api.example").unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(client(&pki.ca, &[b"http/1.1"])));
     let mut stream = connector.connect(name, socket).await.unwrap();
@@ -250,5 +256,8 @@ async fn a_handshake_under_way_when_a_drain_begins_leads_to_one_request() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     assert!(reply.contains("connection: close\r\n") && reply.ends_with("hello"), "{reply}");
-    tokio::time::timeout(PATIENCE, house.serving).await.expect("serve() does not return").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
 }

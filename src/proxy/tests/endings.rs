@@ -233,7 +233,7 @@ async fn a_tunnel_joins_client_and_upstream_and_is_settled_at_its_end() {
         "{reply:?}"
     );
     rig.counted("weir_tunnels_open", 1);
-    let Some(wire::Upgrade::Then(begin)) = reply.upgrade else { panic!("no upgrade") };
+    let Some(wire::Upgrade::Callback(begin)) = reply.upgrade else { panic!("no upgrade") };
     let (mut client, near) = tokio::io::duplex(64);
     begin(Box::new(near));
     client.write_all(b"hi").await.unwrap();

@@ -20,7 +20,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
 use crate::limit::{Limiter, Scope};
-use crate::plan::{Algorithm, Alignment, Fallback, FixedWindow, Limit, Plan, Rate, Slot};
+use crate::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, Rate, Slot};
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
 use crate::telemetry::{Access, Metrics};
 
@@ -65,7 +65,7 @@ fn client_ip(limits: &str) -> RoutePolicy {
         scripts: Arc::default(),
     };
     let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
-    let scope = Scope::new("public".into(), "public".into(), Fallback::Deny, false);
+    let scope = Scope::new("public".into(), "public".into(), OnStoreError::Deny, false);
     RoutePolicy { policy: Arc::new(policy), scope: Arc::new(scope), allow_on_error: false }
 }
 

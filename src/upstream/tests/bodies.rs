@@ -327,12 +327,12 @@ async fn an_endless_upload_ends(upstream: &Upstream) {
         let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
         while client.write_all(chunk.as_bytes()).await.is_ok() {}
     });
-    let ends = crate::wire::tests::Ends::default();
+    let ends = crate::wire::tests::EndRecorder::default();
     let body = Body::incoming(body).on_end(ends.hook());
     let reply = in_time(upstream.send(post(body))).await.unwrap();
     assert_eq!(text(reply).await, "ok");
     // Dropped by the connection: whoever serves the client may close.
-    until(|| !ends.told().is_empty()).await;
+    until(|| !ends.ends().is_empty()).await;
     endless.abort();
 }
 

@@ -1,9 +1,9 @@
-//! A deadline that is moved far more often than it is reached. Knows nothing of what it guards.
+//! A timer whose deadline moves far more often than it fires. Knows nothing about what it is for.
 //!
-//! Registering a timer with the runtime and taking it back costs more than 100 ns, on every
-//! request, for a timeout that nearly never comes. An [`Alarm`] leaves its timer where it is:
-//! moving the deadline later is a store, and when the old timer fires early it is set again. Nor is
-//! the timer polled while it would wake whoever asks.
+//! Registering a timer with the runtime and removing it costs more than 100 ns per request, for a
+//! timeout that almost never fires. A [`Timer`] leaves the runtime's timer in place: moving the
+//! deadline later only stores it, and if the runtime's timer fires too early it is set again. The
+//! runtime's timer is not polled either while it would wake the same task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,24 +14,24 @@ use pin_project_lite::pin_project;
 use tokio::task::coop;
 use tokio::time::{self, Sleep, sleep_until};
 
-/// A deadline, and the timer behind it once one was needed.
+/// A deadline, and the runtime's timer once one was needed.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
-    timer: Option<Pin<Box<Timer>>>,
+pub(crate) struct Timer {
+    sleep: Option<Pin<Box<CachedSleep>>>,
     deadline: Option<Instant>,
 }
 
 pin_project! {
     #[derive(Debug)]
-    struct Timer {
+    struct CachedSleep {
         #[pin]
         sleep: Sleep,
-        // Whom it wakes when it fires.
+        // The waker that is registered with `sleep`.
         waker: Option<Waker>,
     }
 }
 
-impl Timer {
+impl CachedSleep {
     /// Fires at `deadline`, once it is polled.
     fn reset(self: Pin<&mut Self>, deadline: time::Instant) {
         let timer = self.project();
@@ -46,21 +46,21 @@ impl Timer {
         {
             return Poll::Pending;
         }
-        // Without a budget the timer is not even looked at: its task is only told to come again.
-        let looked = coop::has_budget_remaining();
+        // Without coop budget, `Sleep` is not polled; its task is only scheduled again.
+        let polls = coop::has_budget_remaining();
         let polled = timer.sleep.poll(cx);
-        *timer.waker = (looked && polled.is_pending()).then(|| cx.waker().clone());
+        *timer.waker = (polls && polled.is_pending()).then(|| cx.waker().clone());
         polled
     }
 }
 
-impl Alarm {
-    /// Sets the deadline. Whoever waits must poll afterwards: a store wakes nobody.
+impl Timer {
+    /// Sets the deadline. It does not wake the task, which must poll afterwards.
     pub(crate) fn arm(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
 
-    /// Takes the deadline away. The timer may still wake its last task once, for nothing.
+    /// Removes the deadline. The task may still be woken once for nothing.
     pub(crate) fn disarm(&mut self) {
         self.deadline = None;
     }
@@ -70,14 +70,14 @@ impl Alarm {
         self.deadline.is_some()
     }
 
-    /// Ready, once, when the deadline has come; pending without one.
+    /// Ready once when the deadline has passed. Pending without a deadline.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(deadline) = self.deadline.map(time::Instant::from_std) else {
             return Poll::Pending;
         };
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(Timer { sleep: sleep_until(deadline), waker: None }));
+        let timer = self.sleep.get_or_insert_with(|| {
+            Box::pin(CachedSleep { sleep: sleep_until(deadline), waker: None })
+        });
         if deadline < timer.sleep.deadline() {
             timer.as_mut().reset(deadline);
         }

@@ -1,6 +1,6 @@
-//! What the parts of one connection tell each other: its stream, its streams' tasks, and the worker
-//! that drains it. All of them run on one worker, but for one that reclaims places: it may come
-//! from another. Knows nothing of requests.
+//! The state that the parts of one connection share: its stream, the tasks of its HTTP/2 streams,
+//! and the worker that drains it. All of them run on one worker, except that any worker may reclaim
+//! an idle connection. Knows nothing about requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -9,58 +9,56 @@ use std::time::Instant;
 
 use crate::clock;
 
-/// Where [`Pulse::millis`] counts from.
+/// The zero point of [`ConnectionState::millis`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
 
-/// See the file's head.
+/// See the module documentation.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct ConnectionState {
     draining: AtomicBool,
-    abandoned: AtomicBool,
+    aborted: AtomicBool,
     waker: OnceLock<Waker>,
-    /// Writes below TLS that went out.
+    /// Completed writes to the socket, below TLS.
     writes: AtomicU64,
-    /// HTTP/2: streams whose tasks have not ended, and whether there ever was one.
+    /// HTTP/2: stream tasks that have not ended, and whether there ever was one.
     streams: AtomicUsize,
     had_streams: AtomicBool,
-    /// It is no HTTP connection any more, and read by whoever asked for the upgrade: woken through
-    /// this.
+    /// Set when the connection was upgraded. It is then read by another task, whose waker follows.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
-    /// Since when it waits for a request, in [`Pulse::millis`]; 0: it does not.
+    /// When the connection became idle, in [`ConnectionState::millis`]; 0 while it is busy.
     idle_since_ms: AtomicU64,
-    /// It was told to close for another connection's sake.
+    /// Told to close to free a permit for another connection.
     reclaimed: AtomicBool,
 }
 
-impl Pulse {
-    /// From the connection's own task, once it runs.
-    pub(super) fn wake_with(&self, waker: &Waker) {
+impl ConnectionState {
+    /// Called by the connection's own task when it runs.
+    pub(super) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// Close when it suits: now where the connection is idle, else after the reply that is under
-    /// way.
+    /// Tells the connection to close: at once if it is idle, otherwise after the current reply.
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.wake();
     }
 
-    /// Close if idle, since another connection needs the place. Unlike a drain this does not wait
-    /// for a handshake that has not begun.
+    /// Tells an idle connection to close, to free its permit. Unlike a drain, this also ends a
+    /// handshake that has not begun.
     pub(super) fn reclaim(&self) {
         self.reclaimed.store(true, Ordering::Relaxed);
         self.drain();
     }
 
-    /// Close at once.
-    pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Relaxed);
+    /// Tells the connection to close at once.
+    pub(super) fn abort(&self) {
+        self.aborted.store(true, Ordering::Relaxed);
         self.wake();
     }
 
     fn wake(&self) {
-        // Without a waker the task was never polled: its first poll sees the flag.
+        // No waker means that the task was never polled. Its first poll sees the flag.
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
@@ -70,37 +68,37 @@ impl Pulse {
         }
     }
 
-    /// Milliseconds from the first call on, and one more: never 0.
+    /// Milliseconds since the first call, plus one, so that it is never 0.
     pub(super) fn millis(now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(*BEGAN).as_millis())
             .unwrap_or(u64::MAX)
             .saturating_add(1)
     }
 
-    /// Nothing is under way since `now`: it may be closed to make room.
-    pub(super) fn idle(&self, now: Instant) {
+    /// No request is in progress from `now` on, so the connection may be reclaimed.
+    pub(super) fn mark_idle(&self, now: Instant) {
         self.idle_since_ms.store(Self::millis(now), Ordering::Relaxed);
     }
 
-    /// Something is under way.
-    pub(super) fn busy(&self) {
+    /// A request, or its head, is in progress.
+    pub(super) fn mark_busy(&self) {
         self.idle_since_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Whether nothing is under way.
+    /// Whether no request is in progress.
     pub(super) fn is_idle(&self) -> bool {
         self.idle_since_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// Since when nothing is under way, unless it was told to close already.
+    /// Since when it is idle. `None` if it is busy or was told to close.
     pub(super) fn idle_since_ms(&self) -> Option<u64> {
         let since = self.idle_since_ms.load(Ordering::Relaxed);
-        (since != 0 && !self.is_draining() && !self.is_abandoned()).then_some(since)
+        (since != 0 && !self.is_draining() && !self.is_aborted()).then_some(since)
     }
 
-    /// Bytes went out below TLS.
-    pub(super) fn wrote(&self) {
-        // One writer: no need for the bus lock of a fetch_add.
+    /// A write to the socket has completed.
+    pub(super) fn count_write(&self) {
+        // There is a single writer, so this saves the bus lock of a `fetch_add`.
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -108,26 +106,27 @@ impl Pulse {
         self.writes.load(Ordering::Relaxed)
     }
 
-    /// An HTTP/2 stream begins.
+    /// An HTTP/2 stream has begun.
     pub(super) fn stream_opened(&self) {
-        self.busy();
+        self.mark_busy();
         self.streams.fetch_add(1, Ordering::Relaxed);
         self.had_streams.store(true, Ordering::Relaxed);
     }
 
-    /// Its task has ended. The connection may wait for just that: to be idle, or to read on.
+    /// A stream's task has ended. The connection may be waiting for this, to become idle or to read
+    /// on.
     pub(super) fn stream_ended(&self) {
         self.streams.fetch_sub(1, Ordering::Relaxed);
         self.wake();
     }
 
-    /// Streams whose tasks have not ended, and whether there ever was one.
+    /// Stream tasks that have not ended, and whether there ever was one.
     pub(super) fn streams(&self) -> (usize, bool) {
         (self.streams.load(Ordering::Relaxed), self.had_streams.load(Ordering::Relaxed))
     }
 
-    /// From now on it is what its first bytes agreed on, and no HTTP.
-    pub(super) fn upgrade(&self) {
+    /// The connection no longer speaks HTTP, but the protocol that it was upgraded to.
+    pub(super) fn mark_upgraded(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
     }
 
@@ -135,8 +134,8 @@ impl Pulse {
         self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// From whoever reads an upgraded connection.
-    pub(super) fn wake_upgraded_with(&self, waker: &Waker) {
+    /// Called by the reader of an upgraded connection.
+    pub(super) fn set_upgraded_waker(&self, waker: &Waker) {
         let mut kept = self.upgraded_waker.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *kept {
             Some(kept) => kept.clone_from(waker),
@@ -152,7 +151,7 @@ impl Pulse {
         self.reclaimed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Relaxed)
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
     }
 }

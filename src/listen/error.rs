@@ -1,5 +1,5 @@
-//! Why a connection ended early: for the log, and as the label under which it is counted. Knows no
-//! route.
+//! Why a connection ended early, as a log message and as a metric label. Knows nothing about
+//! routes.
 
 use std::error::Error;
 use std::fmt;
@@ -9,31 +9,31 @@ use crate::telemetry::{Counter, Metrics, names};
 
 /// Why a connection ended early.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// The handshake.
+pub(super) enum ConnectionError {
+    /// The handshake failed.
     Tls(TlsCause, io::Error),
-    /// HTTP/2, or the stream below it.
+    /// HTTP/2 failed, or the stream below it.
     Http2(hyper::Error),
-    /// A head that is not HTTP.
+    /// The head is not valid HTTP.
     Malformed(&'static str),
     HeadTooLarge,
-    /// A connection on which no request came in time.
-    Silent,
-    /// A client that takes nothing of its reply.
+    /// No request arrived in time.
+    HeadTimeout,
+    /// The client read nothing of its reply for too long.
     SendTimeout,
-    /// A client that takes its reply more slowly than the rate allows.
+    /// The client reads its reply more slowly than the rate allows.
     SendSlow,
-    /// A request that took longer than its route allows.
-    Overdue,
-    /// A reply that ended before its end.
+    /// The request took longer than its route allows.
+    RequestTimeout,
+    /// The reply's body ended early.
     ReplyCut,
-    /// A client that speaks TLS where nobody does.
+    /// The client speaks TLS to a listener without certificates.
     TlsHello,
-    /// The socket itself.
+    /// The socket failed.
     Socket(io::Error),
 }
 
-/// Why a TLS handshake failed: the labels of `weir_tls_handshakes_failed_total`.
+/// Why a TLS handshake failed: the label values of `weir_tls_handshakes_failed_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TlsCause {
     Timeout,
@@ -45,7 +45,7 @@ pub(super) enum TlsCause {
     Malformed,
 }
 
-/// The labels of `weir_connection_errors_total`.
+/// The label values of `weir_connection_errors_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HttpCause {
     Malformed,
@@ -71,7 +71,7 @@ impl TlsCause {
         (Self::Malformed, "malformed"),
     ];
 
-    /// What rustls says, in few words.
+    /// Classifies an error of rustls.
     pub(super) fn of(error: &io::Error) -> Self {
         use rustls::Error as E;
         match error.get_ref().and_then(|inner| inner.downcast_ref::<E>()) {
@@ -126,14 +126,14 @@ impl HttpCause {
     }
 }
 
-/// A worker's counters of them.
+/// A worker's counters of connection errors.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct ErrorCounters {
     tls: [Counter; TlsCause::ALL.len()],
     http: [Counter; HttpCause::ALL.len()],
 }
 
-impl Failures {
+impl ErrorCounters {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
             tls: TlsCause::ALL
@@ -143,7 +143,7 @@ impl Failures {
         }
     }
 
-    pub(super) fn count(&self, failure: &Failure) {
+    pub(super) fn count(&self, error: &ConnectionError) {
         let http = |cause| {
             self.http
                 .iter()
@@ -151,23 +151,23 @@ impl Failures {
                 .find(|(_, (known, _))| *known == cause)
                 .map(|(counter, _)| counter)
         };
-        let counter = match failure {
-            Failure::Tls(cause, _) => self
+        let counter = match error {
+            ConnectionError::Tls(cause, _) => self
                 .tls
                 .iter()
                 .zip(TlsCause::ALL)
                 .find(|(_, (known, _))| known == cause)
                 .map(|(counter, _)| counter),
-            Failure::Http2(error) => http(HttpCause::of(error)),
-            Failure::Malformed(_) => http(HttpCause::Malformed),
-            Failure::HeadTooLarge => http(HttpCause::HeadTooLarge),
-            Failure::Silent => http(HttpCause::HeadTimeout),
-            Failure::SendTimeout => http(HttpCause::SendTimeout),
-            Failure::SendSlow => http(HttpCause::SendSlow),
-            Failure::Overdue => http(HttpCause::RequestTimeout),
-            Failure::ReplyCut => http(HttpCause::ReplyCut),
-            Failure::TlsHello => http(HttpCause::TlsHello),
-            Failure::Socket(_) => http(HttpCause::Closed),
+            ConnectionError::Http2(error) => http(HttpCause::of(error)),
+            ConnectionError::Malformed(_) => http(HttpCause::Malformed),
+            ConnectionError::HeadTooLarge => http(HttpCause::HeadTooLarge),
+            ConnectionError::HeadTimeout => http(HttpCause::HeadTimeout),
+            ConnectionError::SendTimeout => http(HttpCause::SendTimeout),
+            ConnectionError::SendSlow => http(HttpCause::SendSlow),
+            ConnectionError::RequestTimeout => http(HttpCause::RequestTimeout),
+            ConnectionError::ReplyCut => http(HttpCause::ReplyCut),
+            ConnectionError::TlsHello => http(HttpCause::TlsHello),
+            ConnectionError::Socket(_) => http(HttpCause::Closed),
         };
         if let Some(counter) = counter {
             counter.inc();
@@ -175,43 +175,43 @@ impl Failures {
     }
 }
 
-impl From<hyper::Error> for Failure {
+impl From<hyper::Error> for ConnectionError {
     fn from(error: hyper::Error) -> Self {
         Self::Http2(error)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ConnectionError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tls(TlsCause::PlainText, _) => {
                 write!(out, "TLS handshake: the client speaks plain HTTP")
             }
-            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: not done in time"),
+            Self::Tls(TlsCause::Timeout, _) => write!(out, "TLS handshake: timed out"),
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
             Self::Http2(error) => with_sources(error, out),
             Self::TlsHello => {
                 write!(out, "the client speaks TLS, and this listener has no certificates")
             }
-            Self::Silent => write!(out, "no request came in time"),
+            Self::HeadTimeout => write!(out, "no request arrived in time"),
             Self::Malformed(why) => write!(out, "{why}"),
             Self::HeadTooLarge => write!(out, "the head is too large"),
-            Self::SendTimeout => write!(out, "the client takes nothing of its reply"),
-            Self::SendSlow => write!(out, "the client takes its reply too slowly"),
-            Self::Overdue => write!(out, "the request took longer than its route allows"),
+            Self::SendTimeout => write!(out, "the client reads nothing of its reply"),
+            Self::SendSlow => write!(out, "the client reads its reply too slowly"),
+            Self::RequestTimeout => write!(out, "the request took longer than its route allows"),
             Self::ReplyCut => write!(out, "the reply ended early"),
             Self::Socket(error) => write!(out, "{error}"),
         }
     }
 }
 
-/// hyper prints only the outermost of its causes.
+/// Prints the source errors too; hyper's `Display` shows only the outermost.
 fn with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(out, "{error}")?;
     let mut source = error.source();

@@ -1,0 +1,144 @@
+-- What surrounds the algorithms on Redis: read all cells, decide, and write only when all agreed.
+--
+-- `engine/driver.rs` writes a script from these templates: it unrolls them for the cells of a call,
+-- without a table a cell, since that costs least inside Redis. A section begins with `--@ NAME`; at
+-- `--+ NAME` stands that section of the cell's kind (`numbers.lua`, `log.lua`, `buckets.lua`,
+-- `leases.lua`). The placeholders:
+--
+-- I            a cell's number: KEYS[I], ARGV[I], and at the end of a local's name, fits_I
+-- NUMBERS      the program's numbers n1, n2, ..., as many as it reads
+-- FORMAT       the packed doubles of a cell's argument
+-- TAKE(), GIVE_BACK()   the program's functions
+-- STORED       where the cell's string is found, nil where there is none
+-- LOAD_STATE(), PACKED  the numbers of the state that a program uses: read into s1, s2, s3; packed
+--              from x_I, y_I, z_I
+--
+-- KEYS: one a cell. ARGV: one a cell, doubles: its unit (microseconds); shadow (0 or 1), or in a
+-- give-back the instant of the take (microseconds); cost or units; the program's numbers; then the
+-- sixteen bytes of a member's name, where the kind keeps names.
+--
+-- Nine locals a cell outlive its block, so that sixteen cells stay below Lua's two hundred: fits_I;
+-- x_I, y_I, z_I, what is to be written; left_I; retry_I; reset_I (when all is back); expires_I (an
+-- instant; 0: the lifetime stands, below 0: never); writes_I, truthy where it is to be written.
+
+--@ time
+-- Redis' time, asked once a call.
+local t = call('TIME')
+local us = t[1] * 1000000 + t[2]
+
+--@ take
+local fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I, writes_I
+do
+  local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
+  local now, s1, s2, s3 = us, 0, 0, 0
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  --+ read
+  fits_I, x_I, y_I, z_I, left_I, retry_I, reset_I, expires_I = TAKE(s1, s2, s3, now, cost, NUMBERS)
+  if fits_I == 0 then
+    if shadow == 0 or retry_I == OUTSIDE then ok = 0 end
+  elseif cost > 0 then
+    writes_I = true
+    --+ keep
+  end
+end
+
+--@ look
+-- As a take, but that nothing is written: what is left, and when all is back, is said as it stands.
+local fits_I, left_I, retry_I, reset_I
+do
+  local unit, shadow, cost, NUMBERS = unpack(FORMAT, ARGV[I])
+  local now, s1, s2, s3, _ = us, 0, 0, 0
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  --+ read
+  fits_I, _, _, _, left_I, retry_I, reset_I, _ = TAKE(s1, s2, s3, now, cost, NUMBERS)
+  if fits_I == 1 and cost > 0 then
+    _, _, _, _, left_I, _, reset_I = TAKE(s1, s2, s3, now, 0, NUMBERS)
+  end
+  if fits_I == 0 and (shadow == 0 or retry_I == OUTSIDE) then ok = 0 end
+end
+
+--@ write
+if writes_I then
+  --+ write
+end
+
+--@ give_back_state
+-- Of the kinds whose cells are strings.
+do
+  local unit, taken, units, NUMBERS = unpack(FORMAT, ARGV[I])
+  local v = call('GET', KEYS[I])
+  if v then
+    local now = us
+    if unit == 1000 then
+      now, taken = (us - us % 1000) / 1000, (taken - taken % 1000) / 1000
+    end
+    --+ give_back
+  end
+end
+
+--@ give_back_members
+-- Of the kinds that keep each unit by name.
+do
+  local unit, taken, units, NUMBERS = unpack(FORMAT, ARGV[I])
+  if units > 0 then
+    --+ give_back
+  end
+end
+
+--@ renew
+-- Leases only.
+do
+  local unit, _, units, NUMBERS = unpack(FORMAT, ARGV[I])
+  local now = us
+  if unit == 1000 then now = (us - us % 1000) / 1000 end
+  --+ renew
+end
+
+--@ lifetime
+-- From the limit's unit to milliseconds, rounded up, and a second more.
+if expires_I > 0 then
+  if unit == 1000 then
+    expires_I = expires_I + 1000
+  else
+    expires_I = (expires_I + (1000 - expires_I % 1000) % 1000) / 1000 + 1000
+  end
+end
+
+--@ set
+-- A string that lives until expires_I; as long as it lived anyway (it is there, and as long as this
+-- one, so that it can be written over, which is cheapest); or for ever.
+if expires_I > 0 then
+  call('SET', KEYS[I], value, 'PXAT', fmt('%d', expires_I))
+elseif expires_I == 0 then
+  call('SETRANGE', KEYS[I], '0', value)
+else
+  call('SET', KEYS[I], value)
+end
+
+--@ sound
+-- Judges what an operator's script answered before anything is written, as `lua/sandbox.rs` does in
+-- memory. It stands behind the scripts, which so do not see it.
+local function whole(n, ...)
+  if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
+  for k = 1, n do
+    local v = select(k, ...)
+    if type(v) ~= 'number' or v % 1 ~= 0 or v > 9007199254740992 or v < -9007199254740992 then
+      error('a script answered what is no whole number')
+    end
+  end
+end
+local function sound_take(...)
+  whole(8, ...)
+  local f, _, _, _, l, r, b, e = ...
+  local odd = f == 1 and (r ~= -1 or e == 0)
+  if (f ~= 0 and f ~= 1) or l < 0 or r < -1 or odd or b < 0 or e < -1 then
+    error('a script answered out of range')
+  end
+  return ...
+end
+local function sound_give_back(...)
+  whole(5, ...)
+  local _, _, _, c, e = ...
+  if (c ~= 0 and c ~= 1) or e < -1 then error('a script answered out of range') end
+  return ...
+end

@@ -1,0 +1,65 @@
+-- Leases: a sorted set, each unit's name with the instant at which it ends. See `frame.lua`.
+
+--@ read
+s1 = call('ZCOUNT', KEYS[I], fmt('(%d', now), fmt('%d', now + n2 + n3))
+
+--@ keep
+-- When they end; up to when others are over; how many are added; after when a lease was written by
+-- a clock that has stepped back since.
+x_I, y_I, z_I, writes_I = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + n3)
+--+ lifetime
+
+--@ write
+local ends, units = x_I, z_I
+--+ add
+if us % PURGE_EACH == 0 or z_I > 1 then
+  call('ZREMRANGEBYSCORE', KEYS[I], '-inf', fmt('%d', y_I))
+end
+-- A lifetime that would not grow was set in this very millisecond, or never, or by a clock that has
+-- stepped back since.
+local lives = fmt('%d', expires_I)
+if call('PEXPIREAT', KEYS[I], lives, 'GT') == 0 and call('PEXPIRETIME', KEYS[I]) ~= expires_I then
+  call('ZREMRANGEBYSCORE', KEYS[I], writes_I, '+inf')
+  call('PEXPIREAT', KEYS[I], lives)
+end
+
+--@ add
+-- `units` leases that end at `ends`; named as a log's units, without the instant.
+local name = sub(ARGV[I], -16)
+if units == 1 then
+  call('ZADD', KEYS[I], ends, name)
+else
+  local batch, n = { ends, name }, 2
+  for k = 1, units - 1 do
+    batch[n + 1], batch[n + 2], n = ends, name .. pack('<I4', k), n + 2
+    if n == 1000 then
+      call('ZADD', KEYS[I], spread(batch, 1, n))
+      n = 0
+    end
+  end
+  if n > 0 then call('ZADD', KEYS[I], spread(batch, 1, n)) end
+end
+
+--@ give_back
+local name = sub(ARGV[I], -16)
+local batch, n = { name }, 1
+for k = 1, units - 1 do
+  n = n + 1
+  batch[n] = name .. pack('<I4', k)
+  if n == 1000 then
+    call('ZREM', KEYS[I], spread(batch, 1, n))
+    n = 0
+  end
+end
+if n > 0 then call('ZREM', KEYS[I], spread(batch, 1, n)) end
+
+--@ renew
+if units > 0 then
+  local expires_I, ends = now + n2 + n2, fmt('%d', now + n2)
+  --+ add
+  --+ lifetime
+  local lives = fmt('%d', expires_I)
+  if call('PEXPIREAT', KEYS[I], lives, 'GT') == 0 and call('PTTL', KEYS[I]) < 0 then
+    call('PEXPIREAT', KEYS[I], lives)
+  end
+end

@@ -1,0 +1,32 @@
+-- Cells of up to three numbers: a string of packed doubles. See `frame.lua`.
+
+--@ read
+if STORED then
+  LOAD_STATE()
+end
+
+--@ keep
+--+ lifetime
+
+--@ write
+do
+  local value = PACKED
+  --+ set
+end
+
+--@ give_back
+do
+  local s1, s2, s3 = 0, 0, 0
+  LOAD_STATE()
+  local x_I, y_I, z_I, changed, expires_I = GIVE_BACK(s1, s2, s3, now, units, taken, NUMBERS)
+  if changed == 1 then
+    if x_I == 0 and y_I == 0 and z_I == 0 then
+      -- As good as no counter: then there need not be one.
+      call('DEL', KEYS[I])
+    else
+      --+ lifetime
+      local value = PACKED
+      --+ set
+    end
+  end
+end
