@@ -116,7 +116,7 @@ else
 end
 
 --@ sound
--- Judges what an operator's script answered before anything is written, as `lua/sandbox.rs` does in
+-- Judges what an operator's script answered before anything is written, as `engine/lua/sandbox.rs` does in
 -- memory. It stands behind the scripts, which so do not see it.
 local function whole(n, ...)
   if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
