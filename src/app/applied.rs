@@ -14,7 +14,7 @@ use crate::admin;
 use crate::config::setting;
 use crate::listen::{ConfigSource, ConnectionSettings, ListenConfig};
 use crate::plan::OnStoreError;
-use crate::proxy::{House, SnapshotSource};
+use crate::proxy::{Snapshot, SnapshotSource};
 use crate::upstream::Budget;
 
 /// Connections to the operator's pages at once, at most.
@@ -26,7 +26,7 @@ pub(super) struct Applied {
     /// Kept for the next configuration to compare with, and shown to the operator.
     pub(super) built: Built,
     /// What requests are served by.
-    snapshot: Arc<House>,
+    snapshot: Arc<Snapshot>,
     /// What connections of clients are served by.
     clients: ListenConfig,
     /// What connections to the operator's pages are served by.
@@ -41,7 +41,7 @@ impl Applied {
     /// upstreams share `budget`.
     pub(super) fn new(
         built: Built,
-        snapshot: House,
+        snapshot: Snapshot,
         before: Option<&Built>,
         descriptors: Descriptors,
         budget: &Budget,

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes, Route, RouteTarget, setting};
+use crate::config::{self, Config, Mistakes, Route, setting};
 use crate::engine::{self, Engine, Scripts};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
-use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target, fact_names};
+use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
@@ -71,7 +71,7 @@ impl Builder {
         &self,
         config: Config,
         before: Option<&Built>,
-    ) -> Result<(Built, House), Mistakes> {
+    ) -> Result<(Built, Snapshot), Mistakes> {
         let source = Arc::clone(&config.source);
         self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
     }
@@ -81,7 +81,7 @@ impl Builder {
         config: Config,
         before: Option<&Built>,
         routes_stand: bool,
-    ) -> Result<(Built, House), Vec<Mistake>> {
+    ) -> Result<(Built, Snapshot), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
@@ -125,13 +125,14 @@ impl Builder {
             .filter(|_| routes_stand)
             .map(|route| settings_of(route, &policies, &upstreams))
             .collect();
-        let snapshot = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
+        let snapshot =
+            Snapshot::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
         let snapshot = snapshot.map_err(|found| mistakes.extend(found)).ok();
         let Some(snapshot) = snapshot.filter(|_| mistakes.is_empty()) else {
             return Err(mistakes);
         };
         let mut warnings = config.warnings;
-        warnings.extend(snapshot.unanswerable().map(|(route, fact)| {
+        warnings.extend(snapshot.missing_facts().map(|(route, fact)| {
             let setting = setting::route_policy(route);
             let name = config.routes.get(route).map_or("", |route| route.name.as_str());
             let why = if fact.starts_with("header.") {
@@ -373,12 +374,12 @@ fn settings_of(
     policies: &Named<policy::Settings, Policy>,
     upstreams: &Named<upstream::Settings, Upstream>,
 ) -> RouteSettings {
-    let unbuilt = || Target::Respond(Respond { status: 503, ..Respond::default() });
-    let target = match &route.target {
-        RouteTarget::Respond(own) => Target::Respond(own.clone()),
-        RouteTarget::Upstream(name) => upstreams
+    let unbuilt = || RouteAction::Respond(Respond { status: 503, ..Respond::default() });
+    let action = match &route.action {
+        config::RouteAction::Respond(own) => RouteAction::Respond(own.clone()),
+        config::RouteAction::Upstream(name) => upstreams
             .get(name)
-            .map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
+            .map_or_else(unbuilt, |(_, upstream)| RouteAction::Upstream(Arc::clone(upstream))),
     };
     let policy =
         route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
@@ -397,7 +398,7 @@ fn settings_of(
         host: route.host.clone(),
         path: route.path.clone(),
         methods: route.methods.clone(),
-        target,
+        action,
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,

@@ -96,7 +96,7 @@ pub struct Route {
     /// Any where empty.
     pub methods: Vec<String>,
     /// What answers.
-    pub target: RouteTarget,
+    pub action: RouteAction,
     /// An existing policy's name.
     pub policy: Option<String>,
     /// `on_policy_error = "allow"`.
@@ -119,7 +119,7 @@ pub struct Route {
 
 /// What answers on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteTarget {
+pub enum RouteAction {
     /// An existing upstream's name.
     Upstream(String),
     /// Weir itself.
@@ -339,7 +339,7 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
             !config
                 .routes
                 .iter()
-                .any(|route| matches!(&route.target, RouteTarget::Upstream(used) if used == *name))
+                .any(|route| matches!(&route.action, RouteAction::Upstream(used) if used == *name))
         },
     );
     let policies = config.policies.iter().map(|policy| ("policies", &policy.name));

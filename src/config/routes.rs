@@ -9,7 +9,7 @@ use super::extras::{extras, respond};
 use super::reader::{Item, Mark, Table};
 use super::server::BODY_BYTES;
 use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
-use super::{NAME_BYTES_MAX, Route, RouteTarget, check_name, is_name};
+use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
 use crate::proxy::FieldStyle;
 use crate::telemetry::Mistake;
@@ -59,7 +59,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         .collect();
     let requests = (host.clone(), path.unwrap_or_default().to_owned(), methods.clone());
     let name = name(&mut table, path_item.as_ref(), requests, names);
-    let target = target(&mut table, above);
+    let action = action(&mut table, above);
     let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
     let mut allow_on_policy_error = false;
     let on_policy_error = [("deny", false), ("allow", true)];
@@ -79,7 +79,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     table.size("body_bytes", BODY_BYTES, &mut body_bytes_max);
     let request_timeout = request_timeout(&mut table);
     let extras = extras(&mut table);
-    if matches!(target, Some(RouteTarget::Respond(_))) {
+    if matches!(action, Some(RouteAction::Respond(_))) {
         of_upstreams_only(&table);
     }
     table.finish();
@@ -88,7 +88,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         host,
         path: path?.to_owned(),
         methods,
-        target: target?,
+        action: action?,
         policy,
         allow_on_policy_error,
         on_store_error,
@@ -152,12 +152,12 @@ fn name_of(path: &str) -> String {
     if kept.is_empty() { "root".into() } else { kept }
 }
 
-fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
+fn action(table: &mut Table<'_>, above: &Above) -> Option<RouteAction> {
     match (table.take("upstream"), table.take("respond")) {
         (Some(upstream), None) => {
-            upstream.reference(&above.upstreams, "an upstream").map(RouteTarget::Upstream)
+            upstream.reference(&above.upstreams, "an upstream").map(RouteAction::Upstream)
         }
-        (None, Some(written)) => respond(&written).map(RouteTarget::Respond),
+        (None, Some(written)) => respond(&written).map(RouteAction::Respond),
         (None, None) => {
             table.missing(
                 "upstream",

@@ -5,13 +5,13 @@
 //! names in them.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
-//! dropped, and no two values look alike. Header fields and cookies are shown as they stand, each
-//! occurrence in order. Query parameters are read as forms write them
-//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape
-//! stands for itself), path parameters with their escapes decoded: so that `/users/%37` and
-//! `/users/7` are one user. `path` and `query` are what is forwarded, but for a route's own
-//! `rewrite`, which comes after, and for a path's `;parameters`, which routing leaves out as well
-//! unless `server.paths` says otherwise.
+//! dropped, and no two values look alike. Header fields and cookies are shown unchanged, each
+//! occurrence in order. Query parameters are read as HTML forms encode them
+//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape is
+//! kept as it is). Path parameters have their escapes decoded, so that `/users/%37` and `/users/7`
+//! are one user. `path` and `query` are what is forwarded, with two exceptions: a route's `rewrite`
+//! is applied later, and a path's `;parameters` are left out, as in routing, unless `server.paths`
+//! says otherwise.
 
 use std::borrow::Cow;
 
@@ -28,46 +28,46 @@ use crate::policy::{FactNames, Member};
 use crate::wire::{Known, Request};
 
 /// How the one value of a fact is found; `None` where it does not exist.
-type Find = for<'a> fn(&Seen<'a>) -> Option<Cow<'a, str>>;
+type Find = for<'a> fn(&RequestView<'a>) -> Option<Cow<'a, str>>;
 
 /// All facts with one value: the name in a manifest, and how the value is found.
 const SINGLE: &[(&str, Find)] = &[
-    ("method", |seen| Some(Cow::Borrowed(seen.request.method.as_str()))),
-    ("scheme", |seen| Some(Cow::Borrowed(seen.client.scheme()))),
-    ("authority", |seen| {
-        Some(Cow::Borrowed(seen.target.authority.as_str())).filter(|text| !text.is_empty())
+    ("method", |view| Some(Cow::Borrowed(view.request.method.as_str()))),
+    ("scheme", |view| Some(Cow::Borrowed(view.client.scheme()))),
+    ("authority", |view| {
+        Some(Cow::Borrowed(view.target.authority.as_str())).filter(|text| !text.is_empty())
     }),
-    ("path", |seen| Some(path::shown(seen.target.path, seen.target.paths))),
-    ("query", |seen| seen.target.query.map(|query| latin1(query.as_bytes()))),
-    ("client-ip", |seen| {
+    ("path", |view| Some(path::shown(view.target.path, view.target.paths))),
+    ("query", |view| view.target.query.map(|query| latin1(query.as_bytes()))),
+    ("client-ip", |view| {
         // The peer's address was written once for the whole connection.
-        let trusted = seen.client.trusted;
-        Some(Cow::Borrowed(if trusted { seen.client.text.as_str() } else { &*seen.peer.ip }))
+        let trusted = view.client.trusted;
+        Some(Cow::Borrowed(if trusted { view.client.text.as_str() } else { &*view.peer.ip }))
     }),
-    ("route", |seen| Some(Cow::Borrowed(seen.route))),
-    ("request.length", |seen| seen.request.fields.get(Known::ContentLength).map(latin1)),
-    ("http.version", |seen| Some(Cow::Borrowed(version(seen.request.version)))),
+    ("route", |view| Some(Cow::Borrowed(view.route))),
+    ("request.length", |view| view.request.fields.get(Known::ContentLength).map(latin1)),
+    ("http.version", |view| Some(Cow::Borrowed(version(view.request.version)))),
     // From the TLS handshake of this connection, never from a field that claims it.
-    ("tls.sni", |seen| seen.peer.sni.as_deref().map(Cow::Borrowed)),
-    ("tls.client.subject", |seen| seen.peer.client_subject.as_deref().map(Cow::Borrowed)),
+    ("tls.sni", |view| view.peer.sni.as_deref().map(Cow::Borrowed)),
+    ("tls.client.subject", |view| view.peer.client_subject.as_deref().map(Cow::Borrowed)),
 ];
 
 /// How a fact of a family is prepared for a route, from what follows the family's name and a dot.
 /// `None` where the route can never answer it.
-type Prepare = fn(&str, RouteTraits<'_>) -> Option<Lookup>;
+type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
 
 /// All families of facts: the name in a manifest, what may follow it, and how a fact is prepared.
 const FAMILIES: &[(&str, Member, Prepare)] = &[
     ("header", Member::Token, |name, route| {
         let dropped = hop::is_ambiguous(name.as_bytes()) && !route.underscores;
         let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped);
-        name.map(Lookup::Header)
+        name.map(FactSource::Header)
     }),
-    ("cookie", Member::Token, |name, _| Some(Lookup::Cookie(name.to_owned()))),
-    ("query", Member::Text, |name, _| Some(Lookup::QueryParameter(name.to_owned()))),
+    ("cookie", Member::Token, |name, _| Some(FactSource::Cookie(name.to_owned()))),
+    ("query", Member::Text, |name, _| Some(FactSource::QueryParameter(name.to_owned()))),
     ("path", Member::Text, |name, route| {
         let index = route.parameters.iter().position(|known| *known == name);
-        index.map(Lookup::PathParameter)
+        index.map(FactSource::PathParameter)
     }),
 ];
 
@@ -90,14 +90,14 @@ pub(super) struct RouteTraits<'a> {
 
 /// A fact that a policy asks to see, prepared for a route.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct FactQuery {
     /// The name under which it is shown.
     name: String,
-    lookup: Lookup,
+    source: FactSource,
 }
 
 #[derive(Debug)]
-enum Lookup {
+enum FactSource {
     Single(Find),
     Header(HeaderName),
     Cookie(String),
@@ -106,9 +106,9 @@ enum Lookup {
     PathParameter(usize),
 }
 
-/// What there is to see.
+/// What facts are read from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct RequestView<'a> {
     pub(super) request: &'a Request,
     pub(super) target: Target<'a>,
     pub(super) client: &'a Client,
@@ -119,71 +119,71 @@ pub(super) struct Seen<'a> {
 
 /// Names and values, in the manifest's order.
 #[derive(Debug)]
-pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
+pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>);
 
-/// What most policies ask to see.
-const FEW: usize = 4;
+/// The number of facts that most policies read.
+const FACTS_INLINE: usize = 4;
 
-impl Question {
-    /// The question for the fact `name`, which is one of [`names`]. `None` where this route can
+impl FactQuery {
+    /// The query for the fact `name`, which is one of [`names`]. `None` where this route can
     /// never answer it: it has no such path parameter, or the field's name has an underscore and
     /// such fields are dropped.
     pub(super) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
         let single = SINGLE.iter().find(|(known, _)| *known == name);
-        let lookup = match single {
-            Some((_, find)) => Lookup::Single(*find),
+        let source = match single {
+            Some((_, find)) => FactSource::Single(*find),
             None => {
                 let (family, member) = name.split_once('.')?;
                 let (.., prepare) = FAMILIES.iter().find(|(known, ..)| *known == family)?;
                 prepare(member, route)?
             }
         };
-        Some(Self { name: name.to_owned(), lookup })
+        Some(Self { name: name.to_owned(), source })
     }
 }
 
 impl<'a> Facts<'a> {
-    /// Looks up what the questions ask for.
-    pub(super) fn gather(questions: &'a [Question], seen: Seen<'a>) -> Self {
+    /// Looks up what the queries ask for.
+    pub(super) fn gather(queries: &'a [FactQuery], view: RequestView<'a>) -> Self {
         let mut facts = Self(SmallVec::new());
-        for question in questions {
-            facts.answer(question, seen);
+        for query in queries {
+            facts.look_up(query, view);
         }
         facts
     }
 
     /// As a policy takes them.
-    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FEW]> {
+    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
         let mut pairs = SmallVec::new();
         self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
         pairs
     }
 
-    fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
-        let one = match &question.lookup {
-            Lookup::Single(find) => find(&seen),
-            Lookup::Header(name) => {
-                return self.extend(question, seen.request.fields.get_all(name).map(latin1));
+    fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
+        let one = match &query.source {
+            FactSource::Single(find) => find(&view),
+            FactSource::Header(name) => {
+                return self.extend(query, view.request.fields.get_all(name).map(latin1));
             }
-            Lookup::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
-            Lookup::QueryParameter(name) => {
-                return self.extend(question, query_parameters(seen.target, name));
+            FactSource::Cookie(name) => return self.extend(query, cookies(view.request, name)),
+            FactSource::QueryParameter(name) => {
+                return self.extend(query, query_parameters(view.target, name));
             }
-            Lookup::PathParameter(index) => {
-                seen.parameters.get(*index).map(|value| path_parameter(value, seen.target.paths))
+            FactSource::PathParameter(index) => {
+                view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
             }
         };
         if let Some(value) = one {
-            self.0.push((question.name.as_str(), value));
+            self.0.push((query.name.as_str(), value));
         }
     }
 
-    fn extend(&mut self, question: &'a Question, values: impl IntoIterator<Item = Cow<'a, str>>) {
-        self.0.extend(values.into_iter().map(|value| (question.name.as_str(), value)));
+    fn extend(&mut self, query: &'a FactQuery, values: impl IntoIterator<Item = Cow<'a, str>>) {
+        self.0.extend(values.into_iter().map(|value| (query.name.as_str(), value)));
     }
 }
 
-/// Bytes as text: borrowed where they are ASCII.
+/// Bytes as text, borrowed if they are ASCII.
 pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if text.is_ascii() => Cow::Borrowed(text),
@@ -191,8 +191,8 @@ pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them
-/// back as they are).
+/// Every cookie called `name` in all `Cookie` fields. Its quotes are kept (RFC 6265, 5.4 returns
+/// them as they are).
 fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
     let pairs =
         request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
@@ -213,8 +213,8 @@ fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item
     })
 }
 
-/// A segment's value. What an upstream may ignore of it is left out: each of `7;a` and `7;b` would
-/// else be counted apart from `7`.
+/// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
+/// counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
     decoded(if paths.parameters == PathParameters::Ignore {
         path::without_parameters(segment)
@@ -277,9 +277,9 @@ mod tests {
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
         let parameter_names: Vec<&String> = names.iter().collect();
         let route = RouteTraits { parameters: &parameter_names, underscores: false };
-        let questions: Vec<Question> =
-            asked.iter().filter_map(|name| Question::new(name, route)).collect();
-        let seen = Seen {
+        let queries: Vec<FactQuery> =
+            asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
+        let view = RequestView {
             request: &request,
             target,
             client: &client,
@@ -287,7 +287,7 @@ mod tests {
             route: "api",
             parameters,
         };
-        let facts = Facts::gather(&questions, seen);
+        let facts = Facts::gather(&queries, view);
         facts
             .pairs()
             .iter()

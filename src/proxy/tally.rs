@@ -1,5 +1,5 @@
-//! Counters of one route, looked up once and then only added to. Knows the names of metrics, and no
-//! request.
+//! One route's counters, looked up once and then only incremented. Knows the names of metrics, and
+//! no request.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,9 +8,9 @@ use crate::clock::Seldom;
 use crate::policy::Cause;
 use crate::telemetry::{Counter, CounterSet, Histogram, Label as _, Metrics, labels, names};
 
-/// Lines a second about a route's policy that fails, at most.
+/// Maximum log lines per second about a route's failing policy.
 const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
-/// The label of requests that no route took.
+/// The label of requests that match no route.
 pub(super) const NO_ROUTE: &str = "none";
 
 labels! {
@@ -42,7 +42,7 @@ pub(super) struct Tally(Arc<Inner>);
 struct Inner {
     route: String,
     metrics: Metrics,
-    /// By the status' first digit, then by the other two: a route sees few of the 500.
+    /// By the status' first digit, then by the other two: a route uses few of the 500.
     classes: [OnceLock<Codes>; 5],
     /// None without a policy.
     decisions: Option<CounterSet<Decided>>,
@@ -64,7 +64,7 @@ impl Tally {
         }))
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub(super) fn answered(&self, status: u16) {
         let codes =
             usize::from(status / 100).checked_sub(1).and_then(|class| self.0.classes.get(class));
@@ -76,21 +76,21 @@ impl Tally {
         }
     }
 
-    /// Whether a failure of the route's policy is to be logged, and how many were not since the
-    /// last one that was: a policy that fails at every request must not hide what else is said. All
-    /// of them are counted.
-    pub(super) fn failure_is_said(&self) -> Option<u64> {
+    /// Whether a failure of the route's policy is to be logged. `Some` holds the number of failures
+    /// not logged since the last one that was. A policy that fails at every request must not hide
+    /// other log lines. All failures are counted.
+    pub(super) fn failure_due(&self) -> Option<u64> {
         self.0.failures.due()
     }
 
-    /// Counts what a policy led to.
+    /// Counts a decision.
     pub(super) fn decided(&self, decided: Decided) {
         if let Some(decisions) = &self.0.decisions {
             decisions.inc(decided);
         }
     }
 
-    /// Counts an answer of a policy that only this room could tell was wrong.
+    /// Counts an invalid answer of a policy that only this module could detect.
     #[cold]
     pub(super) fn policy_error(&self, policy: &str) {
         self.0.metrics.count(names::POLICY_ERRORS, &[policy, Cause::Answer.label()]);

@@ -1,4 +1,5 @@
-//! Where an upstream is: `http://host:port` read and checked. Asks nobody and connects to nothing.
+//! Reads and checks an upstream's endpoints, `http://host:port`. Resolves nothing and connects to
+//! nothing.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,31 +9,32 @@ use rustls::pki_types::ServerName;
 use crate::clock::Seldom;
 use crate::telemetry::Mistake;
 
-/// Endpoints of one upstream, at most.
+/// Maximum number of endpoints of one upstream.
 const ENDPOINTS_MAX: usize = 256;
 const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 
-/// One endpoint as it was written.
+/// One endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) target: Target,
-    /// As it was written.
+    pub(super) location: Location,
+    /// As configured.
     pub(super) text: String,
-    /// What a request without a `Host` asks for.
+    /// The authority of a request without a `Host`.
     pub(super) authority: Authority,
-    /// The name to verify; none without TLS.
+    /// The name to verify; `None` without TLS.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) warned: Seldom,
 }
 
-/// Where it is.
+/// An address or a name to resolve.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum Location {
     Address(SocketAddr),
     Name { host: String, port: u16 },
 }
 
-/// Reads all endpoints. Where TLS is spoken, `server_name` is verified, or else each one's host.
+/// Reads all endpoints of the upstream `name`. With TLS, `server_name` is verified, or else each
+/// endpoint's host.
 pub(super) fn parse_all(
     endpoints: &[String],
     server_name: Option<&str>,
@@ -48,18 +50,19 @@ pub(super) fn parse_all(
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut mistakes = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
-        let place = |expected: &str| {
+        let mistake_at = |expected: &str| {
             Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
         match parse(text, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
-                mistakes
-                    .push(place("the same scheme as the others: TLS to all endpoints or to none"));
+                mistakes.push(mistake_at(
+                    "the same scheme as the others: TLS to all endpoints or to none",
+                ));
             }
             Ok(endpoint) => read.push(endpoint),
-            Err(expected) => mistakes.push(place(expected)),
+            Err(expected) => mistakes.push(mistake_at(expected)),
         }
     }
     if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
@@ -77,7 +80,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     }
     let authority = uri.authority().ok_or(EXPECTED)?;
     let host = authority.host();
-    // What is left is the port: `Authority::port` is silent about one that is none.
+    // The rest is the port. `Authority::port` does not report an invalid one.
     let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
         "" => default_port,
         port => port
@@ -90,9 +93,9 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     if bare.is_empty() {
         return Err(EXPECTED);
     }
-    let target = match bare.parse::<IpAddr>() {
-        Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
-        Err(_) => Target::Name { host: bare.to_owned(), port },
+    let location = match bare.parse::<IpAddr>() {
+        Ok(ip) => Location::Address(SocketAddr::new(ip, port)),
+        Err(_) => Location::Name { host: bare.to_owned(), port },
     };
     let server_name = server_name.unwrap_or(bare);
     let server_name = if tls {
@@ -104,7 +107,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         None
     };
     Ok(Endpoint {
-        target,
+        location,
         text: text.to_owned(),
         authority: authority.clone(),
         server_name,
@@ -113,7 +116,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
 }
 
 impl Endpoint {
-    /// Whether TLS is spoken there.
+    /// Whether the endpoint uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.server_name.is_some()
     }
@@ -132,10 +135,10 @@ mod tests {
             ("http://10.0.0.1", "Address(10.0.0.1:80)"),
             ("https://10.0.0.1", "Address(10.0.0.1:443)"),
         ] {
-            assert_eq!(format!("{:?}", parse(text, None).unwrap().target), expected, "{text}");
+            assert_eq!(format!("{:?}", parse(text, None).unwrap().location), expected, "{text}");
         }
-        let Target::Name { host, port, .. } =
-            parse("http://api.internal:8080", None).unwrap().target
+        let Location::Name { host, port, .. } =
+            parse("http://api.internal:8080", None).unwrap().location
         else {
             panic!("not a name")
         };

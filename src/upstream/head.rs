@@ -1,4 +1,4 @@
-//! A request's head in the words of HTTP/2. Knows nothing of connections.
+//! Converts a request's head to HTTP/2. Knows nothing of connections.
 
 use http::header::{HOST, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -18,8 +18,8 @@ const CONNECTION_FIELDS: [&str; 6] = [
     "http2-settings",
 ];
 
-/// From origin form and `Host` to HTTP/2's scheme and authority. Without a `Host` the endpoint
-/// itself is asked for.
+/// Converts origin form and `Host` to HTTP/2's scheme and authority. Without a `Host`, the
+/// authority is the endpoint's.
 pub(super) fn to_h2(
     request: &Request,
     body: Outgoing,

@@ -107,7 +107,7 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
         content_type: Some("text/html".into()),
         headers,
     };
-    assert_eq!(config.routes[1].target, RouteTarget::Respond(expected));
+    assert_eq!(config.routes[1].action, RouteAction::Respond(expected));
     assert_eq!(config.watched.len(), 2);
     says(
         "respond = { body = \"a\", body_file = \"b\" }",

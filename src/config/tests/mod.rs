@@ -130,8 +130,8 @@ fn every_setting_is_read() {
     assert_eq!((route.on_store_error, route.limit_decides), (OnStoreError::Allow, true));
     assert_eq!(config.routes[1].on_store_error, OnStoreError::Allow);
     assert_eq!(
-        config.routes[1].target,
-        RouteTarget::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() })
+        config.routes[1].action,
+        RouteAction::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() })
     );
 }
 
