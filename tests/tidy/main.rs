@@ -56,6 +56,11 @@ fn modules_use_only_what_the_table_allows() {
 }
 
 #[test]
+fn the_tables_allow_nothing_that_is_not_used() {
+    assert_none(&source::unused(&rust_under(&["src"])));
+}
+
+#[test]
 fn each_module_is_a_folder_with_a_mod_rs() {
     assert_none(&rules::modules(&rust_under(&["src"])));
 }

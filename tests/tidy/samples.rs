@@ -83,6 +83,33 @@ fn narrow_uses_reach_only_the_named_items_and_only_cli_uses_app() {
 }
 
 #[test]
+fn what_the_tables_allow_and_nothing_uses_is_found() {
+    let unused = |files: &[File]| {
+        source::unused(files).into_iter().map(|finding| finding.why).collect::<Vec<_>>()
+    };
+    let all = unused(&[]);
+    let used = unused(&[
+        file("src/limit/mod.rs", "use crate::engine::Engine;"),
+        file("src/config/mod.rs", "use crate::reload::Watch; use toml::Value;"),
+        file("src/wire/mod.rs", "#[cfg(test)] mod tests { use crate::clock::Clock; }"),
+    ]);
+    for needed in [
+        "`limit` does not use `engine`",
+        "`config` does not use `reload`",
+        "`config` does not use `reload::Watch`",
+        "no module uses the crate `toml`",
+        "`config/` does not use `toml` or `annotate_snippets`",
+    ] {
+        assert!(all.iter().any(|why| why == needed), "{needed}: {all:?}");
+        assert!(used.iter().all(|why| why != needed), "{needed}: {used:?}");
+    }
+    for unneeded in ["`wire` does not use `clock`", "no module uses the crate `annotate_snippets`"]
+    {
+        assert!(used.iter().any(|why| why == unneeded), "{unneeded}: {used:?}");
+    }
+}
+
+#[test]
 fn main_only_calls_cli() {
     assert_eq!(found("src/main.rs", "fn main() { weir::cli::main() }"), []);
     assert_eq!(found("src/main.rs", "fn main() { weir::app::serve() }"), [(1, "module")]);
@@ -95,7 +122,7 @@ fn a_crate_outside_its_module_is_found() {
     assert_eq!(found("src/engine/redis/mod.rs", "use redis::Cmd;"), []);
     assert_eq!(found("src/engine/redis.rs", "use redis::Cmd;"), []);
     assert_eq!(found("src/engine/redis/mod.rs", "use mlua::Lua;"), [(1, "crate")]);
-    assert_eq!(found("src/engine/embedded/lua.rs", "use mlua::Lua;"), []);
+    assert_eq!(found("src/engine/lua.rs", "use mlua::Lua;"), []);
     assert_eq!(found("src/proxy/mod.rs", "use wasmtime::Engine;"), [(1, "crate")]);
     assert_eq!(found("src/policy/mod.rs", "use ::http::Uri;"), [(1, "crate")]);
     assert_eq!(found("src/policy/mod.rs", "wasmtime::component::bindgen!({});"), []);

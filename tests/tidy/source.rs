@@ -9,10 +9,59 @@ use std::collections::BTreeSet;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-use super::rules::{self, CRATES, NARROW};
+use super::rules::{self, CRATES, MAY_USE, NARROW};
 use super::{File, Finding};
 
 pub fn check(files: &[File]) -> Vec<Finding> {
+    walk(files).0
+}
+
+/// Entries of the tables that no code needs: what is not used may not be allowed.
+pub fn unused(files: &[File]) -> Vec<Finding> {
+    let uses = walk(files).1;
+    let finding = |why: String| Finding {
+        file: "tests/tidy/rules.rs".to_owned(),
+        line: 1,
+        rule: "unused",
+        why,
+    };
+    let mut findings = Vec::new();
+    for (module, others) in MAY_USE {
+        let unused = others.iter().filter(|other| {
+            !uses.items.iter().any(|(user, used, _)| user == module && used == *other)
+        });
+        findings.extend(unused.map(|other| finding(format!("`{module}` does not use `{other}`"))));
+    }
+    for (module, other, items) in NARROW {
+        let unused = items.iter().filter(|item| {
+            let used = ((*module).to_owned(), (*other).to_owned(), (**item).to_owned());
+            !uses.items.contains(&used)
+        });
+        let why = |item| format!("`{module}` does not use `{other}::{item}`");
+        findings.extend(unused.map(|item| finding(why(item))));
+    }
+    for rule in CRATES {
+        let of_rule =
+            || uses.crates.iter().filter(|(name, _)| rule.crates.contains(&name.as_str()));
+        let names = rule.crates.iter().filter(|name| of_rule().all(|(used, _)| used != *name));
+        findings.extend(names.map(|name| finding(format!("no module uses the crate `{name}`"))));
+        let places = rule.to.iter().filter(|to| of_rule().all(|(_, path)| !path.starts_with(*to)));
+        let crates = rule.crates.join("` or `");
+        findings.extend(places.map(|to| finding(format!("`{to}` does not use `{crates}`"))));
+    }
+    findings
+}
+
+/// What the sources use: items of other modules as (user, used, item), and the crates of the table,
+/// each with the path that uses it.
+#[derive(Default)]
+struct Uses {
+    items: BTreeSet<(String, String, String)>,
+    crates: BTreeSet<(String, String)>,
+}
+
+fn walk(files: &[File]) -> (Vec<Finding>, Uses) {
+    let mut uses = Uses::default();
     let mut findings = Vec::new();
     let mut parsed = Vec::new();
     for file in files {
@@ -36,9 +85,11 @@ pub fn check(files: &[File]) -> Vec<Finding> {
             let mut walker = Walker::new(&file.path, tree);
             walker.visit_file(tree);
             findings.extend(walker.findings);
+            uses.items.extend(walker.uses.items);
+            uses.crates.extend(walker.uses.crates);
         }
     }
-    findings
+    (findings, uses)
 }
 
 /// `#[cfg(test)] mod NAME;` in a file: the paths, without `.rs`, of what it declares.
@@ -63,6 +114,7 @@ struct Walker {
     /// `Instant` is tokio's here, which a test can pause.
     tokio_instant: bool,
     findings: Vec<Finding>,
+    uses: Uses,
 }
 
 impl Walker {
@@ -91,6 +143,7 @@ impl Walker {
             local: local.collect(),
             tokio_instant: uses.iter().any(|used| used.segments == ["tokio", "time", "Instant"]),
             findings: Vec::new(),
+            uses: Uses::default(),
         }
     }
 
@@ -141,6 +194,8 @@ impl Walker {
             }
             return;
         };
+        let item = absolute.get(1).cloned().unwrap_or_default();
+        self.uses.items.insert((module.clone(), target.to_owned(), item));
         if !rules::is_module(target) {
             self.find(span, "module", format!("`crate::{target}` is not a module of the table"));
         } else if !rules::may_use(&module, target) {
@@ -164,6 +219,7 @@ impl Walker {
         }
         let Some(rule) = CRATES.iter().find(|rule| rule.crates.contains(&name)) else { return };
         let inner = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        self.uses.crates.insert((name.to_owned(), inner.to_owned()));
         if !rule.to.iter().any(|prefix| inner.starts_with(prefix)) {
             self.find(span, "crate", format!("`{name}` may not be used here: {}", rule.why));
         }
