@@ -41,7 +41,7 @@ where
     address
 }
 
-/// An upstream that reads the head of an upload and no more, refuses it and closes.
+/// An upstream that reads only the head of an upload, refuses it and closes.
 fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
     serving(move |stream| {
         let tls = tls.clone();
