@@ -74,7 +74,7 @@ fn client_ip(limits: usize) -> Policy {
         config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
         scripts: Arc::default(),
     };
-    Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1))
+    Policy::build(&Runtime::new(weir::proxy::fact_names()).unwrap(), &settings, &Metrics::new(1))
         .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
 }
 

@@ -12,13 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::counters::{self, Stored};
-use super::failures::Failures;
 use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
 use super::shard::Shard;
 use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken};
 use crate::clock::Clock;
-use crate::telemetry::{Counter, Gauge, Metrics, names};
+use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
 
 /// Shards, a power of two: far more than there are workers, so that two seldom meet.
 const SHARDS: usize = 256;
@@ -52,7 +51,7 @@ pub struct Embedded {
     warned: AtomicBool,
     gauge: Gauge,
     full: Counter,
-    failures: Failures,
+    failures: CounterSet<Cause>,
     /// By their text: counters have no names here, and a person who asks knows nothing else.
     spaces: Mutex<HashMap<String, Arc<Space>>>,
 }
@@ -80,7 +79,7 @@ impl Embedded {
             warned: AtomicBool::new(false),
             gauge: metrics.gauge(names::EMBEDDED_KEYS),
             full: metrics.counter(names::EMBEDDED_FULL, &[]),
-            failures: Failures::new(metrics),
+            failures: metrics.counters(names::STORE_ERRORS, &[]),
             spaces: Mutex::default(),
         }
     }
@@ -97,7 +96,7 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Full`], [`Cause::Script`]; nothing is charged then.
     pub fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
-        self.decide(cells, true).inspect_err(|error| self.failures.count(*error))
+        self.decide(cells, true).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Says at once what [`Embedded::take`] would, and writes nothing: see [`super::Engine::look`].
@@ -105,7 +104,7 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Script`].
     pub fn look(&self, cells: &Cells) -> Result<Taken, EngineError> {
-        self.decide(cells, false).inspect_err(|error| self.failures.count(*error))
+        self.decide(cells, false).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Gives back at once `cost` of each cell, taken at `taken_at_us` (microseconds since 1970).
@@ -113,7 +112,7 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Script`].
     pub fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
-        self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.count(*error))
+        self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Forgets a counter: its whole allowance is back.

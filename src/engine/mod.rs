@@ -8,7 +8,6 @@
 mod counters;
 mod driver;
 mod embedded;
-mod failures;
 mod found;
 mod key;
 mod lua;
@@ -40,7 +39,7 @@ use smallvec::SmallVec;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{Metrics, Mistake, labels};
 
 /// A counter's name, digested: callers can't steer its slot nor make it long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -128,29 +127,30 @@ pub struct EngineError {
     pub ran: Ran,
 }
 
-/// What went wrong, closed: a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// No answer within the deadline.
-    Timeout,
-    /// No connection, or it was cut.
-    Connection,
-    /// Redis is out of memory (`OOM`).
-    OutOfMemory,
-    /// `NOREPLICAS`: too few replicas to write.
-    NoReplicas,
-    /// `BUSY`: another script holds the server.
-    Busy,
-    /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
-    NoPermission,
-    /// `MISCONF`: Redis refuses writes.
-    Misconfigured,
-    /// The cluster serves no such slot now, or kept moving it.
-    Cluster,
-    /// The embedded engine holds its maximum of keys.
-    Full,
-    /// A script's error, or a reply that makes no sense: a bug.
-    Script,
+labels! {
+    /// What went wrong: a metric's label.
+    pub enum Cause {
+        /// No answer within the deadline.
+        Timeout = "timeout",
+        /// No connection, or it was cut.
+        Connection = "connection",
+        /// Redis is out of memory (`OOM`).
+        OutOfMemory = "out_of_memory",
+        /// `NOREPLICAS`: too few replicas to write.
+        NoReplicas = "no_replicas",
+        /// `BUSY`: another script holds the server.
+        Busy = "busy",
+        /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
+        NoPermission = "no_permission",
+        /// `MISCONF`: Redis refuses writes.
+        Misconfigured = "misconfigured",
+        /// The cluster serves no such slot now, or kept moving it.
+        Cluster = "cluster",
+        /// The embedded engine holds its maximum of keys.
+        Full = "full",
+        /// A script's error, or a reply that makes no sense: a bug.
+        Script = "script",
+    }
 }
 
 /// Whether a failed call may have run.

@@ -68,7 +68,7 @@ impl Scripts {
     /// Tries each of `files` in a fresh VM and takes them up.
     ///
     /// # Errors
-    /// All mistakes, each at the setting `store.scripts.NAME`, with the file and where possible its
+    /// All mistakes, each at the setting `scripts.NAME`, with the file and where possible its
     /// line: a name that is none, a text that is too long, that can't be loaded or doesn't answer
     /// as the contract says; and one text too many in this process' life.
     pub fn load(files: &[ScriptFile]) -> Result<Self, Vec<Mistake>> {
@@ -78,7 +78,7 @@ impl Scripts {
             let line = found.strip_prefix(&*name).filter(|rest| rest.starts_with(':'));
             let found = line.map_or_else(|| format!(": {found}"), str::to_owned);
             Mistake::new(
-                format!("store.scripts.{}", file.name),
+                format!("scripts.{}", file.name),
                 format!("{}{found}", file.path.display()),
                 expected,
             )

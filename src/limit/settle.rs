@@ -148,7 +148,7 @@ fn adjust(grant: &Grant, adjustments: &[Adjustment], settlements: &mut Settlemen
         });
         if let Err(why) = apply(adjustment.change, limit) {
             grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
-            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = ?adjustment.change, why, "adjustment ignored");
+            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = %adjustment.change, why, "adjustment ignored");
         }
     }
 }

@@ -19,8 +19,12 @@ use crate::harness::weir::Weir;
 const UPLOAD_BYTES: usize = 32 << 20;
 const PIECE: &[u8] = &[b'x'; 64 << 10];
 
-/// An upstream that reads the head of an upload and no more, refuses it and closes.
-fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
+/// An upstream on a thread of its own that serves each connection with `serve`.
+fn serving<F, R>(serve: F) -> SocketAddr
+where
+    F: Fn(TcpStream) -> R + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
     let listener = crate::harness::upstream::listener();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -30,17 +34,24 @@ fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let tls = tls.clone();
-                tokio::spawn(async move {
-                    match tls {
-                        Some(tls) => refuse(tls.accept(stream).await.unwrap(), reply).await,
-                        None => refuse(stream, reply).await,
-                    }
-                });
+                tokio::spawn(serve(stream));
             }
         });
     });
     address
+}
+
+/// An upstream that reads the head of an upload and no more, refuses it and closes.
+fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
+    serving(move |stream| {
+        let tls = tls.clone();
+        async move {
+            match tls {
+                Some(tls) => refuse(tls.accept(stream).await.unwrap(), reply).await,
+                None => refuse(stream, reply).await,
+            }
+        }
+    })
 }
 
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
@@ -54,31 +65,18 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
     let _ = stream.shutdown().await;
 }
 
-/// The same over HTTP/2: the connection goes on, and the rest of the upload is not wanted.
+/// The same over HTTP/2: the connection stays open, and the rest of the upload is not wanted.
 fn refusing_over_http2() -> SocketAddr {
-    let listener = crate::harness::upstream::listener();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(async move {
-                    let mut connection = h2::server::handshake(stream).await.unwrap();
-                    while let Some(Ok((request, mut respond))) = connection.accept().await {
-                        let refusal = http::Response::builder().status(413).body(()).unwrap();
-                        let mut body = respond.send_response(refusal, false).unwrap();
-                        let _ = body.send_data(Bytes::from_static(b"big"), true);
-                        // Resets the stream, without an error.
-                        drop(request);
-                    }
-                });
-            }
-        });
-    });
-    address
+    serving(|stream| async move {
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let refusal = http::Response::builder().status(413).body(()).unwrap();
+            let mut body = respond.send_response(refusal, false).unwrap();
+            let _ = body.send_data(Bytes::from_static(b"big"), true);
+            // Resets the stream, without an error.
+            drop(request);
+        }
+    })
 }
 
 /// Sends all of an upload, and only then looks what was answered.

@@ -1,18 +1,54 @@
 //! From start to signal: what is under way is finished, and the process ends as it should.
 
 use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
-use crate::harness::client::{Client, get};
+use crate::harness::client::{Client, Failure, get};
 use crate::harness::cluster::Cluster;
 #[cfg(target_os = "linux")]
 use crate::harness::held::HeldCalls;
 use crate::harness::redis::Redis;
+#[cfg(target_os = "linux")]
+use crate::harness::toml::Toml;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
+#[cfg(target_os = "linux")]
+use crate::harness::weir::Builder;
 use crate::harness::weir::Weir;
 use crate::harness::{eventually_async, free_address};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
+
+/// A request that waits at the upstream until [`Upstream::release`]. Yields its status.
+async fn held_request(weir: &Weir, upstream: &Upstream) -> JoinHandle<Result<u16, Failure>> {
+    upstream.hold();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+    eventually_async("the request waits at the upstream", async || {
+        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
+    })
+    .await;
+    held
+}
+
+/// Waits until no connection is accepted any more.
+async fn no_longer_accepts(weir: &Weir) {
+    eventually_async("connections are refused", async || {
+        match TcpStream::connect(weir.http).await {
+            Ok(_) => Err("connected".into()),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+}
+
+/// A proxy whose system calls `held` can hold up.
+#[cfg(target_os = "linux")]
+fn with_held_calls(held: &HeldCalls, config: &Toml) -> Builder {
+    let build = Weir::build(&config.text());
+    held.environment().iter().fold(build, |build, (name, value)| build.environment(name, value))
+}
 
 async fn a_signal_lets_requests_finish(signal: Signal) {
     let upstream = Upstream::start();
@@ -38,16 +74,7 @@ async fn a_signal_lets_requests_finish(signal: Signal) {
     })
     .await;
     weir.signal(signal);
-    let address = weir.http;
-    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(
-        address,
-    )
-    .await
-    {
-        Ok(_) => Err("connected".into()),
-        Err(_) => Ok(()),
-    })
-    .await;
+    no_longer_accepts(&weir).await;
     assert!(weir.running(), "requests are under way");
     upstream.release();
     while let Some(reply) = under_way.join_next().await {
@@ -79,13 +106,7 @@ async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process(
             .text()
             .replace("access = \"off\"", "access = \"all\""),
     );
-    upstream.hold();
-    let mut client = Client::connect(weir.http).await.unwrap();
-    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || {
-        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
-    })
-    .await;
+    let held = held_request(&weir, &upstream).await;
     weir.signal(Signal::TERM);
     let status = weir.exit();
     assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
@@ -104,13 +125,7 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     let upstream = Upstream::start();
     let mut weir =
         Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").text());
-    upstream.hold();
-    let mut client = Client::connect(weir.http).await.unwrap();
-    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || {
-        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
-    })
-    .await;
+    let held = held_request(&weir, &upstream).await;
     weir.signal(Signal::TERM);
     let said = |weir: &Weir, what: &str| {
         weir.output()
@@ -137,11 +152,7 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
 async fn a_resolver_that_never_answers_does_not_hold_the_exit() {
     let held = HeldCalls::new();
     let config = simple("http://hung.example:80", &[LIMIT]).server("shutdown_grace = \"5s\"");
-    let build = held
-        .environment()
-        .iter()
-        .fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
-    let mut weir = build.start();
+    let mut weir = with_held_calls(&held, &config).start();
     assert_eq!(
         get(weir.http, "/", &[]).await.status,
         504,
@@ -160,19 +171,8 @@ async fn a_reload_under_way_does_not_delay_a_shutdown() {
     let config = simple(&upstream.url(), &[LIMIT]).more(
         "[[refusals]]\nstatus = [503]\ncontent_type = \"text/html\"\nbody_file = \"held.html\"\n",
     );
-    let build = held
-        .environment()
-        .iter()
-        .fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
-    let mut weir = build.file("held.html", b"busy").start();
-    upstream.hold();
-    let mut client = Client::connect(weir.http).await.unwrap();
-    let under_way =
-        tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || {
-        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
-    })
-    .await;
+    let mut weir = with_held_calls(&held, &config).file("held.html", b"busy").start();
+    let under_way = held_request(&weir, &upstream).await;
     held.hold_files();
     weir.signal(Signal::HUP);
     eventually_async("the reload reads the file", async || {
@@ -180,16 +180,7 @@ async fn a_reload_under_way_does_not_delay_a_shutdown() {
     })
     .await;
     weir.signal(Signal::TERM);
-    let address = weir.http;
-    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(
-        address,
-    )
-    .await
-    {
-        Ok(_) => Err("connected".into()),
-        Err(_) => Ok(()),
-    })
-    .await;
+    no_longer_accepts(&weir).await;
     upstream.release();
     assert_eq!(under_way.await.unwrap().unwrap(), 200);
     let status = weir.exit();

@@ -56,7 +56,7 @@ const REFUSED: &[&str] = &[
     "/api/login%",
 ];
 
-/// One limited route beside one for all the rest.
+/// One limited route beside one for everything else.
 fn login(url: &str, limit: &str, paths: &str) -> String {
     let config = Toml::new()
         .upstream("api", url, "")
@@ -68,6 +68,20 @@ fn login(url: &str, limit: &str, paths: &str) -> String {
     } else {
         config.more(&format!("[server.paths]\n{paths}")).text()
     }
+}
+
+/// A proxy with [`login`] in front of its upstream.
+fn start_login(limit: &str) -> (Upstream, Weir) {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&login(&upstream.url(), limit, ""));
+    (upstream, weir)
+}
+
+/// A proxy with an upstream `api`, and what `configure` adds.
+fn start(configure: impl FnOnce(Toml) -> Toml) -> (Upstream, Weir) {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&configure(Toml::new().upstream("api", &upstream.url(), "")).text());
+    (upstream, weir)
 }
 
 fn ask(weir: &Weir, path: &str) -> (u16, String) {
@@ -85,8 +99,7 @@ fn status(weir: &Weir, path: &str) -> u16 {
 
 #[test]
 fn another_spelling_takes_the_limited_route_or_is_refused() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&login(&upstream.url(), ONE, ""));
+    let (upstream, weir) = start_login(ONE);
     assert_eq!(status(&weir, "/api/login"), 200);
     for path in SAME {
         assert_eq!(status(&weir, path), 429, "{path}");
@@ -103,8 +116,7 @@ fn another_spelling_takes_the_limited_route_or_is_refused() {
 
 #[tokio::test]
 async fn over_http2_too() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&login(&upstream.url(), ONE, ""));
+    let (_upstream, weir) = start_login(ONE);
     for (path, expected) in [
         ("/api/login", 200),
         ("/API/login;x/", 429),
@@ -124,8 +136,7 @@ async fn over_http2_too() {
 
 #[test]
 fn what_is_forwarded_is_the_path_as_it_came() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&login(&upstream.url(), MANY, ""));
+    let (upstream, weir) = start_login(MANY);
     for (path, forwarded) in [
         ("/API/Login;jsessionid=1/?a;b=%2F", "/API/Login;jsessionid=1/?a;b=%2F"),
         ("/api/login/;x", "/api/login/;x"),
@@ -140,14 +151,13 @@ fn what_is_forwarded_is_the_path_as_it_came() {
 
 #[test]
 fn a_part_of_the_path_is_one_key_in_any_spelling() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .more(&format!("[policies.users]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path.id}}\" }}]"))
-        .more(&format!("[policies.pages]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path}}\" }}]"))
-        .route("path = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"users\"\nrewrite = \"/v2/users/{id}\"")
-        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"pages\"");
-    let weir = Weir::start(&config.text());
+    let (upstream, weir) = start(|config| {
+        config
+            .more(&format!("[policies.users]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path.id}}\" }}]"))
+            .more(&format!("[policies.pages]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path}}\" }}]"))
+            .route("path = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"users\"\nrewrite = \"/v2/users/{id}\"")
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"pages\"")
+    });
     assert_eq!(status(&weir, "/users/7;a"), 200);
     assert_eq!(upstream.only().target, "/v2/users/7;a");
     for path in ["/users/7", "/users/7;b", "/users/%37", "/users/7/", "/USERS/7%3Bc", "/users;x/7;"]
@@ -162,14 +172,13 @@ fn a_part_of_the_path_is_one_key_in_any_spelling() {
 
 #[test]
 fn a_limit_about_a_path_is_about_its_other_spellings() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .more(&format!(
-            "[policies.all]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{client_ip}}\", when = {{ path = \"/api/login\" }} }}]"
-        ))
-        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"");
-    let weir = Weir::start(&config.text());
+    let (_upstream, weir) = start(|config| {
+        config
+            .more(&format!(
+                "[policies.all]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{client_ip}}\", when = {{ path = \"/api/login\" }} }}]"
+            ))
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
+    });
     assert_eq!(status(&weir, "/api/login"), 200);
     for path in ["/API/login", "/api/login/", "/api/login;x", "/Api/Login;x/"] {
         assert_eq!(status(&weir, path), 429, "{path}");
@@ -179,17 +188,16 @@ fn a_limit_about_a_path_is_about_its_other_spellings() {
 
 #[test]
 fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .policy("all", &[MANY])
-        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
-        .route("path = \"/static/*\"\nupstream = \"api\"")
-        .route("path = \"/status\"\nupstream = \"api\"")
-        .route("path = \"/Assets/*\"\nupstream = \"api\"")
-        .route("path = \"/docs/\"\nupstream = \"api\"")
-        .route("path = \"/closed\"\nrespond = { status = 403 }");
-    let weir = Weir::start(&config.text());
+    let (_upstream, weir) = start(|config| {
+        config
+            .policy("all", &[MANY])
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
+            .route("path = \"/static/*\"\nupstream = \"api\"")
+            .route("path = \"/status\"\nupstream = \"api\"")
+            .route("path = \"/Assets/*\"\nupstream = \"api\"")
+            .route("path = \"/docs/\"\nupstream = \"api\"")
+            .route("path = \"/closed\"\nrespond = { status = 403 }")
+    });
     let limited = |path: &str| ask(&weir, path).1.to_lowercase().contains("\r\nratelimit: ");
     for path in ["/static/x", "/static", "/static/X;y/", "/status", "/Assets/x", "/docs/"] {
         assert!(!limited(path), "{path}");
@@ -214,13 +222,14 @@ fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
 
 #[test]
 fn a_redirect_to_the_final_slash_does_not_come_back_to_itself() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .route("path = \"/docs\"\nrespond = { status = 308, headers = { Location = \"/docs/\" } }")
-        .route("path = \"/closed\"\nrespond = { status = 403 }")
-        .route("path = \"/*\"\nupstream = \"api\"");
-    let weir = Weir::start(&config.text());
+    let (_upstream, weir) = start(|config| {
+        config
+            .route(
+                "path = \"/docs\"\nrespond = { status = 308, headers = { Location = \"/docs/\" } }",
+            )
+            .route("path = \"/closed\"\nrespond = { status = 403 }")
+            .route("path = \"/*\"\nupstream = \"api\"")
+    });
     assert_eq!(
         (status(&weir, "/docs"), status(&weir, "/docs/"), status(&weir, "/DOCS")),
         (308, 200, 308)

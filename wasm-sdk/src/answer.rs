@@ -17,7 +17,6 @@ impl Decision {
             verdict,
             upstream_headers: Vec::new(),
             response_headers: Vec::new(),
-            balance_key: None,
             labels: Vec::new(),
             settle_with: None,
         }

@@ -30,10 +30,9 @@ use self::failure::Next;
 use self::link::Link;
 use self::opener::Opener;
 use super::driver::{self, Script, Verb};
-use super::failures::Failures;
 use super::{Cause, CellReply, Cells, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken};
 use crate::clock;
-use crate::telemetry::{Counter, Metrics, Mistake, names};
+use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
 
 /// Answers that prove that nothing ran are followed this often.
 const FOLLOWS_MAX: usize = 2;
@@ -54,7 +53,7 @@ pub struct Redis {
     /// All workers' links, to close them when the engine goes: an idle worker would keep its
     /// connection.
     links: Mutex<Vec<Weak<Link>>>,
-    failures: Failures,
+    failures: CounterSet<Cause>,
     unknown: Counter,
 }
 
@@ -100,7 +99,7 @@ impl Redis {
         if settings.key_prefix.contains(['{', '}']) {
             let expected = "a prefix without braces: they would put every key on one slot";
             return Err(Mistake::new(
-                "store.redis.key_prefix",
+                "redis.key_prefix",
                 format!("{:?}", settings.key_prefix),
                 expected,
             ));
@@ -111,7 +110,7 @@ impl Redis {
             deadline: settings.deadline,
             opener: Arc::new(Opener::new(settings)?),
             links: Mutex::new(Vec::new()),
-            failures: Failures::new(metrics),
+            failures: metrics.counters(names::STORE_ERRORS, &[]),
             unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
         })
     }
@@ -134,7 +133,7 @@ impl Redis {
         if left == Duration::ZERO {
             // The time went elsewhere: this shard is not to blame.
             let error = EngineError { cause: Cause::Timeout, ran: Ran::No };
-            self.failures.count(error);
+            self.failures.inc(error.cause);
             return Err(error);
         }
         let link = self.link();
@@ -221,7 +220,7 @@ impl Redis {
         match outcome {
             Ok(_) => link.went_well(),
             Err(error) => {
-                self.failures.count(error);
+                self.failures.inc(error.cause);
                 link.failed(error.cause);
             }
         }

@@ -120,7 +120,7 @@ impl Opener {
         for (index, node) in settings.nodes.iter().enumerate() {
             let found = || {
                 Mistake::new(
-                    format!("store.redis.nodes[{index}]"),
+                    format!("redis.nodes[{index}]"),
                     format!("{node:?}"),
                     "host:port, as in \"10.0.0.1:6379\"",
                 )
@@ -128,7 +128,7 @@ impl Opener {
             nodes.push(parse_node(node).ok_or_else(found)?);
         }
         if nodes.is_empty() {
-            return Err(Mistake::new("store.redis.nodes", "[]", "at least one host:port"));
+            return Err(Mistake::new("redis.nodes", "[]", "at least one host:port"));
         }
         let mut opener = Self {
             cluster: None,
@@ -141,7 +141,7 @@ impl Opener {
         if settings.mode == RedisMode::Cluster {
             opener.cluster = Some(opener.cluster_client().map_err(|error| {
                 // redis-rs' own words name what it refuses; no secret is in them.
-                Mistake::new("store.redis", error.to_string(), "settings that redis-rs accepts")
+                Mistake::new("redis", error.to_string(), "settings that redis-rs accepts")
             })?);
         }
         Ok(opener)
