@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn charges_leave_first_and_drainers_are_bounded() {
         let (worker, _) = worker();
-        let asked =
+        let started =
             (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
-        assert_eq!(asked, SETTLES_IN_FLIGHT_MAX);
+        assert_eq!(started, SETTLES_IN_FLIGHT_MAX);
         worker.push(charge());
         assert!(matches!(worker.pop(), Some(Job::Charge { .. })));
         assert!(matches!(worker.pop(), Some(Job::GiveBack { taken_at_us: 0, .. })));

@@ -299,11 +299,11 @@ impl<'p> Round<'p> {
         }
     }
 
-    fn end_taking(&mut self, asked: usize) {
+    fn end_taking(&mut self, end: usize) {
         self.phase = if self.result == RoundResult::Admitted {
             Phase::Done
         } else {
-            Phase::RollingBack(asked)
+            Phase::RollingBack(end)
         };
     }
 

@@ -203,7 +203,7 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
         assert!(!admitted || now_ms(&mut server) >= lease_ends);
         assert!(
             ends(&mut server).first().is_none_or(|ends| *ends == lease_ends) || admitted,
-            "nobody renews it"
+            "no task renews it"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -163,9 +163,9 @@ async fn a_reset_is_for_limits_that_are_settled_so_and_stands_alone() {
     }
     assert_eq!(wrong(&rig), 3);
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 20) }, Refund::BySettle);
-    for (place, words) in [[change(5), reset()], [reset(), change(5)]].iter().enumerate() {
-        assert_eq!(settled(&rig, &limit, Ending::Completed, words).await, 20);
-        assert_eq!(wrong(&rig), 3 + place as u64);
+    for (index, changes) in [[change(5), reset()], [reset(), change(5)]].iter().enumerate() {
+        assert_eq!(settled(&rig, &limit, Ending::Completed, changes).await, 20);
+        assert_eq!(wrong(&rig), 3 + index as u64);
     }
 }
 
