@@ -244,8 +244,8 @@ impl Listener {
         Ok(Self { socket, address, index: 0 })
     }
 
-    /// Makes it listener number `index`, counted from 0: it speaks TLS as [`ListenConfig::tls`] says
-    /// there.
+    /// Makes it listener number `index`, counted from 0: it speaks TLS as [`ListenConfig::tls`]
+    /// says there.
     #[must_use]
     pub fn numbered(self, index: usize) -> Self {
         Self { index, ..self }

@@ -152,7 +152,7 @@ impl Host {
         self.failures.store(0, Ordering::Relaxed);
         upstream.count_ejection(self);
         let endpoint = upstream.text_of(self);
-        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, cause = cause.label(), time_ms = time.as_millis(), "an endpoint fails: it is left alone for a while");
+        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, cause = cause.label(), time_ms = time.as_millis(), "an endpoint is ejected after repeated failures");
     }
 
     /// Ejects it until then. Called by [`Hosts::eject`](super::hosts::Hosts::eject).

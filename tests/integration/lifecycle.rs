@@ -1,4 +1,4 @@
-//! From start to signal: what is under way is finished, and the process ends as it should.
+//! From start to signal: requests in flight are finished, and the process ends properly.
 
 use rustix::process::Signal;
 use tokio::net::TcpStream;
@@ -54,7 +54,7 @@ async fn a_signal_lets_requests_finish(signal: Signal) {
     let upstream = Upstream::start();
     upstream.answer(200, &[], "x".repeat(300_000));
     let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
-    // Eight that wait for the upstream, and eight connections that wait for nothing.
+    // Eight requests that wait for the upstream, and eight idle connections.
     let mut idle = Vec::new();
     for _ in 0..8 {
         let mut client = Client::connect(weir.http).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_signal_lets_requests_finish(signal: Signal) {
         let address = weir.http;
         under_way.spawn(async move { Client::connect(address).await?.get("/", &[]).await });
     }
-    // The runtime must turn while we wait.
+    // The runtime must run while we wait.
     eventually_async("all eight wait at the upstream", async || {
         let count = upstream.count();
         if count == 16 { Ok(()) } else { Err(count.to_string()) }
@@ -111,7 +111,7 @@ async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process(
     let status = weir.exit();
     assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
     assert!(held.await.unwrap().is_err());
-    // The client waited to the end: it is not said to have gone.
+    // The client waited to the end, so it is not logged as gone.
     let lines = weir.output().events();
     let line = lines
         .iter()
@@ -146,7 +146,8 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     .await;
 }
 
-/// With calls that never return. The preloaded library works elsewhere, but only here is it built.
+/// A process with calls that never return. The preloaded library would work elsewhere, but is built
+/// only on Linux.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_resolver_that_never_answers_does_not_hold_the_exit() {

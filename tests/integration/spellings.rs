@@ -1,7 +1,7 @@
-//! Another spelling of a path is no way round the limit of its route, through a running proxy:
-//! which spellings are one path, which are refused, and what the upstream gets of them.
+//! Other spellings of a path do not escape the limit of its route, through a running proxy: which
+//! spellings are one path, which are refused, and what the upstream receives.
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{raw, statuses};
 use crate::harness::curl::curl;
 use crate::harness::nginx::Nginx;
@@ -12,7 +12,7 @@ use crate::harness::weir::Weir;
 const ONE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 
-/// What other servers may take for `/api/login`.
+/// Paths that other servers may treat as `/api/login`.
 const SAME: &[&str] = &[
     "/api/login",
     "/API/login",
@@ -35,7 +35,7 @@ const SAME: &[&str] = &[
     "/api/%2e%2e/api/./login",
 ];
 
-/// What no server should be asked.
+/// Paths that are refused.
 const REFUSED: &[&str] = &[
     "/api%2Flogin",
     "/api%2flogin",
@@ -56,7 +56,7 @@ const REFUSED: &[&str] = &[
     "/api/login%",
 ];
 
-/// One limited route beside one for everything else.
+/// One limited route and one for everything else.
 fn login(url: &str, limit: &str, paths: &str) -> String {
     let config = Toml::new()
         .upstream("api", url, "")
@@ -88,7 +88,7 @@ fn ask(weir: &Weir, path: &str) -> (u16, String) {
     let reply = raw(
         weir.http,
         format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
-        PATIENCE,
+        TIMEOUT,
     );
     (statuses(&reply).first().copied().unwrap_or_default(), reply)
 }
@@ -269,7 +269,7 @@ fn an_upstream_that_means_it_otherwise_has_its_options() {
 fn an_escaped_slash_does_not_reach_a_real_nginx_past_the_limit() {
     let nginx =
         Nginx::start("location = /api/login { return 200 \"login\"; }\nlocation / { return 404; }");
-    // What there is to escape with.
+    // With `keep`, the limit can be escaped: this is what the other options prevent.
     let kept = Weir::start(&login(&nginx.url(), ONE, "encoded_slash = \"keep\""));
     assert_eq!(status(&kept, "/api/login"), 200);
     let (answered, reply) = ask(&kept, "/api%2Flogin");

@@ -46,7 +46,7 @@ struct File {
 
 /// Files and folders with our Rust code.
 const SOURCES: &[&str] =
-    &["src", "tests", "policies", "wasm-sdk", "examples", "benches", "build", "build.rs"];
+    &["src", "lua", "tests", "policies", "wasm-sdk", "examples", "benches", "build", "build.rs"];
 
 #[test]
 fn modules_use_only_what_the_table_allows() {
