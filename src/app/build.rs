@@ -221,9 +221,12 @@ impl Builder {
         };
         match before.filter(same) {
             Some(before) => Arc::clone(&before.limiter),
-            None => {
-                Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone()))
-            }
+            None => Arc::new(Limiter::new(
+                settings.clone(),
+                Arc::clone(engine),
+                self.clock.clone(),
+                self.metrics.clone(),
+            )),
         }
     }
 }
