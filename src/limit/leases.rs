@@ -1,9 +1,9 @@
-//! Leases: the `concurrency` permits that requests hold. Each is renewed until its request drops the
-//! guard, and then given back.
+//! Leases: the `concurrency` permits that requests hold. Each is renewed until its request drops
+//! the guard, and then given back.
 //!
 //! On Redis one task per worker renews all leases three times per lease length, so that two
-//! renewals may fail. A lease that is no longer renewed, because its proxy died or its thread ended,
-//! expires. In memory a lease ends with its request or with the process, and is not renewed.
+//! renewals may fail. A lease that is no longer renewed, because its proxy died or its thread
+//! ended, expires. In memory a lease ends with its request or with the process, and is not renewed.
 //!
 //! A lease that is dropped during its renewal is given back after that call. In the opposite order
 //! the renewal would take the permit again.

@@ -137,8 +137,8 @@ fn declared_refund(limit: &Limit, charged: bool, ending: Ending) -> Settlement {
     }
 }
 
-/// Adds the policy's adjustments to `settlements`. One that is not allowed is counted as a wrong answer
-/// of the policy.
+/// Adds the policy's adjustments to `settlements`. One that is not allowed is counted as a wrong
+/// answer of the policy.
 fn adjust(grant: &Grant, adjustments: &[Adjustment], settlements: &mut Settlements) {
     for adjustment in adjustments {
         let limits = grant.plan.limits();
@@ -186,8 +186,8 @@ fn apply(
     Ok(())
 }
 
-/// The calls for `settlements`. Give-backs of one take share a call. Each charge and each reset is a
-/// call of its own, so that a charge which does not fit does not prevent the others.
+/// The calls for `settlements`. Give-backs of one take share a call. Each charge and each reset is
+/// a call of its own, so that a charge which does not fit does not prevent the others.
 fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
     let Grant { shared, scope, plan, charged, member, .. } = grant;
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
