@@ -12,7 +12,7 @@ x_I, y_I, z_I, writes_I = fmt('%d', now + n2), now, cost, fmt('(%d', now + n2 + 
 --@ write
 local ends, units = x_I, z_I
 --+ add
-if us % PURGE_EACH == 0 or z_I > 1 then
+if us % PURGE_EVERY == 0 or z_I > 1 then
   call('ZREMRANGEBYSCORE', KEYS[I], '-inf', fmt('%d', y_I))
 end
 -- A lifetime that would not grow was set in this very millisecond, or never, or by a clock that has

@@ -1,11 +1,11 @@
-//! Failed calls, counted by cause: each series is looked up once, so that an outage is no storm on
-//! the registry's lock.
+//! Counts failed calls by cause. Each series is looked up once, so that an outage does not contend
+//! for the registry's lock.
 
 use super::{Cause, EngineError};
 use crate::telemetry::{Counter, Metrics, names};
 
 impl Cause {
-    /// All causes, in the order of their declaration.
+    /// All causes, in order of declaration.
     pub const ALL: [Self; 10] = [
         Self::Timeout,
         Self::Connection,
@@ -19,7 +19,7 @@ impl Cause {
         Self::Script,
     ];
 
-    /// As a metric's label.
+    /// The metric label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Cause {
     }
 }
 
-/// One counter a cause.
+/// One counter per cause.
 #[derive(Debug)]
 pub(super) struct Failures([Counter; Cause::ALL.len()]);
 

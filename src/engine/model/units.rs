@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::counters::PURGE_EACH;
+use super::super::counters::PURGE_EVERY;
 use super::{Answer, Asked, Counter};
 
 /// A unit with its instant, and its name: the take's own and a number.
@@ -14,7 +14,7 @@ struct Unit {
 
 /// Whether a take forgets what is over. It is seen only after the clock has stepped back.
 fn purges(asked: &Asked) -> bool {
-    asked.cost > 1 || asked.now_us.is_multiple_of(PURGE_EACH)
+    asked.cost > 1 || asked.now_us.is_multiple_of(PURGE_EVERY)
 }
 
 fn add(units: &mut Vec<Unit>, at: i128, asked: &Asked) {

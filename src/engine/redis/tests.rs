@@ -370,14 +370,14 @@ fn a_new_connection_is_given_its_time_though_the_one_before_had_failed() {
     block_on(async {
         recovers(&engine, &slow(999)).await;
         let link = redis.link();
-        let fail = || (0..10).for_each(|_| link.failed(Cause::Timeout));
-        link.went_well();
+        let fail = || (0..10).for_each(|_| link.record_failure(Cause::Timeout));
+        link.record_success();
         fail();
         assert!(!link.all_failing(), "many calls under way fail in one moment");
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(link.all_failing());
         let (epoch, _) = link.connection().await.unwrap();
-        let (conn, topology) = link.opener.open().await.unwrap();
+        let (conn, topology) = link.connector.open().await.unwrap();
         assert!(link.replace(epoch, conn, topology));
         fail();
         assert!(!link.all_failing());

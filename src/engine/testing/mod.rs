@@ -310,7 +310,7 @@ impl OnRedis {
         let answers: Vec<::redis::Value> = pipe.query(&mut self.conn).unwrap();
         let takes = events.iter().zip(&answers).filter(|(event, _)| event.answers());
         takes
-            .map(|(event, answer)| super::redis::taken(answer, event.cells.len()).unwrap())
+            .map(|(event, answer)| super::redis::parse_taken(answer, event.cells.len()).unwrap())
             .collect()
     }
 
