@@ -1,18 +1,18 @@
-# The front door. `make` alone says what there is; anything longer than a line stands in scripts/.
+# The entry points. `make` alone lists them. Anything longer than a line is in scripts/.
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long lint check bench setup
 
-help: ## Say what there is
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Set up what a build needs, build, and start the demo on 127.0.0.1:8080
+run: ## Install what a build needs, build, and start the demo on 127.0.0.1:8080
 	@scripts/run.sh
 
-test: ## Set up what the tests need, then run every check and every test
+test: ## Install what the tests need, then run all checks and tests
 	@scripts/test.sh
 
-test-long: ## The random tests of the algorithms, at length: two million decisions on a real Redis
+test-long: ## The random tests of the algorithms with two million decisions on a real Redis
 	@scripts/test-long.sh
 
 lint: ## Formatting, clippy and luacheck only
@@ -21,8 +21,8 @@ lint: ## Formatting, clippy and luacheck only
 check: ## Check proxy.toml
 	@scripts/check.sh
 
-bench: ## Weir beside nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes once it is built)
+bench: ## Compare Weir with nginx, HAProxy and nginx + Lua + Redis: CPU microseconds per request (nine minutes plus the build)
 	@benches/compare.sh
 
-setup: ## Set up everything that run and test need, and do nothing else
+setup: ## Install everything that run and test need, and do nothing else
 	@scripts/setup.sh build test

@@ -1,4 +1,4 @@
-//! Builds the policies that ship, each folder of `policies/`, and puts them where the binary
+//! Builds the built-in policies, each folder of `policies/`, and puts them where the binary
 //! includes them. See `build/guest.rs` for the toolchain.
 
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ fn ship() -> Result<(), String> {
     let (root, out) = (folder("CARGO_MANIFEST_DIR")?, folder("OUT_DIR")?);
     let names = names(&root.join("policies")).map_err(|error| format!("policies: {error}"))?;
     let packages: Vec<&str> = names.iter().map(String::as_str).collect();
-    // A target directory of its own: cargo holds the lock of the outer one while this runs.
+    // A separate target directory: the outer cargo holds the lock of its own while this runs.
     let modules = guest::build(&root, &packages, &out.join("guests"))?;
     let mut text = String::from(
         "/// Name and module of each policy that ships.\npub(super) const SHIPPED: &[(&str, &[u8])] = &[\n",
@@ -46,7 +46,7 @@ fn ship() -> Result<(), String> {
     fs::write(out.join("shipped.rs"), text).map_err(|error| format!("shipped.rs: {error}"))
 }
 
-/// The folders that hold a crate; each has its package's name.
+/// The folders that contain a crate. Each has the name of its package.
 fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make bench`: sets up what the benchmark needs, builds Weir in the release profile, and measures. What may be set: benches/README.md.
+# `make bench`: installs what the benchmark needs, builds Weir in the release profile, and measures. benches/README.md lists the settings.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 [[ $(uname -s) == Linux ]] || die "the benchmark reads /proc and pins cores: it needs Linux"
@@ -16,5 +16,5 @@ fi
 [[ -x $WEIR ]] || die "there is no $WEIR"
 WEIR=$(realpath "$WEIR")
 export WEIR
-# What measures need not be fast itself, and is built with the tests' dependencies.
+# The measuring program need not be fast, and is built with the dependencies of the tests.
 exec cargo bench --workspace --profile dev --bench compare

@@ -1,9 +1,9 @@
-//! What a decision costs, without any HTTP around it: the policy (Wasm), the engine (Lua in
-//! memory), and both with the limiter between them.
+//! What a decision costs, without HTTP: the policy (Wasm), the engine (Lua in memory), and both
+//! with the limiter between them.
 //!
 //!     cargo bench --bench decisions
 //!
-//! See benches/README.md for what the figures mean.
+//! benches/README.md explains the figures.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,11 +25,11 @@ use weir::plan::OnStoreError;
 use weir::policy::{self, Module, Policy, Runtime, Verdict};
 use weir::telemetry::Metrics;
 
-/// So many clients that a worker has forgotten each when its turn comes again.
+/// So many clients that a worker has forgotten each one before it returns.
 const STRANGERS: usize = 1 << 18;
-/// As many as a worker remembers all of.
+/// Few enough for a worker to remember all of them.
 const REGULARS: usize = 10_000;
-/// Never reached: a decision that refuses writes nothing, and would look cheap.
+/// Never reached: a refusal writes nothing, and would look cheap.
 const QUOTA: u64 = 1 << 31;
 
 macro_rules! program {
@@ -44,8 +44,8 @@ macro_rules! program {
     };
 }
 
-/// Those that keep numbers or a ring, each with numbers that admit: a quota a second, in
-/// microseconds.
+/// The algorithms that store numbers or a ring, each with numbers that admit: a quota per second,
+/// in microseconds.
 static VALUES: [(Program, [i64; 6]); 7] = [
     (program!("fixed_window", Numbers, 2, 3), [QUOTA as i64, SECOND, 1, 0, 0, 0]),
     (program!("sliding_window_counter", Numbers, 3, 2), [1 << 31, SECOND, 0, 0, 0, 0]),
@@ -53,7 +53,7 @@ static VALUES: [(Program, [i64; 6]); 7] = [
     (program!("token_bucket", Numbers, 3, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),
     (program!("gcra", Numbers, 2, 3), [QUOTA as i64, SECOND, QUOTA as i64, 0, 0, 0]),
     (program!("leaky_bucket", Numbers, 3, 5), [QUOTA as i64, SECOND, QUOTA as i64, 0, 1, 0]),
-    // One period for ever: no time zone is asked in the engine.
+    // One period for ever: the engine needs no time zone.
     (program!("quota", Numbers, 2, 6), [QUOTA as i64, 1, 0, 0, 0, 0]),
 ];
 const SECOND: i64 = 1_000_000;
@@ -74,7 +74,7 @@ fn client_ip(limits: usize) -> Policy {
         config_json: format!(r#"{{"limits": [{}]}}"#, limits.join(", ")).into(),
         scripts: Arc::default(),
     };
-    Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1))
+    Policy::build(&Runtime::new(weir::proxy::fact_names()).unwrap(), &settings, &Metrics::new(1))
         .unwrap_or_else(|mistakes| panic!("{mistakes:?}"))
 }
 
@@ -89,7 +89,7 @@ fn in_memory() -> Engine {
     Engine::build(&settings, Clock::system(), &Metrics::new(1)).unwrap()
 }
 
-/// What the embedded engine is asked for is answered at once.
+/// The result of a future that is ready at once, as all of the embedded engine's are.
 fn now<T>(answer: impl Future<Output = T>) -> T {
     match std::pin::pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -141,7 +141,7 @@ fn embedded(bench: &mut Criterion) {
     group.finish();
 }
 
-/// From facts to a settled grant: what a request pays for being limited.
+/// From facts to a settled grant: the price of a limit for a request.
 fn whole(bench: &mut Criterion) {
     let mut group = bench.benchmark_group("decision");
     let scope = Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false);

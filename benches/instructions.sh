@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Instructions per request, counted by callgrind against what is committed in instructions.toml.
+# Counts instructions per request with callgrind, and compares them with the figures in instructions.toml.
 #
-#   benches/instructions.sh              counts, and fails where a path costs more than its figure and the tolerance
-#   benches/instructions.sh --update     counts, and writes the figures down: do it in the commit that changes them, and say there why
+#   benches/instructions.sh              counts, and fails if a path costs more than its figure plus the tolerance
+#   benches/instructions.sh --update     counts, and writes the figures: in the commit that changes them, whose message says why
 #   WEIR=path/to/weir benches/instructions.sh     counts that binary
 #
-# A count does not depend on what else the machine does, so this belongs to `make test`. What it
-# counts is our own code at opt-level 3 above the dependencies as the tests use them (see
-# Cargo.toml; no LTO): nothing is built that was not built for the tests anyway, but for the one
-# crate. The shipped binary needs fewer; what becomes dearer here becomes dearer there. See
-# benches/README.md.
+# A count does not depend on the machine's load, so this is part of `make test`. It counts our own
+# code at opt-level 3 on top of the tests' dependencies (see Cargo.toml; no LTO), so that only our
+# own crate has to be built. The shipped binary needs fewer instructions, but what becomes more
+# expensive here becomes more expensive there. See benches/README.md.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 FIGURES=benches/instructions.toml
@@ -26,11 +25,11 @@ done
 if [[ -z ${WEIR:-} ]]; then
     target=${CARGO_TARGET_DIR:-target}
     say "Building Weir's own code with optimisation"
-    # The example is there for the sake of the features: with it the dependencies are those of `cargo test --workspace`, and none is built again.
+    # The example is built for its features: with it, the dependencies are those of `cargo test --workspace`, and none is built again.
     CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false \
         cargo build --workspace --bin weir --example limiter
     mkdir -p "$target/guard"
-    # The next build puts the tests' own binary back in its place.
+    # Copied, because the next build restores the tests' own binary.
     cp --remove-destination "$target/debug/weir" "$target/guard/weir"
     WEIR=$target/guard/weir
 fi
@@ -46,7 +45,7 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# start NAME COMMAND ...: sets `pid` and `address` once it is ready. A port that the kernel chose is in the log.
+# start NAME COMMAND ...: sets `pid` and `address` once it is ready. The port, chosen by the kernel, is in the log.
 start() {
     local name=$1
     shift
@@ -109,7 +108,7 @@ start weir valgrind --tool=callgrind --callgrind-out-file="$folder/profile" --in
 
 # ---- Counting ---------------------------------------------------------------------------------------------------------------------------
 
-# ask PATH COUNT: one after another on one connection. What follows a # is not sent.
+# ask PATH COUNT: sends COUNT requests, one after another on one connection. The part after the # is not sent.
 ask() {
     local expected=200 found
     [[ $1 != refused ]] || expected=429
@@ -117,19 +116,19 @@ ask() {
     [[ $found == "${expected}x$2" ]] || die "/$1: expected $expected to all of $2 requests, found: ${found//$'\n'/, }"
 }
 
-# counted PATH COUNT: sets `instructions`, of COUNT requests and their connection.
+# counted PATH COUNT: sets `instructions`, the cost of COUNT requests and their connection.
 counted() {
     callgrind_control --zero "$pid" > /dev/null 2>&1
     ask "$1" "$2"
     rm -f "$folder"/profile.*
     callgrind_control --dump "$pid" > /dev/null 2>&1
-    # One file for all threads. The part that was dumped is the only one.
+    # There is one file for all threads, and only one part was dumped.
     instructions=$(awk '/^summary:/ { print $2; exit }' "$folder"/profile.*)
     [[ -n $instructions ]] || die "callgrind wrote no profile" "$(tail -n 5 "$folder/weir.log")"
 }
 
-# of PATH: sets `each`, instructions per request; the connection's own cost falls out of the difference. The middle of ROUNDS counts, because how many
-# levels of the timer wheel are looked at depends on the moment.
+# of PATH: sets `each`, instructions per request. Subtracting two counts cancels the connection's own cost. The median of ROUNDS
+# is used, because the number of timer wheel levels that are visited depends on the moment.
 of() {
     local few counts=()
     for _ in $(seq "$ROUNDS"); do
@@ -142,7 +141,7 @@ of() {
 }
 
 callgrind_control --instr=on "$pid" > /dev/null 2>&1
-# The one that the narrow limit lets through.
+# The only request that the narrow limit admits.
 curl -sS -o /dev/null "http://$address/refused"
 declare -A found
 for path in "${PATHS[@]}"; do
@@ -151,14 +150,14 @@ for path in "${PATHS[@]}"; do
     found[$path]=$each
 done
 
-# ---- Judging ----------------------------------------------------------------------------------------------------------------------------
+# ---- Comparing ------------------------------------------------------------------------------------------------------------------------
 
 committed() { awk -v name="$1" '$1 == name && $2 == "=" { print $3 }' "$FIGURES"; }
 
 if [[ ${1:-} == --update ]]; then
     {
         echo "# Instructions per request in the process, as benches/instructions.sh counts them; written by benches/instructions.sh --update."
-        echo "# Of $(rustc --version | cut -d ' ' -f 1-2), $(valgrind --version). In per cent, what a path may cost more before the check fails:"
+        echo "# Of $(rustc --version | cut -d ' ' -f 1-2), $(valgrind --version). In per cent, how much more a path may cost before the check fails:"
         echo "tolerance = 2"
         echo
         for path in "${PATHS[@]}"; do echo "$path = ${found[$path]}"; done
@@ -166,17 +165,17 @@ if [[ ${1:-} == --update ]]; then
 fi
 
 tolerance=$(committed tolerance)
-dearer=()
+worse=()
 printf '%-10s %12s %12s %9s\n' path committed counted change
 for path in "${PATHS[@]}"; do
     before=$(committed "$path")
     [[ -n $before ]] || die "$FIGURES has no figure for $path" "Type: benches/instructions.sh --update"
     change=$(awk -v a="$before" -v b="${found[$path]}" 'BEGIN { printf "%+.1f", 100 * (b - a) / a }')
     printf '%-10s %12s %12s %8s%%\n' "$path" "$before" "${found[$path]}" "$change"
-    if awk -v change="$change" -v most="$tolerance" 'BEGIN { exit !(change > most) }'; then dearer+=("$path ($change %)"); fi
+    if awk -v change="$change" -v most="$tolerance" 'BEGIN { exit !(change > most) }'; then worse+=("$path ($change %)"); fi
     if awk -v change="$change" -v most="$tolerance" 'BEGIN { exit !(change < -most) }'; then
-        say "$path became cheaper: benches/instructions.sh --update keeps it so"
+        say "$path became cheaper: benches/instructions.sh --update records it"
     fi
 done
-((${#dearer[@]} == 0)) || die "more instructions per request than $tolerance % above benches/instructions.toml: ${dearer[*]}" \
-    "Find out where: callgrind_annotate --inclusive=yes. If it is worth its price: benches/instructions.sh --update, and say why in the commit."
+((${#worse[@]} == 0)) || die "more instructions per request than $tolerance % above benches/instructions.toml: ${worse[*]}" \
+    "Find out where: callgrind_annotate --inclusive=yes. If the cost is justified: benches/instructions.sh --update, and say why in the commit."

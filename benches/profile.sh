@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Where each microsecond goes: some of the benchmark's cases once more, under `perf`, their samples sorted by library. CASES chooses others;
-# RECORD=yes writes the table into benches/README.md.
+# Where each microsecond goes: runs some of the benchmark's cases under `perf` and sorts the samples by library.
+# CASES selects others. RECORD=yes writes the table into benches/README.md.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
 have perf || die "perf is missing" "Debian: sudo apt-get install linux-perf"
 if [[ -z ${WEIR:-} ]]; then
-    # As it is shipped, but with the names of its functions.
+    # As shipped, but with function names.
     scripts/setup.sh build bench
     export_wasm_choice
     say "Building Weir in the release profile, with names (the first time: a quarter of an hour)"

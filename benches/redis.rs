@@ -1,10 +1,10 @@
-//! What a decision costs Redis: each algorithm beside the plain script that an article would show
-//! for it, on one real server, pipelined.
+//! What a decision costs Redis: each algorithm compared with the plain script that an article would
+//! show for it, on one real server, pipelined.
 //!
 //!     cargo bench --bench redis
 //!
-//! Time inside EVALSHA as Redis itself counts it (INFO commandstats), in interleaved rounds, the
-//! median. See benches/README.md.
+//! Measures the time inside EVALSHA as Redis counts it (INFO commandstats), in interleaved rounds,
+//! and takes the median. See benches/README.md.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,21 +28,21 @@ use weir::plan::{
 use weir::telemetry::Metrics;
 
 const ROUNDS: usize = 7;
-/// Decisions of a case in a round.
+/// Decisions per case and round.
 const DECISIONS: usize = 20_000;
-/// Under way at once: the pipeline.
+/// Calls in flight: the pipeline.
 const IN_FLIGHT: usize = 64;
 const KEYS: usize = 100;
-/// Never reached in the cases that admit, always in the others.
+/// Never reached in the cases that admit.
 const PLENTY: u64 = 1 << 31;
 
-/// Counts with INCR, and sets the lifetime with the first.
+/// Counts with INCR, and sets the expiry with the first.
 const WINDOW: &str = "local count = redis.call('INCR', KEYS[1])
 if count == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 if count > tonumber(ARGV[1]) then return 0 end
 return 1";
 
-/// A bucket in a hash. Redis tells the time, as it does in ours.
+/// A bucket in a hash. The time comes from Redis, as in ours.
 const BUCKET: &str = "local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local capacity, rate = tonumber(ARGV[1]), tonumber(ARGV[1]) * 1000 / tonumber(ARGV[2])
@@ -55,7 +55,7 @@ redis.call('HSET', KEYS[1], 'tokens', tokens, 'last', now)
 redis.call('PEXPIRE', KEYS[1], ARGV[2] * 2)
 return allowed and 1 or 0";
 
-/// Two counters, the last window's weighed.
+/// Two counters, with the previous window's weighted.
 const TWO_WINDOWS: &str = "local time = redis.call('TIME')
 local now, length = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[2])
 local window = math.floor(now / length)
@@ -66,7 +66,7 @@ redis.call('INCR', this)
 redis.call('PEXPIRE', this, length * 2)
 return 1";
 
-/// A member for each hit.
+/// A member for each request.
 const LOG: &str = "local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, string.format('%.0f', now - ARGV[2] * 1000))
@@ -110,7 +110,7 @@ impl Server {
         redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap()
     }
 
-    /// Microseconds in EVALSHA and calls of it since the last reset.
+    /// Microseconds in EVALSHA, and the number of calls, since the last reset.
     fn evalsha(&self) -> (f64, f64) {
         let info: String = redis::cmd("INFO")
             .arg("commandstats")
@@ -136,7 +136,7 @@ impl Server {
         let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut conn).unwrap();
     }
 
-    /// What one key takes, with its value.
+    /// The memory of one key with its value.
     fn memory(&self) -> f64 {
         let mut conn = self.client().get_connection().unwrap();
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut conn).unwrap();
@@ -156,13 +156,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-enum Asks {
+enum Script {
     Ours(Box<Algorithm>),
     Article(&'static str, u64, u64),
 }
@@ -170,20 +170,22 @@ enum Asks {
 struct Case {
     name: &'static str,
     admits: bool,
-    asks: Asks,
+    script: Script,
 }
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let minute = |amount| Rate { amount, per_ms: 60_000 };
     for (admits, quota) in [(true, PLENTY / 64), (false, 1)] {
-        let ours = |name, algorithm| Case { name, admits, asks: Asks::Ours(Box::new(algorithm)) };
+        let ours =
+            |name, algorithm| Case { name, admits, script: Script::Ours(Box::new(algorithm)) };
         let article = |name, script, quota, per_ms| Case {
             name,
             admits,
-            asks: Asks::Article(script, quota, per_ms),
+            script: Script::Article(script, quota, per_ms),
         };
-        // A log that is steadily full holds as many as come in its period; both hold the same.
+        // A log that is steadily full holds as many units as arrive in its period. Ours and the
+        // article's hold the same number.
         let log = Rate {
             amount: if admits { 10_000 } else { 1 },
             per_ms: if admits { 1_000 } else { 60_000 },
@@ -239,13 +241,14 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Asks; how many were admitted. On a runtime of its own, with which the renewing of leases ends.
-fn ask(server: &Server, case: &Case, decisions: usize) -> usize {
+/// Makes decisions, and returns how many were admitted. Uses a runtime of its own; when it ends,
+/// leases are no longer renewed.
+fn decide(server: &Server, case: &Case, decisions: usize) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        match &case.asks {
-            Asks::Ours(algorithm) => ours(server, algorithm, decisions).await,
-            Asks::Article(script, quota, per_ms) => {
+        match &case.script {
+            Script::Ours(algorithm) => ours(server, algorithm, decisions).await,
+            Script::Article(script, quota, per_ms) => {
                 article(server, script, *quota, *per_ms, decisions).await
             }
         }
@@ -284,14 +287,15 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
                 match limiter.take(&scope, &plans[turn % KEYS]).await {
                     Take::Granted(_, grant) => {
                         admitted += 1;
-                        // Places in flight stay in flight until all is measured.
+                        // Leases are held until everything is measured.
                         held.push(grant);
                     }
                     Take::Refused(_) => {}
                     Take::Unavailable => panic!("Redis did not answer"),
                 }
             }
-            // Forgotten, so that nothing is given back: that would be measured with the takes.
+            // Forgotten, so that nothing is given back: that would be measured together with the
+            // takes.
             held.into_iter().for_each(std::mem::forget);
             admitted
         })
@@ -345,10 +349,10 @@ fn main() {
     for round in 0..ROUNDS {
         for (case, (times, bytes)) in cases.iter().zip(&mut found) {
             server.forget();
-            // Warm: the script is known, and each key exists.
-            ask(&server, case, KEYS * 2);
+            // Warm-up: afterwards the script is loaded and each key exists.
+            decide(&server, case, KEYS * 2);
             let (before_us, before) = server.evalsha();
-            let admitted = ask(&server, case, DECISIONS);
+            let admitted = decide(&server, case, DECISIONS);
             let (after_us, after) = server.evalsha();
             assert_eq!(
                 admitted > 0,
@@ -372,12 +376,12 @@ fn main() {
         times.sort_by(f64::total_cmp);
         let median = times[times.len() / 2];
         let outcome = if case.admits { "admitted" } else { "refused" };
-        let ratio = match case.asks {
-            Asks::Article(..) => {
+        let ratio = match case.script {
+            Script::Article(..) => {
                 theirs = median;
                 String::new()
             }
-            Asks::Ours(_) => format!("{:.2}", median / theirs),
+            Script::Ours(_) => format!("{:.2}", median / theirs),
         };
         println!("| {} | {outcome} | {median:.2} | {ratio} | {bytes:.0} |", case.name);
     }

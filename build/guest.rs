@@ -1,10 +1,10 @@
-//! Builds policies to WebAssembly with a cargo of their own. Shared by `build.rs` and by the tests;
-//! knows nothing of what the policies do.
+//! Builds policies to WebAssembly, with a separate cargo. Shared by `build.rs` and the tests. Does
+//! not know what the policies do.
 //!
-//! The ordinary toolchain needs `rustup target add wasm32-unknown-unknown`. Where rustup can't
-//! fetch it, these variables say what to use instead:
-//! - `WEIR_WASM_DEBIAN=1`: Debian's `rustc-web`, `cargo-web` and `rust-web-src`, which build the
-//!   standard library too (`-Zbuild-std`);
+//! The normal toolchain needs `rustup target add wasm32-unknown-unknown`. If rustup can't download
+//! it, these variables select another one:
+//! - `WEIR_WASM_DEBIAN=1`: Debian's `rustc-web`, `cargo-web` and `rust-web-src`, which also build
+//!   the standard library (`-Zbuild-std`);
 //! - `WEIR_WASM_CARGO`, `WEIR_WASM_RUSTC`: another cargo or rustc (by default `/usr/bin/cargo` and
 //!   `/usr/bin/rustc` with the above).
 
@@ -15,10 +15,10 @@ use std::{env, fs};
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The profile in the workspace's `Cargo.toml`.
 const PROFILE: &str = "policy";
-/// What begins each WebAssembly module (not component) of version 1.
+/// The first bytes of each WebAssembly module (not component) of version 1.
 const MAGIC: &[u8] = b"\0asm\x01\0\0\0";
-/// What of cargo's own variables says where to fetch crates from, and stays. All others describe
-/// the build that is going on outside.
+/// Cargo's own variables that are kept: where to fetch crates from. All others describe the outer
+/// build.
 const KEPT: [&str; 6] =
     ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
 
@@ -46,11 +46,11 @@ fn toolchain() -> Toolchain {
     }
 }
 
-/// Builds packages of the workspace at `root` inside `target_dir` (which nobody else's build may
-/// hold locked), and answers where their modules are.
+/// Builds packages of the workspace at `root` in `target_dir` (which no other build may hold
+/// locked), and returns the paths of their modules.
 ///
 /// # Errors
-/// A sentence that says what to do.
+/// A message that says what to do.
 pub(crate) fn build(
     root: &Path,
     packages: &[&str],
@@ -97,7 +97,7 @@ pub(crate) fn build(
     packages.iter().map(|package| module(target_dir, package)).collect()
 }
 
-/// Without this check cargo says that `core` can't be found, for each crate.
+/// Checked first, because otherwise cargo reports a missing `core` for each crate.
 fn check_std(rustc: &str) -> Result<(), String> {
     let output =
         Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();

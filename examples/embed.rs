@@ -1,10 +1,10 @@
-//! Weir inside another Rust program: on a socket of its own making, configured by a string, ended
-//! by the program.
+//! Weir inside another Rust program, which opens the socket, passes the configuration as a string,
+//! and shuts Weir down.
 //!
 //!     cargo run --example embed
 //!
-//! The whole proxy is there: policies in Wasm, limits, metrics, reloads. What `proxy.toml` says to
-//! `weir run` is said here by [`configuration`].
+//! This is the whole proxy: policies in Wasm, limits, metrics, reloads. [`configuration`] returns
+//! what `weir run` would read from `proxy.toml`.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -22,17 +22,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Starts an upstream and Weir before it, sends five requests through, and ends both. Answers the
+/// Starts an upstream and Weir in front of it, sends five requests, and ends both. Returns the
 /// status lines.
 pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
     // What the program serves; here the small server of `weir demo`.
     let upstream = DemoUpstream::start(SocketAddr::from(([127, 0, 0, 1], 0)))?;
 
-    // The path is what mistakes are told with, and where relative paths in the text begin.
+    // Mistakes are reported with this path, and relative paths in the text start at it.
     let config = Config::parse(&configuration(upstream.address(), 3), Path::new("embedded.toml"))?;
 
-    // A socket that the program has bound, perhaps with its own options, or inherited. Without any,
-    // Weir binds what the configuration names.
+    // A socket that the program has bound, perhaps with its own options, or inherited. Without one,
+    // Weir binds the addresses in the configuration.
     let socket = TcpListener::bind("127.0.0.1:0")?;
     let proxy = socket.local_addr()?;
     let app = App::start_on(config, vec![socket])?;
@@ -42,12 +42,12 @@ pub fn run() -> Result<Vec<String>, Box<dyn Error>> {
         statuses.push(get(proxy, "/hello")?);
     }
 
-    // A new configuration is applied while requests are served; counters stay as they are.
+    // Applies a new configuration while requests are served. Counters stay as they are.
     app.reloader()
         .apply(Config::parse(&configuration(upstream.address(), 4), Path::new("embedded.toml"))?)?;
     statuses.push(get(proxy, "/hello")?);
 
-    // Stops accepting and waits, at most `server.shutdown_grace`, for what is under way.
+    // Stops accepting, and waits for requests in flight for at most `server.shutdown_grace`.
     if app.shutdown() {
         Ok(statuses)
     } else {
@@ -81,7 +81,7 @@ fn configuration(upstream: SocketAddr, quota: u32) -> String {
     )
 }
 
-/// A request by hand, and its reply's first line: any HTTP client does.
+/// Sends a request and returns the first line of the response. Any HTTP client would do.
 fn get(server: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server)?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n")?;

@@ -4,19 +4,19 @@
 //!     cargo run --example limiter
 //!         a demonstration: four workers in this process, an hour of two seconds
 //!     cargo run --example limiter -- --outbox DIR
-//!         sends what lies in DIR/outbox, counted in this process
+//!         sends the mails in DIR/outbox, counted in this process
 //!     cargo run --example limiter -- --outbox DIR --cluster A:1,B:2,C:3
-//!         counted on Redis, by all processes that say so together
+//!         counted on Redis, by all processes with these arguments together
 //!
-//! also `--redis A:1` (one server), `--workers 4`, `--quota 100`, `--hour-ms 3600000`, `--send-ms
-//! 0` (how long one send takes).
+//! also `--redis A:1` (one server), `--workers 4`, `--quota 100`, `--hour-ms 3600000`,
+//! `--send-ms 0` (how long one send takes).
 //!
-//! Each worker takes before it sends, gives back what was not sent, and waits for as long as it is
-//! told when it is refused. A worker that is killed with a mail in hand may have sent it, so its
-//! unit stays taken until the hour is over: never more than the quota goes out. The mail still lies
-//! in the outbox, and another worker sends it.
+//! Each worker takes a unit before it sends, gives it back if nothing was sent, and if it is
+//! refused waits for as long as the limiter says. A worker that is killed in the middle of a send
+//! may have sent its mail, so its unit stays taken until the hour is over: never more than the
+//! quota is sent. The mail is still in the outbox, and another worker sends it.
 //!
-//! Three rooms are enough: `plan` says what is asked for, `limit` asks for it, `engine` counts.
+//! Three modules are enough: `plan` describes the limit, `limit` takes from it, `engine` counts.
 //! None of them knows HTTP.
 
 use std::error::Error;
@@ -30,17 +30,17 @@ use weir::limit::{Ending, Limiter, Scope, Settings, Take};
 use weir::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, Rate, Refund};
 use weir::telemetry::Metrics;
 
-/// After the store could not be asked.
+/// How long to wait after the store could not be reached.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 
-/// What a worker did until the outbox was empty.
+/// What a worker has done until the outbox was empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Mails that went out: these are what the limit counts.
+    /// Mails that were sent: these are what the limit counts.
     pub sent: usize,
-    /// Times that nothing was sent for what was taken, which was then given back.
+    /// Times that a unit was taken but nothing was sent, so it was given back.
     pub given_back: usize,
-    /// Times that it was refused, and waited.
+    /// Times that it was refused and waited.
     pub waited: usize,
 }
 
@@ -55,10 +55,10 @@ pub struct Pace {
     pub send: Duration,
 }
 
-/// An outbox as folders: what waits, what was sent, and what no server takes. A mail is in exactly
-/// one of them.
+/// A mailbox as folders: mails that wait, mails that were sent, and mails that no server accepts. A
+/// mail is in exactly one of them.
 #[derive(Clone, Debug)]
-pub struct Post(PathBuf);
+pub struct Mailbox(PathBuf);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -81,15 +81,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let demonstration = std::env::temp_dir().join(format!("weir-limiter-{}", std::process::id()));
-    let post = match &outbox {
-        Some(folder) => Post::open(Path::new(folder))?,
+    let mailbox = match &outbox {
+        Some(folder) => Mailbox::open(Path::new(folder))?,
         None => {
             (workers, pace.hour) = (4, Duration::from_secs(2));
-            Post::open(&demonstration)?
+            Mailbox::open(&demonstration)?
                 .filled((0..250).map(|number| format!("customer-{number}")))?
         }
     };
-    for report in work(&store, pace, &post, workers).await? {
+    for report in work(&store, pace, &mailbox, workers).await? {
         println!("{report:?}");
     }
     if outbox.is_none() {
@@ -103,7 +103,7 @@ pub fn in_memory() -> Store {
     Store::Embedded(EmbeddedSettings { keys_max: 1_000 })
 }
 
-/// Counters on Redis, shared by all who name it.
+/// Counters on Redis, shared by all processes that name it.
 pub fn on_redis<'a>(mode: RedisMode, nodes: impl IntoIterator<Item = &'a str>) -> Store {
     let nodes = nodes.into_iter().map(str::to_owned).collect();
     let deadline = Duration::from_secs(2);
@@ -117,7 +117,7 @@ pub fn on_redis<'a>(mode: RedisMode, nodes: impl IntoIterator<Item = &'a str>) -
     })
 }
 
-/// The limiter on a store; all with the same store and prefix count together.
+/// The limiter on a store. All limiters with the same store and prefix count together.
 pub fn limiter(store: &Store) -> Result<Limiter, Box<dyn Error>> {
     let metrics = Metrics::new(1);
     let engine = Arc::new(Engine::build(store, Clock::system(), &metrics)?);
@@ -128,17 +128,17 @@ pub fn limiter(store: &Store) -> Result<Limiter, Box<dyn Error>> {
     ))
 }
 
-/// So many workers in this process, until the outbox is empty.
+/// Runs this many workers in this process, until the outbox is empty.
 pub async fn work(
     store: &Store,
     pace: Pace,
-    post: &Post,
+    mailbox: &Mailbox,
     workers: usize,
 ) -> Result<Vec<Report>, Box<dyn Error>> {
     let limiter = Arc::new(limiter(store)?);
-    let running = (0..workers).map(|_| worker(Arc::clone(&limiter), pace, post.clone()));
+    let running = (0..workers).map(|_| worker(Arc::clone(&limiter), pace, mailbox.clone()));
     let reports = running.collect::<tokio::task::JoinSet<_>>().join_all().await;
-    // On Redis, what is given back is on its way yet.
+    // On Redis, units that were given back may still be in flight.
     limiter.drain(Duration::from_secs(5)).await;
     Ok(reports.into_iter().collect::<Result<_, _>>()?)
 }
@@ -147,13 +147,13 @@ pub async fn work(
 pub async fn worker(
     limiter: Arc<Limiter>,
     pace: Pace,
-    post: Post,
+    mailbox: Mailbox,
 ) -> Result<Report, std::io::Error> {
-    // Whose counters these are, and what to do when the store can't be reached: rather send nothing
+    // Which counters these are, and what to do if the store can't be reached: rather send nothing
     // than too much.
     let scope = Arc::new(Scope::new("mail".into(), "mail".into(), OnStoreError::Deny, false));
-    // One counter for the whole company; a key for each customer would give each an hour's
-    // allowance. What was not sent is given back.
+    // One counter for the whole company. A key for each customer would give each of them the
+    // allowance. A unit is given back if nothing was sent.
     let rate = Rate {
         amount: pace.quota,
         per_ms: u64::try_from(pace.hour.as_millis()).unwrap_or(u64::MAX),
@@ -163,12 +163,12 @@ pub async fn worker(
     let plan = Arc::new(Plan::new(vec![limit]).map_err(std::io::Error::other)?);
 
     let mut report = Report::default();
-    while let Some(mail) = post.next()? {
+    while let Some(mail) = mailbox.next()? {
         match limiter.take(&scope, &plan).await {
             Take::Granted(_, grant) => {
                 println!("taken for {mail}");
                 tokio::time::sleep(pace.send).await;
-                let sent = post.send(&mail)?;
+                let sent = mailbox.send(&mail)?;
                 grant.settle(if sent { Ending::Completed } else { Ending::Unsent }, &[]);
                 *(if sent { &mut report.sent } else { &mut report.given_back }) += 1;
             }
@@ -187,8 +187,8 @@ pub async fn worker(
     Ok(report)
 }
 
-impl Post {
-    /// The folders below `folder`, made where they are not there yet.
+impl Mailbox {
+    /// The folders below `folder`, created if necessary.
     pub fn open(folder: &Path) -> std::io::Result<Self> {
         for name in ["outbox", "sent", "returned"] {
             std::fs::create_dir_all(folder.join(name))?;
@@ -196,7 +196,7 @@ impl Post {
         Ok(Self(folder.to_owned()))
     }
 
-    /// With these mails to be sent.
+    /// Adds these mails to the outbox.
     pub fn filled(self, mails: impl IntoIterator<Item = String>) -> std::io::Result<Self> {
         mails.into_iter().try_for_each(|mail| {
             std::fs::write(self.0.join("outbox").join(mail), "Dear customer")
@@ -211,14 +211,13 @@ impl Post {
             .collect()
     }
 
-    /// Any mail that waits: two workers may have the same one in mind, and the one that is later
-    /// sends nothing.
+    /// Any waiting mail. Two workers may get the same one; the later of them sends nothing.
     fn next(&self) -> std::io::Result<Option<String>> {
         Ok(fastrand::choice(self.names("outbox")?))
     }
 
-    /// Stands for a mail server: it takes each mail once, whoever brings it, and knows nobody
-    /// called `nobody`.
+    /// Stands in for a mail server. It accepts each mail once, whichever worker sends it, and does
+    /// not know anybody called `nobody`.
     fn send(&self, mail: &str) -> std::io::Result<bool> {
         let to = if mail.starts_with("nobody") { "returned" } else { "sent" };
         match std::fs::rename(self.0.join("outbox").join(mail), self.0.join(to).join(mail)) {

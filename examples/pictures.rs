@@ -1,12 +1,12 @@
 //! Draws what each algorithm admits of the same traffic, into docs/pictures/. The limiter is the
-//! real one, in memory; only its clock is held.
+//! real one, in memory; only its clock is virtual.
 //!
 //!     cargo run --example pictures
 //!
 //! The limit is always ten in ten seconds (quota: ten a day; concurrency: five in flight, each for
 //! four seconds). The traffic: two a second, which is twice the limit; nothing for a while; ten
-//! just before and ten just after the half minute, which is the border of two windows; twenty-five
-//! at once.
+//! just before and ten just after the half minute, which is the boundary of two windows;
+//! twenty-five at once.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -23,11 +23,12 @@ use weir::plan::{
 };
 use weir::telemetry::Metrics;
 
-/// A second of the picture, in the limiter's microseconds: what waits, waits in earnest.
+/// A second of the picture in the limiter's microseconds. Short, because requests that wait really
+/// wait.
 const SECOND_US: i64 = 10_000;
-/// The same for the quota, whose ten seconds are a day.
+/// The same for `quota`, whose ten seconds are a day.
 const TENTH_OF_A_DAY_US: i64 = 8_640_000_000;
-/// Midnight, and the border of a window of any length that is used here.
+/// Midnight, and a boundary of all windows that are used here.
 const START_US: i64 = 1_767_225_600_000_000;
 /// Seconds that are drawn.
 const SPAN: f64 = 56.0;
@@ -36,14 +37,14 @@ const LIMIT: u64 = 10;
 const IN_FLIGHT: u64 = 5;
 const WORK: f64 = 4.0;
 
-/// A request and what became of it.
-struct Asked {
+/// A request and its outcome.
+struct Sample {
     at: f64,
-    /// When it went on, if it did.
+    /// When it passed, if it did.
     passed: Option<f64>,
 }
 
-/// The algorithms, with their limit.
+/// The algorithms, each with its limit.
 pub fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { amount: LIMIT, per_ms: (WINDOW * SECOND_US as f64) as u64 / 1_000 };
     let day = Calendar::Day(TimeZone::utc());
@@ -74,7 +75,7 @@ fn traffic() -> Vec<f64> {
 }
 
 /// Sends the traffic through one limit.
-async fn replay(algorithm: &Algorithm) -> Result<Vec<Asked>, Box<dyn Error>> {
+async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
     let unit_us =
         if matches!(algorithm, Algorithm::Quota(_)) { TENTH_OF_A_DAY_US } else { SECOND_US };
     let clock = Clock::virtual_at(START_US);
@@ -90,7 +91,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Asked>, Box<dyn Error>> {
         Arc::new(scope),
         Arc::new(Plan::new(vec![Limit::new("picture", "client", algorithm.clone())])?),
     );
-    let (mut asked, mut under_way) = (Vec::new(), Vec::new());
+    let (mut samples, mut under_way) = (Vec::new(), Vec::new());
     for at in traffic() {
         under_way.retain(|(until, _)| *until > at);
         clock.set(START_US + (at * unit_us as f64) as i64);
@@ -102,9 +103,9 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Asked>, Box<dyn Error>> {
             Take::Refused(_) => None,
             Take::Unavailable => return Err("the store in memory did not answer".into()),
         };
-        asked.push(Asked { at, passed });
+        samples.push(Sample { at, passed });
     }
-    Ok(asked)
+    Ok(samples)
 }
 
 /// The picture of one algorithm.
@@ -112,12 +113,12 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Asked>, Box<dyn Error>> {
 /// # Errors
 /// When the limiter can't be made.
 pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn Error>> {
-    let asked = replay(algorithm).await?;
+    let samples = replay(algorithm).await?;
     let in_flight = matches!(algorithm, Algorithm::Concurrency(_));
     let (limit, span) = if in_flight { (IN_FLIGHT, WORK) } else { (LIMIT, WINDOW) };
     let x = |at: f64| 56.0 + at * 12.0;
     let y = |count: usize| 118.0 - count as f64 * 4.0;
-    let mut passes: Vec<f64> = asked.iter().filter_map(|asked| asked.passed).collect();
+    let mut passes: Vec<f64> = samples.iter().filter_map(|sample| sample.passed).collect();
     passes.sort_by(f64::total_cmp);
     let mut svg = String::new();
     let end = x(SPAN);
@@ -137,7 +138,7 @@ pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn E
         "<text x=\"{end:.0}\" y=\"16\" text-anchor=\"end\" fill=\"#52606d\">{counted}: {} at most, the limit is {limit}</text>",
         most(&passes, span)
     )?;
-    // The limit, the borders of windows, and how many passed in the period before each instant.
+    // The limit, the boundaries of windows, and how many passed in the period before each instant.
     for border in 0..=(SPAN / WINDOW) as u32 {
         let at = x(f64::from(border) * WINDOW);
         writeln!(
@@ -161,7 +162,7 @@ pub async fn draw(name: &str, algorithm: &Algorithm) -> Result<String, Box<dyn E
         "<path d=\"{}\" fill=\"none\" stroke=\"#3e6fb0\" stroke-width=\"1.5\"/>",
         staircase(&passes, span, x, y)
     )?;
-    for Asked { at, passed } in &asked {
+    for Sample { at, passed } in &samples {
         let at_x = x(*at);
         match passed {
             None => writeln!(svg, "<path d=\"M{at_x:.1} 140V150\" stroke=\"#d64545\"/>")?,
@@ -195,7 +196,7 @@ fn label(algorithm: &Algorithm, border: u32) -> String {
     }
 }
 
-/// How many of `passes` lie in the span before (and at) `at`.
+/// How many of `passes` are in the span that ends at `at` (inclusive).
 fn within(passes: &[f64], span: f64, at: f64) -> usize {
     passes.iter().filter(|passed| **passed <= at && **passed > at - span).count()
 }

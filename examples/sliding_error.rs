@@ -3,9 +3,9 @@
 //!
 //!     cargo run --example sliding_error -- access.log [more logs in the common format]
 //!
-//! Each client's requests go through the limiter at the log's own times (and 100 times faster);
-//! those within one second are spread over it. A decision is wrong where the true count of what was
-//! admitted in the trailing window says otherwise.
+//! Each client's requests go through the limiter at the log's own times (and 100 times faster).
+//! Requests of the same second are spread over it. A decision is wrong if it differs from the one
+//! that follows from the true number of requests admitted in the trailing window.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -18,12 +18,12 @@ use weir::plan::{Algorithm, Limit, OnStoreError, Plan, Rate, SlidingWindowCounte
 use weir::telemetry::Metrics;
 
 const SECOND_US: i64 = 1_000_000;
-/// As large as what a log's clients come to, so that a few per cent are refused: units,
-/// milliseconds.
+/// Units and milliseconds. Small enough for the clients of a log to exceed, so that a few per cent
+/// are refused.
 const LIMITS: [(u64, u64); 4] = [(5, 7_000), (10, 10_000), (20, 60_000), (100, 600_000)];
 const SPEEDS: [i64; 2] = [1, 100];
 
-/// What came of a log.
+/// The results for a log.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Requests.
@@ -34,9 +34,9 @@ pub struct Found {
     pub wrongly_admitted: u64,
     /// Refused although it did not.
     pub wrongly_refused: u64,
-    /// The sum of |estimate - true count| / true count, and of how many.
+    /// The sum of |estimate - true count| / true count, and the number of terms.
     pub error: (f64, u64),
-    /// The most that any trailing window held.
+    /// The largest number in any trailing window.
     pub most: usize,
 }
 
@@ -51,7 +51,7 @@ pub fn requests(log: &str) -> Vec<(i64, String)> {
         })
         .collect();
     all.sort_by_key(|(at, _)| *at);
-    // A stamp is a whole second: those of one second are spread over it.
+    // A timestamp is a whole second. Requests of the same second are spread over it.
     let mut held: BTreeMap<i64, i64> = BTreeMap::new();
     all.iter().for_each(|(at, _)| *held.entry(*at).or_default() += 1);
     let mut turn: BTreeMap<i64, i64> = BTreeMap::new();

@@ -31,11 +31,6 @@
 -- arguments and answers are whole numbers below 2^53, so the same text gives the same answers in
 -- Redis' Lua 5.1 and in LuaJIT. Pure: the answers depend only on the arguments. The driver's
 -- generator needs the last line on its own.
--- + current x period. Counts above the quota (it was edited to less) may make a product that is not
--- whole; then it is above the quota by far, and comparing it is all that is done with it. All
--- arguments and answers are whole numbers below 2^53, so the same text gives the same answers in
--- Redis' Lua 5.1 and in LuaJIT. Pure: reads and writes nothing. The last line stands alone, as the
--- driver's generator needs it.
 
 -- Time units until `ask` units, at most a quota, would fit that do not fit now. `ends`: time units
 -- until this window's end.

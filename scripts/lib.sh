@@ -1,6 +1,6 @@
-# What the other scripts share; read by them with `source`, never run alone.
+# Shared by the other scripts, which read it with `source`. Never run alone.
 #
-# Each starts with `source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"` and then stands in the repository's folder.
+# Each script starts with `source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"`, which also changes to the repository's folder.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,34 +17,34 @@ die() {
 
 have() { command -v "$1" > /dev/null 2>&1; }
 
-# rustup installs here, and a shell that was open before does not know it yet.
+# rustup installs here. A shell that was already open does not have it on its PATH yet.
 if ! have cargo && [[ -x "$HOME/.cargo/bin/cargo" ]]; then
     PATH="$HOME/.cargo/bin:$PATH"
 fi
 
-# Whether the toolchain that builds Weir has the guests' target.
+# Whether the toolchain that builds Weir has the target for guests.
 has_wasm_target() {
     [[ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown/lib" ]]
 }
 
-# What Cargo.toml asks for.
+# The Rust version that Cargo.toml requires.
 wanted_rust() { sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1; }
 
 rust_of() { "$1" --version | cut -d ' ' -f 2 | cut -d - -f 1; }
 
-# new_enough RUSTC: whether it is at least what Cargo.toml asks for.
+# new_enough RUSTC: whether its version is at least the one that Cargo.toml requires.
 new_enough() {
     local wanted
     wanted=$(wanted_rust)
     [[ $(printf '%s\n%s\n' "$wanted" "$(rust_of "$1")" | sort -V | head -n 1) == "$wanted" ]]
 }
 
-# Whether Debian's toolchain and the sources of its standard library are there, and new enough: the other way to build guests.
+# Whether Debian's toolchain and the sources of its standard library are installed and new enough: the other way to build guests.
 has_debian_wasm() {
     have wasm-ld && [[ -x /usr/bin/rustc && -x /usr/bin/cargo ]] && compgen -G '/usr/src/rustc-*/library/std' > /dev/null && new_enough /usr/bin/rustc
 }
 
-# For build.rs: which of the two builds the guests.
+# Tells build.rs which of the two toolchains builds the guests.
 export_wasm_choice() {
     if ! has_wasm_target && has_debian_wasm; then
         export WEIR_WASM_DEBIAN=1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make lint`: what can be said without running anything.
+# `make lint`: the checks that run none of Weir's code.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build lint
@@ -10,7 +10,7 @@ say "Lua"
 luacheck lua benches examples/scripts
 say "Clippy, warnings denied"
 cargo clippy --workspace --all-targets -- -D warnings
-# A workspace of its own, which no test builds. Checking it needs no libFuzzer, hence no C++
-# compiler.
+# fuzz/ is a workspace of its own, which no test builds. Checking it needs no libFuzzer, and so no
+# C++ compiler.
 say "Fuzz targets"
 CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a cargo check --quiet --locked --manifest-path fuzz/Cargo.toml

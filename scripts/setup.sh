@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Sets up what the named parts need: `build` (no root where rustup is), `lint`, `test`. Says what it does, and what to type where it can't.
+# Installs what the named parts need: `build` (no root needed with rustup), `lint`, `test`, `bench`. Prints what it does, and what to
+# type if it can't.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # ---- Packages -------------------------------------------------------------------------------------------------------------------------
 
-# root COMMAND ...: as root, or not at all. Never asks for a password: a script that waits for one hangs a CI.
+# root COMMAND ...: runs the command as root, or fails. Never asks for a password, because waiting for one would hang CI.
 root() {
     if [[ $(id -u) -eq 0 ]]; then
         "$@"
@@ -15,12 +16,12 @@ root() {
     fi
 }
 
-# A package must not start its service: while this stands, Debian starts none.
+# Packages must not start their services: while this file exists, Debian starts none.
 guard=/usr/sbin/policy-rc.d
 guard_up() {
     [[ -e $guard ]] && return
     trap guard_down EXIT
-    printf '#!/bin/sh\n# Written by weir/scripts/setup.sh for the time of an installation.\nexit 101\n' | root tee "$guard" > /dev/null
+    printf '#!/bin/sh\n# Written by weir/scripts/setup.sh during an installation.\nexit 101\n' | root tee "$guard" > /dev/null
     root chmod 755 "$guard"
 }
 guard_down() {
@@ -28,7 +29,7 @@ guard_down() {
     trap - EXIT
 }
 
-# install PACKAGE ...: by apt, or by Homebrew on macOS.
+# install PACKAGE ...: with apt, or with Homebrew on macOS.
 install() {
     if [[ $(uname -s) == Darwin ]]; then
         have brew || die "missing: $*" "Install Homebrew (https://brew.sh), then: brew install $*"
@@ -36,9 +37,9 @@ install() {
         brew install "$@"
         return
     fi
-    have apt-get || die "missing: $*" "Install what these Debian packages hold with your system's package manager, then try again."
+    have apt-get || die "missing: $*" "Install the equivalents of these Debian packages with your system's package manager, then try again."
     if ! root true; then
-        die "missing packages, and no root (sudo would ask for a password)" \
+        die "packages are missing, and installing them needs root (sudo would ask for a password)" \
             "Type this, then try again:" \
             "    sudo apt-get update && sudo RUNLEVEL=1 apt-get install -y --no-install-recommends $*"
     fi
@@ -48,12 +49,12 @@ install() {
     fi
     guard_up
     if ! root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"; then
-        # Old lists name versions that the mirror no longer has.
+        # Old package lists name versions that the mirror no longer has.
         root apt-get update -q
         root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
     fi
     guard_down
-    # Nor at the next boot. A machine that ran one of them before keeps it: then it was not installed here.
+    # The services must not start at the next boot either. If a service ran before, its package was not installed here.
     [[ -d /run/systemd/system ]] || return 0
     if [[ " $* " == *" redis-server "* ]]; then root systemctl disable --quiet redis-server; fi
     if [[ " $* " == *" nginx-light "* ]]; then root systemctl disable --quiet nginx; fi
@@ -77,17 +78,17 @@ wasm() {
     has_wasm_target && return
     if have rustup; then
         say "Adding the target wasm32-unknown-unknown (rustup)"
-        rustup target add wasm32-unknown-unknown || say "rustup could not fetch it"
+        rustup target add wasm32-unknown-unknown || say "rustup could not download it"
         has_wasm_target && return
     fi
     has_debian_wasm && return
     have apt-get || die "the target wasm32-unknown-unknown is missing" "Type: rustup target add wasm32-unknown-unknown"
     say "Falling back to Debian's toolchain for the guests; this needs root"
-    # Beside rustup's, which goes on building everything else.
+    # In addition to rustup's toolchain, which still builds everything else.
     install rustc-web cargo-web rust-web-src lld
     has_debian_wasm || die "Debian's packages can't build the guests" \
         "Expected: /usr/bin/rustc ($(wanted_rust) or later), /usr/bin/cargo, wasm-ld, /usr/src/rustc-*/library/std" \
-        "Where Debian's are older, only this is left: rustup target add wasm32-unknown-unknown"
+        "If Debian's versions are older, this is the only way: rustup target add wasm32-unknown-unknown"
 }
 
 component() { # NAME PROBE
@@ -102,7 +103,7 @@ components() {
     component clippy clippy
 }
 
-# packages_for lint|test: those that are missing, all in one go, so that whoever has to type it types it once.
+# packages_for lint|test: installs the missing packages with one command, in case it has to be typed by hand.
 packages_for() {
     local missing=() mac=no
     [[ $(uname -s) != Darwin ]] || mac=yes
@@ -115,9 +116,9 @@ packages_for() {
         fi
         # The tests of skewed clocks are built on Linux only.
         if [[ $mac == no ]] && ! compgen -G '/usr/lib/*/faketime/libfaketime.so.1' > /dev/null; then missing+=(faketime); fi
-        # benches/instructions.sh counts with it; there is none for macOS.
+        # For benches/instructions.sh; it does not exist for macOS.
         if [[ $mac == no ]] && ! have valgrind; then missing+=(valgrind); fi
-        # Real clients, and real upstreams, to stand on either side of Weir. Debian's nginx is in a folder that few have on their PATH.
+        # Real clients and upstreams for both sides of Weir. Debian's nginx is in a folder that is rarely on the PATH.
         have curl || missing+=(curl)
         if ! have nginx && [[ ! -x /usr/sbin/nginx ]]; then
             if [[ $mac == yes ]]; then missing+=(nginx); else missing+=(nginx-light); fi
@@ -129,7 +130,7 @@ packages_for() {
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
-# Those whom Weir is measured beside, and the load generators: Debian's, on Linux only.
+# The proxies that Weir is compared with, and the load generators: Debian's, on Linux only.
 packages_for_bench() {
     local missing=() lua=/usr/share/lua/5.1/nginx/redis.lua
     have curl || missing+=(curl)
@@ -147,7 +148,7 @@ redis_version() {
     local version
     version=$(redis-server --version | sed -n 's/.*v=\([0-9]*\).*/\1/p')
     ((version >= 7)) || die "redis-server $version is too old: 7.0 or later is needed" \
-        "https://redis.io/docs/latest/operate/oss_and_stack/install/ has packages for older systems."
+        "https://redis.io/docs/latest/operate/oss_and_stack/install/ has packages for other systems."
 }
 
 curl_version() {
@@ -155,7 +156,7 @@ curl_version() {
         "Debian's and Homebrew's can; put one of them first on the PATH."
 }
 
-# A Python that can make an environment: the one on the PATH, or else Debian's, which a version manager's may hide.
+# A Python that can create a virtual environment: the one on the PATH, or else Debian's, which a version manager's may hide.
 some_python() {
     local python
     for python in python3 /usr/bin/python3; do
@@ -167,7 +168,8 @@ some_python() {
     return 1
 }
 
-# The tests' Python packages, in an environment of their own under target/. A copy of the list is put there last: it says that all of it is there.
+# The tests' Python packages, in a virtual environment under target/. A copy of the list is written last: it shows that the
+# installation is complete.
 python_packages() {
     local wanted=tests/clients/requirements.txt folder=${CARGO_TARGET_DIR:-target}/python python
     if cmp -s "$wanted" "$folder/requirements.txt" && "$folder/bin/python" -c 'import httpx' > /dev/null 2>&1; then return; fi
@@ -177,7 +179,7 @@ python_packages() {
     say "Installing the tests' Python packages into $folder"
     mkdir -p "$(dirname "$folder")"
     "$python" -m venv --clear "$folder"
-    # Wheels only: to build grpcio takes half an hour.
+    # Wheels only: building grpcio takes half an hour.
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --requirement "$wanted" ||
         die "pip could not install $wanted" "It needs PyPI, or an index of yours (PIP_INDEX_URL), and wheels for $("$python" --version)."
     cp "$wanted" "$folder/requirements.txt"

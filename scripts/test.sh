@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# `make test`: the whole set-up, every check, every test. The same on a fresh machine, on a developer's and in CI.
+# `make test`: setup, all checks, all tests. The same on a fresh machine, on a developer's machine and in CI.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 scripts/setup.sh build test
 scripts/lint.sh
 export_wasm_choice
-# One invocation: unit, integration and documentation tests of the proxy, of the SDK and of each policy. Their dependencies are built once, in
-# the profile that `make run` uses.
+# One invocation for the unit, integration and documentation tests of the proxy, the SDK and each policy. So their dependencies are
+# built once, in the profile that `make run` uses.
 say "Tests"
 cargo test --workspace "$@"
-# Callgrind runs on Linux only; and whoever asks for a few tests wants those.
+# Callgrind runs on Linux only. With arguments, only the selected tests are run.
 if [[ $(uname -s) == Linux && $# -eq 0 ]]; then
     say "Instructions per request"
     benches/instructions.sh

@@ -1,31 +1,31 @@
-//! What is measured, as data: situations, who stands in each of them, and the targets that their
-//! figures are held to. Knows nothing of how it is done.
+//! What is measured, as data: situations, the proxies in each of them, and the targets for their
+//! figures. Does not know how to measure.
 
-/// Who proxies.
+/// The proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Nginx,
     Haproxy,
     /// nginx with an EVALSHA for each request, over kept connections to one Redis.
     NginxLuaRedis,
-    /// The policy that ships, in Wasm, and counters in memory.
+    /// The built-in policy, in Wasm, and counters in memory.
     Weir,
     /// The same policy, and counters on a Redis Cluster of three masters.
     WeirCluster,
 }
 
-/// What its limit does.
+/// What the proxy's limit does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// There is none.
+    /// There is no limit.
     Plain,
-    /// One that is never reached: counted each time, and let through.
+    /// A limit that is never reached: each request is counted and let through.
     Admitted,
-    /// One that has been reached: 429 to all.
+    /// A limit that has been reached: 429 for all.
     Refused,
 }
 
-/// What clients speak. Towards the upstream it is always HTTP/1.1 without TLS.
+/// The protocol of the clients. To the upstream it is always HTTP/1.1 without TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     H1,
@@ -45,18 +45,18 @@ impl Wire {
     }
 }
 
-/// Whose requests they are.
+/// The clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callers {
     /// One address.
     One,
-    /// A thousand addresses, told apart by X-Forwarded-For.
+    /// A thousand addresses, in X-Forwarded-For.
     Addresses,
     /// A thousand keys in a header, and a policy (`keyed`) that limits by it.
     Keys,
 }
 
-/// What a request moves.
+/// What a request transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// No body up, 24 bytes down.
@@ -67,7 +67,7 @@ pub enum Work {
     Upload,
 }
 
-/// Circumstances in which several are measured.
+/// The circumstances that several cases share.
 pub struct Situation {
     pub name: &'static str,
     pub title: &'static str,
@@ -77,7 +77,7 @@ pub struct Situation {
     pub connections: u32,
     /// Requests at once on each connection.
     pub streams: u32,
-    /// Requests a second on each connection; none: one after another, as fast as it goes.
+    /// Requests a second on each connection. `None`: one after another, as fast as possible.
     pub pace: Option<u32>,
     pub cases: &'static [(Subject, Limit)],
 }
@@ -85,11 +85,11 @@ pub struct Situation {
 use Limit::{Admitted, Plain, Refused};
 use Subject::{Haproxy, Nginx, NginxLuaRedis, Weir, WeirCluster};
 
-/// The three that admit, and nothing more.
+/// The three that only admit.
 const ADMITTED: &[(Subject, Limit)] = &[(Nginx, Admitted), (Haproxy, Admitted), (Weir, Admitted)];
 
 impl Situation {
-    /// wrk is the lighter generator, but it knows neither HTTP/2 nor a pace.
+    /// wrk is the lighter generator, but it supports neither HTTP/2 nor a fixed rate.
     pub fn needs_h2load(&self) -> bool {
         self.wire.is_h2() || self.pace.is_some()
     }
@@ -111,7 +111,7 @@ pub const SITUATIONS: &[Situation] = &[
             (Haproxy, Plain),
             (Weir, Plain),
             (Nginx, Admitted),
-            // The same once more: how far apart two figures for one thing lie.
+            // The same again: the difference between the two is noise.
             (Nginx, Admitted),
             (Haproxy, Admitted),
             (Weir, Admitted),
@@ -241,7 +241,7 @@ pub const SITUATIONS: &[Situation] = &[
     },
 ];
 
-/// The case that is measured twice, and its second self: their distance is noise.
+/// The case that is measured twice, and its second measurement: their difference is noise.
 pub const CALIBRATION: (&str, &str) = ("h1/nginx/admitted", "h1/nginx/admitted/again");
 
 /// Which of a case's figures a target is about.
@@ -253,7 +253,7 @@ pub enum Measure {
     RedisCpu,
 }
 
-/// A ratio that Weir must reach, and the one that it should reach then.
+/// A ratio that Weir must reach, and the next one that it should reach.
 pub struct Target {
     pub what: &'static str,
     pub measure: Measure,
@@ -273,9 +273,9 @@ const fn cpu(
     Target { what, measure: Measure::Cpu, ours, theirs, must, then: Some(then) }
 }
 
-/// The design's targets, of those whom this machine's packages hold.
+/// The design's targets, for the proxies that this machine's packages include.
 pub const TARGETS: &[Target] = &[
-    cpu("admitted, beside nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.05, 1.0),
+    cpu("admitted, vs nginx `limit_req`", "h1/weir/admitted", "h1/nginx/admitted", 1.05, 1.0),
     cpu(
         "the same, a thousand keys in a header",
         "keys/weir/admitted",
@@ -283,24 +283,18 @@ pub const TARGETS: &[Target] = &[
         1.1,
         1.05,
     ),
-    cpu("no limit, beside nginx", "h1/weir/plain", "h1/nginx/plain", 0.95, 0.9),
-    cpu("refused, beside nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.0, 0.9),
+    cpu("no limit, vs nginx", "h1/weir/plain", "h1/nginx/plain", 0.95, 0.9),
+    cpu("refused, vs nginx `limit_req`", "h1/weir/refused", "h1/nginx/refused", 1.0, 0.9),
     cpu("HTTP/2, admitted", "h2/weir/admitted", "h2/nginx/admitted", 1.0, 0.9),
     cpu("TLS 1.3, HTTP/1.1", "tls/weir/admitted", "tls/nginx/admitted", 1.05, 1.0),
     cpu("TLS 1.3, HTTP/2", "tls-h2/weir/admitted", "tls-h2/nginx/admitted", 1.05, 1.0),
-    cpu("1 MiB down, beside nginx", "download/weir/admitted", "download/nginx/admitted", 1.0, 0.9),
-    cpu(
-        "1 MiB down, beside HAProxy",
-        "download/weir/admitted",
-        "download/haproxy/admitted",
-        1.0,
-        0.9,
-    ),
-    cpu("1 MiB up, beside nginx", "upload/weir/admitted", "upload/nginx/admitted", 1.0, 0.9),
-    cpu("1 MiB up, beside HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
+    cpu("1 MiB down, vs nginx", "download/weir/admitted", "download/nginx/admitted", 1.0, 0.9),
+    cpu("1 MiB down, vs HAProxy", "download/weir/admitted", "download/haproxy/admitted", 1.0, 0.9),
+    cpu("1 MiB up, vs nginx", "upload/weir/admitted", "upload/nginx/admitted", 1.0, 0.9),
+    cpu("1 MiB up, vs HAProxy", "upload/weir/admitted", "upload/haproxy/admitted", 1.0, 0.9),
     cpu("8,000 requests a second", "paced/weir/admitted", "paced/nginx/admitted", 1.1, 1.0),
     Target {
-        what: "Redis Cluster, beside nginx + Lua + Redis, admitted",
+        what: "Redis Cluster, vs nginx + Lua + Redis, admitted",
         measure: Measure::Cpu,
         ours: "clients/weir-cluster/admitted",
         theirs: "clients/nginx-lua-redis/admitted",
@@ -323,12 +317,12 @@ pub struct Case {
     pub situation: &'static Situation,
     pub subject: Subject,
     pub limit: Limit,
-    /// It stands in its situation a second time.
+    /// The second measurement of the same case in its situation.
     pub again: bool,
 }
 
 impl Case {
-    /// `h1/nginx/admitted`: what `CASES` chooses by.
+    /// `h1/nginx/admitted`: `CASES` selects by these names.
     pub fn name(&self) -> String {
         let subject = match self.subject {
             Nginx => "nginx",
@@ -349,7 +343,7 @@ impl Case {
         )
     }
 
-    /// As the tables and the picture call it; its situation stands above it.
+    /// The case as tables and picture name it, below the title of its situation.
     pub fn title(&self) -> String {
         let subject = match (self.subject, self.limit) {
             (Nginx, Plain) => "nginx",
@@ -377,15 +371,15 @@ impl Case {
         matches!(self.subject, Nginx | NginxLuaRedis)
     }
 
-    /// What the ratios of its table are told against: nginx, limited, in the same situation, with
-    /// the same outcome.
+    /// The base of the ratios in its table: nginx with a limit, in the same situation, with the
+    /// same outcome.
     pub fn is_baseline(&self) -> bool {
         self.subject == Nginx && self.limit != Plain && !self.again
     }
 }
 
-/// The cases whose names begin with one of these words or hold them between slashes; all where
-/// there is no word.
+/// The cases whose names start with one of these words or contain one between slashes; all cases if
+/// there are no words.
 pub fn chosen(words: &[String]) -> Result<Vec<Case>, String> {
     let mut all: Vec<Case> = Vec::new();
     for situation in SITUATIONS {

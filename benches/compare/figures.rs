@@ -1,4 +1,4 @@
-//! What was measured, and what is said of it: medians, and how far apart the rounds lie.
+//! What was measured, and how it is summarised: medians, and the spread of the rounds.
 
 use super::cases::{Case, Measure};
 
@@ -8,12 +8,12 @@ pub struct Figure {
     pub requests_a_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// CPU time of the proxy for a request.
+    /// CPU time of the proxy per request.
     pub user_us: f64,
     pub kernel_us: f64,
-    /// CPU time of all its Redis servers for a request.
+    /// CPU time of all its Redis servers per request.
     pub redis_us: Option<f64>,
-    /// The share of its core that the proxy used: below 1 the load was the narrower place.
+    /// The share of its core that the proxy used. Below 1 the load generator was the bottleneck.
     pub busy: f64,
     /// Memory before the first request, and at most.
     pub rest_mib: f64,
@@ -41,13 +41,13 @@ impl Row {
         self.median(Figure::cpu_us)
     }
 
-    /// The CPU time of the cheapest and of the dearest round.
+    /// The CPU time of the cheapest and the most expensive round.
     pub fn range_us(&self) -> (f64, f64) {
         let all = || self.rounds.iter().map(Figure::cpu_us);
         (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max))
     }
 
-    /// The distance between the cheapest and the dearest round, as a share of the median.
+    /// The difference between the cheapest and the most expensive round, as a share of the median.
     pub fn spread(&self) -> f64 {
         let (least, most) = self.range_us();
         (most - least) / self.cpu_us()
@@ -66,12 +66,12 @@ impl Row {
     }
 }
 
-/// The row of that name, where it was measured.
+/// The row of that name, if it was measured.
 pub fn find<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
     rows.iter().find(|row| row.case.name() == name)
 }
 
-/// The middle one, or the mean of the two in the middle; 0 of nothing.
+/// The middle value, or the mean of the two in the middle; 0 if there are none.
 pub fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     let middle = all.len() / 2;

@@ -1,5 +1,5 @@
-//! Puts load on a proxy: wrk for HTTP/1, h2load for HTTP/2 and for a pace, curl for the one request
-//! that is looked at closely. All of them are bounded in time.
+//! Puts load on a proxy: wrk for HTTP/1, h2load for HTTP/2 and for fixed rates, curl for the one
+//! request whose response is checked. All of them have a time limit.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -13,23 +13,23 @@ use super::reading::{self, Load};
 
 /// Bytes of the large bodies.
 pub const MEBIBYTE: usize = 1 << 20;
-/// What the small reply is, for wrk's scripts and for the upstream's file.
+/// The small response, for wrk's scripts and for the upstream's file.
 const HELLO: &str = "hello from the upstream\n";
-/// Beyond what a generator was asked for.
+/// Time that a generator gets beyond what was requested.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Set by a signal: whoever waits gives up, so that everything is stopped and cleared away.
+/// Set by a signal: all waits end, so that everything is stopped and cleaned up.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Where requests go, and how.
 pub struct Target<'a> {
     pub case: &'a Case,
     pub address: SocketAddr,
-    /// For scripts, bodies, reports.
+    /// The folder for scripts, bodies and reports.
     pub folder: &'a Path,
 }
 
-/// The files that generators read, once for all.
+/// Writes the files that the generators read, once for all runs.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     let write = |name: &str, bytes: &[u8]| {
         fs::write(folder.join(name), bytes).map_err(|error| format!("{name}: {error}"))
@@ -104,7 +104,7 @@ impl Target<'_> {
         self.folder.join("requests.log")
     }
 
-    /// Load that nobody counts.
+    /// Load that is not measured.
     pub fn warm_up(&self, time: Duration) -> Result<(), String> {
         let report = self.folder.join("warm-up");
         let mut running = Running::start(self.generator(60), &report)?;
@@ -116,8 +116,7 @@ impl Target<'_> {
         }
     }
 
-    /// Load for so many seconds, and what came of it: an error when it is not what this case is
-    /// about.
+    /// Load for `seconds`, and its result. An error if the result is not what this case is about.
     pub fn measure(&self, seconds: u32) -> Result<Load, String> {
         let report = self.folder.join("report");
         let mut running = Running::start(self.generator(seconds), &report)?;
@@ -141,8 +140,8 @@ impl Target<'_> {
         Ok(load)
     }
 
-    /// One request by curl: its status and its length must be what this case is about, and its
-    /// protocol what its situation is about.
+    /// Sends one request with curl. Status and length must be those of this case, and the protocol
+    /// that of its situation.
     pub fn probe(&self) -> Result<(), String> {
         let (work, wire) = (self.case.situation.work, self.case.situation.wire);
         let mut command = Command::new("curl");
@@ -155,7 +154,7 @@ impl Target<'_> {
             (true, true) => "--http2",
             (true, false) => "--http2-prior-knowledge",
         });
-        // The last one of the script: when its allowance is used up, all are.
+        // The last one in the script: when its allowance is used up, all are.
         match self.case.situation.callers {
             Callers::Addresses => drop(command.args(["--header", "X-Forwarded-For: 10.1.4.1"])),
             Callers::Keys => drop(command.args(["--header", "X-Api-Key: key-1000"])),
@@ -187,7 +186,7 @@ fn text(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// A generator at work; killed when dropped.
+/// A running load generator; killed when dropped.
 struct Running(Child);
 
 impl Running {
@@ -204,7 +203,7 @@ impl Running {
         })
     }
 
-    /// Whether it succeeded; nothing where it goes on beyond `time`.
+    /// Whether it succeeded; `None` if it still runs after `time`.
     fn wait(&mut self, time: Duration) -> Result<Option<bool>, String> {
         let deadline = Instant::now() + time;
         loop {

@@ -1,9 +1,9 @@
-//! The machine and how quiet it was: what a reader has to know before he believes a figure.
+//! The machine and its load: what a reader must know to judge the figures.
 
 use std::fs;
 use std::process::Command;
 
-/// Ticks of all cores since boot: all of them, and those that the hypervisor gave to somebody else.
+/// Ticks of all cores since boot: all of them, and those that the hypervisor gave to other guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
     all: f64,
@@ -17,9 +17,10 @@ impl Ticks {
         let line = stat.lines().next().unwrap_or_default();
         let ticks: Vec<f64> =
             line.split_whitespace().skip(1).filter_map(|ticks| ticks.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; what guests used is in `user` already.
+        // user nice system idle iowait irq softirq steal; the guests' ticks are part of `user`
+        // already.
         let stolen =
-            ticks.get(7).copied().ok_or_else(|| format!("/proc/stat tells no steal: {line}"))?;
+            ticks.get(7).copied().ok_or_else(|| format!("/proc/stat has no steal: {line}"))?;
         Ok(Self { all: ticks.iter().take(8).sum(), stolen })
     }
 
@@ -29,7 +30,7 @@ impl Ticks {
     }
 }
 
-/// Processes that ran or wanted to, on average of the last minute.
+/// Running or runnable processes, averaged over the last minute.
 pub fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(f64::NAN)
@@ -47,7 +48,7 @@ pub fn description() -> String {
     format!("{cores} cores of {}, Linux {}", model.unwrap_or("an unknown processor"), kernel.trim())
 }
 
-/// What took part, each with its version.
+/// The programs that took part, each with its version.
 pub fn versions(weir: &std::path::Path) -> String {
     let weir = weir.to_string_lossy();
     let programs: [(&str, &str); 6] = [
@@ -62,11 +63,11 @@ pub fn versions(weir: &std::path::Path) -> String {
     all.join(", ")
 }
 
-/// `nginx 1.22.1`: the program and the first word of what it says that looks like a version.
+/// `nginx 1.22.1`: the program and the first word of its output that looks like a version.
 fn version(program: &str, flag: &str) -> String {
     let name = program.rsplit('/').next().unwrap_or(program);
     let Ok(output) = Command::new(program).arg(flag).output() else { return format!("no {name}") };
-    // Some tell it on one output, some on the other.
+    // Some programs print it to stdout, some to stderr.
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     let words = said.split([' ', '/', '=', '\n']);

@@ -1,21 +1,21 @@
-//! `make bench`: Weir beside nginx, HAProxy and nginx + Lua + Redis, in interleaved rounds, each
-//! proxy alone on one core. benches/README.md says what the figures mean.
+//! `make bench`: Weir compared with nginx, HAProxy and nginx + Lua + Redis, in interleaved rounds,
+//! each proxy alone on one core. benches/README.md explains the figures.
 //!
-//! In reading order: `cases` are what is measured, as data; `stage` runs one of them; `proxies` and
-//! `conf/` configure who is measured; `load` and `reading` put load on it and read what came of it;
-//! `process` reads CPU time and memory; `figures`, `table`, `picture` and `machine` tell it;
-//! `profile` tells where the time goes. Upstream, Redis and certificates are those of the
-//! integration tests, or like them.
+//! In reading order: `cases` is what is measured, as data. `stage` runs one case. `proxies` and
+//! `conf/` configure the proxies. `load` and `reading` put load on them and read the results.
+//! `process` reads CPU time and memory. `figures`, `table`, `picture` and `machine` write the
+//! report, `profile` reports where the time goes. Upstream, Redis and certificates are those of the
+//! integration tests, or similar.
 //!
-//! ROUNDS, SECONDS_EACH, CASES, PROXY_CORE, LOAD_CORE, WEIR, RECORD and PROFILE, from the
-//! environment, say how.
+//! The environment variables ROUNDS, SECONDS_EACH, CASES, PROXY_CORE, LOAD_CORE, WEIR, RECORD and
+//! PROFILE control it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     unreachable_pub,
-    reason = "no part of the product"
+    reason = "not part of the product"
 )]
 
 mod cases;
@@ -47,8 +47,8 @@ use stage::{Settings, Stage};
 use table::Circumstances;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` starts benchmarks too, without this; a measurement of minutes is no
-    // test.
+    // `cargo test --benches` starts benchmarks too, without this argument. A measurement of minutes
+    // is not a test.
     if !env::args().any(|argument| argument == "--bench") {
         println!("nothing is measured without --bench: `make bench`");
         return ExitCode::SUCCESS;
@@ -80,8 +80,8 @@ fn bench() -> Result<(), String> {
     if record && !profile && !words.is_empty() {
         return Err("RECORD=yes records all cases: leave CASES out".into());
     }
-    // The binary that cargo hands to a benchmark is built with the tests' dependencies, whose
-    // features are not those that are shipped.
+    // The binary that cargo gives to a benchmark is built with the tests' dependencies, with other
+    // features than the shipped one.
     let weir = env::var_os("WEIR")
         .map(PathBuf::from)
         .ok_or("WEIR: the binary to measure; `make bench` builds it and says which")?;
@@ -116,7 +116,7 @@ fn bench() -> Result<(), String> {
     write(&rows, &about, record)
 }
 
-/// Each case once a round, so that a slow minute of the machine falls on all of them.
+/// Runs each case once per round, so that a slow minute of the machine affects all of them.
 fn measure(
     stage: &Stage,
     cases: Vec<Case>,
@@ -143,8 +143,8 @@ fn measure(
     Ok(rows)
 }
 
-/// Prints the tables, and writes them, the picture and every single figure into
-/// `target/bench-compare`; recorded, into the repository too.
+/// Prints the tables, and writes them, the picture and every single figure to
+/// `target/bench-compare`, and with `record` also into the repository.
 fn write(rows: &[Row], about: &Circumstances, record: bool) -> Result<(), String> {
     let report = table::report(rows, about);
     println!("{report}");
@@ -194,7 +194,7 @@ fn setting<T: FromStr>(name: &str, default: T) -> Result<T, String> {
     }
 }
 
-/// Interrupted, the benchmark still stops what it started and clears its folder away.
+/// On a signal the benchmark still stops what it started and removes its folder.
 fn give_up_on_signals() {
     use tokio::signal::unix::{SignalKind, signal};
     std::thread::spawn(|| {

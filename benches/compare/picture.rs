@@ -1,5 +1,5 @@
-//! The figures as an SVG: a bar for each case, kernel, user and Redis one after another, and a
-//! whisker from the cheapest to the dearest round.
+//! The figures as an SVG: a bar for each case, made of kernel, user and Redis time, and a whisker
+//! from the cheapest to the most expensive round.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use super::cases::SITUATIONS;
 use super::figures::Row;
 
 const WIDTH: f64 = 900.0;
-/// Where bars begin: left of it stand the cases' names.
+/// Where bars begin; the cases' names are to the left.
 const LEFT: f64 = 300.0;
-/// Room for a bar's figure, right of the longest.
+/// Space for a bar's figure, to the right of the longest bar.
 const RIGHT: f64 = 110.0;
 const LINE: f64 = 22.0;
 const BAR: f64 = 14.0;
@@ -21,7 +21,7 @@ const OTHERS: &str = "#5b8fc9";
 const WEIR: &str = "#e07b39";
 const REDIS: &str = "#b0413e";
 
-/// The whole picture; `about` stands small under its title.
+/// The whole picture, with `about` in small print below its title.
 pub fn draw(rows: &[Row], about: &str) -> String {
     let mut body = String::new();
     let mut y = HEAD;
@@ -31,7 +31,8 @@ pub fn draw(rows: &[Row], about: &str) -> String {
         if here.is_empty() {
             continue;
         }
-        // Each situation has its own scale: a mebibyte costs a hundred times what a greeting does.
+        // Each situation has its own scale: a mebibyte costs a hundred times what a small response
+        // does.
         let longest = here
             .iter()
             .map(|row| row.range_us().1.max(row.cpu_us() + row.redis_us().unwrap_or(0.0)))

@@ -1,5 +1,5 @@
-//! A server under measurement: started on a core of its choice, ready when it takes connections,
-//! read through `/proc`, ended by `Drop`.
+//! A server under measurement: started on a given core, ready when it accepts connections, observed
+//! through `/proc`, stopped by `Drop`.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -12,16 +12,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::harness;
 
-/// How long a server may take to start, and to end.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// Times that another port is tried when somebody was faster.
+/// Time limit for a server's start and for its end.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Attempts with another port, if a port was taken by another process meanwhile.
 const TRIES: usize = 3;
 /// CPU time since a process began.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
-    /// To the nanosecond.
+    /// With a resolution of nanoseconds.
     seconds: f64,
-    /// In ticks of 10 ms, told apart by where a tick found the process: good for the shares of the
+    /// In ticks of 10 ms, classified by where a tick found the process: good for the ratio of the
     /// two, not for their sum.
     user_ticks: f64,
     kernel_ticks: f64,
@@ -44,7 +44,7 @@ pub struct Process {
     pub address: SocketAddr,
 }
 
-/// Puts the calling thread, and whatever it starts from now on, on one core.
+/// Pins the calling thread, and whatever it starts from now on, to one core.
 pub fn pin(core: usize) -> Result<(), String> {
     let mut cores = CpuSet::new();
     cores.set(core);
@@ -53,8 +53,8 @@ pub fn pin(core: usize) -> Result<(), String> {
 }
 
 impl Process {
-    /// Starts what `command` makes for an address that is free. What it writes goes to the file
-    /// `output` of `folder`.
+    /// Starts the command that `command` returns for a free address. Its output goes to the file
+    /// `output` in `folder`.
     pub fn start(
         folder: &Path,
         command: impl Fn(SocketAddr) -> Result<Command, String>,
@@ -89,27 +89,26 @@ impl Process {
     }
 
     fn await_ready(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while TcpStream::connect(self.address).is_err() {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("ended at its start, {status}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("takes no connection after {PATIENCE:?}"));
+                return Err(format!("takes no connection after {TIMEOUT:?}"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// The process that does the work: where a master `forks`, its one worker, as soon as that is
-    /// there.
+    /// The process that does the work: if a master `forks`, its one worker, as soon as that exists.
     pub fn worker(&self, forks: bool) -> Result<Pid, String> {
         let master = Pid::from_child(&self.child);
         if !forks {
             return Ok(master);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let children =
                 proc_file(master, &format!("task/{}/children", master.as_raw_nonzero()))?;
@@ -122,7 +121,7 @@ impl Process {
                 return Ok(worker);
             }
             if Instant::now() > deadline {
-                return Err(format!("no worker after {PATIENCE:?}"));
+                return Err(format!("no worker after {TIMEOUT:?}"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -130,10 +129,10 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Asks first: a master that is killed leaves its worker behind.
+    /// Terminates it first: a master that is killed leaves its worker behind.
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -142,12 +141,11 @@ impl Drop for Process {
     }
 }
 
-/// CPU time that a process has used so far, all its threads together: from `stat`, and from each
-/// thread's `schedstat`, because `stat` counts in ticks. None of the proxies ends a thread while it
-/// serves.
+/// CPU time that all threads of a process have used so far: from `stat`, and from each thread's
+/// `schedstat`, because `stat` counts in ticks. None of the proxies ends a thread while it serves.
 pub fn cpu(pid: Pid) -> Result<Cpu, String> {
     let stat = proc_file(pid, "stat")?;
-    // The name in field 2 may hold blanks: what follows its bracket starts with field 3.
+    // The name in field 2 may contain blanks. The text after its bracket starts with field 3.
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     let ticks = |field: usize| {
         let ticks = fields.get(field - 3).and_then(|ticks| ticks.parse::<f64>().ok());
@@ -160,7 +158,7 @@ pub fn cpu(pid: Pid) -> Result<Cpu, String> {
         let text =
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let ran = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-        nanoseconds += ran.ok_or_else(|| format!("{} tells no time: {text}", file.display()))?;
+        nanoseconds += ran.ok_or_else(|| format!("{} has no time: {text}", file.display()))?;
     }
     Ok(Cpu { seconds: nanoseconds / 1e9, user_ticks: ticks(14)?, kernel_ticks: ticks(15)? })
 }

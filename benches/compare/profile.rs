@@ -1,8 +1,8 @@
-//! Where the time goes: `perf` on the proxy while the load runs, its samples sorted into kernel,
-//! libraries and the proxy's own code.
+//! Where the time goes: `perf` on the proxy under load, its samples sorted into kernel, libraries
+//! and the proxy's own code.
 //!
-//! A sample belongs to the function that ran, and whatever the compiler inlined into that function
-//! counts as its own: a rough map, not a ledger.
+//! A sample belongs to the function that ran, including whatever the compiler inlined into it, so
+//! the result is approximate.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::cases::Case;
 use super::stage::Stage;
 
-/// Samples a second; not a round number, so that it does not beat with a timer.
+/// Samples a second; not a round number, so that it does not resonate with a timer.
 const FREQUENCY: &str = "1997";
-/// Functions that are named one by one, for each case.
+/// Functions that are listed individually for each case.
 const FUNCTIONS_MAX: usize = 12;
 
-/// The parts in the order of the table: name, beginnings of crates and functions.
+/// The parts in the order of the table: a name, and prefixes of crates and functions.
 const PARTS: &[(&str, &[&str])] = &[
     ("kernel", &[]),
     (
@@ -55,7 +55,7 @@ struct Profile {
     samples: u64,
 }
 
-/// Runs each case once under `perf`, and tells it as Markdown.
+/// Runs each case once under `perf`, and reports in Markdown.
 pub fn run(stage: &Stage, cases: &[Case], seconds: u32) -> Result<String, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let data = folder.path().join("perf.data");
@@ -71,7 +71,7 @@ pub fn run(stage: &Stage, cases: &[Case], seconds: u32) -> Result<String, String
     Ok(report(&profiles))
 }
 
-/// `perf record` at work. Dropped, it has written its file.
+/// A running `perf record`. When it is dropped, its file is complete.
 struct Recording(Child);
 
 impl Recording {
@@ -160,8 +160,8 @@ fn part(function: &str, object: &str) -> &'static str {
     {
         return "made at run time: Wasm, LuaJIT";
     }
-    // The first crate that the function's path names, whatever generic of the standard library
-    // stands around it.
+    // The first crate named in the function's path, whatever generic of the standard library is
+    // around it.
     let words = function
         .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
         .filter(|word| !word.is_empty());
@@ -179,7 +179,7 @@ fn part(function: &str, object: &str) -> &'static str {
     named.unwrap_or(if file == "nginx" || file == "haproxy" { "proxy" } else { "rest" })
 }
 
-/// Without the hash at its end, and not longer than a line.
+/// Without the hash at its end, and at most a line long.
 fn short(function: &str, object: &str) -> String {
     let name = function
         .rsplit_once("::h")

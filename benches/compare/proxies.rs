@@ -1,5 +1,5 @@
-//! How each proxy is configured for a case: the files of `conf/` with their `@NAMES@` filled in.
-//! The same work for all, nothing logged, one worker.
+//! How each proxy is configured for a case: the files in `conf/` with their `@NAMES@` replaced. All
+//! do the same work, log nothing and have one worker.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ use std::process::Command;
 use super::cases::{Callers, Case, Limit, Subject};
 use super::load::MEBIBYTE;
 
-/// Where Debian puts nginx' modules.
+/// Debian's folder for nginx modules.
 const NGINX_MODULES: &str = "/usr/share/nginx/modules";
-/// Requests a second that nobody reaches.
+/// Requests a second that are never reached.
 const RATE_WIDE: u64 = 1_000_000;
 
-/// What a proxy has to know of the others.
-pub struct Around<'a> {
+/// What a proxy has to know about its environment.
+pub struct Environment<'a> {
     /// A folder of its own.
     pub folder: &'a Path,
     pub upstream: SocketAddr,
@@ -24,21 +24,25 @@ pub struct Around<'a> {
     /// A certificate with its chain and its key.
     pub certificate: &'a Path,
     pub key: &'a Path,
-    /// Both in one file, as HAProxy wants them.
+    /// Both in one file, as HAProxy requires.
     pub both: &'a Path,
     pub weir: &'a Path,
 }
 
 /// Writes the proxy's configuration, and returns what starts it at `address`.
-pub fn command(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command, String> {
+pub fn command(
+    case: &Case,
+    environment: &Environment<'_>,
+    address: SocketAddr,
+) -> Result<Command, String> {
     match case.subject {
-        Subject::Nginx | Subject::NginxLuaRedis => nginx(case, around, address),
-        Subject::Haproxy => haproxy(case, around, address),
-        Subject::Weir | Subject::WeirCluster => weir(case, around, address),
+        Subject::Nginx | Subject::NginxLuaRedis => nginx(case, environment, address),
+        Subject::Haproxy => haproxy(case, environment, address),
+        Subject::Weir | Subject::WeirCluster => weir(case, environment, address),
     }
 }
 
-/// The upstream, which is nginx too.
+/// The upstream, which is also nginx.
 pub fn upstream(folder: &Path, address: SocketAddr) -> Result<Command, String> {
     write(folder, "mebibyte", &"x".repeat(MEBIBYTE))?;
     let names = [
@@ -51,13 +55,17 @@ pub fn upstream(folder: &Path, address: SocketAddr) -> Result<Command, String> {
     Ok(nginx_command(folder, &file))
 }
 
-fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command, String> {
-    let (folder, wire) = (around.folder, case.situation.wire);
+fn nginx(
+    case: &Case,
+    environment: &Environment<'_>,
+    address: SocketAddr,
+) -> Result<Command, String> {
+    let (folder, wire) = (environment.folder, case.situation.wire);
     let lua = case.subject == Subject::NginxLuaRedis;
     let mut load_modules = String::new();
     let (mut zone, mut limit) = (String::new(), String::new());
     if lua {
-        let redis = around.redis.first().ok_or("nginx + Lua needs a Redis")?;
+        let redis = environment.redis.first().ok_or("nginx + Lua needs a Redis")?;
         load_modules = format!(
             "load_module {NGINX_MODULES}/ndk_http_module.so;\nload_module {NGINX_MODULES}/ngx_http_lua_module.so;"
         );
@@ -99,13 +107,13 @@ fn nginx(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comman
     }
     let certificate = format!(
         "ssl_certificate {}; ssl_certificate_key {}; ssl_session_tickets on;",
-        path(around.certificate),
-        path(around.key)
+        path(environment.certificate),
+        path(environment.key)
     );
     let names = [
         ("@FOLDER@", path(folder)),
         ("@ADDRESS@", address.to_string()),
-        ("@UPSTREAM@", around.upstream.to_string()),
+        ("@UPSTREAM@", environment.upstream.to_string()),
         ("@LOAD_MODULES@", load_modules),
         (
             "@CLIENTS@",
@@ -137,7 +145,11 @@ fn nginx_command(folder: &Path, file: &Path) -> Command {
     command
 }
 
-fn haproxy(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command, String> {
+fn haproxy(
+    case: &Case,
+    environment: &Environment<'_>,
+    address: SocketAddr,
+) -> Result<Command, String> {
     let wire = case.situation.wire;
     let (mut table, mut track, mut deny) = (String::new(), String::new(), String::new());
     if case.limit != Limit::Plain {
@@ -158,29 +170,37 @@ fn haproxy(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Comm
         (false, true) => "proto h2".into(),
         (true, h2) => format!(
             "ssl crt {} alpn {}",
-            path(around.both),
+            path(environment.both),
             if h2 { "h2,http/1.1" } else { "http/1.1" }
         ),
     };
     let names = [
         ("@ADDRESS@", address.to_string()),
-        ("@UPSTREAM@", around.upstream.to_string()),
+        ("@UPSTREAM@", environment.upstream.to_string()),
         ("@BIND@", bind),
         ("@TABLE@", table),
         ("@TRACK@", track),
         ("@DENY@", deny),
     ];
-    let file =
-        write(around.folder, "haproxy.cfg", &filled(include_str!("conf/haproxy.cfg"), &names)?)?;
+    let file = write(
+        environment.folder,
+        "haproxy.cfg",
+        &filled(include_str!("conf/haproxy.cfg"), &names)?,
+    )?;
     let mut command = Command::new("haproxy");
     command.arg("-db").arg("-f").arg(file);
     Ok(command)
 }
 
-fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command, String> {
+fn weir(
+    case: &Case,
+    environment: &Environment<'_>,
+    address: SocketAddr,
+) -> Result<Command, String> {
     let store = if case.subject == Subject::WeirCluster {
-        let nodes: Vec<String> = around.redis.iter().map(|node| format!("\"{node}\"")).collect();
-        // What the store does not answer in time is a 503, and ends the benchmark.
+        let nodes: Vec<String> =
+            environment.redis.iter().map(|node| format!("\"{node}\"")).collect();
+        // What the store does not answer in time becomes a 503, which ends the benchmark.
         let head = "engine = \"redis\"\non_store_error = \"deny\"\ndeadline = \"1s\"";
         format!("{head}\n\n[store.redis]\nmode = \"cluster\"\nnodes = [{}]", nodes.join(", "))
     } else {
@@ -188,8 +208,8 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
     };
     let certificates = format!(
         "certificates = [{{ certificate = \"{}\", key = \"{}\" }}]",
-        path(around.certificate),
-        path(around.key)
+        path(environment.certificate),
+        path(environment.key)
     );
     let rate = match case.limit {
         Limit::Refused => "quota = 1, period = \"1h\"".into(),
@@ -198,7 +218,7 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
     let by_key = case.situation.callers == Callers::Keys;
     let names = [
         ("@ADDRESS@", address.to_string()),
-        ("@UPSTREAM@", around.upstream.to_string()),
+        ("@UPSTREAM@", environment.upstream.to_string()),
         ("@CERTIFICATES@", if case.situation.wire.is_tls() { certificates } else { String::new() }),
         (
             "@CLIENTS@",
@@ -218,13 +238,13 @@ fn weir(case: &Case, around: &Around<'_>, address: SocketAddr) -> Result<Command
         ),
     ];
     let file =
-        write(around.folder, "proxy.toml", &filled(include_str!("conf/weir.toml"), &names)?)?;
-    let mut command = Command::new(around.weir);
+        write(environment.folder, "proxy.toml", &filled(include_str!("conf/weir.toml"), &names)?)?;
+    let mut command = Command::new(environment.weir);
     command.arg("run").arg("--config").arg(file);
     Ok(command)
 }
 
-/// The template with every name replaced; a name that stays is a mistake of ours.
+/// The template with every name replaced. A remaining name is an error.
 fn filled(template: &str, names: &[(&str, String)]) -> Result<String, String> {
     let text =
         names.iter().fold(template.to_owned(), |text, (name, value)| text.replace(name, value));

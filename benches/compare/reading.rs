@@ -1,30 +1,30 @@
-//! Reads what the load generators print. Pure: texts in, figures out; whatever is missing is an
-//! error and never a zero.
+//! Reads the reports of the load generators. Pure: text in, figures out. Missing figures are
+//! errors, never zeros.
 
-/// What a generator saw.
+/// What a generator measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub requests: u64,
-    /// Replies whose status was neither 2xx nor 3xx.
+    /// Responses whose status was neither 2xx nor 3xx.
     pub refused: u64,
     pub seconds: f64,
     pub p50_us: f64,
     pub p99_us: f64,
 }
 
-/// wrk's report, with `--latency`. Connections that failed are an error.
+/// wrk's report, with `--latency`. Failed connections are an error.
 pub fn wrk(text: &str) -> Result<Load, String> {
     let line = |wanted: &str| text.lines().map(str::trim).find(|line| line.contains(wanted));
     if let Some(errors) = line("Socket errors") {
         return Err(format!("connections failed: {errors}"));
     }
-    let summary = line(" requests in ").ok_or("wrk tells no number of requests")?;
+    let summary = line(" requests in ").ok_or("wrk has no number of requests")?;
     let (requests, rest) =
-        summary.split_once(" requests in ").ok_or("wrk tells no number of requests")?;
+        summary.split_once(" requests in ").ok_or("wrk has no number of requests")?;
     let seconds = micros(rest.split(',').next().unwrap_or_default())? / 1e6;
     let percentile = |name: &str| {
         let line = text.lines().map(str::trim).find_map(|line| line.strip_prefix(name));
-        line.map(str::trim).ok_or_else(|| format!("wrk tells no {name}")).and_then(micros)
+        line.map(str::trim).ok_or_else(|| format!("wrk has no {name}")).and_then(micros)
     };
     Ok(Load {
         requests: number(requests)?,
@@ -37,16 +37,16 @@ pub fn wrk(text: &str) -> Result<Load, String> {
     })
 }
 
-/// h2load's report, and its log: for each request its start, status and microseconds.
+/// h2load's report and its log, which has start, status and microseconds of each request.
 pub fn h2load(text: &str, log: &str) -> Result<Load, String> {
     let line = |start: &str| {
         text.lines()
             .find_map(|line| line.strip_prefix(start))
-            .ok_or_else(|| format!("h2load tells no {start:?}"))
+            .ok_or_else(|| format!("h2load has no {start:?}"))
     };
     let before = |line: &str, what: &str| {
         let part = line.split(", ").find_map(|part| part.trim().strip_suffix(what));
-        part.ok_or_else(|| format!("h2load tells no {what:?}: {line}")).and_then(number)
+        part.ok_or_else(|| format!("h2load has no {what:?}: {line}")).and_then(number)
     };
     let requests = line("requests: ")?;
     let broken = before(requests, " errored")? + before(requests, " timeout")?;

@@ -1,5 +1,4 @@
-//! What stands around the proxies for the whole time - upstream, Redis, Redis Cluster, certificate
-//! - and one run of one case on it.
+//! What all cases share - upstream, Redis, Redis Cluster, certificate - and one run of one case.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,10 +15,10 @@ use super::harness::pki::Pki;
 use super::harness::redis::Redis;
 use super::load::{self, Target};
 use super::process::{self, Process};
-use super::proxies::{self, Around};
+use super::proxies::{self, Environment};
 
-/// Load before each run that nobody counts: pools fill, LuaJIT compiles, allowances of one are used
-/// up.
+/// Load before each run that is not measured: pools fill, LuaJIT compiles, allowances of one are
+/// used up.
 const WARM_UP: Duration = Duration::from_millis(400);
 const WARM_UP_MAX: Duration = Duration::from_millis(3_200);
 
@@ -30,19 +29,19 @@ pub struct Settings {
     pub weir: PathBuf,
 }
 
-/// Everything that all cases share. Dropped, nothing is left of it.
+/// Everything that all cases share. Dropping it removes everything.
 pub struct Stage {
     settings: Settings,
     upstream: Process,
-    /// Of nginx + Lua.
+    /// For nginx + Lua.
     redis: Option<Redis>,
-    /// Of Weir: three masters.
+    /// For Weir: three masters.
     cluster: Option<Cluster>,
     folder: TempDir,
 }
 
 impl Stage {
-    /// Starts what these cases need, on the load's core.
+    /// Starts what these cases need, on the load generator's core.
     pub fn set(settings: Settings, cases: &[Case]) -> Result<Self, String> {
         process::pin(settings.load_core)?;
         let folder =
@@ -65,14 +64,14 @@ impl Stage {
         Ok(Self { settings, upstream, redis, cluster, folder })
     }
 
-    fn around<'a>(
+    fn environment<'a>(
         &'a self,
         folder: &'a Path,
         redis: &'a [SocketAddr],
         files: &'a [PathBuf; 3],
-    ) -> Around<'a> {
+    ) -> Environment<'a> {
         let [certificate, key, both] = files;
-        Around {
+        Environment {
             folder,
             upstream: self.upstream.address,
             redis,
@@ -103,20 +102,20 @@ impl Stage {
         let place = subfolder(self.folder.path(), "proxy")?;
         let files =
             ["server.pem", "server.key", "both.pem"].map(|name| self.folder.path().join(name));
-        let around = self.around(&place, &addresses, &files);
+        let environment = self.environment(&place, &addresses, &files);
         process::pin(self.settings.proxy_core)?;
-        let proxy = Process::start(&place, |address| proxies::command(case, &around, address));
+        let proxy = Process::start(&place, |address| proxies::command(case, &environment, address));
         process::pin(self.settings.load_core)?;
         proxy
     }
 
-    /// One run: a fresh proxy, some load to warm it, then `seconds` that count, between two looks
-    /// at every clock. What is not as the case says is an error.
+    /// One run: a fresh proxy, some load to warm it up, then `seconds` that are measured, between
+    /// two readings of every clock. A result that does not fit the case is an error.
     pub fn run(&self, case: &Case, seconds: u32) -> Result<Figure, String> {
         self.run_and_watch(case, seconds, |_| Ok(()))
     }
 
-    /// The same, and `watch` is told the working process once it is warm; what it returns is
+    /// The same, and `watch` is called with the working process once it is warm. What it returns is
     /// dropped when the load has ended.
     pub fn run_and_watch<T>(
         &self,
@@ -156,8 +155,8 @@ impl Stage {
         })
     }
 
-    /// CPU time of all Redis servers of a case so far, in seconds, as they tell it themselves: to
-    /// the microsecond.
+    /// CPU time of all Redis servers of a case so far, in seconds, as they report it: in
+    /// microseconds.
     fn redis_cpu(&self, case: &Case) -> Result<Option<f64>, String> {
         let nodes = self.redis_of(case);
         let mut sum = 0.0;
@@ -167,15 +166,15 @@ impl Stage {
                 let seconds = info
                     .lines()
                     .find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-                sum += seconds.ok_or_else(|| format!("Redis tells no {name} {info}"))?;
+                sum += seconds.ok_or_else(|| format!("Redis has no {name} {info}"))?;
             }
         }
         Ok((!nodes.is_empty()).then_some(sum))
     }
 }
 
-/// Load until one request comes out as it should: a loaded machine may need longer to use up a
-/// thousand allowances.
+/// Puts load on the proxy until one request has the expected result. A busy machine may need longer
+/// to use up a thousand allowances.
 fn warm_up(target: &Target<'_>) -> Result<(), String> {
     let mut time = WARM_UP;
     loop {
@@ -187,7 +186,7 @@ fn warm_up(target: &Target<'_>) -> Result<(), String> {
     }
 }
 
-/// An empty folder that nginx' worker, who is nobody, may read too.
+/// An empty folder that nginx's worker, which runs as `nobody`, may read too.
 fn subfolder(folder: &Path, name: &str) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{name}: {error}");
     let open =

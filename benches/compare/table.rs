@@ -1,14 +1,14 @@
-//! The figures as Markdown: a table for each situation, the ratios beside their targets, the noise.
+//! The figures as Markdown: a table for each situation, the ratios with their targets, the noise.
 
 use std::fmt::Write as _;
 
 use super::cases::{CALIBRATION, Limit, SITUATIONS, TARGETS};
 use super::figures::{Row, find, median};
 
-/// What Weir may hold before its first request.
+/// Memory that Weir may use before its first request.
 const REST_MIB_MAX: f64 = 30.0;
 
-/// What is said of the whole.
+/// Facts about the whole run.
 pub struct Circumstances {
     pub machine: String,
     pub versions: String,
@@ -18,7 +18,7 @@ pub struct Circumstances {
     pub stolen: f64,
 }
 
-/// Everything, ready for a README.
+/// The whole report, ready for a README.
 pub fn report(rows: &[Row], about: &Circumstances) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -82,7 +82,7 @@ fn table(rows: &[&Row]) -> String {
     text + "\n"
 }
 
-/// Ratios of medians, and how they came out in the single rounds.
+/// The ratios of medians, each with its target.
 fn targets(rows: &[Row]) -> String {
     let mut lines = String::new();
     for target in TARGETS {
@@ -96,7 +96,7 @@ fn targets(rows: &[Row]) -> String {
         };
         let ratio = us / them;
         let verdict = match target.then {
-            Some(then) if ratio <= then => "yes, and what should come then",
+            Some(then) if ratio <= then => "yes, and the next target",
             _ if ratio <= target.must => "yes",
             _ => "**no**",
         };
@@ -119,7 +119,7 @@ fn targets(rows: &[Row]) -> String {
         return lines;
     }
     format!(
-        "| Weir | for a request | ratio | at most | reached |\n|---|---|---|---|---|\n{lines}\n"
+        "| Weir | per request | ratio | target: at most | reached |\n|---|---|---|---|---|\n{lines}\n"
     )
 }
 
@@ -127,7 +127,7 @@ fn noise(rows: &[Row], about: &Circumstances) -> String {
     let spreads: Vec<f64> = rows.iter().map(Row::spread).collect();
     let largest = spreads.iter().copied().fold(0.0, f64::max);
     let mut text = format!(
-        "Noise: between the cheapest and the dearest round of a case lie {:.0} % of its median in the middle of all cases, and {:.0} % at most.",
+        "Noise: the cheapest and the most expensive round of a case differ by {:.0} % of its median in the middle of all cases, and by {:.0} % at most.",
         median(spreads) * 100.0,
         largest * 100.0
     );
@@ -141,14 +141,14 @@ fn noise(rows: &[Row], about: &Circumstances) -> String {
     }
     let _ = writeln!(
         text,
-        " The hypervisor took {:.1} % of the cores' time; the load average before the start was {:.1}.",
+        " The hypervisor took {:.1} % of the cores' time; the load average at the start was {:.1}.",
         about.stolen * 100.0,
         about.load_before
     );
     text
 }
 
-/// Every round of every case, for whoever wants to reckon himself.
+/// Every round of every case, for calculations of your own.
 pub fn raw(rows: &[Row]) -> String {
     let mut text = String::from(
         "case\tround\trequests_a_second\tp50_us\tp99_us\tuser_us\tkernel_us\tredis_us\tbusy\trest_mib\tpeak_mib\n",
@@ -175,8 +175,8 @@ pub fn raw(rows: &[Row]) -> String {
     text
 }
 
-/// `readme` with `text` in the place of what stands between its marks of that name: `<!-- NAME: ...
-/// -->` and `<!-- end of NAME -->`.
+/// Replaces what is between the marks `<!-- NAME: ... -->` and `<!-- end of NAME -->` in `readme`
+/// by `text`.
 pub fn put_into(readme: &str, name: &str, text: &str) -> Result<String, String> {
     let missing = |mark: &str| format!("the mark {mark:?} is missing");
     let (begin, end) = (format!("<!-- {name}: "), format!("<!-- end of {name} -->"));

@@ -1,19 +1,17 @@
--- lockout: `tries` units in a window, and once they are used up a pause, however the window stands.
--- For logins and one-time codes.
+-- lockout: `tries` units in a window, and once they are used up a pause, whatever is left of the
+-- window. For logins and one-time codes.
 --
--- Promises   Exact: from a window's first unit at most `tries` pass within `window`; from the last
---            of them on none for `pause`. Where those that went well are given back, only failures
---            count.
+-- Promises   Exact: at most `tries` pass within `window` of a window's first unit; after the last
+--            of them, none for `pause`. If successful attempts are given back, only failures count.
 -- Numbers    tries (units), window (microseconds), pause (microseconds): arguments = [5,
 --            60_000_000, 300_000_000] is five a minute, then five minutes of pause.
--- State      s1 = when the window began, s2 = units in it, s3 = when the pause ends, 0 where there
---            is none. All 0: nothing was taken. A pause that ends further ahead than one can, or a
---            window that begins in the future: the clock stepped back, and it starts again.
+-- State      s1 = when the window began, s2 = units in it, s3 = when the pause ends, 0 if there is
+--            none. All 0: nothing was taken. A pause that ends later than one can, or a window that
+--            begins in the future, proves that the clock stepped back: it starts again.
 -- Lifetime   To the end of the window and of the pause.
--- Memory     24 bytes of state and the key. Redis: the driver's one GET and, where it fits, one
---            SET.
+-- Memory     24 bytes of state and the key. Redis: the driver's one GET and, if it fits, one SET.
 --
--- What it is tried with before any request meets it:
+-- The arguments with which it is tried before it is used:
 -- trial: 5 60000000 300000000
 -- trial: 1 1 0
 

@@ -1,7 +1,7 @@
-//! Weir's HTTP/1.1 with what it needs, and the checks that its tests make, for the targets in
+//! Weir's HTTP/1.1 with its dependencies and the checks of its tests, for the targets in
 //! `targets/`.
 
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "it is a part of a larger crate")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "part of a larger crate")]
 
 #[path = "../../src/clock/mod.rs"]
 mod clock;
@@ -20,23 +20,23 @@ mod reference;
 #[path = "../../src/http1/tests/send.rs"]
 mod send;
 
-/// A client's bytes, through our loop, whole and cut, and through hyper.
+/// Reads a client's bytes with our reader, whole and in pieces, and with hyper.
 pub fn requests(bytes: &[u8]) {
     check::requests(bytes);
 }
 
-/// An upstream's bytes, the same way: to a GET, and to a HEAD.
+/// Reads an upstream's bytes the same way, in response to a GET and to a HEAD.
 pub fn replies(bytes: &[u8]) {
     check::reply(bytes, &http::Method::GET);
     check::reply(bytes, &http::Method::HEAD);
 }
 
-/// A chunked body, whole and cut, and read naively.
+/// Reads a chunked body whole, in pieces, and naively.
 pub fn chunks(bytes: &[u8]) {
     check::chunks(bytes);
 }
 
-/// Whatever is accepted, as it is written and read again.
+/// Writes whatever is accepted, and reads it again.
 pub fn round_trip(bytes: &[u8]) {
     send::round_trip(bytes);
 }

@@ -120,8 +120,8 @@ else
 end
 
 --@ sound
--- Checks what an operator's script answered before anything is written, as `lua/sandbox.rs` does in
--- memory. It comes after the scripts, so that they can't see it.
+-- Checks what an operator's script answered before anything is written, as `engine/lua/sandbox.rs`
+-- does in memory. It follows the scripts, so they cannot see it.
 local function whole(n, ...)
   if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
   for k = 1, n do

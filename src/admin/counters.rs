@@ -1,20 +1,20 @@
-//! What `/counters` is asked: a query read into its parts. Knows nothing of counters.
+//! Parses the query of `/counters`. Knows nothing of counters.
 
-/// Bytes of one part, at most: a key's own bound.
+/// Bytes of one parameter, at most: the bound of a key.
 const PART_BYTES_MAX: usize = 4096;
 
-/// Whose counters, as an operator names them.
+/// Which counters, as an operator names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterQuery {
     /// The policy's name in the configuration.
     pub policy: String,
     /// The limit's name.
     pub limit: String,
-    /// The key, as the policy answered it.
+    /// The key, as the policy returns it.
     pub key: String,
-    /// The tag, where the policy answered one.
+    /// The tag, where the policy returns one.
     pub tag: Option<String>,
-    /// Where counters belong to routes: which.
+    /// The route, where counters belong to routes.
     pub route: Option<String>,
 }
 
@@ -25,8 +25,8 @@ impl CounterQuery {
         const NAMES: [&str; 5] = ["policy", "limit", "key", "tag", "route"];
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let place = NAMES.iter().position(|known| *known == name);
-            let slot = place.and_then(|place| parts.get_mut(place));
+            let index = NAMES.iter().position(|known| *known == name);
+            let slot = index.and_then(|index| parts.get_mut(index));
             let Some(slot) = slot else {
                 return Err(format!("found {name:?}, expected {}", NAMES.join(", ")));
             };
@@ -57,7 +57,7 @@ impl CounterQuery {
     }
 }
 
-/// A plus is a plus: keys have them.
+/// Percent-decoding. A plus stays a plus, since keys may contain them.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

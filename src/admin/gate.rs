@@ -1,9 +1,10 @@
-//! Who may see the operator's pages. Knows no page but by its path.
+//! Decides who may see the operator's pages.
 //!
-//! A browser on a machine that reaches the listener runs strangers' scripts. One whose own name a
-//! stranger points at this address (DNS rebinding) would read the pages as its own, so a request
-//! must name this listener: by an address, `localhost` or a configured name. A script of another
-//! origin is refused by its `Origin`. Where a token is configured, it is needed, and proves enough.
+//! A browser on a machine that reaches this listener runs untrusted scripts. An attacker can point
+//! a host name of theirs at this address (DNS rebinding), and a script from there would read the
+//! pages as its own. So a request must name this listener by an address, `localhost` or a
+//! configured name. A script of another origin is refused by its `Origin`. Where a token is
+//! configured, it is required, and sufficient.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,15 +16,18 @@ use crate::wire::{Known, Request};
 /// `[admin]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the pages are.
+    /// The section's path in the configuration, for messages.
+    pub section: &'static str,
+    /// The listener's address.
     pub address: SocketAddr,
-    /// Names, in lower case, by which they may be asked for, besides addresses and `localhost`.
+    /// Names, in lower case, that requests may use for this listener, besides addresses and
+    /// `localhost`.
     pub hosts: Vec<String>,
-    /// Needed for each page but `/live` and `/ready`, where there is one.
+    /// Required for each page but probes, where there is one.
     pub token: Option<Token>,
 }
 
-/// A bearer token; never shown.
+/// A bearer token. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -31,22 +35,24 @@ pub struct Token(String);
 pub(super) type Refused = (StatusCode, String);
 
 impl Settings {
-    /// Pages at `address`, without further names and token.
+    /// Pages at `address`, without further names and without a token.
     #[must_use]
     pub fn plain(address: SocketAddr) -> Self {
-        Self { address, hosts: Vec::new(), token: None }
+        Self { section: "admin", address, hosts: Vec::new(), token: None }
     }
 
-    /// Whether a request for the page at `path` may be answered.
-    pub(super) fn admits(&self, request: &Request, path: &str) -> Result<(), Refused> {
-        let probe = matches!(path, "/live" | "/ready");
+    /// Whether a request may be answered; `is_probe` if it asks for a probe's page.
+    pub(super) fn admits(&self, request: &Request, is_probe: bool) -> Result<(), Refused> {
         if let Some(token) = &self.token
-            && !probe
+            && !is_probe
         {
             let refused = || {
                 (
                     StatusCode::UNAUTHORIZED,
-                    "Expected `Authorization: Bearer` with the token of [admin].".to_owned(),
+                    format!(
+                        "Expected `Authorization: Bearer` with the token of [{}].",
+                        self.section
+                    ),
                 )
             };
             return if token.is_in(request) { Ok(()) } else { Err(refused()) };
@@ -54,7 +60,8 @@ impl Settings {
         let host = host(request)?;
         if let Some(host) = host.as_deref().filter(|host| !self.knows(name_of(host))) {
             let why = format!(
-                "Found the host {host:?}, expected an address, localhost, or a name in `admin.hosts`."
+                "Found the host {host:?}, expected an address, localhost, or a name in `{}.hosts`.",
+                self.section
             );
             return Err((StatusCode::MISDIRECTED_REQUEST, why));
         }
@@ -69,13 +76,16 @@ impl Settings {
             ));
         }
         if request.method == Method::DELETE && !self.address.ip().is_loopback() {
-            let why = "Nothing is changed here without a token: `admin.token_file` or `admin.token_env`, since the address is no loopback.";
-            return Err((StatusCode::FORBIDDEN, why.to_owned()));
+            let why = format!(
+                "Nothing is changed here without a token: `{0}.token_file` or `{0}.token_env`, since the address is no loopback.",
+                self.section
+            );
+            return Err((StatusCode::FORBIDDEN, why));
         }
         Ok(())
     }
 
-    /// No name can be pointed elsewhere when it is an address.
+    /// An address is always fine: unlike a name, nobody can point it elsewhere.
     fn knows(&self, name: &str) -> bool {
         let address =
             name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
@@ -86,7 +96,8 @@ impl Settings {
     }
 }
 
-/// The host that is asked for, with its port. None of HTTP/1.0, which no browser speaks.
+/// The host that the request names, with its port. HTTP/1.0, which no browser speaks, may name
+/// none.
 fn host(request: &Request) -> Result<Option<String>, Refused> {
     if let Some(authority) = request.authority() {
         return Ok(Some(authority.to_owned()));
@@ -113,7 +124,7 @@ fn name_of(host: &str) -> &str {
     }
 }
 
-/// The scheme is not compared: whether TLS ends before this listener is not known here.
+/// The scheme is not compared: TLS may be terminated in front of this listener.
 fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
     let origin =
         std::str::from_utf8(origin).ok().and_then(|origin| Some(origin.split_once("://")?.1));
@@ -121,7 +132,7 @@ fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
 }
 
 impl Token {
-    /// Any text; one that is no field's value is never sent.
+    /// Any text. One that is no valid field value can never match.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -133,10 +144,10 @@ impl Token {
         &self.0
     }
 
-    /// Digests are compared, in constant time, so that an answer's time tells nothing of the token.
+    /// Compares digests, in constant time, so that timing reveals nothing about the token.
     fn is_in(&self, request: &Request) -> bool {
-        let mut said = request.fields.get_all(Known::Authorization);
-        let (Some(value), None) = (said.next(), said.next()) else { return false };
+        let mut values = request.fields.get_all(Known::Authorization);
+        let (Some(value), None) = (values.next(), values.next()) else { return false };
         let Some((scheme, token)) = value.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ")
             && blake3::hash(token.trim_ascii()) == blake3::hash(self.0.as_bytes())
@@ -164,7 +175,7 @@ mod tests {
 
     fn status(settings: &Settings, method: &str, path: &str, fields: &[(&str, &str)]) -> u16 {
         settings
-            .admits(&request(method, fields), path)
+            .admits(&request(method, fields), matches!(path, "/live" | "/ready"))
             .map_or_else(|(status, _)| status.as_u16(), |()| 200)
     }
 

@@ -1,11 +1,11 @@
-//! The operator's own listener: `/metrics`, `/live`, `/ready`, `/status`, and `/counters`, the only
-//! one that also changes something. What they show is handed in; `gate` says who may see them.
+//! The operator's own listener and its pages: see [`PAGES`]. What the pages show is handed in;
+//! `gate` decides who may see them.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::access::{self, Access as _};
 use http::{Method, StatusCode};
 
 use crate::listen::{Handler, Peer};
@@ -24,16 +24,57 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// A page of the operator's.
+#[derive(Debug)]
+struct Page {
+    path: &'static str,
+    shows: Shows,
+    /// Answered without the token: probes have none.
+    is_probe: bool,
+    methods: &'static [Method],
+}
+
+/// What a page shows.
+#[derive(Clone, Copy, Debug)]
+enum Shows {
+    Metrics,
+    Live,
+    Ready,
+    Status,
+    Counters,
+}
+
+/// All pages. The answer to other paths lists them, too.
+const PAGES: &[Page] = &[
+    Page { path: "/metrics", shows: Shows::Metrics, is_probe: false, methods: READ },
+    Page { path: "/live", shows: Shows::Live, is_probe: true, methods: READ },
+    Page { path: "/ready", shows: Shows::Ready, is_probe: true, methods: READ },
+    Page { path: "/status", shows: Shows::Status, is_probe: false, methods: READ },
+    // The only page that also changes something: DELETE forgets counters.
+    Page { path: "/counters", shows: Shows::Counters, is_probe: false, methods: READ_AND_DELETE },
+];
+
+const READ: &[Method] = &[Method::GET, Method::HEAD];
+const READ_AND_DELETE: &[Method] = &[Method::GET, Method::HEAD, Method::DELETE];
+
+/// The paths of all pages.
+pub fn page_paths() -> impl Iterator<Item = &'static str> {
+    PAGES.iter().map(|page| page.path)
+}
+
+/// Where the settings of now are found; none where no pages are served. A reload replaces them.
+pub type SettingsSource = Arc<dyn access::DynAccess<Option<Settings>> + Send + Sync>;
+
 /// What the admin pages show.
 pub trait Views: Send + Sync + 'static {
-    /// Whether requests can be served, with a sentence for the operator.
+    /// Whether requests can be served, as a sentence for the operator.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     fn ready(&self) -> impl Future<Output = Result<String, String>> + Send;
     /// `/status`: version, configuration, last reload, as JSON.
     fn status(&self) -> String;
-    /// `/counters`: those of one key as JSON, and with `forget` they are forgotten.
+    /// `/counters`: those of one key as JSON. With `forget` they are deleted.
     ///
     /// # Errors
     /// A status and a sentence for the operator.
@@ -48,7 +89,7 @@ pub trait Views: Send + Sync + 'static {
 pub struct Admin<V> {
     views: Arc<V>,
     metrics: Metrics,
-    settings: Arc<ArcSwap<Settings>>,
+    settings: SettingsSource,
 }
 
 impl<V> Clone for Admin<V> {
@@ -68,26 +109,22 @@ impl<V> fmt::Debug for Admin<V> {
 }
 
 impl<V: Views> Admin<V> {
-    /// Admin pages over `views`, for those whom `settings` admit at the time.
-    pub fn new(views: Arc<V>, metrics: Metrics, settings: Arc<ArcSwap<Settings>>) -> Self {
+    /// Admin pages over `views`, for requests that the settings of the moment admit.
+    pub fn new(views: Arc<V>, metrics: Metrics, settings: SettingsSource) -> Self {
         Self { views, metrics, settings }
     }
 
-    async fn page(&self, path: &str) -> Response {
-        match path {
-            "/metrics" => reply(StatusCode::OK, OPENMETRICS, self.metrics.encode()),
-            // Whoever can answer is alive; whether it is of use is `/ready`'s question.
-            "/live" => reply(StatusCode::OK, TEXT, "live\n"),
-            "/ready" => match self.views.ready().await {
+    async fn show(&self, page: &Page, method: &Method, query: &str) -> Response {
+        match page.shows {
+            Shows::Metrics => reply(StatusCode::OK, OPENMETRICS, self.metrics.encode()),
+            // A process that answers is alive. Whether it can serve is what `/ready` tells.
+            Shows::Live => reply(StatusCode::OK, TEXT, "live\n"),
+            Shows::Ready => match self.views.ready().await {
                 Ok(sentence) => reply(StatusCode::OK, TEXT, format!("{sentence}\n")),
                 Err(reason) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
             },
-            "/status" => reply(StatusCode::OK, JSON, self.views.status()),
-            _ => reply(
-                StatusCode::NOT_FOUND,
-                TEXT,
-                "There are /metrics, /live, /ready, /status and /counters.\n",
-            ),
+            Shows::Status => reply(StatusCode::OK, JSON, self.views.status()),
+            Shows::Counters => self.counters(query, method == Method::DELETE).await,
         }
     }
 
@@ -107,7 +144,11 @@ impl<V: Views> Handler for Admin<V> {
     async fn call(&self, request: Request, _peer: &Arc<Peer>) -> Response {
         let target = request.target();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let admitted = self.settings.load().admits(&request, path);
+        let page = PAGES.iter().find(|page| page.path == path);
+        let admitted = match &*self.settings.load() {
+            Some(settings) => settings.admits(&request, page.is_some_and(|page| page.is_probe)),
+            None => return no_such_page(),
+        };
         if let Err((status, sentence)) = admitted {
             let mut refused = reply(status, TEXT, format!("{sentence}\n"));
             if status == StatusCode::UNAUTHORIZED {
@@ -115,28 +156,29 @@ impl<V: Views> Handler for Admin<V> {
             }
             return refused;
         }
-        if path == "/counters" {
-            return match request.method {
-                Method::GET | Method::HEAD => self.counters(query, false).await,
-                Method::DELETE => self.counters(query, true).await,
-                _ => not_allowed("GET, HEAD, DELETE"),
-            };
+        match page {
+            // The body of a reply to HEAD is left out where it is sent.
+            Some(page) if page.methods.contains(&request.method) => {
+                self.show(page, &request.method, query).await
+            }
+            Some(page) => not_allowed(page.methods),
+            None => no_such_page(),
         }
-        let page = self.page(path).await;
-        // The body of a reply to HEAD is left out where it is sent.
-        if page.status == StatusCode::NOT_FOUND
-            || matches!(request.method, Method::GET | Method::HEAD)
-        {
-            return page;
-        }
-        not_allowed("GET, HEAD")
     }
 }
 
-fn not_allowed(methods: &'static str) -> Response {
+fn not_allowed(methods: &[Method]) -> Response {
+    let methods = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
     let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, format!("Only {methods}.\n"));
     refused.fields.set(Known::Allow, methods);
     refused
+}
+
+fn no_such_page() -> Response {
+    let mut paths: Vec<&str> = page_paths().collect();
+    let last = paths.pop().unwrap_or_default();
+    let text = format!("There are {} and {last}.\n", paths.join(", "));
+    reply(StatusCode::NOT_FOUND, TEXT, text)
 }
 
 fn reply(

@@ -7,7 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::listen::{self, ConnectionSettings, Drain, Listener};
+use arc_swap::ArcSwap;
+
+use crate::listen::{self, ConnectionSettings, Drain, ListenConfig, Listener};
 
 #[derive(Default)]
 struct Shown {
@@ -39,8 +41,8 @@ impl Views for Shown {
     }
 }
 
-fn settings_of(address: std::net::SocketAddr) -> Arc<ArcSwap<super::Settings>> {
-    Arc::new(ArcSwap::from_pointee(super::Settings::plain(address)))
+fn settings_of(address: std::net::SocketAddr) -> SettingsSource {
+    Arc::new(ArcSwap::from_pointee(Some(super::Settings::plain(address))))
 }
 
 async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
@@ -62,7 +64,7 @@ async fn counters_are_shown_and_only_delete_forgets_them() {
     let listener =
         Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
-    let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::default()));
+    let settings = Arc::new(ArcSwap::from_pointee(ListenConfig::default()));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
     let admin = Admin::new(Arc::new(Shown::default()), metrics.clone(), settings_of(address));
     let serving = tokio::spawn(listener.serve(admin, settings, drain.clone(), metrics));
@@ -92,17 +94,17 @@ async fn each_page_shows_what_it_is_handed() {
     let listener =
         Listener::bind(&listen::Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
-    let patience = Duration::from_secs(5);
+    let timeout = Duration::from_secs(5);
     let settings = ConnectionSettings {
         connections_max: 10,
-        request_header: patience,
-        keep_alive: patience,
+        request_header: timeout,
+        keep_alive: timeout,
         ..ConnectionSettings::default()
     };
     let admin = Admin::new(Arc::clone(&views), metrics.clone(), settings_of(address));
     let serving = tokio::spawn(listener.serve(
         admin,
-        Arc::new(ArcSwap::from_pointee(settings)),
+        Arc::new(ArcSwap::from_pointee(ListenConfig::from(settings))),
         Drain::new(),
         metrics,
     ));
@@ -136,7 +138,9 @@ async fn each_page_shows_what_it_is_handed() {
     let head = ask(address, "HEAD", "/status").await;
     assert!(head.contains("content-length: 15\r\n") && head.ends_with("\r\n\r\n"), "{head}");
 
-    assert!(ask(address, "GET", "/other").await.starts_with("HTTP/1.1 404 "));
+    let reply = ask(address, "GET", "/other").await;
+    let list = "There are /metrics, /live, /ready, /status and /counters.\n";
+    assert!(reply.starts_with("HTTP/1.1 404 ") && reply.ends_with(list), "{reply}");
     assert!(ask(address, "POST", "/other").await.starts_with("HTTP/1.1 404 "));
     let reply = ask(address, "DELETE", "/status").await;
     assert!(

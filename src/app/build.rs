@@ -1,5 +1,5 @@
-//! From a checked configuration to a house: what did not change is taken over from the one before,
-//! so that a reload keeps counters, connections and compiled guests.
+//! Turns a checked configuration into what serves it. What did not change is taken over from the
+//! running configuration, so that a reload keeps counters, connections and compiled guests.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::{Config, Mistakes, Route, RouteTarget};
+use crate::config::{self, Config, Mistakes, Route, setting};
 use crate::engine::{self, Engine, Scripts};
 use crate::limit::{self, Limiter, Scope};
 use crate::listen;
 use crate::policy::{self, Policy, Runtime};
-use crate::proxy::{House, Respond, RoutePolicy, RouteSettings, Target};
+use crate::proxy::{Respond, RouteAction, RoutePolicy, RouteSettings, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, Mistake};
 use crate::upstream::{self, Budget, Upstream};
@@ -24,7 +24,7 @@ pub(super) struct Builder {
     metrics: Metrics,
     clock: Clock,
     runtime: Arc<Runtime>,
-    /// Of the upstreams of all configurations together.
+    /// Shared by the upstreams of all configurations.
     pub(super) budget: Budget,
 }
 
@@ -32,7 +32,8 @@ pub(super) struct Builder {
 #[derive(Debug)]
 pub(super) struct Built {
     pub(super) listeners: Vec<listen::Settings>,
-    /// Of each listener: taken over while its certificates stand, so that clients can resume.
+    /// Of each listener. Taken over while its certificates stay the same, so that clients can
+    /// resume TLS sessions.
     pub(super) tls: Vec<Option<Arc<listen::Tls>>>,
     pub(super) admin: Option<admin::Settings>,
     pub(super) workers: usize,
@@ -47,28 +48,30 @@ pub(super) struct Built {
     pub(super) policies: Named<policy::Settings, Policy>,
     pub(super) upstreams: Named<upstream::Settings, Upstream>,
     pub(super) routes: Vec<Route>,
-    /// What is allowed and yet probably not meant, each with file and line.
+    /// What is allowed but probably not intended, each with file and line.
     pub(super) warnings: Vec<String>,
 }
 
 impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
-        Ok(Self { metrics, clock, runtime: Runtime::new()?, budget: Budget::unlimited() })
+        let runtime =
+            Runtime::new(fact_names()).map_err(|mistake| mistake.under(setting::POLICIES))?;
+        Ok(Self { metrics, clock, runtime, budget: Budget::unlimited() })
     }
 
-    /// What `config` says of its own mistakes, and what the rooms say of the rest of it.
+    /// Adds the mistakes that modules find in what could be read of a mistaken configuration.
     pub(super) fn complete(&self, mistakes: Mistakes, before: Option<&Built>) -> Mistakes {
         mistakes.and_those_of(|config, routes_stand| {
             self.build_all(config, before, routes_stand).err().unwrap_or_default()
         })
     }
 
-    /// Builds everything that `config` names, and reports all mistakes of all rooms at once.
+    /// Builds everything that `config` names, and reports all mistakes of all modules at once.
     pub(super) fn build(
         &self,
         config: Config,
         before: Option<&Built>,
-    ) -> Result<(Built, House), Mistakes> {
+    ) -> Result<(Built, Snapshot), Mistakes> {
         let source = Arc::clone(&config.source);
         self.build_all(config, before, true).map_err(|mistakes| source.locate(&mistakes))
     }
@@ -78,20 +81,26 @@ impl Builder {
         config: Config,
         before: Option<&Built>,
         routes_stand: bool,
-    ) -> Result<(Built, House), Vec<Mistake>> {
+    ) -> Result<(Built, Snapshot), Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let tls = self.tls(&config.listeners, before, &mut mistakes);
         let engine = self.engine(&config, before).map_err(|mistake| mistakes.push(mistake)).ok();
         let (policies, upstreams) =
             (before.map(|before| &before.policies), before.map(|before| &before.upstreams));
-        let doubts: Vec<Mistake> =
-            config.policies.iter().flat_map(policy::Settings::doubts).collect();
-        let guest =
-            |settings: &policy::Settings| Policy::build(&self.runtime, settings, &self.metrics);
+        let doubts = |settings: &policy::Settings| {
+            let section = setting::policy(&settings.name);
+            settings.doubts().into_iter().map(move |doubt| doubt.under(&section))
+        };
+        let doubts: Vec<Mistake> = config.policies.iter().flat_map(doubts).collect();
+        let guest = |settings: &policy::Settings| {
+            Policy::build(&self.runtime, settings, &self.metrics)
+                .map_err(|found| all_under(&setting::policy(&settings.name), found))
+        };
         let policies =
             build_each(config.policies, |settings| &settings.name, policies, guest, &mut mistakes);
         let upstream = |settings: &upstream::Settings| {
             Upstream::build_within(settings, &self.metrics, &self.budget)
+                .map_err(|found| all_under(&setting::upstream(&settings.name), found))
         };
         let upstreams = build_each(
             config.upstreams,
@@ -100,31 +109,35 @@ impl Builder {
             upstream,
             &mut mistakes,
         );
-        let scripts = Scripts::load(&config.scripts).map_err(|found| mistakes.extend(found)).ok();
+        let scripts = Scripts::load(&config.scripts)
+            .map_err(|found| mistakes.extend(all_under(setting::STORE, found)))
+            .ok();
         let Some(engine) = engine else { return Err(mistakes) };
         let limiter_settings =
             limit::Settings { scripts: scripts.unwrap_or_default(), ..config.limiter };
 
         let limiter = self.limiter(&limiter_settings, &engine, before);
-        // Also where a policy or an upstream failed: the routes are then built for what they say of
-        // their own paths.
+        // Also where a policy or an upstream failed: the routes are then built for their mistakes
+        // alone.
         let routes = config
             .routes
             .iter()
             .filter(|_| routes_stand)
             .map(|route| settings_of(route, &policies, &upstreams))
             .collect();
-        let house = House::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
-        let house = house.map_err(|found| mistakes.extend(found)).ok();
-        let Some(house) = house.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let snapshot =
+            Snapshot::build(config.requests, routes, Arc::clone(&limiter), &self.metrics);
+        let snapshot = snapshot.map_err(|found| mistakes.extend(found)).ok();
+        let Some(snapshot) = snapshot.filter(|_| mistakes.is_empty()) else {
+            return Err(mistakes);
+        };
         let mut warnings = config.warnings;
-        warnings.extend(house.unanswerable().map(|(route, fact)| {
-            let (setting, name) = (
-                format!("routes[{route}].policy"),
-                config.routes.get(route).map_or("", |route| route.name.as_str()),
-            );
+        warnings.extend(snapshot.missing_facts().map(|(route, fact)| {
+            let setting = setting::route_policy(route);
+            let name = config.routes.get(route).map_or("", |route| route.name.as_str());
             let why = if fact.starts_with("header.") {
-                "which is dropped from requests without server.underscores_in_headers".to_owned()
+                let allowing = setting::UNDERSCORES_IN_HEADERS;
+                format!("which is dropped from requests without {allowing}")
             } else {
                 format!("which the path of the route {name} has no place for")
             };
@@ -156,7 +169,7 @@ impl Builder {
             routes: config.routes,
             warnings,
         };
-        Ok((built, house))
+        Ok((built, snapshot))
     }
 
     fn tls(
@@ -181,18 +194,20 @@ impl Builder {
         each.collect()
     }
 
-    /// The counters stay where they are as long as the store's settings do.
+    /// The engine is kept, with its counters, unless the settings name another store.
     fn engine(&self, config: &Config, before: Option<&Built>) -> Result<Arc<Engine>, Mistake> {
         if let Some(before) =
             before.filter(|before| config.engine.keeps_counters_of(&before.engine_settings))
         {
             return Ok(Arc::clone(&before.engine));
         }
-        Engine::build(&config.engine, self.clock.clone(), &self.metrics).map(Arc::new)
+        Engine::build(&config.engine, self.clock.clone(), &self.metrics)
+            .map(Arc::new)
+            .map_err(|mistake| mistake.under(setting::STORE))
     }
 
-    /// One for as long as its engine and its settings stand: what is still to be settled belongs to
-    /// it, and a shutdown waits for that of one only.
+    /// The limiter is kept as long as its engine and its settings stay the same, with what it still
+    /// has to settle.
     fn limiter(
         &self,
         settings: &limit::Settings,
@@ -211,11 +226,11 @@ impl Builder {
     }
 }
 
-/// What was built under a name, and from what.
+/// What was built under a name, and the settings that it was built from.
 type Named<S, T> = HashMap<String, (S, Arc<T>)>;
 
-/// Builds each anew, except those whose settings are as they were: they are taken over with all
-/// they hold.
+/// Builds each of `all`, except those whose settings have not changed: these are taken over with
+/// all they hold.
 fn build_each<S: PartialEq, T>(
     all: Vec<S>,
     name: impl Fn(&S) -> &str,
@@ -237,15 +252,24 @@ fn build_each<S: PartialEq, T>(
     named
 }
 
+fn all_under(section: &str, mistakes: Vec<Mistake>) -> Vec<Mistake> {
+    mistakes.into_iter().map(|mistake| mistake.under(section)).collect()
+}
+
 impl Built {
-    /// Makes ready what the workers would otherwise make in the middle of a request each.
+    /// When the first of the listeners' certificates expires, in Unix seconds.
+    pub(super) fn first_expiry_s(&self) -> Option<i64> {
+        self.tls.iter().flatten().map(|tls| tls.expires_s()).min()
+    }
+
+    /// Prepares what each worker would otherwise have to start during a request.
     pub(super) fn prepare(&self) {
         for (_, policy) in self.policies.values() {
             policy.prepare(self.workers);
         }
     }
 
-    /// Logs each warning that `before`, the configuration that runs, did not have.
+    /// Logs each warning that `before`, the running configuration, did not have.
     pub(super) fn warn(&self, before: Option<&Self>) {
         let known =
             |warning: &&String| before.is_some_and(|before| before.warnings.contains(warning));
@@ -254,20 +278,20 @@ impl Built {
         }
     }
 
-    /// What a running process does not take on stays as it was started with: the next configuration
-    /// is compared with what runs.
+    /// Keeps the values of `running` for settings that a running process can't change, so that the
+    /// next configuration is compared with what really runs.
     pub(super) fn started_as(mut self, running: &Self) -> Self {
         let (mut listeners, mut tls) = (running.listeners.clone(), running.tls.clone());
-        for (place, (settings, tls)) in listeners.iter_mut().zip(&mut tls).enumerate() {
-            // A listener keeps its address: the certificates are those of the one that has this
-            // address now.
-            if let Some((next, secured)) = self.listener_at(place, settings.address) {
+        for (index, (settings, tls)) in listeners.iter_mut().zip(&mut tls).enumerate() {
+            // A listener keeps its address, and takes the certificates of the new listener that has
+            // this address.
+            if let Some((next, secured)) = self.listener_at(index, settings.address) {
                 settings.clone_from(next);
                 tls.clone_from(secured);
             }
         }
         (self.listeners, self.tls) = (listeners, tls);
-        // The address stays, and who may see the pages does not.
+        // The address stays; hosts and token may change.
         self.admin = match (self.admin, &running.admin) {
             (Some(next), Some(running)) => {
                 Some(admin::Settings { address: running.address, ..next })
@@ -279,31 +303,35 @@ impl Built {
         self
     }
 
-    /// At the same place, or wherever it has moved to.
+    /// The listener with this address, preferably at the same index.
     fn listener_at(
         &self,
-        place: usize,
+        index: usize,
         address: SocketAddr,
     ) -> Option<(&listen::Settings, &Option<Arc<listen::Tls>>)> {
         let mut all = self.listeners.iter().zip(&self.tls);
-        let here = all.clone().nth(place).filter(|(settings, _)| settings.address == address);
+        let here = all.clone().nth(index).filter(|(settings, _)| settings.address == address);
         here.or_else(|| all.find(|(settings, _)| settings.address == address))
     }
 
-    /// What applies without building anything anew.
-    pub(super) fn settle_in(&self) {
+    /// Applies a changed maximum of keys to the engine, which is taken over.
+    pub(super) fn resize_engine(&self) {
         self.engine.resize(&self.engine_settings);
     }
 
-    /// What counters lose by going over to `next`, for the operator who has just asked for it.
+    /// Which counters a reload with `next` resets or leaves behind: a sentence each.
     pub(super) fn resets(&self, next: &Self) -> Vec<String> {
         if !next.engine_settings.keeps_counters_of(&self.engine_settings) {
-            return vec!["[store] names another store: all counters begin anew there".into()];
+            return vec![format!(
+                "[{}] names another store: all counters begin anew there",
+                setting::STORE
+            )];
         }
         if self.limiter_settings.key_secret != next.limiter_settings.key_secret {
-            return vec![
-                "store.key_secret changed, and with it every counter's name: all begin anew".into(),
-            ];
+            return vec![format!(
+                "{} changed, and with it every counter's name: all begin anew",
+                setting::KEY_SECRET
+            )];
         }
         let scopes = |built: &Self| -> BTreeSet<String> {
             built.routes.iter().filter_map(scope_of).collect()
@@ -317,17 +345,17 @@ impl Built {
         gone.collect()
     }
 
-    /// Settings of `next` that a running process can't take on.
+    /// Settings that `next` changes and a running process can't change.
     pub(super) fn needs_restart(&self, next: &Self) -> Vec<&'static str> {
         let addresses = |built: &Self| {
             built.listeners.iter().map(|settings| settings.address).collect::<Vec<_>>()
         };
         let address = |built: &Self| built.admin.as_ref().map(|admin| admin.address);
         let changed = [
-            ("listeners", addresses(self) != addresses(next)),
-            ("admin.address", address(self) != address(next)),
-            ("server.workers", self.workers != next.workers),
-            ("server.shutdown_grace", self.shutdown_grace != next.shutdown_grace),
+            (setting::LISTENERS, addresses(self) != addresses(next)),
+            (setting::ADMIN_ADDRESS, address(self) != address(next)),
+            (setting::WORKERS, self.workers != next.workers),
+            (setting::SHUTDOWN_GRACE, self.shutdown_grace != next.shutdown_grace),
         ];
         changed.into_iter().filter_map(|(setting, changed)| changed.then_some(setting)).collect()
     }
@@ -339,19 +367,19 @@ fn scope_of(route: &Route) -> Option<String> {
     Some(Scope::name_of(policy, route.scope_is_route.then_some(route.name.as_str())))
 }
 
-/// Puts the built things in the place of their names. `config` has checked the names: one that is
-/// missing was not built, and its mistakes keep this house from ever serving.
+/// Replaces names by what was built under them. `config` has checked the names: where one is
+/// missing, building it failed, and its mistakes prevent this snapshot from ever serving.
 fn settings_of(
     route: &Route,
     policies: &Named<policy::Settings, Policy>,
     upstreams: &Named<upstream::Settings, Upstream>,
 ) -> RouteSettings {
-    let unbuilt = || Target::Respond(Respond { status: 503, ..Respond::default() });
-    let target = match &route.target {
-        RouteTarget::Respond(own) => Target::Respond(own.clone()),
-        RouteTarget::Upstream(name) => upstreams
+    let unbuilt = || RouteAction::Respond(Respond { status: 503, ..Respond::default() });
+    let action = match &route.action {
+        config::RouteAction::Respond(own) => RouteAction::Respond(own.clone()),
+        config::RouteAction::Upstream(name) => upstreams
             .get(name)
-            .map_or_else(unbuilt, |(_, upstream)| Target::Upstream(Arc::clone(upstream))),
+            .map_or_else(unbuilt, |(_, upstream)| RouteAction::Upstream(Arc::clone(upstream))),
     };
     let policy =
         route.policy.as_ref().and_then(|name| policies.get(name).map(|(_, policy)| (name, policy)));
@@ -370,7 +398,7 @@ fn settings_of(
         host: route.host.clone(),
         path: route.path.clone(),
         methods: route.methods.clone(),
-        target,
+        action,
         policy,
         fields: route.fields,
         body_bytes_max: route.body_bytes_max,

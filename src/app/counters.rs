@@ -1,4 +1,4 @@
-//! Counters for a person who asks: of the running house for the admin's page, and straight from
+//! Looks counters up for a person: those of the running proxy for the admin page, and straight from
 //! Redis for `weir key`.
 
 use std::collections::HashMap;
@@ -17,19 +17,19 @@ use crate::telemetry::Metrics;
 
 pub use crate::admin::CounterQuery;
 
-/// Of one call to Redis: whoever asks by hand has more time than a request.
+/// For one call to Redis: a person can wait longer than a request.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoCounters {
-    /// What was asked for can't be.
+    /// The query is wrong.
     #[error("{0}")]
     Query(String),
-    /// The store can't be asked.
+    /// The store does not answer.
     #[error("{0}")]
     Store(String),
-    /// Counters in memory are those of a running proxy: its admin listener shows them.
+    /// Counters are in the memory of a running proxy: its admin listener shows them.
     #[error(
         "counters in memory are asked of the running proxy: expected an [admin] address in its configuration, or --admin"
     )]
@@ -47,9 +47,9 @@ impl From<EngineError> for NoCounters {
 pub(super) struct Charges {
     route: String,
     policy: String,
-    /// Its counters are its own.
+    /// The route's counters are its own, not shared with other routes of the policy.
     own: bool,
-    /// What the policy's configuration lists; none where the guest makes its limits itself.
+    /// What the policy's configuration lists. Empty where the guest makes up its limits.
     limits: Arc<[ListedLimit]>,
 }
 
@@ -71,8 +71,8 @@ impl Charges {
     }
 }
 
-/// What the configuration says of the limit that is asked about. Where several lists have one of
-/// that name, as plans do, a key that begins with a list's name says which is meant.
+/// The algorithms of the limit with this name. Where several lists have one, as plans do, a key
+/// that begins with a list's name selects that list.
 fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> {
     let named = || listed.iter().filter(|one| one.name == limit);
     let meant = |one: &&ListedLimit| {
@@ -83,7 +83,8 @@ fn algorithms(listed: &[ListedLimit], limit: &str, key: &str) -> Vec<Algorithm> 
     all.into_iter().filter_map(|one| one.algorithm.clone()).collect()
 }
 
-/// Why nothing was found, where the limit is not one that the configuration lists.
+/// The error for a limit that the configuration does not list; none where it lists no limits at
+/// all.
 fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<NoCounters> {
     if listed.is_empty() || listed.iter().any(|one| one.name == limit) {
         return None;
@@ -100,8 +101,8 @@ fn no_such_limit(listed: &[ListedLimit], policy: &str, limit: &str) -> Option<No
     )))
 }
 
-/// The counters that `query` names as JSON, counted where `config` says; with `forget` they are
-/// forgotten. Only of a store outside this process: [`NoCounters::InMemory`] otherwise.
+/// The counters that `query` names, as JSON, in the store of `config`. With `forget` they are
+/// deleted. Works only for a store outside this process, else [`NoCounters::InMemory`].
 ///
 /// # Errors
 /// See [`NoCounters`].
@@ -136,7 +137,7 @@ pub(super) async fn look(
     let known = algorithms(&listed, &limit, &key);
     let wanted = Wanted { scope, limit, key, tag };
     let found = limiter.find(&wanted).await?;
-    // After the search: a limit that an edit has removed is found until its counters expire.
+    // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
         && let Some(unknown) = no_such_limit(&listed, &policy, &wanted.limit)
     {
@@ -163,7 +164,7 @@ fn described(counter: &Counter, known: Option<&Algorithm>) -> Value {
     })
 }
 
-/// Whose counters a policy's are.
+/// The scope under which a policy's counters are kept.
 fn scope(charges: &[Charges], policy: &str, route: Option<&str>) -> Result<String, NoCounters> {
     let list =
         |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -212,23 +213,23 @@ mod tests {
             charges("b", "shared", true),
             charges("c", "own", true),
         ];
-        let said = |policy: &str, route: Option<&str>| {
+        let found = |policy: &str, route: Option<&str>| {
             scope(&all, policy, route).map_err(|error| error.to_string())
         };
-        assert_eq!(said("shared", None).unwrap(), "shared");
-        assert_eq!(said("shared", Some("a")).unwrap(), "shared");
-        assert_eq!(said("shared", Some("b")).unwrap(), "shared@b");
-        assert_eq!(said("own", Some("c")).unwrap(), "own@c");
+        assert_eq!(found("shared", None).unwrap(), "shared");
+        assert_eq!(found("shared", Some("a")).unwrap(), "shared");
+        assert_eq!(found("shared", Some("b")).unwrap(), "shared@b");
+        assert_eq!(found("own", Some("c")).unwrap(), "own@c");
         assert_eq!(
-            said("own", None).unwrap_err(),
+            found("own", None).unwrap_err(),
             "route: found none, expected one, since each has counters of its own: c"
         );
         assert_eq!(
-            said("own", Some("a")).unwrap_err(),
+            found("own", Some("a")).unwrap_err(),
             "route: found \"a\", expected one with the policy own: c"
         );
         assert_eq!(
-            said("x", None).unwrap_err(),
+            found("x", None).unwrap_err(),
             "policy: found \"x\", expected one that a route names: own, shared"
         );
         assert!(scope(&[], "x", None).unwrap_err().to_string().ends_with(": none"));
@@ -249,13 +250,13 @@ mod tests {
             (amounts("plan", "gold/abc"), amounts("plan", "abc"), amounts("other", "x")),
             (vec![2], vec![1, 2], vec![])
         );
-        let told = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
-        assert_eq!(told("plan"), None);
+        let error = |limit: &str| no_such_limit(&listed, "p", limit).map(|error| error.to_string());
+        assert_eq!(error("plan"), None);
         assert_eq!(
-            told("plna").unwrap(),
+            error("plna").unwrap(),
             "no such limit: found \"plna\", expected one of the policy p: more, plan; the nearest is \"plan\""
         );
-        assert!(told("zzzzzzzz").unwrap().ends_with(": more, plan"));
+        assert!(error("zzzzzzzz").unwrap().ends_with(": more, plan"));
         assert!(
             no_such_limit(&[], "p", "x").is_none(),
             "what a guest makes itself is not known here"

@@ -1,11 +1,13 @@
-//! The small upstream of `weir demo`: it answers every request with what it saw, so that a newcomer
-//! sees what an upstream sees.
+//! The small upstream of `weir demo`: it answers every request with what it received, so that a
+//! newcomer sees what an upstream sees.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::listen::{ConnectionSettings, Drain, Handler, Listener, Peer, Settings};
+use arc_swap::access::Constant;
+
+use crate::listen::{ConnectionSettings, Drain, Handler, ListenConfig, Listener, Peer, Settings};
 use crate::telemetry::Metrics;
 use crate::wire::{self, Known, Request, Response};
 
@@ -43,7 +45,7 @@ impl DemoUpstream {
     /// Serves on `address`.
     ///
     /// # Errors
-    /// The address is taken, or the thread can't be started.
+    /// The address is in use, or the thread can't be started.
     pub fn start(address: SocketAddr) -> std::io::Result<Self> {
         let mut sockets = Listener::bind(&Settings::plain(address), 1)?;
         let socket = sockets.pop().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
@@ -57,7 +59,7 @@ impl DemoUpstream {
         };
         let serving = socket.serve(
             Echo,
-            Arc::new(arc_swap::ArcSwap::from_pointee(settings)),
+            Arc::new(Constant(ListenConfig::from(settings))),
             drain.clone(),
             Metrics::new(1),
         );
@@ -67,7 +69,7 @@ impl DemoUpstream {
         Ok(Self { address, drain, thread: Some(thread) })
     }
 
-    /// Where it serves.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -78,7 +80,7 @@ impl Drop for DemoUpstream {
     fn drop(&mut self) {
         self.drain.start();
         if let Some(thread) = self.thread.take() {
-            // A panic in there has been printed already, and the demo ends anyway.
+            // A panic of the thread has been printed already, and the demo ends anyway.
             let _ = thread.join();
         }
     }

@@ -1,17 +1,18 @@
-//! File descriptors: how many this process may have, and how many of them are set aside for
-//! clients, upstreams and the operator. Knows no connection.
+//! File descriptors: how many this process may have, and how they are divided among clients,
+//! upstreams and the operator. Knows no connection.
 //!
 //! Running out of descriptors must not look like a failing upstream, and must not shut the operator
-//! out. So the numbers of connections are bounded beforehand, by what is there: [`Shares`].
+//! out. So the numbers of connections are bounded beforehand by the descriptors that there are: see
+//! [`Shares`].
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For the log, watched files, signals, the configuration that is being read, and the thread of the
-/// admin pages.
+/// For the log, watched files, signals, files of the configuration while they are read, and the
+/// thread of the admin pages.
 const FIXED: usize = 24;
-/// For each worker: its runtime, its connections to Redis, a name that is being resolved.
+/// For each worker: its runtime, its connections to Redis, and a name that is being resolved.
 const PER_WORKER: usize = 8;
-/// For the admin pages, where there are few.
+/// For the admin pages, where descriptors are scarce.
 const ADMIN_MIN: usize = 8;
 
 /// How many files the process may have open.
@@ -29,16 +30,16 @@ pub(super) struct Shares {
     pub(super) upstreams: usize,
     /// Connections to the admin pages.
     pub(super) admin: usize,
-    /// Descriptors that there are, and that there should be.
+    /// Descriptors that there are, and how many the settings would take.
     pub(super) have: usize,
     pub(super) wanted: usize,
 }
 
 impl Descriptors {
-    /// Raises the soft limit to the hard one, and says how many there are then.
+    /// Raises the soft limit to the hard one, and reads how many there are then.
     pub(super) fn raise() -> Self {
         let limit = getrlimit(Resource::Nofile);
-        // No limit at all is refused by some systems: then the one that holds stays.
+        // Some systems refuse to remove the limit altogether: then the current one stays.
         if limit.current != limit.maximum
             && let Err(error) = setrlimit(
                 Resource::Nofile,
@@ -51,8 +52,8 @@ impl Descriptors {
         Self { have: have.unwrap_or(usize::MAX) }
     }
 
-    /// Divides them: `connections` clients and as many upstreams, if they are enough; else what
-    /// there is beside `workers` with their `listeners`, half for each of the two.
+    /// Divides them. If there are enough: `connections` for clients, and at least as many for
+    /// upstreams. If not: half each of what is left beside `workers` with their `listeners`.
     pub(super) fn share(
         self,
         connections: usize,
@@ -75,14 +76,15 @@ impl Descriptors {
 }
 
 impl Shares {
-    /// Says what is missing, where fewer clients are served than the configuration allows.
-    pub(super) fn warn(&self, connections: usize) {
+    /// Warns if fewer clients are served than the configuration allows. `setting` is the path of
+    /// the setting that allows `connections`.
+    pub(super) fn warn(&self, setting: &str, connections: usize) {
         if self.clients < connections {
             let Self { have, wanted, clients, .. } = *self;
             tracing::warn!(
                 have,
                 wanted,
-                "this process may have {have} files open, and server.limits.connections = {connections} wants {wanted}: \
+                "this process may have {have} files open, and {setting} = {connections} wants {wanted}: \
                  at most {clients} clients are connected at once; raise the limit (ulimit -n, LimitNOFILE) or lower the setting"
             );
         }

@@ -1,9 +1,9 @@
-//! Gives memory back to the system when many connections have closed, and shows how many bytes
-//! buffers hold. Knows no connection, only how many there are.
+//! Gives memory back to the system when many connections have closed, and exports how many bytes
+//! buffers hold. Knows no connection, only their number.
 //!
-//! glibc keeps what is freed for later, in an arena of each thread, and gives back by itself only
-//! what lies at an arena's end: after a burst of thousands of connections their memory would stay
-//! for as long as the process lives.
+//! glibc keeps freed memory in an arena of each thread, and on its own gives back only what lies at
+//! the end of an arena. After a burst of thousands of connections their memory would otherwise stay
+//! with the process for good.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::wire::buffered_bytes;
 
 /// How often the open connections are counted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Looks in a row that must find few connections.
+/// Looks in a row that must find few connections before memory is given back.
 const FEW_LOOKS: u32 = 5;
-/// Connections that must have closed, at least: fewer are not worth the walk through the arenas.
+/// The least number of closed connections that is worth walking through the arenas.
 const CLOSED_MIN: i64 = 512;
 
 /// Watches until it is dropped.
@@ -25,9 +25,10 @@ pub(super) struct Memory {
     _end: Sender<std::convert::Infallible>,
 }
 
-/// How many connections there were since memory was given back.
+/// What was observed since memory was last given back.
 #[derive(Debug, Default)]
 struct Seen {
+    /// The most connections that were open at once.
     most: i64,
     /// Looks in a row that found few.
     few: u32,
@@ -37,7 +38,7 @@ impl Memory {
     /// Starts watching.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The thread can't be started.
     pub(super) fn watch(metrics: &Metrics) -> std::io::Result<Self> {
         let (end, ended) = channel();
         let open = metrics.gauge(names::CONNECTIONS_OPEN);
@@ -57,8 +58,8 @@ impl Memory {
 }
 
 impl Seen {
-    /// Whether `open` connections are few after there were many, for some time and for the first
-    /// time; `most` since the last look.
+    /// Whether memory should be given back: `open` connections are few after there were many, and
+    /// have been for some time. `most` is the highest number since the last look. Answers yes once.
     fn are_few(&mut self, most: i64, open: i64) -> bool {
         self.most = self.most.max(most);
         let few = open <= self.most / 2 && self.most - open >= CLOSED_MIN;
@@ -71,7 +72,7 @@ impl Seen {
     }
 }
 
-/// Has the allocator give back what it does not use.
+/// Makes the allocator give back what it does not use.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn give_back() {
     #[allow(

@@ -1,11 +1,13 @@
-//! Wires all rooms together and runs them: the only room that knows every other.
+//! Wires all modules together and runs them: the only module that knows every other.
 //!
-//! [`App`] is Weir as a library, too: it starts the same house from another Rust program, on
-//! sockets it is given or binds itself. `counters` finds counters for a person who asks; `build`
-//! turns a checked configuration into a house; `workers` runs the threads; `views` shows the
-//! operator what stands; `demo` is the small upstream of `weir demo`; `descriptors` divides the
-//! files that the process may have open; `memory` gives back what closed connections leave.
+//! [`App`] is Weir as a library, too: another Rust program can start the same proxy, on sockets
+//! that it hands in or that Weir binds. `build` turns a checked configuration into what serves it,
+//! and `applied` is that as one value, which a reload swaps. `workers` runs the threads, `views`
+//! shows the operator the state, `counters` finds counters for a person who asks, `descriptors`
+//! divides the files that the process may have open, `memory` gives back what closed connections
+//! leave, and `demo` is the small upstream of `weir demo`.
 
+mod applied;
 mod build;
 mod counters;
 mod demo;
@@ -20,23 +22,21 @@ mod workers;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use crate::admin;
 use crate::clock::Clock;
 use crate::config::{Config, Mistakes};
-use crate::engine::Engine;
 use crate::limit::{Limiter, Retired};
-use crate::listen::{ConnectionSettings, CurrentTls, Drain, Listener};
-use crate::plan::OnStoreError;
+use crate::listen::{Drain, Listener};
+use crate::proxy::Live;
 use crate::reload::Watch;
 use crate::telemetry::{self, Metrics, names};
-use crate::upstream::{Budget, Upstream};
 
+pub use crate::admin::page_paths;
 pub use counters::{CounterQuery, NoCounters, counters};
 pub use demo::DemoUpstream;
 pub use serve::serve;
 
+use applied::{Applied, Current};
 use build::{Builder, Built};
 use descriptors::Descriptors;
 use memory::Memory;
@@ -45,7 +45,7 @@ use workers::Workers;
 /// A running Weir. Dropping it without [`App::shutdown`] cuts what is under way.
 #[derive(Debug)]
 pub struct App {
-    house: Arc<Running>,
+    running: Arc<Running>,
     /// None once [`App::shutdown`] has taken them.
     workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
@@ -53,38 +53,48 @@ pub struct App {
     _memory: Memory,
 }
 
-/// What a reload changes and what the views show.
+/// What the threads, the reloads and the operator's pages share.
 #[derive(Debug)]
 struct Running {
     builder: Builder,
-    /// Held while a reload builds, which takes as long as compiling guests does: nobody who has to
-    /// answer may wait for it.
-    current: Mutex<Built>,
-    /// Of the start: a reload changes none.
-    shutdown_grace: Duration,
-    /// What serving needs of `current`, without that wait.
-    serving: arc_swap::ArcSwap<Serving>,
-    /// Those that reloads have replaced, while requests still hold something of them.
+    /// What serves now.
+    current: Current,
+    /// Tells the workers when `current` has changed.
+    live: Arc<Live>,
+    /// Held by a reload while it builds, which takes as long as compiling guests does. Nothing that
+    /// serves or answers the operator waits for it.
+    reloading: Mutex<()>,
+    /// Limiters that reloads have replaced, while requests still use them.
     retired: Mutex<Vec<Retired>>,
-    live: Arc<crate::proxy::Live>,
-    connections: Arc<Connections>,
-    /// Of each listener.
-    security: Vec<CurrentTls>,
-    /// The operator's own: clients who take all places must not shut out whoever looks why.
-    admin_connections: Arc<Connections>,
-    /// Who may see the operator's pages; none are served where there are no settings.
-    admin: Option<Arc<arc_swap::ArcSwap<admin::Settings>>>,
     metrics: Metrics,
     clock: Clock,
     descriptors: Descriptors,
     drain: Drain,
     /// The operator's pages are served until everything else has ended.
     admin_drain: Drain,
-    views: views::State,
+    started_us: i64,
+    last_reload: Mutex<Option<views::LastReload>>,
 }
 
 impl Running {
-    /// A shutdown has to wait for what this limiter's requests settle, as for the others'.
+    /// Makes `applied` serve: the one place where what serves changes, and where metrics learn of
+    /// it.
+    fn swap(&self, applied: Applied) {
+        self.current.swap(applied);
+        self.live.renew();
+        self.show_applied();
+    }
+
+    fn show_applied(&self) {
+        let applied_s = self.clock.wall_us() / 1_000_000;
+        self.metrics.gauge(names::CONFIG_APPLIED).set(applied_s);
+        match self.current.load().built.first_expiry_s() {
+            Some(first) => self.metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
+            None => self.metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
+        }
+    }
+
+    /// A shutdown waits for what this limiter's requests settle, as for those of the current one.
     fn retire(&self, limiter: &Limiter) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.retain(|limiter| !limiter.is_over());
@@ -92,92 +102,10 @@ impl Running {
     }
 }
 
-type Connections = arc_swap::ArcSwap<ConnectionSettings>;
-
-/// Connections to the operator's pages at once, at most.
-const ADMIN_CONNECTIONS_MAX: usize = 256;
-
-/// What stands now, for whoever asks while the next is being built.
-#[derive(Debug)]
-struct Serving {
-    engine: Arc<Engine>,
-    limiter: Arc<Limiter>,
-    /// Some route refuses its clients when the store does not answer.
-    store_is_needed: bool,
-    charges: Vec<counters::Charges>,
-    /// By name.
-    upstreams: Vec<(String, Arc<Upstream>)>,
-}
-
-impl Serving {
-    fn of(built: &Built) -> Self {
-        let store_is_needed = built
-            .routes
-            .iter()
-            .any(|route| route.policy.is_some() && route.on_store_error != OnStoreError::Allow);
-        let mut upstreams: Vec<_> = built
-            .upstreams
-            .iter()
-            .map(|(name, (_, upstream))| (name.clone(), Arc::clone(upstream)))
-            .collect();
-        upstreams.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let charges = counters::Charges::of(
-            &built.routes,
-            built.policies.values().map(|(settings, _)| settings),
-        );
-        Self {
-            engine: Arc::clone(&built.engine),
-            limiter: Arc::clone(&built.limiter),
-            store_is_needed,
-            charges,
-            upstreams,
-        }
-    }
-}
-
-/// What the listeners may have of what `built` says, and the admin pages: what the descriptors
-/// allow.
-fn within(
-    descriptors: Descriptors,
-    built: &Built,
-    before: Option<&Built>,
-    budget: &Budget,
-) -> (ConnectionSettings, ConnectionSettings) {
-    let public = &built.connections;
-    let shares = descriptors.share(
-        public.connections_max,
-        ADMIN_CONNECTIONS_MAX,
-        built.workers,
-        built.listeners.len(),
-    );
-    if before.is_none_or(|before| before.connections.connections_max != public.connections_max) {
-        shares.warn(public.connections_max);
-    }
-    budget.set(shares.upstreams, built.workers);
-    // Where there are fewer places than was thought, one address has no more than half of them.
-    let of_an_address = if shares.clients < public.connections_max {
-        (shares.clients / 2).max(1)
-    } else {
-        usize::MAX
-    };
-    let clients = ConnectionSettings {
-        connections_max: shares.clients,
-        connections_per_address_max: public.connections_per_address_max.min(of_an_address),
-        ..public.clone()
-    };
-    // Scrapers and people behind one address share them.
-    let admin = ConnectionSettings {
-        connections_max: shares.admin,
-        connections_per_address_max: ADMIN_CONNECTIONS_MAX,
-        ..public.clone()
-    };
-    (clients, admin)
-}
-
 /// Why Weir did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration can't stand; nothing was bound.
+    /// The configuration is wrong; nothing was bound.
     #[error("{0}")]
     Mistakes(#[from] Mistakes),
     /// An address could not be bound.
@@ -215,14 +143,12 @@ impl App {
         let metrics = Metrics::new(workers);
         let builder = Builder::new(metrics.clone(), clock.clone())
             .map_err(|mistake| config.source.locate(&[mistake]))?;
-        let (built, house) = builder.build(config, None)?;
+        let (built, snapshot) = builder.build(config, None)?;
         built.warn(None);
         built.prepare();
         let public =
             if sockets.is_empty() { bind(&built, workers)? } else { given(sockets, workers)? };
-        show_expiry(&metrics, &built);
-        let security: Vec<CurrentTls> = built.tls.iter().cloned().map(CurrentTls::new).collect();
-        let public = secure(public, &security);
+        let public = numbered(public);
         let pages = built.admin.as_ref().map(|admin| bind_one(admin.address, 1)).transpose()?;
         let addresses = public
             .iter()
@@ -230,37 +156,31 @@ impl App {
             .collect();
         let admin_address = pages.as_ref().and_then(|bound| bound.first().map(Listener::address));
 
-        let (clients, operators) = within(descriptors, &built, None, &builder.budget);
+        let applied = Applied::new(built, snapshot, None, descriptors, &builder.budget);
+        let current = Current::new(applied);
         let running = Arc::new(Running {
-            views: views::State::new(&built, clock.wall_us()),
-            shutdown_grace: built.shutdown_grace,
-            serving: arc_swap::ArcSwap::from_pointee(Serving::of(&built)),
+            live: Live::new(current.snapshot()),
+            current,
+            reloading: Mutex::default(),
             retired: Mutex::default(),
-            admin_connections: Arc::new(Connections::from_pointee(operators)),
-            admin: built
-                .admin
-                .clone()
-                .map(|settings| Arc::new(arc_swap::ArcSwap::from_pointee(settings))),
-            current: Mutex::new(built),
-            live: crate::proxy::Live::new(house),
             builder,
-            connections: Arc::new(Connections::from_pointee(clients)),
-            security,
+            started_us: clock.wall_us(),
+            last_reload: Mutex::default(),
             metrics,
             clock,
             descriptors,
             drain: Drain::new(),
             admin_drain: Drain::new(),
         });
-        running.metrics.gauge(names::CONFIG_APPLIED).set(running.clock.wall_us() / 1_000_000);
+        running.show_applied();
         let memory = Memory::watch(&running.metrics).map_err(StartError::Worker)?;
         let workers = Workers::start(&running, public, pages.unwrap_or_default(), workers)
             .inspect_err(|_| {
-                // Those that did start must not serve on.
+                // Stops the workers that did start.
                 running.drain.cut();
             })?;
         Ok(Self {
-            house: running,
+            running,
             workers: Some(workers),
             addresses,
             admin: admin_address,
@@ -268,13 +188,13 @@ impl App {
         })
     }
 
-    /// Where clients are served, in the order of the configuration's listeners.
+    /// The addresses that serve clients, in the order of the configuration's listeners.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where the operator's pages are.
+    /// The address of the operator's pages.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
@@ -283,29 +203,30 @@ impl App {
     /// What this Weir counts.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
-        &self.house.metrics
+        &self.running.metrics
     }
 
-    /// A handle that applies new configurations; keep it where the watching is done.
+    /// A handle that applies new configurations.
     #[must_use]
     pub fn reloader(&self) -> Reloader {
-        Reloader(Arc::clone(&self.house))
+        Reloader(Arc::clone(&self.running))
     }
 
     /// Stops accepting, lets what is under way finish within the configured grace, settles, and
-    /// ends all threads. Says whether all of it finished in time.
+    /// ends all threads. Returns whether everything finished in time.
     pub fn shutdown(mut self) -> bool {
-        self.house.drain.start();
-        self.workers.take().is_none_or(|workers| workers.join(self.house.shutdown_grace))
+        self.running.drain.start();
+        let grace = self.running.current.load().built.shutdown_grace;
+        self.workers.take().is_none_or(|workers| workers.join(grace))
     }
 }
 
 impl Drop for App {
-    /// Also after [`App::shutdown`], whose grace is over then.
+    /// Also runs after [`App::shutdown`], whose grace is over then.
     fn drop(&mut self) {
-        self.house.live.cut();
-        self.house.drain.cut();
-        self.house.admin_drain.cut();
+        self.running.live.cut();
+        self.running.drain.cut();
+        self.running.admin_drain.cut();
     }
 }
 
@@ -314,8 +235,8 @@ impl Drop for App {
 pub struct Reloader(Arc<Running>);
 
 impl Reloader {
-    /// Reads `path`, builds a house aside and swaps it in. The old one serves on when anything is
-    /// wrong.
+    /// Reads `path`, builds what it says aside, and swaps it in. If anything is wrong, the old
+    /// configuration serves on.
     ///
     /// # Errors
     /// All mistakes; nothing has changed then.
@@ -323,35 +244,36 @@ impl Reloader {
         let outcome = Config::load(path)
             .map_err(|mistakes| self.complete(mistakes))
             .and_then(|config| self.apply(config));
-        self.0.views.reloaded(outcome.as_ref().err(), self.0.clock.wall_us());
+        let reload = views::LastReload::new(outcome.as_ref().err(), self.0.clock.wall_us());
+        *self.0.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = Some(reload);
         outcome
     }
 
     fn complete(&self, mistakes: Mistakes) -> Mistakes {
-        let current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.builder.complete(mistakes, Some(&current))
+        self.0.builder.complete(mistakes, Some(&self.0.current.load().built))
     }
 
-    /// Applies a configuration that is read already. Answers the files to watch from now on.
+    /// Applies a configuration that is read already. Returns the files to watch from now on.
     ///
     /// Once a shutdown has begun, nothing changes.
     ///
     /// # Errors
-    /// What the rooms found when they were built; nothing has changed then.
+    /// The mistakes that showed when it was built; nothing has changed then.
     pub fn apply(&self, config: Config) -> Result<Vec<Watch>, Mistakes> {
         let running = &self.0;
-        // One reload at a time: a second one waits here, and then compares with what the first has
-        // built.
-        let mut current = running.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let (built, house) = running.builder.build(config, Some(&current))?;
+        // One reload at a time: a second one waits here, and then compares with what the first one
+        // has built.
+        let _reloading = running.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let applied = running.current.load();
+        let current = &applied.built;
+        let (built, snapshot) = running.builder.build(config, Some(current))?;
         if self.is_draining() {
-            // What the requests under way still settle belongs to the limiters of now: the workers
-            // wait for those.
+            // The workers wait for what the current limiters still have to settle.
             return Ok(built.watched);
         }
         // First, so that the warnings below are logged as the new configuration says.
         telemetry::apply(&built.log);
-        built.warn(Some(&current));
+        built.warn(Some(current));
         built.prepare();
         for setting in current.needs_restart(&built) {
             tracing::warn!(setting, "this setting changed, but is applied only at a restart");
@@ -359,33 +281,18 @@ impl Reloader {
         for what in current.resets(&built) {
             tracing::warn!(what, "this reload resets counters");
         }
-        let built = built.started_as(&current);
-        built.settle_in();
-        show_expiry(&running.metrics, &built);
-        running
-            .security
-            .iter()
-            .zip(&built.tls)
-            .for_each(|(security, tls)| security.swap(tls.clone()));
-        let (clients, operators) =
-            within(running.descriptors, &built, Some(&current), &running.builder.budget);
-        running.connections.store(Arc::new(clients));
-        running.admin_connections.store(Arc::new(operators));
-        if let (Some(running), Some(next)) = (&running.admin, &built.admin) {
-            running.store(Arc::new(next.clone()));
-        }
+        let built = built.started_as(current);
+        built.resize_engine();
         if !Arc::ptr_eq(&current.limiter, &built.limiter) {
             running.retire(&current.limiter);
         }
-        running.serving.store(Arc::new(Serving::of(&built)));
-        running.live.swap(house);
         let watched = built.watched.clone();
-        running.views.applied(&built);
-        *current = built;
+        let budget = &running.builder.budget;
+        running.swap(Applied::new(built, snapshot, Some(current), running.descriptors, budget));
         Ok(watched)
     }
 
-    /// Whether the shutdown has begun: then nothing is applied any more.
+    /// Whether the shutdown has begun. Then nothing is applied any more.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.drain.started()
@@ -394,15 +301,7 @@ impl Reloader {
     /// The files that the running configuration is made of.
     #[must_use]
     pub fn watched(&self) -> Vec<Watch> {
-        self.0.current.lock().unwrap_or_else(PoisonError::into_inner).watched.clone()
-    }
-}
-
-/// For whoever forgot to renew. Shown while there is a certificate.
-fn show_expiry(metrics: &Metrics, built: &Built) {
-    match built.tls.iter().flatten().map(|tls| tls.expires_s()).min() {
-        Some(first) => metrics.gauge(names::CERTIFICATES_EXPIRE).set(first),
-        None => metrics.forget_gauge(names::CERTIFICATES_EXPIRE),
+        self.0.current.load().built.watched.clone()
     }
 }
 
@@ -410,17 +309,12 @@ fn bind(built: &Built, workers: usize) -> Result<Vec<Vec<Listener>>, StartError>
     built.listeners.iter().map(|settings| bind_one(settings.address, workers)).collect()
 }
 
-/// Each listener's sockets, with its certificates.
-fn secure(public: Vec<Vec<Listener>>, security: &[CurrentTls]) -> Vec<Vec<Listener>> {
-    let plain = CurrentTls::default();
-    let all = security.iter().chain(std::iter::repeat(&plain));
-    public
-        .into_iter()
-        .zip(all)
-        .map(|(sockets, security)| {
-            sockets.into_iter().map(|socket| socket.with_tls(security)).collect()
-        })
-        .collect()
+/// Each listener's sockets, with its number.
+fn numbered(public: Vec<Vec<Listener>>) -> Vec<Vec<Listener>> {
+    let number = |(index, sockets): (usize, Vec<Listener>)| {
+        sockets.into_iter().map(|socket| socket.numbered(index)).collect()
+    };
+    public.into_iter().enumerate().map(number).collect()
 }
 
 fn bind_one(address: SocketAddr, workers: usize) -> Result<Vec<Listener>, StartError> {
@@ -438,31 +332,31 @@ fn given(sockets: Vec<TcpListener>, workers: usize) -> Result<Vec<Vec<Listener>>
         .map_err(StartError::Worker)
 }
 
-/// Reads a configuration. Where it has mistakes, what could be read of it is built all the same and
-/// let go again, so that all mistakes are told at once: those of the rooms and of the guests too.
+/// Reads a configuration. If it has mistakes, what could be read of it is built all the same and
+/// dropped again, so that all mistakes are reported at once, including those of modules and guests.
 ///
 /// # Errors
 /// All mistakes.
 pub fn load(path: &Path) -> Result<Config, Mistakes> {
     Config::load(path).map_err(|mistakes| match Builder::new(Metrics::new(1), Clock::system()) {
         Ok(builder) => builder.complete(mistakes, None),
-        // A machine that runs no guest: starting will say so.
+        // This machine can't run guests: starting will report that.
         Err(_) => mistakes,
     })
 }
 
-/// Builds everything that `config` names, guests included, and lets it go again: what `weir check`
-/// does. Answers what is allowed and yet probably not meant, a sentence each with file and line.
+/// Builds everything that `config` names, guests included, and drops it again: what `weir check`
+/// does. Returns what is allowed but probably not intended, a sentence each with file and line.
 ///
 /// # Errors
-/// All mistakes of all rooms.
+/// All mistakes of all modules.
 pub fn check(config: Config) -> Result<Vec<String>, Mistakes> {
     let builder = Builder::new(Metrics::new(1), Clock::system())
         .map_err(|mistake| config.source.locate(&[mistake]))?;
     builder.build(config, None).map(|(built, _)| built.warnings)
 }
 
-/// Starts the log as `config` says: what a program does first, once.
+/// Starts the log as `config` says. A program does this once, before anything else.
 pub fn start_log(config: &Config) {
     telemetry::start(&config.log);
 }

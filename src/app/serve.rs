@@ -1,5 +1,5 @@
-//! From start to signal: says where Weir listens, reloads when files change or on SIGHUP, and shuts
-//! down on SIGTERM and SIGINT.
+//! Runs an app until a signal: logs the addresses, reloads when files change or on SIGHUP, and
+//! shuts down on SIGTERM or SIGINT.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ use super::{App, Reloader};
 use crate::reload::{Answer, Reloaded, Settings, Watcher};
 use crate::telemetry;
 
-/// Serves until the process is told to stop, then shuts down. With `watch`, that configuration file
-/// and the files it names are watched and reloaded. Says whether everything that was under way
-/// could finish.
+/// Serves until SIGTERM or SIGINT, then shuts down. With `watch`, that configuration file and the
+/// files it names are watched and reloaded. Returns whether everything that was under way could
+/// finish.
 ///
 /// A second SIGTERM or SIGINT ends the process at once.
 #[must_use]
@@ -23,13 +23,14 @@ pub fn serve(app: App, watch: Option<&Path>) -> bool {
         tracing::info!(listener = "admin", %address, "listening");
     }
     let watcher = watch.map(|path| watcher(&app, path)).transpose();
-    let finished = match watcher.and_then(|watcher| until_told().map(|signal| (watcher, signal))) {
+    let finished = match watcher.and_then(|watcher| until_signal().map(|signal| (watcher, signal)))
+    {
         Ok((watcher, signal)) => {
             tracing::info!(
                 signal,
                 "shutting down: no new connections, what is under way may finish"
             );
-            // A reload that is under way may take long, and is applied no more.
+            // A reload that is under way may take long, and would not be applied any more.
             if let Some(watcher) = watcher {
                 watcher.leave();
             }
@@ -53,7 +54,7 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
         Ok(files) if reloader.is_draining() => Answer { result: Reloaded::Unchanged, files },
         Ok(files) => Answer::applied(files),
         Err(mistakes) => {
-            // One message that can be searched for; what differs stands in its fields.
+            // A constant message that can be searched for; the details are in its fields.
             tracing::error!(count = mistakes.count, %mistakes, "the new configuration was refused, the old one serves on");
             Answer::refused(mistakes.watched)
         }
@@ -61,9 +62,9 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
 }
 
 /// Waits for SIGTERM or SIGINT and names it. From then on, a second one ends the process.
-fn until_told() -> std::io::Result<&'static str> {
+fn until_signal() -> std::io::Result<&'static str> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (told, mut signals) = runtime.block_on(async {
+    let (first, mut signals) = runtime.block_on(async {
         let mut signals = Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -71,8 +72,7 @@ fn until_told() -> std::io::Result<&'static str> {
         tracing::info!("ready");
         std::io::Result::Ok((signals.next().await, signals))
     })?;
-    // The handlers stay installed for the process's life, so somebody must go on listening for a
-    // second signal.
+    // The handlers stay installed for good, so a second signal must be waited for, too.
     let second = move || {
         let signal = runtime.block_on(signals.next());
         tracing::warn!(
@@ -82,20 +82,19 @@ fn until_told() -> std::io::Result<&'static str> {
         telemetry::flush();
         std::process::exit(1);
     };
-    // Without this thread a second signal is not heard; the first is being obeyed all the same.
+    // If the thread can't be started, a second signal is ignored. The first one still takes effect.
     let _ = std::thread::Builder::new().name("weir-signal".into()).spawn(second);
-    Ok(told)
+    Ok(first)
 }
 
-/// What tells the process to end. Kept from the first to the second, so that none in between is
-/// lost.
+/// The signals that end the process. Kept after the first one, so that a second is not lost.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// The next one's name.
+    /// Waits for the next one and returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -1,4 +1,4 @@
-//! The house as a library has it: started and let go in one process.
+//! Weir as a library: started and stopped in this process.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use super::views::Pages;
 use super::*;
 use crate::admin::Views as _;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn app() -> App {
     let folder = tempfile::tempdir().unwrap();
@@ -21,7 +21,7 @@ fn app() -> App {
 
 fn get(address: SocketAddr, close: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
         .write_all(format!("GET /live HTTP/1.1\r\nhost: {address}\r\n{close}\r\n").as_bytes())
         .unwrap();
@@ -31,7 +31,7 @@ fn get(address: SocketAddr, close: &str) -> (TcpStream, String) {
 }
 
 #[test]
-fn a_full_house_does_not_shut_the_operator_out() {
+fn full_listeners_do_not_shut_the_operator_out() {
     let app = app();
     let public = app.addresses()[0];
     // Each has begun another request: an idle connection would be closed for the third client.
@@ -48,18 +48,18 @@ fn a_full_house_does_not_shut_the_operator_out() {
 #[test]
 fn while_a_reload_builds_the_operator_is_answered() {
     let app = app();
-    let building = app.house.current.lock().unwrap();
-    let pages = Pages(Arc::clone(&app.house));
-    let (done, asked) = std::sync::mpsc::channel();
+    let building = app.running.reloading.lock().unwrap();
+    let pages = Pages(Arc::clone(&app.running));
+    let (done, answered) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         done.send((runtime.block_on(pages.ready()), pages.status())).unwrap();
     });
-    let (ready, _) = asked.recv_timeout(PATIENCE).expect("/ready waits for the reload");
+    let (ready, _) = answered.recv_timeout(TIMEOUT).expect("/ready waits for the reload");
     assert_eq!(ready, Ok("ready".into()));
-    // Nor does the end wait for it.
-    app.house.drain.start();
-    for _ in 0..PATIENCE.as_millis() / 10 {
+    // A shutdown does not wait for it, either.
+    app.running.drain.start();
+    for _ in 0..TIMEOUT.as_millis() / 10 {
         if TcpStream::connect(app.addresses()[0]).is_err() {
             break;
         }
@@ -78,7 +78,7 @@ fn an_app_that_is_dropped_serves_no_more() {
     assert!(reply.starts_with("HTTP/1.1 200"), "{reply:?}");
     drop(app);
     assert_eq!(open.read(&mut [0; 16]).unwrap(), 0, "its connections are cut");
-    for _ in 0..PATIENCE.as_millis() / 10 {
+    for _ in 0..TIMEOUT.as_millis() / 10 {
         if TcpStream::connect(address).is_err() {
             return;
         }
@@ -92,7 +92,7 @@ fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
     let app = app();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
-    let before = Arc::clone(&app.house.serving.load().limiter);
+    let before = Arc::clone(&app.running.current.load().built.limiter);
     let text = |deadline: &str| {
         format!(
             "[store]\ndeadline = \"{deadline}\"\n[[routes]]\npath = \"/x\"\nrespond = {{ status = 204 }}\n"
@@ -100,14 +100,14 @@ fn a_reload_that_changes_nothing_of_the_store_keeps_the_limiter() {
     };
     std::fs::write(&path, text("50ms")).unwrap();
     app.reloader().reload(&path).unwrap();
-    assert!(Arc::ptr_eq(&before, &app.house.serving.load().limiter));
+    assert!(Arc::ptr_eq(&before, &app.running.current.load().built.limiter));
     std::fs::write(&path, text("60ms")).unwrap();
     app.reloader().reload(&path).unwrap();
-    assert!(!Arc::ptr_eq(&before, &app.house.serving.load().limiter));
+    assert!(!Arc::ptr_eq(&before, &app.running.current.load().built.limiter));
     assert!(app.shutdown());
 }
 
-/// Counters outlive an edit of how many there may be, and what an edit does to them is said.
+/// Counters survive a change of how many there may be.
 #[test]
 fn a_reload_that_resizes_the_store_keeps_its_counters() {
     let app = app();
@@ -121,7 +121,7 @@ fn a_reload_that_resizes_the_store_keeps_its_counters() {
     };
     let ask = || {
         let mut stream = TcpStream::connect(app.addresses()[0]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
@@ -150,24 +150,24 @@ fn the_operator_can_watch_a_drain() {
     let open = app.metrics().gauge(names::CONNECTIONS_OPEN);
     let start = crate::clock::monotonic();
     while open.get() == 0 {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
         std::thread::yield_now();
     }
-    app.house.drain.start();
+    app.running.drain.start();
     let (_, live) = get(admin, "connection: close\r\n");
     assert!(live.starts_with("HTTP/1.1 200"), "{live:?}");
     let ready = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap()
-        .block_on(Pages(Arc::clone(&app.house)).ready());
+        .block_on(Pages(Arc::clone(&app.running)).ready());
     assert_eq!(ready, Err("shutting down".into()));
     drop(held);
-    assert!(app.workers.take().is_some_and(|workers| workers.join(PATIENCE)));
+    assert!(app.workers.take().is_some_and(|workers| workers.join(TIMEOUT)));
 }
 
 #[test]
-fn the_mistakes_of_all_rooms_and_of_a_guest_are_told_at_once() {
+fn the_mistakes_of_all_modules_and_of_a_guest_are_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
     let text = "[server.limits]\nbody_bytes = \"100 elephants\"\n\
@@ -178,16 +178,43 @@ fn the_mistakes_of_all_rooms_and_of_a_guest_are_told_at_once() {
                 [[routes]]\npath = \"/x/{b}\"\nupstream = \"api\"\n";
     std::fs::write(&path, text).unwrap();
     let mistakes = load(&path).unwrap_err();
-    for told in [
+    for setting in [
         "server.limits.body_bytes",
         "upstreams.api.endpoints[0]",
         "policies.p.config.limits[0].algorithm",
         "routes[1].path",
     ] {
-        assert!(mistakes.text.contains(told), "{told} is missing:\n{mistakes}");
+        assert!(mistakes.text.contains(setting), "{setting} is missing:\n{mistakes}");
     }
     assert_eq!(mistakes.count, 4, "{mistakes}");
-    let house = app();
-    assert_eq!(house.reloader().reload(&path).unwrap_err().count, 4);
-    assert!(house.shutdown());
+    let app = app();
+    assert_eq!(app.reloader().reload(&path).unwrap_err().count, 4);
+    assert!(app.shutdown());
+}
+
+/// Also for programs that embed Weir and call `apply` themselves.
+#[test]
+fn what_a_reload_changes_is_seen_at_once_and_its_time_is_shown() {
+    use arc_swap::access::Access as _;
+
+    let app = app();
+    let applied = app.metrics().gauge(names::CONFIG_APPLIED);
+    assert!(applied.get() > 1_600_000_000, "{}", applied.get());
+    let reload = |text: &str| {
+        let text = format!("{text}\n[[routes]]\npath = \"/x\"\nrespond = {{ status = 204 }}\n");
+        Config::parse(&text, Path::new("proxy.toml"))
+            .and_then(|config| app.reloader().apply(config))
+    };
+    let (clients, admin) = (app.running.current.clients(), app.running.current.admin());
+    let keep_alive = || clients.load().settings.keep_alive;
+    applied.set(0);
+    assert!(reload("[[upstreams]]").is_err());
+    assert_eq!((applied.get(), keep_alive()), (0, Duration::from_secs(75)));
+    let text = "[server.timeouts]\nkeep_alive = \"7s\"\n[admin]\nhosts = [\"weir.internal\"]";
+    reload(text).unwrap();
+    assert!(applied.get() > 1_600_000_000, "{}", applied.get());
+    assert_eq!(keep_alive(), Duration::from_secs(7));
+    let hosts = admin.load().as_ref().map(|settings| settings.hosts.clone());
+    assert_eq!(hosts.unwrap(), ["weir.internal"]);
+    assert!(app.shutdown());
 }

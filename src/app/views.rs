@@ -1,9 +1,10 @@
-//! What the operator's pages show of the running house.
+//! What the operator's pages show of the running proxy.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
 
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Running;
 use super::build::Built;
@@ -12,35 +13,25 @@ use crate::admin::{CounterQuery, Views};
 use crate::config::Mistakes;
 use crate::upstream::{EndpointStatus, Upstream};
 
-/// What `/status` shows, kept up to date by reloads.
+/// How the last reload ended.
 #[derive(Debug)]
-pub(super) struct State {
-    started_us: i64,
-    applied: Mutex<Value>,
-    last_reload: Mutex<Value>,
+pub(super) struct LastReload {
+    at_s: i64,
+    /// None where it was applied.
+    mistakes: Option<String>,
 }
 
-impl State {
-    pub(super) fn new(built: &Built, now_us: i64) -> Self {
-        Self {
-            started_us: now_us,
-            applied: Mutex::new(describe(built)),
-            last_reload: Mutex::new(Value::Null),
+impl LastReload {
+    pub(super) fn new(mistakes: Option<&Mistakes>, now_us: i64) -> Self {
+        let mistakes = mistakes.map(|mistakes| mistakes.text.clone());
+        Self { at_s: now_us / 1_000_000, mistakes }
+    }
+
+    fn describe(&self) -> Value {
+        match &self.mistakes {
+            None => json!({ "at": self.at_s, "result": "applied" }),
+            Some(text) => json!({ "at": self.at_s, "result": "refused", "mistakes": text }),
         }
-    }
-
-    pub(super) fn applied(&self, built: &Built) {
-        *self.applied.lock().unwrap_or_else(PoisonError::into_inner) = describe(built);
-    }
-
-    pub(super) fn reloaded(&self, mistakes: Option<&Mistakes>, now_us: i64) {
-        let value = match mistakes {
-            None => json!({ "at": now_us / 1_000_000, "result": "applied" }),
-            Some(mistakes) => {
-                json!({ "at": now_us / 1_000_000, "result": "refused", "mistakes": mistakes.text })
-            }
-        };
-        *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = value;
     }
 }
 
@@ -59,22 +50,22 @@ fn describe(built: &Built) -> Value {
     json!({ "routes": routes, "policies": policies, "upstreams": upstreams })
 }
 
-/// The views that the admin room asks for.
+/// The content of the admin pages.
 #[derive(Debug)]
 pub(super) struct Pages(pub(super) Arc<Running>);
 
 impl Views for Pages {
-    /// Ready means: not draining, and the store answers or every route has said that it does
-    /// without (`on_store_error = "allow"`). Otherwise a balancer would take all proxies away at
-    /// once, the very outage that `allow` was chosen against.
+    /// Ready means: not draining, and the store answers or no route needs it
+    /// (`on_store_error = "allow"` on all). Otherwise a load balancer would remove all proxies at
+    /// once, which is the outage that `allow` is meant to prevent.
     async fn ready(&self) -> Result<String, String> {
         if self.0.drain.started() {
             return Err("shutting down".into());
         }
-        let serving = self.0.serving.load_full();
-        match serving.engine.ping().await {
+        let applied = self.0.current.load();
+        match applied.built.engine.ping().await {
             Ok(()) => Ok("ready".into()),
-            Err(error) if serving.store_is_needed => Err(error.to_string()),
+            Err(error) if applied.store_is_needed => Err(error.to_string()),
             Err(error) => Ok(format!(
                 "ready, and degraded: {error}; every route lets requests through uncounted"
             )),
@@ -86,10 +77,11 @@ impl Views for Pages {
         query: CounterQuery,
         forget: bool,
     ) -> Result<String, (StatusCode, String)> {
-        let serving = self.0.serving.load_full();
-        let answer = counters::look(&serving.limiter, &serving.charges, &query, forget).await;
+        let applied = self.0.current.load();
+        let limiter = &applied.built.limiter;
+        let answer = counters::look(limiter, &applied.charges, &query, forget).await;
         if forget && answer.is_ok() {
-            // Not the key: it may name a person, or be a secret.
+            // Without the key: it may name a person, or be a secret.
             tracing::info!(
                 policy = query.policy,
                 limit = query.limit,
@@ -106,18 +98,19 @@ impl Views for Pages {
     }
 
     fn status(&self) -> String {
-        let views = &self.0.views;
-        let serving = self.0.serving.load_full();
+        let built = &self.0.current.load().built;
+        let last_reload = self.0.last_reload.lock().unwrap_or_else(PoisonError::into_inner);
         let endpoint = |one: EndpointStatus| json!({ "endpoint": one.endpoint, "address": one.address.to_string(), "ejected": one.ejected });
-        let upstream = |(name, upstream): &(String, Arc<Upstream>)| {
-            (name.clone(), Value::Array(upstream.status().into_iter().map(endpoint).collect()))
+        let upstream = |(name, (_, upstream)): (_, &(_, Arc<Upstream>))| {
+            (name, Value::Array(upstream.status().into_iter().map(endpoint).collect()))
         };
+        let upstreams: BTreeMap<_, _> = built.upstreams.iter().map(upstream).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "started": views.started_us / 1_000_000,
-            "configuration": *views.applied.lock().unwrap_or_else(PoisonError::into_inner),
-            "upstreams": serving.upstreams.iter().map(upstream).collect::<Map<_, _>>(),
-            "last_reload": *views.last_reload.lock().unwrap_or_else(PoisonError::into_inner),
+            "started": self.0.started_us / 1_000_000,
+            "configuration": describe(built),
+            "upstreams": upstreams,
+            "last_reload": last_reload.as_ref().map(LastReload::describe),
         })
         .to_string()
     }

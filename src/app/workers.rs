@@ -1,5 +1,5 @@
-//! The threads: one single-threaded runtime a worker, each with its own listening sockets, and one
-//! for the operator's pages.
+//! The threads: one for each worker, with a single-threaded runtime and listening sockets of its
+//! own, and one for the operator's pages.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, PoisonError};
@@ -9,30 +9,31 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::views::Pages;
-use super::{Connections, Running, StartError};
-use crate::admin::{self, Admin};
+use super::{Running, StartError};
+use crate::admin::Admin;
 use crate::clock;
-use crate::listen::{Drain, Handler, Listener};
+use crate::listen::{ConfigSource, Drain, Handler, Listener};
 use crate::proxy::Proxy;
 use crate::telemetry;
 
-/// Beyond the grace period, for threads to notice that it is over.
+/// Time beyond the grace period in which threads notice that it is over.
 const JOIN_SLACK: Duration = Duration::from_secs(2);
 
 /// All threads of a running Weir.
 #[derive(Debug)]
 pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
-    /// Each thread's last word: whether everything that it served had finished.
+    /// What each thread reports at its end: whether everything that it served had finished.
     finished: Receiver<bool>,
-    /// The operator's pages: they end last, so that a drain can be watched and `/ready` can say no.
+    /// The operator's pages. They end last, so that a drain can be watched and `/ready` can answer
+    /// no.
     admin: Option<JoinHandle<()>>,
     admin_drain: Drain,
 }
 
 impl Workers {
-    /// Starts `count` workers, `public[listener][worker]` being their sockets, and the admin's
-    /// thread where it has sockets.
+    /// Starts `count` workers with the sockets `public[listener][worker]`, and the admin thread if
+    /// there are sockets for it.
     pub(super) fn start(
         running: &Arc<Running>,
         public: Vec<Vec<Listener>>,
@@ -44,28 +45,27 @@ impl Workers {
         for per_worker in public {
             sockets.iter_mut().zip(per_worker).for_each(|(mine, socket)| mine.push(socket));
         }
+        // One for all workers: connections that share it are counted together.
+        let clients = running.current.clients();
         let (finish, finished) = channel();
         let mut threads = Vec::with_capacity(count);
         for (index, mine) in sockets.into_iter().enumerate() {
-            let (running, finish) = (Arc::clone(running), finish.clone());
+            let (running, clients) = (Arc::clone(running), Arc::clone(&clients));
+            let finish = finish.clone();
             let work = async move || {
                 telemetry::enter_worker(index);
-                let finished = serve(&running, mine).await;
-                // Nobody listens any more when the grace period is over: then the answer is known
-                // to be no.
+                let finished = serve(&running, &clients, mine).await;
+                // After the grace period nothing receives this: the answer is known to be no.
                 let _ = finish.send(finished);
             };
             threads.push(spawn(format!("weir-worker-{index}"), work)?);
         }
-        let admin = match &running.admin {
-            Some(settings) if !admin.is_empty() => Some(start_admin(running, settings, admin)?),
-            _ => None,
-        };
+        let admin = if admin.is_empty() { None } else { Some(start_admin(running, admin)?) };
         Ok(Self { threads, finished, admin, admin_drain: running.admin_drain.clone() })
     }
 
-    /// Waits for all threads, at most `grace`; those that are still busy then are left to the
-    /// process's end.
+    /// Waits for all threads, for at most `grace`. Threads that are busy even then run on until the
+    /// process ends.
     pub(super) fn join(self, grace: Duration) -> bool {
         let deadline = clock::monotonic() + grace + JOIN_SLACK;
         let mut all = true;
@@ -83,16 +83,15 @@ impl Workers {
 
 fn start_admin(
     running: &Arc<Running>,
-    settings: &Arc<arc_swap::ArcSwap<admin::Settings>>,
     sockets: Vec<Listener>,
 ) -> Result<JoinHandle<()>, StartError> {
-    let (running, settings) = (Arc::clone(running), Arc::clone(settings));
+    let running = Arc::clone(running);
     spawn("weir-admin".into(), async move || {
-        let handler =
-            Admin::new(Arc::new(Pages(Arc::clone(&running))), running.metrics.clone(), settings);
+        let views = Arc::new(Pages(Arc::clone(&running)));
+        let handler = Admin::new(views, running.metrics.clone(), running.current.admin());
         let drain = &running.admin_drain;
-        let mut serving =
-            start_serving(sockets, &handler, &running.admin_connections, drain, &running);
+        let operators = running.current.operators();
+        let mut serving = start_serving(sockets, &handler, &operators, drain, &running);
         drain.wait().await;
         if tokio::time::timeout(CUT_MAX, all(&mut serving)).await.is_err() {
             drain.cut();
@@ -100,7 +99,7 @@ fn start_admin(
     })
 }
 
-/// A thread with a runtime of its own, for `work` and whatever that spawns.
+/// Starts a thread with a runtime of its own, for `work` and the tasks that it spawns.
 fn spawn(
     name: String,
     work: impl AsyncFnOnce() + Send + 'static,
@@ -111,8 +110,8 @@ fn spawn(
         .map_err(StartError::Worker)?;
     let body = move || {
         runtime.block_on(work());
-        // A name may be looked up in a thread of the runtime's, and the system's resolver may never
-        // answer: dropping the runtime would wait for it.
+        // A name may be looked up on one of the runtime's threads, and the system's resolver may
+        // never answer. Dropping the runtime would wait for it.
         runtime.shutdown_background();
     };
     std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Worker)
@@ -121,7 +120,7 @@ fn spawn(
 fn start_serving<H: Handler>(
     sockets: Vec<Listener>,
     handler: &H,
-    settings: &Arc<Connections>,
+    config: &ConfigSource,
     drain: &Drain,
     running: &Running,
 ) -> JoinSet<()> {
@@ -130,7 +129,7 @@ fn start_serving<H: Handler>(
         .map(|socket| {
             socket.serve(
                 handler.clone(),
-                Arc::clone(settings),
+                Arc::clone(config),
                 drain.clone(),
                 running.metrics.clone(),
             )
@@ -138,26 +137,27 @@ fn start_serving<H: Handler>(
         .collect()
 }
 
-/// Serves clients until told to drain, then lets connections finish and settles what they held.
-async fn serve(running: &Arc<Running>, sockets: Vec<Listener>) -> bool {
+/// Serves clients until the drain starts, then lets connections finish and settles what they held.
+async fn serve(running: &Running, clients: &ConfigSource, sockets: Vec<Listener>) -> bool {
     let handler = Proxy::new(Arc::clone(&running.live));
-    let mut serving =
-        start_serving(sockets, &handler, &running.connections, &running.drain, running);
+    let mut serving = start_serving(sockets, &handler, clients, &running.drain, running);
     running.drain.wait().await;
-    let ended = clock::monotonic() + running.shutdown_grace;
-    let finished = tokio::time::timeout(running.shutdown_grace, all(&mut serving)).await.is_ok();
+    let grace = running.current.load().built.shutdown_grace;
+    let ended = clock::monotonic() + grace;
+    let finished = tokio::time::timeout(grace, all(&mut serving)).await.is_ok();
     if !finished {
-        // Ended before the settling, so that what these requests held is settled too, and each has
-        // its log line.
+        // Before the settling, so that what these requests held is settled too, and each has its
+        // log line.
         running.live.cut();
         running.drain.cut();
         let _ = tokio::time::timeout(CUT_MAX, all(&mut serving)).await;
     }
     let ended = ended.max(clock::monotonic() + SETTLE_MIN);
     let left = || ended.saturating_duration_since(clock::monotonic());
-    // Each worker waits for all: what a limiter settles runs on the worker that charged. The one of
-    // now first: a reload that replaces it meanwhile has put it among the retired ones before.
-    let limiter = Arc::clone(&running.serving.load().limiter);
+    // Each worker waits for all limiters, since a limiter settles on the worker that charged. The
+    // current one is read first: a reload retires a limiter before it replaces it, so none is
+    // missed.
+    let limiter = Arc::clone(&running.current.load().built.limiter);
     let retired = running.retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for limiter in &retired {
         limiter.drain(left()).await;
@@ -170,7 +170,7 @@ async fn all(serving: &mut JoinSet<()>) {
     while serving.join_next().await.is_some() {}
 }
 
-/// Settling gets at least this long, also where connections have used up the grace period.
+/// The least time for settling, also where connections have used up the grace period.
 const SETTLE_MIN: Duration = Duration::from_millis(500);
-/// Connections that are cut get this long to let go of what they hold.
+/// Time for connections that are cut to release what they hold.
 const CUT_MAX: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! `weir demo`: the proxy as `proxy.toml` says, and an upstream where `proxy.toml` expects one.
+//! `weir demo`: the proxy with its `proxy.toml`, and an upstream where `proxy.toml` expects one.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -69,7 +69,8 @@ fn print_welcome(app: &App, path: &Path, upstreams: &[(String, DemoUpstream)]) {
         println!("    proxy     http://{address}/");
     }
     if let Some(admin) = app.admin_address() {
-        println!("    admin     http://{admin}/metrics   /status   /ready   /live");
+        let pages: Vec<&str> = app::page_paths().collect();
+        println!("    admin     http://{admin}{}", pages.join("   "));
     }
     for (name, upstream) in upstreams {
         println!("    upstream  http://{}/   (\"{name}\", built in)", upstream.address());

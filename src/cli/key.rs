@@ -1,5 +1,6 @@
-//! `weir key show` and `weir key reset`: the counters of one key, found again. On Redis by a
-//! connection of its own, in memory by asking the running proxy's admin listener.
+//! `weir key show` and `weir key reset`: the counters of one key. Counters on Redis are read over a
+//! connection of this command's own, counters in memory are requested from the running proxy's
+//! admin listener.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,8 +14,8 @@ use serde_json::Value;
 use crate::app::{self, CounterQuery, NoCounters};
 use crate::config;
 
-/// For each step of asking the admin listener.
-const ADMIN_WAIT: Duration = Duration::from_secs(15);
+/// For each step of a request to the admin listener.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of its answer, at most.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const EXIT_USAGE: u8 = 2;
@@ -88,7 +89,7 @@ pub(super) fn run(key: Key) -> ExitCode {
         },
         None => ask(admin.unwrap_or(config::ADMIN_DEFAULT), None, &query, forget),
     };
-    match answer.and_then(|answer| told(&answer, &command)) {
+    match answer.and_then(|answer| described(&answer, &command)) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -104,7 +105,7 @@ pub(super) fn run(key: Key) -> ExitCode {
     }
 }
 
-/// Asks `/counters` of a running proxy, with the configuration's token where it has one.
+/// Requests `/counters` from a running proxy, with the configuration's token where it has one.
 fn ask(
     address: SocketAddr,
     token: Option<&str>,
@@ -145,9 +146,9 @@ fn ask(
 }
 
 fn exchange(address: SocketAddr, request: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ADMIN_WAIT)?;
-    stream.set_read_timeout(Some(ADMIN_WAIT))?;
-    stream.set_write_timeout(Some(ADMIN_WAIT))?;
+    let mut stream = TcpStream::connect_timeout(&address, ADMIN_TIMEOUT)?;
+    stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+    stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
@@ -162,7 +163,7 @@ fn encoded(text: &str) -> String {
         .collect()
 }
 
-/// The command line that asks the same, to be pasted into a shell.
+/// The command line that asks the same, for pasting into a shell.
 fn command(named: &Named, forget: bool) -> String {
     let Named { policy, limit, key, tag, route, config, admin } = named;
     let config = config.as_ref().map(|path| path.display().to_string());
@@ -178,7 +179,7 @@ fn command(named: &Named, forget: bool) -> String {
     ];
     let mut command = format!("weir key {}", if forget { "reset" } else { "show" });
     for (option, value) in options {
-        // One word: a value may begin with a hyphen.
+        // In one word with its option, as the value may begin with a hyphen.
         let Some(value) = value else { continue };
         let word = if value.starts_with('-') {
             format!(" {option}={}", quoted(value))
@@ -190,8 +191,7 @@ fn command(named: &Named, forget: bool) -> String {
     command
 }
 
-/// One word of a POSIX shell. Control characters need `$'..'`, which bash, zsh and dash's
-/// successors know.
+/// Quotes one word for a POSIX shell. Control characters need `$'..'`, which bash and zsh know.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:@%+=,".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
@@ -217,7 +217,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The answer in words, below the command that asks for it.
-fn told(answer: &str, command: &str) -> Result<String, NoCounters> {
+fn described(answer: &str, command: &str) -> Result<String, NoCounters> {
     let nonsense = || NoCounters::Store(format!("found {answer:?}, expected counters as JSON"));
     let answer: Value = serde_json::from_str(answer).map_err(|_| nonsense())?;
     let counters = answer.get("counters").and_then(Value::as_array).ok_or_else(nonsense)?;

@@ -1,8 +1,8 @@
 //! The commands: `weir run`, `weir check`, `weir demo`, `weir key`.
 //!
-//! Exit codes: 0 all went well, 1 it could not start or not finish, 2 the command line was wrong,
-//! 78 the configuration was wrong (`EX_CONFIG` of sysexits.h), so that a service manager can tell a
-//! mistake, which no restart mends, from a failure.
+//! Exit codes: 0 success, 1 it could not start or not finish, 2 the command line was wrong, 78 the
+//! configuration was wrong (`EX_CONFIG` of sysexits.h). So a service manager can tell a mistake,
+//! which a restart can't fix, from a failure.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use crate::app::{self, App, StartError};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
-/// Read where no `--config` names another.
+/// The file that is read without `--config`.
 const CONFIG_DEFAULT: &str = "proxy.toml";
-/// `weir run` without arguments where no file is.
+/// The message of `weir run` without arguments, where there is no file.
 const NO_CONFIG: &str = "error: there is no proxy.toml in this folder
 
   Without a file:     weir run --to http://localhost:3000 --limit 100/1m
@@ -38,7 +38,7 @@ struct Cli {
 enum Command {
     /// Run the proxy: from a file, or without one by --to and --limit
     Run(Run),
-    /// Check a configuration, policies included, and say all its mistakes
+    /// Check a configuration, policies included, and report all its mistakes
     Check {
         /// The configuration file
         #[arg(long, default_value = CONFIG_DEFAULT)]
@@ -69,7 +69,7 @@ struct Run {
     /// Without a file: where to listen [default: 127.0.0.1:8080]
     #[arg(long, requires = "to")]
     listen: Option<SocketAddr>,
-    /// Without a file: where to serve /metrics, /live, /ready, /status and /counters, or "off"
+    /// Without a file: where to serve the admin pages, such as /status and /metrics, or "off"
     /// [default: 127.0.0.1:9901 if it is free]
     #[arg(long, requires = "to", value_parser = admin_address)]
     admin: Option<Admin>,
@@ -100,8 +100,8 @@ fn admin_address(text: &str) -> Result<Admin, String> {
 }
 
 impl Run {
-    /// Where `weir key` looks without being told. A second proxy in the next terminal does without
-    /// rather than fail over a port that it was never given.
+    /// By default the address where `weir key` looks. If it is taken, say by a second proxy, this
+    /// one has no admin pages rather than fail over a port that was never asked for.
     fn admin_address(&self) -> Option<SocketAddr> {
         match self.admin {
             Some(Admin(address)) => address,

@@ -1,8 +1,8 @@
-//! Time, and the only place that asks the system for it.
+//! Time: the only module that asks the system for it.
 //!
-//! Three clocks, never mixed up: the wall clock (microseconds since 1970, what a store decides by),
-//! the monotonic clock (durations, deadlines) and a thread's CPU time (a guest's budget). A
-//! [`Clock`] may be virtual, so that a test moves time by hand. This room knows no other.
+//! There are three clocks: the wall clock (microseconds since 1970, which stores decide by), the
+//! monotonic clock (durations, deadlines) and a thread's CPU time (a guest's budget). A [`Clock`]
+//! may be virtual, so that a test can move time by hand. This module uses no other.
 
 mod seldom;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The wall clock: the system's, or one that a test holds.
+/// The wall clock: the system's, or a virtual one that a test moves.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
@@ -39,7 +39,7 @@ impl Clock {
         Self(Source::Virtual(Arc::new(AtomicI64::new(unix_us))))
     }
 
-    /// Microseconds since 1970; 0 for a system that believes itself to be earlier.
+    /// Microseconds since 1970; 0 where the system's clock is set to an earlier time.
     #[must_use]
     pub fn wall_us(&self) -> i64 {
         match &self.0 {
@@ -75,8 +75,8 @@ pub fn monotonic() -> Instant {
 /// CPU time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
 #[must_use]
 pub fn thread_cpu() -> Duration {
-    // It fails only where there is no such clock: then no guest is ever over its budget, and epochs
-    // alone can't tell.
+    // It fails only where there is no such clock. Then no guest ever exceeds its budget: epochs
+    // alone don't measure it.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -1,13 +1,12 @@
-//! Once a second is enough to say the same thing, and a few times for what somebody else says: for
-//! log lines about what happens at every request.
+//! A rate limit for log lines about things that may happen at every request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The least time between two that are let through.
+/// The interval in which lines are counted.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lets one through each second, or a few, and counts the others.
+/// Lets one line through each second, or a few, and counts the others.
 #[derive(Debug)]
 pub struct Seldom {
     most: u32,
@@ -17,7 +16,7 @@ pub struct Seldom {
 #[derive(Debug, Default)]
 struct Since {
     first: Option<Instant>,
-    said: u32,
+    logged: u32,
     held_back: u64,
 }
 
@@ -28,13 +27,13 @@ impl Default for Seldom {
 }
 
 impl Seldom {
-    /// So many each second.
+    /// Lets `most` lines through each second.
     #[must_use]
     pub fn at_most(most: u32) -> Self {
         Self { most, since: Mutex::default() }
     }
 
-    /// Whether it is time to say it, and how many were held back since it was last said.
+    /// `Some` if the line may be logged, with the number of lines held back since the last one.
     pub fn due(&self) -> Option<u64> {
         self.due_at(super::monotonic())
     }
@@ -42,13 +41,13 @@ impl Seldom {
     fn due_at(&self, now: Instant) -> Option<u64> {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         if since.first.is_none_or(|first| now.saturating_duration_since(first) >= INTERVAL) {
-            (since.first, since.said) = (Some(now), 0);
+            (since.first, since.logged) = (Some(now), 0);
         }
-        if since.said >= self.most {
+        if since.logged >= self.most {
             since.held_back += 1;
             return None;
         }
-        since.said += 1;
+        since.logged += 1;
         Some(std::mem::take(&mut since.held_back))
     }
 }
@@ -61,17 +60,17 @@ mod tests {
     fn one_a_second_and_the_others_are_counted() {
         let (seldom, now) = (Seldom::default(), super::super::monotonic());
         let later = |ms| now + Duration::from_millis(ms);
-        let said: Vec<_> =
+        let due: Vec<_> =
             [0, 1, 999, 1_000, 1_500, 3_000].map(|ms| seldom.due_at(later(ms))).into();
-        assert_eq!(said, [Some(0), None, None, Some(2), None, Some(1)]);
+        assert_eq!(due, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 
     #[test]
     fn a_few_a_second_and_the_others_are_counted() {
         let (seldom, now) = (Seldom::at_most(2), super::super::monotonic());
         let later = |ms| now + Duration::from_millis(ms);
-        let said: Vec<_> =
+        let due: Vec<_> =
             [0, 1, 2, 999, 1_000, 1_001, 1_002, 2_000].map(|ms| seldom.due_at(later(ms))).into();
-        assert_eq!(said, [Some(0), Some(0), None, None, Some(2), Some(0), None, Some(1)]);
+        assert_eq!(due, [Some(0), Some(0), None, None, Some(2), Some(0), None, Some(1)]);
     }
 }

@@ -1,8 +1,8 @@
 //! Finds the bracket, brace or long string that a TOML text opens and never closes.
 //!
-//! The parser reports such a text where it notices, and then once for each word that follows, since
-//! it reads the rest of the file as part of the value. This scan follows only strings, comments and
-//! brackets. It runs after the parser has found a mistake, never on a good file.
+//! The parser reports such a text where it notices it, and then again for each word that follows,
+//! since it reads the rest of the file as part of the value. This scan knows only strings, comments
+//! and brackets. It runs after the parser has found an error, never on a valid file.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) fn unclosed(text: &str) -> Option<Unclosed> {
                 return Some(bracket_at(*start, *bracket));
             }
         } else if line_begins && rest.trim_start_matches([' ', '\t']).starts_with('[') {
-            // A header: an unclosed one does not reach beyond its line.
+            // A table header. An unclosed one does not extend beyond its line.
             at += line_bytes(rest);
             continue;
         }
@@ -63,13 +63,13 @@ fn bracket_at(start: usize, bracket: u8) -> Unclosed {
     Unclosed { at: start..start + 1, closing: if bracket == b'[' { "]" } else { "}" } }
 }
 
-/// The rest of a line with its end.
+/// The length of the rest of the line, with its end.
 fn line_bytes(rest: &str) -> usize {
     rest.find('\n').map_or(rest.len(), |end| end + 1)
 }
 
-/// The length of the string that `rest` begins with, or the delimiter that a multi-line one lacks.
-/// One of a single line ends with the line.
+/// The length of the string that `rest` begins with; an error with the missing delimiter where a
+/// multi-line string is not closed. A single-line string ends with the line.
 fn string_bytes(rest: &str) -> Result<usize, &'static str> {
     for (delimiter, quote, escapes, lines) in [
         ("\"\"\"", "\"\"\"", true, true),
@@ -96,8 +96,8 @@ fn string_bytes(rest: &str) -> Result<usize, &'static str> {
     Ok(0)
 }
 
-/// Whether a line inside an open `bracket` begins a setting of the level above: a header, or `key
-/// =` where only values may stand.
+/// Whether a line inside an open `bracket` begins a setting of the level above: a header, or
+/// `key =` where only values are allowed.
 fn begins_setting(rest: &str, bracket: u8) -> bool {
     let line = rest.split('\n').next().unwrap_or_default().trim();
     if let Some(header) = line.strip_prefix('[') {

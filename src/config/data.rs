@@ -1,14 +1,14 @@
 //! Files of data: `config_files = { assign = "customers.toml" }` makes a file's content a member of
 //! a policy's configuration, as if it stood there.
 //!
-//! TOML, or JSON where the name ends so. Mistakes in them, also those that a guest reports, are
-//! told with that file and its line.
+//! They are TOML, or JSON where the name ends in `.json`. Mistakes in them, including those that a
+//! guest reports, are shown with that file and its line.
 
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::policies::{JSON_DEPTH_MAX, JSON_WHOLE_MAX, json};
-use super::reader::{Finding, Item, Notes, Place, Table, join};
+use super::reader::{Finding, Item, Mark, Notes, Table, join};
 use super::source::Data;
 use super::{drop_flat, syntax_mistakes};
 use crate::telemetry::Mistake;
@@ -18,8 +18,8 @@ const DATA_BYTES_MAX: u64 = 16 << 20;
 /// Files of one policy, at most.
 const FILES_MAX: usize = 16;
 
-/// The members that stand in files of their own; nothing where one of them could not be read, which
-/// is noted. `config` is the setting that they are members of, `inline` what stands in it.
+/// The members that are in files of their own; `None` where one of them could not be read, which is
+/// noted. `config` is the setting that they are members of, `inline` its value in the main file.
 pub(super) fn files(
     notes: &Notes,
     config: &str,
@@ -44,7 +44,7 @@ pub(super) fn files(
         let setting = join(config, &member);
         content(notes, setting, &item).map(|value| (member, value))
     };
-    // All of them, so that all mistakes are noted.
+    // Reads all of them, so that all mistakes are noted.
     let members: Vec<_> = named.into_iter().map(read).collect();
     members.into_iter().collect()
 }
@@ -88,10 +88,10 @@ fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
             let line_start: usize =
                 text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
             let at = text.floor_char_boundary(line_start + error.column().saturating_sub(1));
-            // Without the place that the message ends with: it is shown.
-            let told = error.to_string();
-            let found = format!("JSON: {}", told.split(" at line ").next().unwrap_or(&told));
-            notes.note(Finding::new(Mistake::new(setting, found, ""), Place::At(at..at + 1), None));
+            // Without the position at the end of the message, which is marked in the text.
+            let text = error.to_string();
+            let found = format!("JSON: {}", text.split(" at line ").next().unwrap_or(&text));
+            notes.note(Finding::new(Mistake::new(setting, found, ""), Mark::At(at..at + 1), None));
         })
         .ok()?;
     match unfit(&value, setting.to_owned(), 1) {
@@ -103,7 +103,7 @@ fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
     }
 }
 
-/// What guests are not promised to read: the same bounds as TOML's.
+/// The first value that guests need not be able to read. The bounds are the same as for TOML.
 fn unfit(value: &Value, setting: String, depth: usize) -> Option<Mistake> {
     if depth > JSON_DEPTH_MAX {
         return Some(Mistake::new(

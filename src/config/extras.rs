@@ -1,6 +1,6 @@
-//! What a route does beside deciding and forwarding, as written: answers of its own, header rules,
-//! rewriting, CORS, bodies of refusals. What a field's name, a path or an origin may be is checked
-//! by the room that uses it.
+//! What a route does besides deciding and forwarding: answers of its own, header rules, rewriting,
+//! CORS, bodies of refusals. Names of fields, paths and origins are checked by the module that uses
+//! them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -23,10 +23,10 @@ const TUNNEL_IDLE: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 const REFUSAL_STATUS: RangeInclusive<u64> = 400..=599;
 const RESPOND_STATUS: RangeInclusive<u64> = 200..=599;
-const RESPOND_STATUS_DEFAULT: u64 = 200;
-/// Bytes of an answer that stands in the file.
+const RESPOND_STATUS_DEFAULT: u16 = 200;
+/// Bytes of an answer in the configuration file, at most.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Bytes of an answer in a file of its own.
+/// Bytes of an answer in a file of its own, at most.
 const BODY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 const REWRITE: &str =
@@ -47,15 +47,16 @@ pub(super) fn extras(table: &mut Table<'_>) -> Extras {
 }
 
 fn upgrade(table: &mut Table<'_>) -> Upgrade {
-    let default = Upgrade::default();
+    let mut settings = Upgrade::default();
     let mut upgrade = table.section("upgrade");
-    let protocols = upgrade.take("protocols").map(|item| {
+    if let Some(item) = upgrade.take("protocols") {
         let items = item.list(PROTOCOLS_MAX);
-        items.iter().filter_map(|item| text(item, "a protocol such as \"websocket\"")).collect()
-    });
-    let idle = upgrade.duration("idle", TUNNEL_IDLE, default.idle);
+        let protocol = |item| text(item, "a protocol such as \"websocket\"");
+        settings.protocols = items.iter().filter_map(protocol).collect();
+    }
+    upgrade.duration("idle", TUNNEL_IDLE, &mut settings.idle);
     upgrade.finish();
-    Upgrade { protocols: protocols.unwrap_or(default.protocols), idle }
+    settings
 }
 
 fn cors(item: &Item<'_>) -> Option<Cors> {
@@ -67,15 +68,15 @@ fn cors(item: &Item<'_>) -> Option<Cors> {
         .iter()
         .filter_map(|item| text(item, "an origin such as \"https://app.example.com\""))
         .collect();
-    let credentials = table.take("credentials").and_then(|item| item.flag()).unwrap_or(false);
+    let mut cors = Cors { origins, ..Cors::default() };
+    table.flag("credentials", &mut cors.credentials);
     let preflights = [("bypass", Preflight::Bypass), ("limit", Preflight::Limit)];
-    let preflight =
-        table.take("preflight").and_then(|item| item.choice(&preflights, &[])).unwrap_or_default();
+    table.choice("preflight", &preflights, &mut cors.preflight);
     table.finish();
-    Some(Cors { origins, credentials, preflight })
+    Some(cors)
 }
 
-/// `[[refusals]]`, a route's or everybody's.
+/// `[[refusals]]`: those of a route, or those that hold everywhere.
 pub(super) fn refusals(table: &mut Table<'_>) -> Vec<RefusalPage> {
     table.list("refusals", PAGES_MAX).iter().filter_map(refusal).collect()
 }
@@ -130,7 +131,8 @@ fn header_rules(table: &mut Table<'_>, key: &'static str) -> HeaderRules {
     HeaderRules { set, add, remove, secrets }
 }
 
-/// Fields whose values stand elsewhere: `set_file = { Authorization = "/run/secrets/upstream" }`.
+/// Fields whose values are in files or in the environment:
+/// `set_file = { Authorization = "/run/secrets/upstream" }`.
 fn secret_fields<'a>(
     rules: &mut Table<'a>,
     key: &'static str,
@@ -140,7 +142,7 @@ fn secret_fields<'a>(
     values.into_iter().map(|(name, value)| SecretField { key, name, value }).collect()
 }
 
-/// Fields of which one may stand several times: its values in an array.
+/// Fields that may be repeated: the values are then in an array.
 fn added(table: &mut Table<'_>, key: &'static str) -> Vec<(String, String)> {
     const EXPECTED: &str = "a field's value, or several in an array";
     fields(table, key, |item| match item.value.is_array() {
@@ -186,13 +188,14 @@ fn rewrite(item: &Item<'_>) -> Option<Rewrite> {
 /// `respond = { .. }`.
 pub(super) fn respond(item: &Item<'_>) -> Option<Respond> {
     let mut table = item.table()?;
-    let status = table.whole("status", RESPOND_STATUS, RESPOND_STATUS_DEFAULT);
+    let mut status = RESPOND_STATUS_DEFAULT;
+    table.number("status", RESPOND_STATUS, &mut status);
     let body = body(&mut table);
     let content_type = content_type(&mut table);
     let headers = added(&mut table, "headers");
     table.finish();
     Some(Respond {
-        status: u16::try_from(status).ok()?,
+        status,
         body: body.map(|(_, body)| body).unwrap_or_default(),
         content_type,
         headers,
@@ -205,7 +208,7 @@ fn content_type(table: &mut Table<'_>) -> Option<String> {
         .and_then(|item| text(&item, "a media type such as \"application/json\""))
 }
 
-/// `body` or `body_file`, and which of them.
+/// The text of `body` or `body_file`, and the setting that it comes from.
 fn body<'a>(table: &mut Table<'a>) -> Option<(Item<'a>, Bytes)> {
     match (table.take("body"), table.take("body_file")) {
         (Some(_), Some(file)) => {

@@ -1,4 +1,4 @@
-//! Files that the configuration names: modules and secrets. Each is bounded, and noted with what
+//! Files that the configuration names: modules and secrets. Each is bounded, and recorded with what
 //! was read, so that it can be watched.
 
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ pub(super) const WASM_BYTES_MAX: u64 = 64 << 20;
 /// A secret's file, at most.
 const SECRET_BYTES_MAX: u64 = 4 << 10;
 
-/// Reads a file whole, or says in one sentence why not.
+/// Reads a whole file. The error is the reason why not, in one sentence.
 pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let file = File::open(path).map_err(|error| cause(&error))?;
     let mut bytes = Vec::new();
@@ -30,13 +30,13 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Without the number that `io::Error` adds for programmers.
+/// The error's text without the OS error number.
 pub(super) fn cause(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Whether opening it can't wait for somebody else, as a pipe would.
+/// Whether it is a regular file: opening a pipe could block.
 pub(super) fn is_plain(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
@@ -74,15 +74,14 @@ impl Notes {
 }
 
 impl Item<'_> {
-    /// The PEM file that the setting names, as it is: what is in it is judged by the room that uses
-    /// it.
+    /// The PEM file that the setting names, unparsed: the module that uses it checks its content.
     pub(super) fn pem(&self, what: &str) -> Option<Pem> {
         let (path, bytes) = self.notes.named_file(self, what, PEM_BYTES_MAX)?;
         Some(Pem { path, bytes: bytes.into() })
     }
 }
 
-/// A secret from the file or the environment variable that a setting names. Its text is in no
+/// A secret from the file or the environment variable that a setting names. It appears in no
 /// message.
 pub(super) fn secret(
     table: &mut Table<'_>,

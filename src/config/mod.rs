@@ -1,11 +1,11 @@
-//! `proxy.toml` as written, checked, and turned into each room's settings. The only room that knows
-//! TOML and where in the file a setting stands.
+//! Reads and checks `proxy.toml` and turns it into the settings of each module. The only module
+//! that knows TOML and the position of a setting in the file.
 //!
-//! The way through it: [`Config::load`] reads the text, `toml` makes a tree with spans of it, the
-//! files named after sections walk that tree with the help of `reader` (which notes every mistake
-//! and goes on), and `source` draws all mistakes into one text. Mistakes that show only when a room
-//! is built - a path that is none, a limit that a guest refuses - come back to [`Source::locate`]
-//! and are drawn the same way.
+//! [`Config::load`] reads the text, and `toml` parses it into a tree with spans. The files named
+//! after sections walk that tree with the help of `reader`, which notes every mistake and goes on.
+//! `source` renders all mistakes into one text. Mistakes that show only when something is built (an
+//! invalid path, a limit that a guest refuses) come back to [`Source::locate`] and are rendered the
+//! same way.
 
 mod brackets;
 mod data;
@@ -17,6 +17,7 @@ mod reader;
 mod routes;
 mod scripts;
 mod server;
+pub mod setting;
 mod source;
 mod store;
 #[cfg(test)]
@@ -35,17 +36,17 @@ use crate::proxy::{Extras, FieldStyle, Respond};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
 use crate::{admin, engine, limit, listen, policy, proxy, telemetry, upstream};
-use reader::{Finding, Item, Notes, Place, Table};
+use reader::{Finding, Item, Mark, Notes, Table};
 
 pub use quick::quick;
 pub use server::ADMIN_DEFAULT;
 
-/// The one mistake of TOML's after which the tree still holds everything else.
+/// The only TOML error after which the tree still holds everything else.
 const DUPLICATE: &str = "duplicate key";
-/// Upstreams, and policies, at most.
+/// The most upstreams, and the most policies.
 const NAMED_MAX: usize = 1_024;
 
-/// A configuration without mistakes, as far as this room can tell.
+/// A configuration without mistakes, as far as this module can tell.
 #[derive(Debug)]
 pub struct Config {
     /// `[[listeners]]`.
@@ -64,7 +65,7 @@ pub struct Config {
     pub log: telemetry::Settings,
     /// `[store]`.
     pub engine: engine::Settings,
-    /// `[store]`, without its scripts: they are tried where the house is built.
+    /// `[store]`, without its scripts: they are tested when the configuration is built.
     pub limiter: limit::Settings,
     /// `[store] scripts`.
     pub scripts: Vec<engine::ScriptFile>,
@@ -76,10 +77,10 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What to watch: the file itself and every file that it names, with what was read there.
     pub watched: Vec<Watch>,
-    /// What is allowed and yet probably not meant, a sentence each with file and line: a policy
+    /// What is allowed but probably not intended, a sentence each with file and line: say, a policy
     /// that no route names.
     pub warnings: Vec<String>,
-    /// Where each setting stands.
+    /// The position of each setting.
     pub source: Arc<Source>,
 }
 
@@ -95,12 +96,12 @@ pub struct Route {
     /// Any where empty.
     pub methods: Vec<String>,
     /// What answers.
-    pub target: RouteTarget,
+    pub action: RouteAction,
     /// An existing policy's name.
     pub policy: Option<String>,
     /// `on_policy_error = "allow"`.
     pub allow_on_policy_error: bool,
-    /// What to do when the store fails, store and route taken together.
+    /// What to do when the store fails: the route's setting, or else the store's.
     pub on_store_error: OnStoreError,
     /// `on_store_error = "policy"`: a limit may be looser.
     pub limit_decides: bool,
@@ -112,58 +113,58 @@ pub struct Route {
     pub body_bytes_max: u64,
     /// `timeouts.request`.
     pub request_timeout: Option<Duration>,
-    /// Header rules, rewriting and the like: checked where the house is built.
+    /// Header rules, rewriting and the like: checked when the configuration is built.
     pub extras: Extras,
 }
 
 /// What answers on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteTarget {
+pub enum RouteAction {
     /// An existing upstream's name.
     Upstream(String),
     /// Weir itself.
     Respond(Respond),
 }
 
-/// The file's text and where in it each setting stands.
+/// The file's text, and the position of each setting in it.
 #[derive(Default)]
 pub struct Source {
     page: source::Page,
-    /// What the file names as the values of single settings.
+    /// Files whose contents are the values of single settings.
     data: Vec<source::Data>,
     watched: Vec<Watch>,
 }
 
-/// All mistakes of a file, as one text with the places marked.
+/// All mistakes of a file, as one text in which they are marked.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Mistakes {
     /// How many.
     pub count: usize,
-    /// For a person: each with file, line, the text marked, what was expected, the nearest known
-    /// key.
+    /// For people: each mistake with file, line, the text marked, what was expected, and the
+    /// nearest known key.
     pub text: String,
-    /// What was read all the same: the watcher goes on watching these.
+    /// The files that were read: the watcher goes on watching them.
     pub watched: Vec<Watch>,
     rest: Option<Box<Rest>>,
 }
 
-/// What could be read of a file with mistakes: other rooms may find theirs in it.
+/// What could be read of a file with mistakes. Other modules may find more mistakes in it.
 #[derive(Debug)]
 struct Rest {
-    /// With a default where a mistake stands.
+    /// With a default in place of each mistaken setting.
     config: Config,
     findings: Vec<Finding>,
 }
 
 impl Mistakes {
-    fn told(text: String, watched: Vec<Watch>) -> Self {
+    fn single(text: String, watched: Vec<Watch>) -> Self {
         Self { count: 1, text, watched, rest: None }
     }
 
-    /// These, and those that `look` finds in what could be read: so that a file tells all of them
-    /// at once. `look` is told whether the routes can be judged: with a default in the place of a
-    /// mistaken path, two of them might seem to tie.
+    /// Adds the mistakes that `look` finds in what could be read, so that all are reported at once.
+    /// `look` gets whether the routes can be checked: with a default in place of a mistaken path,
+    /// two routes might seem to conflict.
     #[must_use]
     pub fn and_those_of(mut self, look: impl FnOnce(Config, bool) -> Vec<Mistake>) -> Self {
         let Some(Rest { config, mut findings }) = self.rest.take().map(|rest| *rest) else {
@@ -193,10 +194,10 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
         let unread = |cause: String| {
             let text = format!("error: {}: cannot be read: {cause}", path.display());
-            Mistakes::told(text, vec![Watch::absent(path)])
+            Mistakes::single(text, vec![Watch::absent(path)])
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
-        // What was read from a pipe is gone: there is nothing to watch.
+        // A pipe can't be watched: what was read from it is gone.
         let watch = files::is_plain(path).then(|| Watch::read(path, &bytes));
         match std::str::from_utf8(&bytes) {
             Ok(text) => read(text, path, watch),
@@ -208,12 +209,12 @@ impl Config {
                     "error: {}:{line}: found bytes that are not UTF-8, expected TOML",
                     path.display()
                 );
-                Err(Mistakes::told(text, watch.into_iter().collect()))
+                Err(Mistakes::single(text, watch.into_iter().collect()))
             }
         }
     }
 
-    /// Checks a text as if it stood in the file `path`.
+    /// Checks a text as if it were the file `path`.
     ///
     /// # Errors
     /// All mistakes at once.
@@ -230,8 +231,8 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     drop_flat(root.into_inner());
     let (mut findings, data, watched) = notes.into_parts();
     let source = source.with(data, watched.clone());
-    // After most syntax mistakes the tree lacks what stood there, and mistakes found in it may be
-    // none.
+    // After most syntax errors the tree lacks some of the text, so mistakes found in it may be
+    // false.
     let torn = errors.iter().any(|error| error.message() != DUPLICATE);
     if torn {
         findings.clear();
@@ -250,8 +251,8 @@ fn read(text: &str, path: &Path, watch: Option<Watch>) -> Result<Config, Mistake
     Err(mistakes)
 }
 
-/// Each section in the order in which others depend on it. What was wrong is in `notes`, and a
-/// default stands in its place.
+/// Reads each section, after those that it depends on. What was wrong is in `notes`, with a default
+/// in its place.
 fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     let mut root = Table::new(notes, "", Some(root));
     let listeners = server::listeners(&mut root);
@@ -274,7 +275,12 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
         listeners,
         workers: server.workers,
         shutdown_grace: server.shutdown_grace,
-        requests: server::requests(&server, &log, refusals),
+        requests: proxy::Settings {
+            refusals,
+            access: log.access,
+            access_json: log.is_json(),
+            ..server.requests
+        },
         connections: server.connections,
         admin,
         log,
@@ -290,22 +296,20 @@ fn walk(notes: &Notes, root: &DeTable<'_>) -> Config {
     }
 }
 
-/// Also of those that have mistakes: a route that names one of them is right.
+/// Includes entries with mistakes: a route that names one of them is not wrong.
 fn names_in(root: &Table<'_>, key: &str) -> Vec<String> {
     root.below(key).into_iter().map(|(name, _)| name).collect()
 }
 
-/// A mistake that keeps a text from being TOML; `setting` is the one that the whole text is the
-/// value of.
+/// A syntax error. `setting` is the setting whose value is the whole text.
 fn syntax(setting: &str, error: &toml::de::Error) -> Finding {
     let (found, expected) =
         error.message().split_once(", expected ").unwrap_or((error.message(), ""));
-    let place = error.span().map_or(Place::Value, Place::At);
-    Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), place, None)
+    let mark = error.span().map_or(Mark::Value, Mark::At);
+    Finding::new(Mistake::new(setting, format!("TOML: {found}"), expected), mark, None)
 }
 
-/// The mistakes that keep `text` from being TOML. What follows from a value that is not closed is
-/// not reported.
+/// The syntax errors of `text`, without those that only follow from an unclosed value.
 fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec<Finding> {
     let torn = errors.iter().any(|error| error.message() != DUPLICATE);
     let unclosed = if torn { brackets::unclosed(text) } else { None };
@@ -324,7 +328,7 @@ fn syntax_mistakes(setting: &str, text: &str, errors: &[toml::de::Error]) -> Vec
             format!("TOML: `{opening}` is not closed"),
             format!("`{closing}` before the next setting"),
         );
-        Finding::new(mistake, Place::At(at), None)
+        Finding::new(mistake, Mark::At(at), None)
     }));
     findings
 }
@@ -335,7 +339,7 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
             !config
                 .routes
                 .iter()
-                .any(|route| matches!(&route.target, RouteTarget::Upstream(used) if used == *name))
+                .any(|route| matches!(&route.action, RouteAction::Upstream(used) if used == *name))
         },
     );
     let policies = config.policies.iter().map(|policy| ("policies", &policy.name));
@@ -349,7 +353,7 @@ fn warnings(config: &Config, source: &Source) -> Vec<String> {
     upstreams.chain(policies).map(warning).chain(without_key_secret(config, source)).collect()
 }
 
-/// In memory a process makes a secret for itself; on Redis all proxies need the same one.
+/// In memory each process makes its own secret. On Redis all proxies need the same one.
 fn without_key_secret(config: &Config, source: &Source) -> Option<String> {
     let open =
         matches!(config.engine, engine::Settings::Redis(_)) && config.limiter.key_secret.is_none();
@@ -358,7 +362,7 @@ fn without_key_secret(config: &Config, source: &Source) -> Option<String> {
     open.then(|| source.warning("store", text))
 }
 
-/// The names of upstreams, policies and routes: safe in metrics, logs and keys.
+/// Whether this may name an upstream, a policy or a route: safe in metrics, logs and keys.
 fn is_name(name: &str) -> bool {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     plain && (1..=NAME_BYTES_MAX).contains(&name.len())
@@ -370,8 +374,7 @@ fn check_name(name: &str, item: &Item<'_>) {
     }
 }
 
-/// Takes a tree apart level by level: dropped in one go, a file of dotted keys nested in each other
-/// could exhaust the stack.
+/// Drops a tree without recursion: deeply nested dotted keys could otherwise exhaust the stack.
 fn drop_flat(root: DeTable<'_>) {
     let mut waiting = vec![toml::de::DeValue::Table(root)];
     while let Some(value) = waiting.pop() {

@@ -1,5 +1,5 @@
-//! `[policies.*]`: a module, its bounds, and its own configuration, which goes to the guest as JSON
-//! as it stands: from this file, and from files of data that are members of it.
+//! `[policies.*]`: a module, its bounds, and its own configuration. That goes to the guest
+//! unchanged, as JSON: from this file, and from files of data whose contents become members of it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,16 +11,15 @@ use toml::de::DeValue;
 use super::data;
 use super::files::WASM_BYTES_MAX;
 use super::reader::{Item, Notes, Table, integer};
-use super::server::bytes;
 use super::{NAMED_MAX, check_name};
 use crate::engine::ScriptFile;
 use crate::policy::{self, Module};
 
 const CPU_TIME_DEFAULT: Duration = Duration::from_millis(10);
 const CPU_TIME: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-const MEMORY_BYTES_DEFAULT: u64 = 16 << 20;
+const MEMORY_BYTES_DEFAULT: usize = 16 << 20;
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
-/// Whole numbers that every guest's JSON reads exactly (policy.wit).
+/// Whole numbers that every guest reads exactly from JSON (policy.wit).
 pub(super) const JSON_WHOLE_MAX: i128 = 1 << 53;
 /// Levels of a policy's own configuration.
 pub(super) const JSON_DEPTH_MAX: usize = 32;
@@ -52,18 +51,18 @@ fn policy(
     check_name(&name, item);
     let mut table = item.table()?;
     let module = module(notes, &mut table);
-    let cpu_time = table.duration("cpu_time", CPU_TIME, CPU_TIME_DEFAULT);
-    let memory_bytes = bytes(table.size("memory", MEMORY_BYTES, MEMORY_BYTES_DEFAULT));
-    let isolations = [("reuse", false), ("request", true)];
-    let isolated =
-        table.take("isolation").and_then(|item| item.choice(&isolations, &[])).unwrap_or(false);
+    let (mut cpu_time, mut memory_bytes, mut isolated) =
+        (CPU_TIME_DEFAULT, MEMORY_BYTES_DEFAULT, false);
+    table.duration("cpu_time", CPU_TIME, &mut cpu_time);
+    table.size("memory", MEMORY_BYTES, &mut memory_bytes);
+    table.choice("isolation", &[("reuse", false), ("request", true)], &mut isolated);
     let config = match table.take("config") {
         Some(item) => item.table().and_then(|_| json(&item, 0)),
         None => Some(Value::Object(Map::new())),
     };
     let files = data::files(notes, &format!("{}.config", item.path), &mut table, config.as_ref());
     table.finish();
-    // A policy that lacks what could not be read would find mistakes that are none.
+    // Without what could not be read, the policy would report mistakes that are none.
     let config_json = whole(config?, files?).to_string().into();
     Some(policy::Settings {
         name,
@@ -105,7 +104,7 @@ fn module(notes: &Notes, table: &mut Table<'_>) -> Option<Module> {
     }
 }
 
-/// The value as JSON; what JSON can't hold exactly is a mistake, and all such mistakes are noted.
+/// The value as JSON. What JSON can't hold exactly is a mistake; all such mistakes are noted.
 pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
     if depth > JSON_DEPTH_MAX {
         item.found(
@@ -120,8 +119,8 @@ pub(super) fn json(item: &Item<'_>, depth: usize) -> Option<Value> {
         DeValue::Boolean(boolean) => Some(Value::Bool(*boolean)),
         DeValue::Datetime(datetime) => Some(Value::String(datetime.to_string())),
         DeValue::Integer(_) => {
-            // The policy gets the nearest number that JSON holds: it knows the setting's own range,
-            // which says more to a reader.
+            // The policy gets the nearest number that JSON can hold. It knows the setting's own
+            // range and reports that, which is more helpful.
             let number = integer(item.value);
             let nearest = number.map(|number| number.clamp(-JSON_WHOLE_MAX, JSON_WHOLE_MAX));
             if number.is_none() || number != nearest {

@@ -1,5 +1,4 @@
-//! `weir run --to URL --limit 100/1m`: the same configuration as a file would give, from two words
-//! and no file.
+//! `weir run --to URL --limit 100/1m`: a configuration from two arguments instead of a file.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,15 +7,15 @@ use super::{Config, Mistakes, units};
 use crate::plan::{AMOUNT_MAX, PERIOD_MS_MAX};
 use crate::telemetry::Mistake;
 
-/// What stands in a message where a file's name would.
+/// The name that messages use in place of a file's.
 const NAME: &str = "<command line>";
 
-/// The configuration that forwards everything to `to` and lets each client address through `limit`
-/// (`100/1m`, `10/1s`) times; it listens on `listen`, or where a file without listeners would. The
-/// operator's pages are served on `admin` and nowhere else.
+/// A configuration that forwards everything to `to` and allows each client address `limit` requests
+/// (`100/1m`, `10/1s`). It listens on `listen`, by default where a file without listeners would.
+/// The operator's pages are served on `admin` only.
 ///
 /// # Errors
-/// A `limit` that is none, or whatever is wrong with `to`.
+/// An invalid `limit`, or what is wrong with `to`.
 pub fn quick(
     to: &str,
     limit: &str,
@@ -29,10 +28,10 @@ pub fn quick(
         );
         let text =
             format!("error: {}", Mistake::new("--limit", super::reader::quoted(limit), expected));
-        Mistakes::told(text, Vec::new())
+        Mistakes::single(text, Vec::new())
     })?;
     let url = if to.contains("://") { to.to_owned() } else { format!("http://{to}") };
-    // As a TOML string: whatever the shell handed over stays one value.
+    // As a TOML string, so that any text of the shell's stays one value.
     let url = toml::Value::from(url.trim_end_matches('/')).to_string();
     let listener = listen
         .map_or_else(String::new, |address| format!("[[listeners]]\naddress = \"{address}\"\n\n"));

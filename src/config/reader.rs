@@ -1,8 +1,8 @@
 //! Walks the TOML tree: takes known keys, turns values into types, and notes every mistake instead
 //! of stopping at the first.
 //!
-//! Knows no section: those are in the files beside this one. Where a setting stands is the business
-//! of [`super::source`]; here a setting is its path, `server.limits.connections`.
+//! Knows no section: those are in the files next to this one. Here a setting is its path, such as
+//! `server.limits.connections`; its position in the file is known to [`super::source`].
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
@@ -21,47 +21,47 @@ const FOUND_CHARS_MAX: usize = 60;
 /// Known keys or names that a message lists, at most.
 const LISTED_MAX: usize = 16;
 
-/// A mistake, and what its picture needs beside it.
+/// A mistake, and how to show it.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) mistake: Mistake,
-    pub(super) place: Place,
+    pub(super) mark: Mark,
     pub(super) help: Option<String>,
-    /// The range is that of every number in the file; the module that reads this one knows a
-    /// narrower range.
+    /// The expected range is only that of all numbers in the file. The module that uses the setting
+    /// knows a narrower one.
     pub(super) general: bool,
 }
 
 impl Finding {
-    pub(super) fn new(mistake: Mistake, place: Place, help: Option<String>) -> Self {
-        Self { mistake, place, help, general: false }
+    pub(super) fn new(mistake: Mistake, mark: Mark, help: Option<String>) -> Self {
+        Self { mistake, mark, help, general: false }
     }
 
     /// One that another module, or a guest, has found.
     pub(super) fn elsewhere(mistake: Mistake) -> Self {
-        let place = if mistake.in_key { Place::Key } else { Place::Value };
-        Self::new(mistake, place, None)
+        let mark = if mistake.in_key { Mark::Key } else { Mark::Value };
+        Self::new(mistake, mark, None)
     }
 }
 
-/// What of a setting is marked.
+/// Which part of a setting is marked.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// Its value, or what is nearest to it where it is missing.
+pub(super) enum Mark {
+    /// Its value, or the nearest setting above it where it is missing.
     Value,
     /// Its key.
     Key,
-    /// These bytes of the file: for mistakes that keep a setting from being one.
+    /// These bytes of the file, for syntax errors.
     At(Range<usize>),
 }
 
-/// Everything that reading gathers on its way.
+/// What is gathered while reading.
 #[derive(Debug)]
 pub(super) struct Notes {
     findings: RefCell<Vec<Finding>>,
     pub(super) watched: RefCell<Vec<Watch>>,
     pub(super) data: RefCell<Vec<Data>>,
-    /// Where paths in the file start.
+    /// The folder that paths in the file are relative to.
     pub(super) folder: PathBuf,
 }
 
@@ -73,8 +73,8 @@ pub(super) struct Item<'a> {
     pub(super) value: &'a DeValue<'a>,
 }
 
-/// A table whose keys are taken one after the other; what is left at [`Table::finish`] is unknown.
-/// A missing table has no keys.
+/// A table whose keys are taken one after the other. Keys that are left at [`Table::finish`] are
+/// unknown. A missing table has no keys.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     notes: &'a Notes,
@@ -94,8 +94,8 @@ impl Notes {
         }
     }
 
-    pub(super) fn add(&self, mistake: Mistake, place: Place, help: Option<String>) {
-        self.note(Finding::new(mistake, place, help));
+    pub(super) fn add(&self, mistake: Mistake, mark: Mark, help: Option<String>) {
+        self.note(Finding::new(mistake, mark, help));
     }
 
     pub(super) fn note(&self, finding: Finding) {
@@ -126,7 +126,7 @@ impl<'a> Table<'a> {
         Some(Item { notes: self.notes, path: join(&self.path, key), value })
     }
 
-    /// Whether the key is there, right or wrong.
+    /// Whether the key is present, valid or not.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.get(key).is_some())
     }
@@ -141,31 +141,27 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn missing(&self, key: &str, expected: &str) {
-        self.notes.add(
-            Mistake::new(join(&self.path, key), "nothing", expected),
-            Place::Value,
-            None,
-        );
+        self.notes.add(Mistake::new(join(&self.path, key), "nothing", expected), Mark::Value, None);
     }
 
     /// A mistake in the table as a whole.
     pub(super) fn found(&self, found: impl Into<String>, expected: impl Into<String>) {
-        self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, None);
+        self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Value, None);
     }
 
-    /// A key that the design knows and this version does not: a mistake that says so, so that
-    /// nobody believes it to work.
+    /// A key of the design that this version does not support: a mistake, so that it is not taken
+    /// to work.
     pub(super) fn not_yet(&mut self, key: &'static str, what: &str) {
         if let Some(item) =
             self.table.and_then(|table| table.get(key)).map(|_| join(&self.path, key))
         {
             let mistake = Mistake::new(item, format!("the key `{key}`"), "no such key");
-            self.notes.add(mistake, Place::Key, Some(format!("{what}: not built yet")));
+            self.notes.add(mistake, Mark::Key, Some(format!("{what}: not built yet")));
             self.taken.push(key);
         }
     }
 
-    /// A key that was taken and means nothing here.
+    /// A key that was taken and has no effect here.
     pub(super) fn useless(&self, key: &str, expected: &str) {
         if self.has(key) {
             self.notes.add(
@@ -174,13 +170,13 @@ impl<'a> Table<'a> {
                     format!("the key `{key}`, which does nothing here"),
                     expected,
                 ),
-                Place::Key,
+                Mark::Key,
                 None,
             );
         }
     }
 
-    /// A table below this one; an empty one where it is missing or none.
+    /// A table below this one; an empty one where it is missing or not a table.
     pub(super) fn section(&mut self, key: &'static str) -> Self {
         let path = join(&self.path, key);
         let found = self.take(key).and_then(|item| item.table());
@@ -192,47 +188,55 @@ impl<'a> Table<'a> {
         self.take(key).map(|item| item.list(count_max)).unwrap_or_default()
     }
 
-    pub(super) fn whole(
+    /// Reads a whole number into `value`, which holds the default.
+    pub(super) fn number<T: TryFrom<u64>>(
         &mut self,
         key: &'static str,
         range: RangeInclusive<u64>,
-        default: u64,
-    ) -> u64 {
-        self.take(key).and_then(|item| item.whole(range)).unwrap_or(default)
+        value: &mut T,
+    ) {
+        let read = self.take(key).and_then(|item| item.whole(range));
+        set(value, read.and_then(|number| T::try_from(number).ok()));
     }
 
-    pub(super) fn count(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<u64>,
-        default: usize,
-    ) -> usize {
-        self.take(key)
-            .and_then(|item| item.whole(range))
-            .and_then(|n| usize::try_from(n).ok())
-            .unwrap_or(default)
-    }
-
+    /// Reads a duration into `value`, which holds the default.
     pub(super) fn duration(
         &mut self,
         key: &'static str,
         range: RangeInclusive<Duration>,
-        default: Duration,
-    ) -> Duration {
-        self.take(key).and_then(|item| item.duration(range)).unwrap_or(default)
+        value: &mut Duration,
+    ) {
+        set(value, self.take(key).and_then(|item| item.duration(range)));
     }
 
-    pub(super) fn size(
+    /// Reads a size into `value`, which holds the default.
+    pub(super) fn size<T: TryFrom<u64>>(
         &mut self,
         key: &'static str,
         range: RangeInclusive<u64>,
-        default: u64,
-    ) -> u64 {
-        self.take(key).and_then(|item| item.size(range)).unwrap_or(default)
+        value: &mut T,
+    ) {
+        let read = self.take(key).and_then(|item| item.size(range));
+        set(value, read.and_then(|size| T::try_from(size).ok()));
     }
 
-    /// Everything below this table as (name, item): for tables whose keys are the operator's own
-    /// names.
+    /// Reads one of a closed set of words into `value`, which holds the default.
+    pub(super) fn choice<T: Clone>(
+        &mut self,
+        key: &'static str,
+        words: &[(&str, T)],
+        value: &mut T,
+    ) {
+        set(value, self.take(key).and_then(|item| item.choice(words, &[])));
+    }
+
+    /// Reads `true` or `false` into `value`, which holds the default.
+    pub(super) fn flag(&mut self, key: &'static str, value: &mut bool) {
+        set(value, self.take(key).and_then(|item| item.flag()));
+    }
+
+    /// All entries of this table as (name, item), for tables whose keys are names that the operator
+    /// chooses.
     pub(super) fn named(&self) -> Vec<(String, Item<'a>)> {
         let entries = self.table.into_iter().flatten();
         let item =
@@ -242,7 +246,7 @@ impl<'a> Table<'a> {
             .collect()
     }
 
-    /// The names below a table that was taken before.
+    /// The entries of a table that was taken before.
     pub(super) fn below(&self, key: &str) -> Vec<(String, Item<'a>)> {
         let table = self
             .table
@@ -251,8 +255,7 @@ impl<'a> Table<'a> {
         Table::new(self.notes, join(&self.path, key), table).named()
     }
 
-    /// What nobody took is unknown. Nothing is skipped silently: a misspelt limit would be no
-    /// limit.
+    /// Keys that were not taken are unknown, and mistakes: a misspelt limit would be no limit.
     pub(super) fn finish(self) {
         let unknown = self
             .table
@@ -271,7 +274,7 @@ impl<'a> Table<'a> {
                 format!("the unknown key {}", quoted(key)),
                 place,
             );
-            self.notes.add(mistake, Place::Key, Some(hint(key, &self.taken, "key")));
+            self.notes.add(mistake, Mark::Key, Some(hint(key, &self.taken, "key")));
         }
     }
 }
@@ -285,21 +288,20 @@ impl<'a> Item<'a> {
         self.found(describe(self.value), expected, help);
     }
 
-    /// A value outside of what the file can say at all: the module that reads the setting may know
-    /// a narrower range.
+    /// A value that no setting can have. The module that uses this one may know a narrower range.
     pub(super) fn wrong_in_general(&self, expected: impl Into<String>) {
         let mistake = Mistake::new(self.path.clone(), describe(self.value), expected);
-        self.notes.note(Finding { general: true, ..Finding::new(mistake, Place::Value, None) });
+        self.notes.note(Finding { general: true, ..Finding::new(mistake, Mark::Value, None) });
     }
 
-    /// A mistake that words `found` itself.
+    /// A mistake with a text of its own for what was found.
     pub(super) fn found(
         &self,
         found: impl Into<String>,
         expected: impl Into<String>,
         help: Option<String>,
     ) {
-        self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Value, help);
+        self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Value, help);
     }
 
     /// A mistake in the key rather than in its value.
@@ -307,14 +309,14 @@ impl<'a> Item<'a> {
         self.found_key(quoted(found), expected, None);
     }
 
-    /// A key that can't stand here, whatever its value.
+    /// A key that is not allowed here, whatever its value.
     pub(super) fn found_key(
         &self,
         found: impl Into<String>,
         expected: impl Into<String>,
         help: Option<String>,
     ) {
-        self.notes.add(Mistake::new(self.path.clone(), found, expected), Place::Key, help);
+        self.notes.add(Mistake::new(self.path.clone(), found, expected), Mark::Key, help);
     }
 
     pub(super) fn table(&self) -> Option<Table<'a>> {
@@ -415,7 +417,7 @@ impl<'a> Item<'a> {
     }
 
     /// One of a closed set of words. `not_yet` are words of the design that this version does not
-    /// know.
+    /// support.
     pub(super) fn choice<T: Clone>(&self, words: &[(&str, T)], not_yet: &[&str]) -> Option<T> {
         let text = self.value.as_str();
         let chosen =
@@ -453,7 +455,13 @@ impl<'a> Item<'a> {
     }
 }
 
-/// `path.key`, as every room writes a setting.
+fn set<T>(value: &mut T, read: Option<T>) {
+    if let Some(read) = read {
+        *value = read;
+    }
+}
+
+/// `path.key`, as every module writes a setting.
 pub(super) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
@@ -462,7 +470,7 @@ pub(super) fn integer(value: &DeValue<'_>) -> Option<i128> {
     value.as_integer().and_then(|number| i128::from_str_radix(number.as_str(), number.radix()).ok())
 }
 
-/// What stands there, short enough for a message.
+/// The value, short enough for a message.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => quoted(text),
@@ -487,8 +495,8 @@ fn shortened(text: &str) -> String {
     short
 }
 
-/// The known word that was probably meant: within a third of its length, so that no far-fetched one
-/// is offered.
+/// The known word that was probably meant: one whose edit distance is at most a third of its
+/// length, so that no far-fetched one is suggested.
 pub(super) fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
     let word = shortened(word);
     let distance = |known: &str| strsim::damerau_levenshtein(&word, known);

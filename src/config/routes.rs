@@ -1,22 +1,22 @@
-//! `[[routes]]`: as written, its names checked. What a path means and which route wins is the
-//! business of the room that routes.
+//! `[[routes]]`: as written, with the names checked. What a path means and which route wins is
+//! decided by the module that routes.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::extras::{extras, respond};
-use super::reader::{Item, Place, Table};
+use super::reader::{Item, Mark, Table};
 use super::server::BODY_BYTES;
 use super::store::{FALLBACKS, FALLBACKS_NOT_YET};
-use super::{NAME_BYTES_MAX, Route, RouteTarget, check_name, is_name};
+use super::{NAME_BYTES_MAX, Route, RouteAction, check_name, is_name};
 use crate::plan::OnStoreError;
 use crate::proxy::FieldStyle;
 use crate::telemetry::Mistake;
 
 const ROUTES_MAX: usize = 10_000;
 const METHODS_MAX: usize = 32;
-/// A whole request: a download may take hours.
+/// For a whole request: a download may take hours.
 const REQUEST: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(24 * 3_600);
 
@@ -42,7 +42,7 @@ pub(super) fn routes(root: &mut Table<'_>, above: &Above) -> Vec<Route> {
 /// Which requests a route takes: host, path and methods.
 type Requests = (Option<String>, String, Vec<String>);
 
-/// The names so far, each with the setting that it comes from.
+/// The names so far, each with the setting that it comes from and the route's requests.
 type Names = HashMap<String, (String, Requests)>;
 
 fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
@@ -59,31 +59,27 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         .collect();
     let requests = (host.clone(), path.unwrap_or_default().to_owned(), methods.clone());
     let name = name(&mut table, path_item.as_ref(), requests, names);
-    let target = target(&mut table, above);
+    let action = action(&mut table, above);
     let policy = table.take("policy").and_then(|item| item.reference(&above.policies, "a policy"));
+    let mut allow_on_policy_error = false;
     let on_policy_error = [("deny", false), ("allow", true)];
-    let allow_on_policy_error = table
-        .take("on_policy_error")
-        .and_then(|item| item.choice(&on_policy_error, &[]))
-        .unwrap_or(false);
+    table.choice("on_policy_error", &on_policy_error, &mut allow_on_policy_error);
     let (on_store_error, limit_decides) = on_store_error(&mut table, above.on_store_error);
-    let scopes = [("policy", false), ("route", true)];
-    let scope_is_route =
-        table.take("limit_scope").and_then(|item| item.choice(&scopes, &[])).unwrap_or(false);
+    let mut scope_is_route = false;
+    table.choice("limit_scope", &[("policy", false), ("route", true)], &mut scope_is_route);
     let styles = [
         ("draft", FieldStyle::Draft),
         ("legacy", FieldStyle::Legacy),
         ("both", FieldStyle::Both),
         ("off", FieldStyle::Off),
     ];
-    let fields = table
-        .take("ratelimit_fields")
-        .and_then(|item| item.choice(&styles, &[]))
-        .unwrap_or_default();
-    let body_bytes_max = table.size("body_bytes", BODY_BYTES, above.body_bytes_max);
+    let mut fields = FieldStyle::default();
+    table.choice("ratelimit_fields", &styles, &mut fields);
+    let mut body_bytes_max = above.body_bytes_max;
+    table.size("body_bytes", BODY_BYTES, &mut body_bytes_max);
     let request_timeout = request_timeout(&mut table);
     let extras = extras(&mut table);
-    if matches!(target, Some(RouteTarget::Respond(_))) {
+    if matches!(action, Some(RouteAction::Respond(_))) {
         of_upstreams_only(&table);
     }
     table.finish();
@@ -92,7 +88,7 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
         host,
         path: path?.to_owned(),
         methods,
-        target: target?,
+        action: action?,
         policy,
         allow_on_policy_error,
         on_store_error,
@@ -105,8 +101,8 @@ fn route(item: &Item<'_>, above: &Above, names: &mut Names) -> Option<Route> {
     })
 }
 
-/// As written, or made from the path. Never numbered: a name that depends on the order would change
-/// whose counters a route charges.
+/// The name as written, or one made from the path. Never a number: if the name depended on the
+/// order of routes, reordering them would change which counters a route charges.
 fn name(
     table: &mut Table<'_>,
     path_item: Option<&Item<'_>>,
@@ -124,8 +120,8 @@ fn name(
     else {
         return name;
     };
-    // Two routes for the same requests are told apart by no name: that mistake is the router's to
-    // report.
+    // Two routes for the same requests can't be told apart, whatever their names. The router
+    // reports that.
     if written.is_some() || theirs != requests {
         let help = if written.is_some() {
             None
@@ -136,7 +132,7 @@ fn name(
         let found = format!("the name \"{name}\", which {route} has");
         let mistake = Mistake::new(item.path.clone(), found, "a name that no other route has")
             .beside(other.clone(), format!("{route} is here"));
-        item.notes.add(mistake, Place::Value, help);
+        item.notes.add(mistake, Mark::Value, help);
     }
     name
 }
@@ -156,12 +152,12 @@ fn name_of(path: &str) -> String {
     if kept.is_empty() { "root".into() } else { kept }
 }
 
-fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
+fn action(table: &mut Table<'_>, above: &Above) -> Option<RouteAction> {
     match (table.take("upstream"), table.take("respond")) {
         (Some(upstream), None) => {
-            upstream.reference(&above.upstreams, "an upstream").map(RouteTarget::Upstream)
+            upstream.reference(&above.upstreams, "an upstream").map(RouteAction::Upstream)
         }
-        (None, Some(written)) => respond(&written).map(RouteTarget::Respond),
+        (None, Some(written)) => respond(&written).map(RouteAction::Respond),
         (None, None) => {
             table.missing(
                 "upstream",
@@ -176,7 +172,7 @@ fn target(table: &mut Table<'_>, above: &Above) -> Option<RouteTarget> {
     }
 }
 
-/// Time for a whole request; as long as it takes where nothing is said.
+/// Time for a whole request; unbounded where none is written.
 fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
     let mut timeouts = table.section("timeouts");
     let request = timeouts.take("request").and_then(|item| item.duration(REQUEST));
@@ -184,15 +180,15 @@ fn request_timeout(table: &mut Table<'_>) -> Option<Duration> {
     request
 }
 
-/// What would do nothing on a route that has no upstream is a mistake: somebody believes that it
-/// does something.
+/// Settings without an effect on a route that has no upstream are mistakes: they were written to
+/// have one.
 fn of_upstreams_only(table: &Table<'_>) {
     for key in ["request_headers", "upstream_host", "rewrite", "timeouts", "upgrade"] {
         table.useless(key, "a route with an `upstream`");
     }
 }
 
-/// The store's word, unless the route has its own; and whether a limit may be looser than that.
+/// The store's setting, unless the route has its own; and whether a limit may be looser than that.
 fn on_store_error(table: &mut Table<'_>, store: OnStoreError) -> (OnStoreError, bool) {
     let Some(item) = table.take("on_store_error") else { return (store, false) };
     let mut words = FALLBACKS.map(|(word, fallback)| (word, (fallback, false))).to_vec();

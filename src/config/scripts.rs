@@ -1,5 +1,5 @@
-//! `[store] scripts`: a folder of Lua files, each an algorithm of the operator's own. Read here,
-//! tried where the house is built.
+//! `[store] scripts`: a folder of Lua files, each an algorithm of the operator's own. They are read
+//! here, and tested when the configuration is built.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,11 @@ use crate::engine::{SCRIPT_BYTES_MAX, SCRIPTS_MAX, ScriptFile, is_script_name};
 use crate::limit;
 use crate::reload::Watch;
 
-/// Names in the folder, at most: whoever names a whole disk is told so.
+/// Names in the folder, at most: more are a mistake, as where a whole disk is named.
 const ENTRIES_MAX: usize = 10_000;
 
-/// The folder's `.lua` files, in the order of their names; hidden ones are an editor's.
+/// The folder's `.lua` files, in the order of their names. Hidden ones are skipped: editors make
+/// them.
 pub(super) fn scripts(notes: &Notes, store: &mut Table<'_>) -> Vec<ScriptFile> {
     let Some(item) = store.take("scripts") else { return Vec::new() };
     let Some(folder) =
@@ -21,7 +22,7 @@ pub(super) fn scripts(notes: &Notes, store: &mut Table<'_>) -> Vec<ScriptFile> {
     else {
         return Vec::new();
     };
-    // Before it is read: what comes meanwhile is a change.
+    // Before the folder is read, so that a file added meanwhile is a change.
     notes.watched.borrow_mut().push(Watch::folder(&folder));
     let names = match names(&folder) {
         Ok(names) => names,

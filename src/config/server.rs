@@ -1,7 +1,6 @@
 //! `[[listeners]]`, `[server]`, `[admin]`, `[log]`.
 
 use std::collections::HashSet;
-use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -19,7 +18,7 @@ const LISTENERS_MAX: usize = 64;
 /// Certificates of one listener, at most.
 const CERTIFICATES_MAX: usize = 1_024;
 const LISTENER_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Where the operator's pages are, unless `[admin]` says otherwise.
+/// The default address of the operator's pages.
 pub const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9901);
 /// Names of the admin's listener, at most, and bytes of one (RFC 1035).
 const ADMIN_HOSTS_MAX: usize = 64;
@@ -30,7 +29,8 @@ const SHUTDOWN_GRACE_DEFAULT: Duration = Duration::from_secs(30);
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
-/// What one client address may have of `connections` unless it is written, and the least of it.
+/// Where it is not written, one client address may have this part of `connections`, and at least so
+/// many.
 const ADDRESS_PART: usize = 10;
 const ADDRESS_CONNECTIONS_MIN: usize = 100;
 /// From a provider's block to a single address.
@@ -40,43 +40,38 @@ const IPV6_PREFIX: RangeInclusive<u64> = 16..=128;
 /// `HeaderMap` can hold.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=512 << 10;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
-/// Each holds its connection and, of a body, what the client has sent of it. With 0 none waits.
+/// Each waiting request holds its connection, and what the client has sent of its body. With 0 none
+/// waits.
 const WAITING: RangeInclusive<u64> = 0..=1_000_000;
-const URI_BYTES_DEFAULT: u64 = 8 << 10;
 /// The `http` crate itself refuses a URI of 64 KiB.
 const URI_BYTES: RangeInclusive<u64> = 64..=63 << 10;
-const BUFFERED_BYTES_DEFAULT: u64 = 1 << 30;
-/// The low end is what a worker's connections with large bodies hold, and far above what workers
-/// have counted and not handed on.
+/// The low end is what a worker's connections with large bodies hold. It is far above the bytes
+/// that workers have counted but not yet reported.
 const BUFFERED_BYTES: RangeInclusive<u64> = 4 << 20..=1 << 44;
 const BODY_BYTES_DEFAULT: u64 = 100 << 20;
 /// A request's body, also on a route. With 0 no request may have one.
 pub(super) const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 40;
 
-/// Bytes a second; with 0 a client may be as slow as it likes.
-const BODY_RATE_DEFAULT: u64 = 240;
+/// Bytes a second. With 0 a client may be as slow as it likes.
+const RATE_DEFAULT: u64 = 240;
 const RATE: RangeInclusive<u64> = 0..=1 << 30;
 const RATE_GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
-const BODY_IDLE_DEFAULT: Duration = Duration::from_secs(30);
 
 /// `[server]`.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) workers: usize,
     pub(super) shutdown_grace: Duration,
-    pub(super) trusted_proxies: Vec<IpNet>,
+    /// What concerns connections.
     pub(super) connections: listen::ConnectionSettings,
-    pub(super) uri_bytes_max: usize,
-    pub(super) paths: proxy::Paths,
-    pub(super) underscores_in_headers: bool,
-    pub(super) buffered_bytes_max: usize,
+    /// What concerns requests.
+    pub(super) requests: proxy::Settings,
+    /// What routes inherit.
     pub(super) body_bytes_max: u64,
-    /// Of leaky buckets.
+    /// What leaky buckets are bounded by.
     pub(super) waiting_max: usize,
-    pub(super) body_idle: Duration,
-    pub(super) body_rate: Option<Rate>,
 }
 
 pub(super) fn listeners(root: &mut Table<'_>) -> Vec<listen::Settings> {
@@ -135,8 +130,8 @@ fn certificates(written: &Item<'_>) -> Vec<Identity> {
     items.iter().filter_map(identity).collect()
 }
 
-/// Whether clients show certificates. A file of authorities that nobody is checked against would
-/// look like a locked door.
+/// Whether clients show certificates. A file of authorities that no client is checked against would
+/// look like protection, so it is a mistake.
 fn clients(table: &mut Table<'_>, secured: bool) -> Option<listen::ClientCertificates> {
     let (ca, required) = (table.take("client_ca"), table.take("client_certificates"));
     if let Some(item) = ca.as_ref().or(required.as_ref()).filter(|_| !secured) {
@@ -170,77 +165,81 @@ fn socket_address(item: &Item<'_>) -> Option<SocketAddr> {
 }
 
 pub(super) fn server(root: &mut Table<'_>) -> Server {
+    let mut server = Server {
+        workers: cores(),
+        shutdown_grace: SHUTDOWN_GRACE_DEFAULT,
+        connections: listen::ConnectionSettings::default(),
+        requests: proxy::Settings::default(),
+        body_bytes_max: BODY_BYTES_DEFAULT,
+        waiting_max: limit::Settings::default().waiting_max,
+    };
     let mut table = root.section("server");
-    let workers = table.take("workers").and_then(|item| workers(&item));
+    if let Some(workers) = table.take("workers").and_then(|item| workers(&item)) {
+        server.workers = workers;
+    }
+    table.duration("shutdown_grace", SHUTDOWN_GRACE, &mut server.shutdown_grace);
+    let Server { connections, requests, .. } = &mut server;
     let trusted_proxies: Vec<IpNet> =
         table.list("trusted_proxies", TRUSTED_PROXIES_MAX).iter().filter_map(network).collect();
-    let shutdown_grace = table.duration("shutdown_grace", SHUTDOWN_GRACE, SHUTDOWN_GRACE_DEFAULT);
-
-    let mut limits = table.section("limits");
-    let default = listen::ConnectionSettings::default();
-    let connections_max = limits.count("connections", CONNECTIONS, default.connections_max);
-    let of_an_address = (connections_max / ADDRESS_PART).max(ADDRESS_CONNECTIONS_MIN);
-    let connections_per_address_max =
-        limits.count("connections_per_address", CONNECTIONS, of_an_address);
-    let ipv6_prefix = limits.whole("ipv6_prefix", IPV6_PREFIX, default.ipv6_prefix.into());
-    let header_bytes_max =
-        bytes(limits.size("header_bytes", HEADER_BYTES, default.header_bytes_max as u64));
-    let uri_bytes_max = bytes(limits.size("uri_bytes", URI_BYTES, URI_BYTES_DEFAULT));
-    let buffered_bytes_max =
-        bytes(limits.size("buffered_bytes", BUFFERED_BYTES, BUFFERED_BYTES_DEFAULT));
-    let body_bytes_max = limits.size("body_bytes", BODY_BYTES, BODY_BYTES_DEFAULT);
-    let streams_max = limits.whole("streams_per_connection", STREAMS, default.streams_max.into());
-    let waiting_max =
-        limits.count("waiting_per_worker", WAITING, limit::Settings::default().waiting_max);
-    let body_rate = limits.size("body_rate", RATE, BODY_RATE_DEFAULT);
-    let send_rate = limits.size("send_rate", RATE, BODY_RATE_DEFAULT);
-    limits.finish();
-
-    let mut timeouts = table.section("timeouts");
-    let tls_handshake = timeouts.duration("tls_handshake", TIMEOUT, default.tls_handshake);
-    let request_header = timeouts.duration("request_header", TIMEOUT, default.request_header);
-    let body_idle = timeouts.duration("body_idle", TIMEOUT, BODY_IDLE_DEFAULT);
-    let send_idle = timeouts.duration("send_idle", TIMEOUT, default.send_idle);
-    let rate_grace = timeouts.duration("rate_grace", TIMEOUT, RATE_GRACE_DEFAULT);
-    let half_close = timeouts.duration("half_close", TIMEOUT, default.half_close);
-    let keep_alive = timeouts.duration("keep_alive", TIMEOUT, default.keep_alive);
-    timeouts.finish();
-    let paths = paths(&mut table);
-    let underscores_in_headers =
-        table.take("underscores_in_headers").and_then(|item| item.flag()).unwrap_or(false);
+    connections.trusted_proxies.clone_from(&trusted_proxies);
+    requests.trusted_proxies = trusted_proxies;
+    table.flag("underscores_in_headers", &mut requests.underscores_in_headers);
+    paths(&mut table, &mut requests.paths);
+    let rates = limits(&mut table, &mut server);
+    timeouts(&mut table, &mut server, &rates);
     table.finish();
-    Server {
-        workers: workers.unwrap_or_else(cores),
-        shutdown_grace,
-        connections: listen::ConnectionSettings {
-            connections_max,
-            connections_per_address_max,
-            ipv6_prefix: u8::try_from(ipv6_prefix).unwrap_or(128),
-            trusted_proxies: trusted_proxies.clone(),
-            header_bytes_max,
-            streams_max: u32::try_from(streams_max).unwrap_or(u32::MAX),
-            tls_handshake,
-            request_header,
-            keep_alive,
-            send_idle,
-            send_rate: Rate::new(send_rate, rate_grace),
-            half_close,
-        },
-        trusted_proxies,
-        uri_bytes_max,
-        paths,
-        underscores_in_headers,
-        buffered_bytes_max,
-        body_bytes_max,
-        waiting_max,
-        body_idle,
-        body_rate: Rate::new(body_rate, rate_grace),
-    }
+    server
+}
+
+/// How slow clients may be, in bytes a second.
+struct Rates {
+    body: u64,
+    send: u64,
+}
+
+/// `[server.limits]`.
+fn limits(table: &mut Table<'_>, server: &mut Server) -> Rates {
+    let Server { connections, requests, .. } = server;
+    let mut limits = table.section("limits");
+    limits.number("connections", CONNECTIONS, &mut connections.connections_max);
+    connections.connections_per_address_max =
+        (connections.connections_max / ADDRESS_PART).max(ADDRESS_CONNECTIONS_MIN);
+    let per_address = &mut connections.connections_per_address_max;
+    limits.number("connections_per_address", CONNECTIONS, per_address);
+    limits.number("ipv6_prefix", IPV6_PREFIX, &mut connections.ipv6_prefix);
+    requests.ipv6_prefix = connections.ipv6_prefix;
+    limits.size("header_bytes", HEADER_BYTES, &mut connections.header_bytes_max);
+    limits.size("uri_bytes", URI_BYTES, &mut requests.uri_bytes_max);
+    limits.size("buffered_bytes", BUFFERED_BYTES, &mut requests.buffered_bytes_max);
+    limits.size("body_bytes", BODY_BYTES, &mut server.body_bytes_max);
+    limits.number("streams_per_connection", STREAMS, &mut connections.streams_max);
+    limits.number("waiting_per_worker", WAITING, &mut server.waiting_max);
+    let mut rates = Rates { body: RATE_DEFAULT, send: RATE_DEFAULT };
+    limits.size("body_rate", RATE, &mut rates.body);
+    limits.size("send_rate", RATE, &mut rates.send);
+    limits.finish();
+    rates
+}
+
+/// `[server.timeouts]`.
+fn timeouts(table: &mut Table<'_>, server: &mut Server, rates: &Rates) {
+    let Server { connections, requests, .. } = server;
+    let mut timeouts = table.section("timeouts");
+    timeouts.duration("tls_handshake", TIMEOUT, &mut connections.tls_handshake);
+    timeouts.duration("request_header", TIMEOUT, &mut connections.request_header);
+    timeouts.duration("body_idle", TIMEOUT, &mut requests.body_idle);
+    timeouts.duration("send_idle", TIMEOUT, &mut connections.send_idle);
+    timeouts.duration("half_close", TIMEOUT, &mut connections.half_close);
+    timeouts.duration("keep_alive", TIMEOUT, &mut connections.keep_alive);
+    let mut rate_grace = RATE_GRACE_DEFAULT;
+    timeouts.duration("rate_grace", TIMEOUT, &mut rate_grace);
+    connections.send_rate = Rate::new(rates.send, rate_grace);
+    requests.body_rate = Rate::new(rates.body, rate_grace);
+    timeouts.finish();
 }
 
 /// `[server.paths]`.
-fn paths(server: &mut Table<'_>) -> proxy::Paths {
-    let mut table = server.section("paths");
+fn paths(server: &mut Table<'_>, paths: &mut proxy::Paths) {
     let slashes = [
         ("reject", EncodedSlash::Reject),
         ("keep", EncodedSlash::Keep),
@@ -253,35 +252,14 @@ fn paths(server: &mut Table<'_>) -> proxy::Paths {
         ("reject", PathParameters::Reject),
     ];
     let exact = [("ignore", false), ("exact", true)];
-    let paths = proxy::Paths {
-        encoded_slash: table
-            .take("encoded_slash")
-            .and_then(|item| item.choice(&slashes, &[]))
-            .unwrap_or_default(),
-        parameters: table
-            .take("parameters")
-            .and_then(|item| item.choice(&parameters, &[]))
-            .unwrap_or_default(),
-        control_characters: table
-            .take("control_characters")
-            .and_then(|item| item.choice(&[("reject", false), ("keep", true)], &[]))
-            .unwrap_or_default(),
-        trailing_slash_exact: table
-            .take("trailing_slash")
-            .and_then(|item| item.choice(&exact, &[]))
-            .unwrap_or_default(),
-        case_exact: table
-            .take("case")
-            .and_then(|item| item.choice(&exact, &[]))
-            .unwrap_or_default(),
-    };
+    let keep = [("reject", false), ("keep", true)];
+    let mut table = server.section("paths");
+    table.choice("encoded_slash", &slashes, &mut paths.encoded_slash);
+    table.choice("parameters", &parameters, &mut paths.parameters);
+    table.choice("control_characters", &keep, &mut paths.control_characters);
+    table.choice("trailing_slash", &exact, &mut paths.trailing_slash_exact);
+    table.choice("case", &exact, &mut paths.case_exact);
     table.finish();
-    paths
-}
-
-/// Sizes that are held in memory are far below what any `usize` holds.
-pub(super) fn bytes(size: u64) -> usize {
-    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 fn workers(item: &Item<'_>) -> Option<usize> {
@@ -301,8 +279,8 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(WORKERS_MAX)
 }
 
-/// `10.0.0.0/8`, or one address. Bits behind the prefix are refused: they show that the writer
-/// meant another network.
+/// `10.0.0.0/8`, or one address. Bits behind the prefix are a mistake: another network was probably
+/// meant.
 pub(super) fn network(item: &Item<'_>) -> Option<IpNet> {
     let expected = "a network such as \"10.0.0.0/8\", or one address";
     let network = item.parsed(expected, |text| {
@@ -329,7 +307,8 @@ pub(super) fn admin(
     let token = files::secret(&mut table, "token_file", "token_env")
         .map(|secret| admin::Token::new(secret.0));
     table.finish();
-    let settings = |address| Some(admin::Settings { address, hosts, token });
+    let settings =
+        |address| Some(admin::Settings { hosts, token, ..admin::Settings::plain(address) });
     let Some(item) = item else { return settings(ADMIN_DEFAULT) };
     if item.value.as_str() == Some("off") {
         return None;
@@ -354,42 +333,14 @@ fn admin_host(item: &Item<'_>) -> Option<String> {
 }
 
 pub(super) fn log(root: &mut Table<'_>) -> telemetry::Settings {
-    let mut table = root.section("log");
-    let default = telemetry::Settings::default();
     let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level.to_owned()));
     let formats = [("auto", Format::Auto), ("text", Format::Text), ("json", Format::Json)];
     let accesses = [("all", Access::All), ("refused", Access::Refused), ("off", Access::Off)];
-    let level =
-        table.take("level").and_then(|item| item.choice(&levels, &[])).unwrap_or(default.level);
-    let format =
-        table.take("format").and_then(|item| item.choice(&formats, &[])).unwrap_or(default.format);
-    let access =
-        table.take("access").and_then(|item| item.choice(&accesses, &[])).unwrap_or(default.access);
+    let mut settings = telemetry::Settings::default();
+    let mut table = root.section("log");
+    table.choice("level", &levels, &mut settings.level);
+    table.choice("format", &formats, &mut settings.format);
+    table.choice("access", &accesses, &mut settings.access);
     table.finish();
-    telemetry::Settings { level, format, access }
-}
-
-/// What of `[server]` and `[log]` concerns requests.
-pub(super) fn requests(
-    server: &Server,
-    log: &telemetry::Settings,
-    refusals: Vec<proxy::RefusalPage>,
-) -> proxy::Settings {
-    proxy::Settings {
-        refusals,
-        trusted_proxies: server.trusted_proxies.clone(),
-        uri_bytes_max: server.uri_bytes_max,
-        paths: server.paths,
-        underscores_in_headers: server.underscores_in_headers,
-        buffered_bytes_max: server.buffered_bytes_max,
-        body_idle: server.body_idle,
-        body_rate: server.body_rate,
-        ipv6_prefix: server.connections.ipv6_prefix,
-        access: log.access,
-        access_json: match log.format {
-            Format::Auto => !std::io::stdout().is_terminal(),
-            Format::Text => false,
-            Format::Json => true,
-        },
-    }
+    settings
 }

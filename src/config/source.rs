@@ -1,9 +1,9 @@
-//! Where each setting stands in the file, and the picture of a mistake: file, line, the text
-//! marked, what was expected.
+//! The position of each setting in the file, and how mistakes are shown: file, line, the text
+//! marked, and what was expected.
 //!
-//! Keeps the file's text for later mistakes (those of other rooms and of guests), with whatever
-//! looks like a secret blotted out first; and the texts of the files of data that it names, of
-//! which each stands for one setting. Knows no section's meaning.
+//! Keeps the file's text for mistakes that show later (those of other modules and of guests), with
+//! anything that looks like a secret replaced by stars. Also keeps the texts of the data files that
+//! it names; each is the value of one setting. Knows no section's meaning.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,35 +14,35 @@ use std::sync::OnceLock;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
-use super::reader::{Finding, Place, join};
+use super::reader::{Finding, Mark, join};
 use super::{Mistakes, Source, drop_flat};
 use crate::reload::Watch;
 use crate::telemetry::Mistake;
 
-/// Mistakes that are shown; the rest is counted.
+/// Mistakes that are shown, at most; the rest is counted.
 const SHOWN_MAX: usize = 50;
-/// Characters of one part of a message: a guest may word its mistakes at length.
+/// Characters of one part of a message, at most: a guest's message may be long.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// Bytes of a setting's path that are looked up: a guest may name any.
+/// Bytes of a setting's path that are looked up, at most: a guest may send any path.
 const SETTING_BYTES_MAX: usize = 1_024;
-/// Levels of tables and arrays that are indexed; deeper settings are marked at their parent.
+/// Levels of tables and arrays that are indexed. Deeper settings are marked at their parent.
 const DEPTH_MAX: usize = 64;
-/// Keys whose value is a secret that was written where a `_file` or `_env` belongs.
+/// Keys whose value is a secret, written where a `_file` or `_env` key belongs.
 const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
 
-/// Where a setting stands, in bytes of the file.
+/// The position of a setting, in bytes of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     key: Range<usize>,
     value: Range<usize>,
 }
 
-/// A text and where in it each setting stands.
+/// A text, and the position of each setting in it.
 #[derive(Default)]
 pub(super) struct Page {
     /// The file's path.
     name: String,
-    /// Secrets blotted out.
+    /// With secrets replaced by stars.
     text: String,
     spans: HashMap<String, Span>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Data {
     name: String,
     text: String,
     is_json: bool,
-    /// Made when a mistake needs it: such a file may be large.
+    /// Made only when a mistake needs it, since such a file may be large.
     page: OnceLock<Page>,
 }
 
@@ -65,7 +65,7 @@ impl Data {
 
     fn page(&self) -> &Page {
         self.page.get_or_init(|| {
-            // Where settings stand in JSON nobody has told: the file alone is named.
+            // The JSON parser gives no positions, so only the file is named.
             let toml = if self.is_json { "" } else { self.text.as_str() };
             let (root, _) = DeTable::parse_recoverable(toml);
             let page = Page::new(&self.name, &self.text, &self.setting, root.get_ref());
@@ -98,13 +98,13 @@ impl Source {
         self
     }
 
-    /// Mistakes that other rooms found when they were built, with file and line.
+    /// Mistakes that other modules found, with file and line.
     #[must_use]
     pub fn locate(&self, mistakes: &[Mistake]) -> Mistakes {
         self.report(mistakes.iter().cloned().map(Finding::elsewhere).collect())
     }
 
-    /// All findings as one text, in the files' order; those that stand nowhere come last.
+    /// All findings as one text, in the order of the files. Findings without a position come last.
     pub(super) fn report(&self, findings: Vec<Finding>) -> Mistakes {
         let count = findings.len();
         let placed = |finding: Finding| {
@@ -131,18 +131,18 @@ impl Source {
         Mistakes { count, text, watched: self.watched.clone(), rest: None }
     }
 
-    /// What is allowed at a setting and yet probably not meant, with file and line.
+    /// A warning about a setting, with file and line.
     #[must_use]
     pub fn warning(&self, setting: &str, text: &str) -> String {
         format!("{}: {text}", self.line_of(setting))
     }
 
-    /// `file:line:column` of a setting, or the file where the setting is not in it.
+    /// `file:line:column` of a setting, or only the file if the setting is not in it.
     fn line_of(&self, setting: &str) -> String {
         self.page_of(setting).1.line_of(setting)
     }
 
-    /// The file in which a setting stands, and its number among all.
+    /// The file that contains a setting, and its number.
     fn page_of(&self, setting: &str) -> (usize, &Page) {
         let data = self.data.iter().enumerate().find(|(_, data)| data.holds(setting));
         data.map_or((0, &self.page), |(number, data)| (number + 1, data.page()))
@@ -150,7 +150,7 @@ impl Source {
 }
 
 impl Page {
-    /// `above` is the setting that the whole text is the value of.
+    /// `above` is the setting whose value is the whole text.
     fn new(name: &str, text: &str, above: &str, root: &DeTable<'_>) -> Self {
         let mut spans = HashMap::new();
         index(&mut spans, above, root, 0);
@@ -172,10 +172,10 @@ impl Page {
     }
 
     fn place(&self, finding: &Finding) -> Option<Range<usize>> {
-        match &finding.place {
-            Place::At(range) => Some(range.clone()),
-            Place::Key => self.nearest_span(&finding.mistake.setting).map(|span| span.key.clone()),
-            Place::Value => {
+        match &finding.mark {
+            Mark::At(range) => Some(range.clone()),
+            Mark::Key => self.nearest_span(&finding.mistake.setting).map(|span| span.key.clone()),
+            Mark::Value => {
                 self.nearest_span(&finding.mistake.setting).map(|span| span.value.clone())
             }
         }
@@ -195,8 +195,8 @@ impl Page {
 
     fn picture(&self, place: Option<Range<usize>>, finding: &Finding) -> String {
         let Mistake { setting, found, expected, other, .. } = &finding.mistake;
-        // Where there is no `expected`, `found` is a whole sentence: TOML's own, or a guest's.
-        let syntax = matches!(finding.place, Place::At(_));
+        // Without `expected`, `found` is a whole sentence, of the TOML parser or of a guest.
+        let syntax = matches!(finding.mark, Mark::At(_));
         let sentence = syntax || setting.is_empty() || expected.is_empty() || found.is_empty();
         let found = if sentence { plain(found) } else { format!("found {}", plain(found)) };
         let mut title = [plain(setting), found]
@@ -240,8 +240,8 @@ impl Page {
         Renderer::plain().render(&[group])
     }
 
-    /// The lines from the first to the last of two places: the number of the first line, the text,
-    /// and what is marked in it. Of a place that goes over several lines the first is marked.
+    /// The lines from the first to the last of two ranges: the number of the first line, the text,
+    /// and what is marked in it. Of a range over several lines, only the first line is marked.
     fn lines(
         &self,
         place: &Range<usize>,
@@ -261,7 +261,7 @@ impl Page {
         )
     }
 
-    /// The line on which `place` begins, and the part of `place` that is on it.
+    /// The line on which `place` begins, and the part of `place` that is on that line.
     fn marked(&self, place: &Range<usize>) -> (Range<usize>, Range<usize>) {
         let start = self.text.floor_char_boundary(place.start);
         let end = self.text.ceil_char_boundary(place.end.max(start));
@@ -309,8 +309,8 @@ fn is_secret(key: &str) -> bool {
     SECRET_KEYS.contains(&key.trim().trim_matches(['"', '\'']))
 }
 
-/// Values of secret keys, found by line: also where the line is no TOML. What follows the first may
-/// be part of it.
+/// Values of secret keys, found line by line, so that they are found in invalid TOML, too. The rest
+/// of the line may be part of the value.
 fn secret_lines(text: &str) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut found = Vec::new();
@@ -333,7 +333,7 @@ fn secret_lines(text: &str) -> Vec<Range<usize>> {
 }
 
 /// `user:password` in `scheme://user:password@host` and in `user:password@host`. A password may
-/// hold slashes, so a path with an `@` is blotted with it.
+/// contain slashes, so a path with an `@` is hidden as well.
 fn user_infos(text: &str) -> Vec<Range<usize>> {
     let ends = |c: char| c.is_whitespace() || "\"'".contains(c);
     let mut start = 0;
@@ -352,8 +352,8 @@ fn user_infos(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Whether the word is an interface of a component, such as `weir:policy/handler@0.1.0`: what
-/// follows the `@` is a version of three numbers, which no host is.
+/// Whether the word is an interface of a component, such as `weir:policy/handler@0.1.0`. What
+/// follows its `@` is a version of three numbers, which can't be a host.
 fn is_interface(name: &str, version: &str) -> bool {
     let word = |word: &str| {
         !word.is_empty()
@@ -374,25 +374,25 @@ fn is_interface(name: &str, version: &str) -> bool {
             .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A text of the file's as a message may repeat it; also one that is shortened afterwards, which
-/// may lose the `@`.
+/// A text of the file as a message may repeat it. To be called before a text is shortened, which
+/// may cut the `@` off.
 pub(super) fn without_user_infos(text: &str) -> String {
     blot(text, &user_infos(text))
 }
 
-/// The text with stars for these bytes, so that every other byte stays where it was.
+/// The text with stars in place of these bytes. All other bytes keep their positions.
 fn blot(text: &str, ranges: &[Range<usize>]) -> String {
     let mut bytes = text.as_bytes().to_vec();
     for range in ranges {
         let inside = bytes.get_mut(range.clone()).into_iter().flatten();
         inside.filter(|byte| **byte != b'\n' && **byte != b'\r').for_each(|byte| *byte = b'*');
     }
-    // Ranges are whole values or lines, so whole characters; were one not, nothing of the text is
-    // shown rather than too much.
+    // Ranges are whole values or lines, so they split no character. If one did, nothing would be
+    // shown.
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// One line without control characters or a URL's password, bounded.
+/// One bounded line, without control characters and URL passwords.
 fn plain(text: &str) -> String {
     without_user_infos(text)
         .chars()

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::reader::{Item, Notes, Table};
 use super::{files, scripts};
-use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile, Scripts};
+use crate::engine::{self, EmbeddedSettings, RedisMode, RedisSettings, ScriptFile};
 use crate::limit;
 use crate::plan::OnStoreError;
 
-/// Of one whole decision.
+/// For one whole decision.
 const DEADLINE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
-/// A place on Redis whose proxy says nothing any more is held for so long; renewed three times in
-/// it.
+/// How long a request in flight stays counted on Redis if its proxy falls silent. Renewed three
+/// times within it.
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 const KEYS_DEFAULT: usize = 1_000_000;
 const KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
@@ -20,7 +20,7 @@ const NODES_MAX: usize = 256;
 const KEY_PREFIX_DEFAULT: &str = "weir";
 const KEY_PREFIX_BYTES_MAX: usize = 64;
 
-/// Where a store that failed leaves a request. `local` belongs to the design and is not built.
+/// What happens to a request when the store fails. `local` is part of the design and not built yet.
 pub(super) const FALLBACKS: [(&str, OnStoreError); 2] =
     [("allow", OnStoreError::Allow), ("deny", OnStoreError::Deny)];
 pub(super) const FALLBACKS_NOT_YET: [&str; 1] = ["local"];
@@ -40,18 +40,18 @@ enum Kind {
     Redis,
 }
 
-/// `waiting_max` stands in `[server.limits]`, beside the other bounds of a worker.
+/// `waiting_max` is read from `[server.limits]`, where the other bounds of a worker are.
 pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> Store {
     let mut table = root.section("store");
-    let default = limit::Settings::default();
+    let mut limiter = limit::Settings { waiting_max, ..limit::Settings::default() };
     let kinds = [("embedded", Kind::Embedded), ("redis", Kind::Redis)];
-    let kind =
-        table.take("engine").and_then(|item| item.choice(&kinds, &[])).unwrap_or(Kind::Embedded);
+    let mut kind = Kind::Embedded;
+    table.choice("engine", &kinds, &mut kind);
     let on_store_error = match table.take("on_store_error") {
         Some(item) => item.choice(&FALLBACKS, &FALLBACKS_NOT_YET),
         None if kind == Kind::Redis => {
-            // Failing open must be somebody's decision, and so must failing closed on every hiccup
-            // of a network.
+            // Failing open, or failing closed on every network hiccup: either must be a conscious
+            // decision.
             table.missing(
                 "on_store_error",
                 "\"allow\" (let requests through uncounted) or \"deny\" (503): with \"redis\" it must be written",
@@ -60,19 +60,20 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
         }
         None => None,
     };
-    let deadline = table.duration("deadline", DEADLINE, default.deadline);
-    let lease = table.duration("lease", LEASE, default.lease);
-    let key_secret = files::secret(&mut table, "key_secret_file", "key_secret_env");
+    table.duration("deadline", DEADLINE, &mut limiter.deadline);
+    table.duration("lease", LEASE, &mut limiter.lease);
+    limiter.key_secret = files::secret(&mut table, "key_secret_file", "key_secret_env");
 
     let scripts = scripts::scripts(notes, &mut table);
 
     let mut embedded = table.section("embedded");
-    let keys_max = embedded.count("max_keys", KEYS, KEYS_DEFAULT);
+    let mut keys_max = KEYS_DEFAULT;
+    embedded.number("max_keys", KEYS, &mut keys_max);
     embedded.not_yet("snapshot", "snapshots of the embedded engine");
     embedded.finish();
 
-    // Read also when it is not in use, so that a mistake does not wait for the day of the switch.
-    let redis = redis(&mut table, deadline, kind == Kind::Redis);
+    // Read even when it is not in use, so that mistakes show before the switch.
+    let redis = redis(&mut table, limiter.deadline, kind == Kind::Redis);
     table.not_yet("local_share", "on_store_error = \"local\"");
     table.finish();
     Store {
@@ -80,13 +81,7 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
             Kind::Embedded => engine::Settings::Embedded(EmbeddedSettings { keys_max }),
             Kind::Redis => engine::Settings::Redis(redis),
         },
-        limiter: limit::Settings {
-            deadline,
-            lease,
-            waiting_max,
-            key_secret,
-            scripts: Scripts::default(),
-        },
+        limiter,
         scripts,
         on_store_error: on_store_error.unwrap_or(OnStoreError::Deny),
     }
@@ -95,8 +90,8 @@ pub(super) fn store(notes: &Notes, root: &mut Table<'_>, waiting_max: usize) -> 
 fn redis(store: &mut Table<'_>, deadline: Duration, used: bool) -> RedisSettings {
     let mut table = store.section("redis");
     let modes = [("cluster", RedisMode::Cluster), ("single", RedisMode::Single)];
-    let mode =
-        table.take("mode").and_then(|item| item.choice(&modes, &[])).unwrap_or(RedisMode::Cluster);
+    let mut mode = RedisMode::Cluster;
+    table.choice("mode", &modes, &mut mode);
     let nodes = if used || table.is_present() { nodes(&mut table, mode) } else { Vec::new() };
     let username =
         table.take("username").and_then(|item| item.text("an ACL user's name").map(str::to_owned));
@@ -138,7 +133,7 @@ fn host_and_port(text: &str) -> Option<String> {
     (numbered && named).then(|| text.to_owned())
 }
 
-/// A brace would put every key on one slot, or let a caller choose it.
+/// Without braces: they would put all keys on one slot, or let a client choose the slot.
 fn key_prefix(item: &Item<'_>) -> Option<String> {
     let expected =
         format!("1 to {KEY_PREFIX_BYTES_MAX} visible ASCII characters without {{ and }}");

@@ -1,5 +1,5 @@
-//! Durations and sizes as an operator writes them: `"250ms"`, `"16KiB"`. One number, one unit, so
-//! that nothing reads two ways.
+//! Durations and sizes as operators write them: `"250ms"`, `"16KiB"`. One number and one unit, so
+//! that nothing is ambiguous.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn one_number_one_unit(text: &str, units: &[&str]) -> bool {
     unit.len() < text.len() && units.contains(&unit)
 }
 
-/// As it would be written: in the largest unit that leaves no rest.
+/// In the largest unit that leaves no remainder.
 pub(super) fn show_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     let unit =
@@ -40,7 +40,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
     unit.map_or_else(|| format!("{ms}ms"), |(unit, unit_ms)| format!("{}{unit}", ms / unit_ms))
 }
 
-/// As it would be written: in the largest unit that leaves no rest.
+/// In the largest unit that leaves no remainder.
 pub(super) fn show_size(bytes: u64) -> String {
     let unit = SIZE_UNITS
         .into_iter()

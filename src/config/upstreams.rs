@@ -1,4 +1,4 @@
-//! `[upstreams.*]`. Whether an endpoint is one is checked by the room that connects to it.
+//! `[upstreams.*]`. Endpoints are checked by the module that connects to them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const PERCENT: RangeInclusive<u64> = 0..=100;
 const FAILURES: RangeInclusive<u64> = 0..=1_000;
 const EJECTED: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
-/// With 0 nothing would ever be ejected: `failures = 0` says so.
+/// Not 0: `failures = 0` turns ejection off.
 const EJECTED_PERCENT: RangeInclusive<u64> = 1..=100;
 const RESOLVE_EVERY: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3_600);
@@ -42,63 +42,40 @@ fn upstream(name: String, item: &Item<'_>) -> Option<Settings> {
     let endpoints = table
         .need("endpoints", "an array of URLs, such as [\"http://127.0.0.1:9000\"]")
         .map(|item| endpoints(&item));
-    let default = Settings::new(name, endpoints.unwrap_or_default());
-    let words = [("h1", Protocol::H1), ("h2", Protocol::H2)];
-    let protocol =
-        table.take("protocol").and_then(|item| item.choice(&words, &[])).unwrap_or_default();
-    let tls = tls(&mut table);
-    let http2 = http2(&mut table, default.http2);
+    let mut settings = Settings::new(name, endpoints.unwrap_or_default());
+    table.choice("protocol", &[("h1", Protocol::H1), ("h2", Protocol::H2)], &mut settings.protocol);
+    settings.tls = tls(&mut table);
+    http2(&mut table, &mut settings.http2);
     let mut timeouts = table.section("timeouts");
-    let connect = timeouts.duration("connect", TIMEOUT, default.connect);
-    let response_header = timeouts.duration("response_header", TIMEOUT, default.response_header);
-    let idle = timeouts.duration("idle", TIMEOUT, default.idle);
+    timeouts.duration("connect", TIMEOUT, &mut settings.connect);
+    timeouts.duration("response_header", TIMEOUT, &mut settings.response_header);
+    timeouts.duration("idle", TIMEOUT, &mut settings.idle);
     timeouts.finish();
+    table.number("pool_idle_per_worker", POOL_IDLE, &mut settings.pool_idle_per_worker);
+    table.number("requests_per_worker", REQUESTS, &mut settings.requests_per_worker);
+    table.duration("resolve_every", RESOLVE_EVERY, &mut settings.resolve_every);
     let words = [("idempotent", Retry::Idempotent), ("unsent", Retry::Unsent), ("off", Retry::Off)];
-    let settings = Settings {
-        protocol,
-        tls,
-        http2,
-        connect,
-        response_header,
-        idle,
-        pool_idle_per_worker: table.count(
-            "pool_idle_per_worker",
-            POOL_IDLE,
-            default.pool_idle_per_worker,
-        ),
-        requests_per_worker: table.count(
-            "requests_per_worker",
-            REQUESTS,
-            default.requests_per_worker,
-        ),
-        resolve_every: table.duration("resolve_every", RESOLVE_EVERY, default.resolve_every),
-        retry: table
-            .take("retry")
-            .and_then(|item| item.choice(&words, &[]))
-            .unwrap_or(default.retry),
-        retry_percent: table.count("retry_percent", PERCENT, default.retry_percent),
-        ejection: ejection(&mut table, default.ejection),
-        ..Settings::new(default.name, default.endpoints)
-    };
+    table.choice("retry", &words, &mut settings.retry);
+    table.number("retry_percent", PERCENT, &mut settings.retry_percent);
+    ejection(&mut table, &mut settings.ejection);
     table.finish();
     Some(settings)
 }
 
-fn ejection(table: &mut Table<'_>, default: Ejection) -> Ejection {
+fn ejection(table: &mut Table<'_>, ejection: &mut Ejection) {
     let mut table = table.section("ejection");
-    let failures = u32::try_from(table.whole("failures", FAILURES, default.failures.into()))
-        .unwrap_or(default.failures);
-    let time = table.duration("time", EJECTED, default.time);
-    let time_max = table.duration("time_max", EJECTED, default.time_max.max(time));
-    if time_max < time {
+    table.number("failures", FAILURES, &mut ejection.failures);
+    table.duration("time", EJECTED, &mut ejection.time);
+    ejection.time_max = ejection.time_max.max(ejection.time);
+    table.duration("time_max", EJECTED, &mut ejection.time_max);
+    if ejection.time_max < ejection.time {
         table.found(
             "a `time_max` that is shorter than `time`",
             "a `time_max` that is `time` or longer",
         );
     }
-    let max_percent = table.count("max_percent", EJECTED_PERCENT, default.max_percent);
+    table.number("max_percent", EJECTED_PERCENT, &mut ejection.max_percent);
     table.finish();
-    Ejection { failures, time, time_max, max_percent }
 }
 
 fn endpoints(written: &Item<'_>) -> Vec<String> {
@@ -132,24 +109,13 @@ fn tls(table: &mut Table<'_>) -> TlsSettings {
     TlsSettings { ca, identity, server_name }
 }
 
-fn http2(table: &mut Table<'_>, default: Http2Settings) -> Http2Settings {
+fn http2(table: &mut Table<'_>, http2: &mut Http2Settings) {
     let mut table = table.section("http2");
-    let http2 = Http2Settings {
-        connections_per_worker: table.count(
-            "connections_per_worker",
-            CONNECTIONS,
-            default.connections_per_worker,
-        ),
-        streams_per_connection: table.count(
-            "streams_per_connection",
-            STREAMS,
-            default.streams_per_connection,
-        ),
-        ping_interval: table.take("ping_interval").and_then(|item| ping_interval(&item)),
-        ping_timeout: table.duration("ping_timeout", TIMEOUT, default.ping_timeout),
-    };
+    table.number("connections_per_worker", CONNECTIONS, &mut http2.connections_per_worker);
+    table.number("streams_per_connection", STREAMS, &mut http2.streams_per_connection);
+    http2.ping_interval = table.take("ping_interval").and_then(|item| ping_interval(&item));
+    table.duration("ping_timeout", TIMEOUT, &mut http2.ping_timeout);
     table.finish();
-    http2
 }
 
 fn ping_interval(item: &Item<'_>) -> Option<Duration> {

@@ -12,13 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::counters::{self, Stored};
-use super::failures::Failures;
 use super::found::{FOUND_MAX, Found};
 use super::lua::{self, Decision};
 use super::shard::Shard;
 use super::{Cause, Cell, Cells, EmbeddedSettings, EngineError, Key, Kind, Ran, Space, Taken};
 use crate::clock::Clock;
-use crate::telemetry::{Counter, Gauge, Metrics, names};
+use crate::telemetry::{Counter, CounterSet, Gauge, Metrics, names};
 
 /// Number of shards, a power of two. Far more than there are workers, so that two workers rarely
 /// contend for one.
@@ -54,7 +53,7 @@ pub struct Embedded {
     warned: AtomicBool,
     gauge: Gauge,
     full: Counter,
-    failures: Failures,
+    failures: CounterSet<Cause>,
     /// By text. The map holds only digests, so a search has to know the spaces.
     spaces: Mutex<HashMap<String, Arc<Space>>>,
 }
@@ -82,7 +81,7 @@ impl Embedded {
             warned: AtomicBool::new(false),
             gauge: metrics.gauge(names::EMBEDDED_KEYS),
             full: metrics.counter(names::EMBEDDED_FULL, &[]),
-            failures: Failures::new(metrics),
+            failures: metrics.counters(names::STORE_ERRORS, &[]),
             spaces: Mutex::default(),
         }
     }
@@ -99,7 +98,7 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Full`] or [`Cause::Script`]; nothing is charged then.
     pub fn take(&self, cells: &Cells) -> Result<Taken, EngineError> {
-        self.decide(cells, true).inspect_err(|error| self.failures.count(*error))
+        self.decide(cells, true).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Answers what [`Embedded::take`] would and writes nothing: see [`super::Engine::look`].
@@ -107,7 +106,7 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Script`].
     pub fn look(&self, cells: &Cells) -> Result<Taken, EngineError> {
-        self.decide(cells, false).inspect_err(|error| self.failures.count(*error))
+        self.decide(cells, false).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Gives back `cost` units of each cell, taken at `taken_at_us` (microseconds since 1970).
@@ -115,7 +114,7 @@ impl Embedded {
     /// # Errors
     /// [`Cause::Script`].
     pub fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
-        self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.count(*error))
+        self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.inc(error.cause))
     }
 
     /// Deletes a counter, which restores its whole allowance.

@@ -8,7 +8,6 @@
 mod counters;
 mod driver;
 mod embedded;
-mod failures;
 mod found;
 mod key;
 mod lua;
@@ -40,7 +39,7 @@ use smallvec::SmallVec;
 pub use weir_algorithms::{Content, Kind, NUMBERS_MAX, Program};
 
 use crate::clock::Clock;
-use crate::telemetry::{Metrics, Mistake};
+use crate::telemetry::{Metrics, Mistake, labels};
 
 /// A counter's name, as digests: clients can neither choose its slot nor make it long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,29 +128,30 @@ pub struct EngineError {
     pub ran: Ran,
 }
 
-/// What went wrong. A closed set, as it is a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// No answer within the deadline.
-    Timeout,
-    /// No connection could be opened, or it was closed.
-    Connection,
-    /// Redis is out of memory (`OOM`).
-    OutOfMemory,
-    /// `NOREPLICAS`: too few replicas to write.
-    NoReplicas,
-    /// `BUSY`: another script is blocking the server.
-    Busy,
-    /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
-    NoPermission,
-    /// `MISCONF`: Redis refuses writes.
-    Misconfigured,
-    /// The cluster does not serve the slot at the moment, or kept redirecting.
-    Cluster,
-    /// The embedded engine already holds its maximum number of keys.
-    Full,
-    /// A script failed, or a reply could not be parsed: a bug.
-    Script,
+labels! {
+    /// What went wrong. A closed set, as it is a metric label.
+    pub enum Cause {
+        /// No answer within the deadline.
+        Timeout = "timeout",
+        /// No connection could be opened, or it was closed.
+        Connection = "connection",
+        /// Redis is out of memory (`OOM`).
+        OutOfMemory = "out_of_memory",
+        /// `NOREPLICAS`: too few replicas to write.
+        NoReplicas = "no_replicas",
+        /// `BUSY`: another script is blocking the server.
+        Busy = "busy",
+        /// `NOPERM`, `NOAUTH`, `WRONGPASS`.
+        NoPermission = "no_permission",
+        /// `MISCONF`: Redis refuses writes.
+        Misconfigured = "misconfigured",
+        /// The cluster does not serve the slot at the moment, or kept redirecting.
+        Cluster = "cluster",
+        /// The embedded engine already holds its maximum number of keys.
+        Full = "full",
+        /// A script failed, or a reply could not be parsed: a bug.
+        Script = "script",
+    }
 }
 
 /// Whether a failed call may have run.

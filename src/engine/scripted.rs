@@ -155,7 +155,7 @@ fn a_script_that_can_not_serve_is_refused_with_its_line_and_why() {
         (format!("-- trial: 1 2 3 4 5 6 7\n{}", counting("")), &["line 1: -- trial: 1 2"]),
     ] {
         let told = refused("bad", &text);
-        assert!(told.starts_with("store.scripts.bad: found lua/bad.lua"), "{told}");
+        assert!(told.starts_with("scripts.bad: found lua/bad.lua"), "{told}");
         assert!(parts.iter().all(|part| told.contains(part)), "{text}\n{told}");
         assert!(told.len() < 600, "{told}");
     }

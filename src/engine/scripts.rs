@@ -68,7 +68,7 @@ impl Scripts {
     /// Tries each of `files` in a fresh VM and loads it.
     ///
     /// # Errors
-    /// All mistakes, each at the setting `store.scripts.NAME`, with the file and if possible the
+    /// All mistakes, each at the setting `scripts.NAME`, with the file and if possible the
     /// line: an invalid name, a text that is too long, can't be loaded or breaks the contract, or
     /// one text more than a process may load.
     pub fn load(files: &[ScriptFile]) -> Result<Self, Vec<Mistake>> {
@@ -78,7 +78,7 @@ impl Scripts {
             let line = found.strip_prefix(&*name).filter(|rest| rest.starts_with(':'));
             let found = line.map_or_else(|| format!(": {found}"), str::to_owned);
             Mistake::new(
-                format!("store.scripts.{}", file.name),
+                format!("scripts.{}", file.name),
                 format!("{}{found}", file.path.display()),
                 expected,
             )

@@ -142,7 +142,7 @@ fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Dues) {
         });
         if let Err(why) = apply(adjustment.change, named) {
             grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
-            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = ?adjustment.change, why, "adjustment ignored");
+            tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = %adjustment.change, why, "adjustment ignored");
         }
     }
 }

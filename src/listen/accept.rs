@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::access::Access as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::bind::BACKLOG_MAX;
@@ -14,9 +14,9 @@ use super::connection::Connection;
 use super::error::ErrorCounters;
 use super::permits::{Connections, NoPermit, Permit};
 use super::state::ConnectionState;
-use super::{ConnectionSettings, CurrentTls, Drain, Handler, Listener};
+use super::{ConfigSource, ConnectionSettings, Drain, Handler, Listener};
 use crate::clock::{self, Seldom};
-use crate::telemetry::{Counter, Metrics, names};
+use crate::telemetry::{Counter, CounterSet, Metrics, labels, names};
 use crate::wire;
 
 /// The first and the longest pause after an error that would hit every accept. Each further error
@@ -29,11 +29,11 @@ const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
     handler: H,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
+    config: ConfigSource,
     drain: Drain,
     metrics: Metrics,
 ) {
-    let mut acceptor = Acceptor::new(handler, listener.tls, settings, &drain, &metrics);
+    let mut acceptor = Acceptor::new(handler, listener.index, config, &drain, &metrics);
     match TcpListener::from_std(listener.socket) {
         Ok(listener) => {
             let abort = AbortOnDrop(acceptor.connections.clone());
@@ -64,19 +64,39 @@ impl Drop for AbortOnDrop {
     }
 }
 
+labels! {
+    /// Why a connection was closed at once: a metric's label.
+    enum Refused {
+        /// There are as many connections as there may be.
+        Limit = "limit",
+        /// Its address has as many connections as it may have.
+        Address = "address",
+        /// It could not be accepted.
+        Accept = "accept",
+    }
+}
+
+labels! {
+    /// Why an idle connection was closed: a metric's label.
+    enum Reclaimed {
+        /// For a new connection, as there may not be more.
+        Limit = "limit",
+        /// For its file descriptor.
+        Descriptors = "descriptors",
+    }
+}
+
 struct Acceptor<H> {
     handler: H,
-    tls: CurrentTls,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
+    /// Of the listener.
+    index: usize,
+    config: ConfigSource,
     connections: Connections,
     accepted: Counter,
-    refused_limit: Counter,
-    refused_address: Counter,
-    reclaimed_limit: Counter,
-    reclaimed_descriptors: Counter,
+    refused: CounterSet<Refused>,
+    reclaimed: CounterSet<Reclaimed>,
     /// Rate-limits the warning about an address with too many connections.
     address_warnings: Seldom,
-    refused_accept: Counter,
     errors: Arc<ErrorCounters>,
     /// Consecutive errors of the kind that hits every accept.
     failures: u32,
@@ -85,24 +105,21 @@ struct Acceptor<H> {
 impl<H: Handler> Acceptor<H> {
     fn new(
         handler: H,
-        tls: CurrentTls,
-        settings: Arc<ArcSwap<ConnectionSettings>>,
+        index: usize,
+        config: ConfigSource,
         drain: &Drain,
         metrics: &Metrics,
     ) -> Self {
-        let permits = drain.permits_under(&settings);
+        let permits = drain.permits_under(&config);
         Self {
             handler,
-            tls,
-            settings,
+            index,
+            config,
             connections: Connections::new(&permits, metrics.gauge(names::CONNECTIONS_OPEN)),
             accepted: metrics.counter(names::CONNECTIONS, &[]),
-            refused_limit: metrics.counter(names::CONNECTIONS_REFUSED, &["limit"]),
-            refused_address: metrics.counter(names::CONNECTIONS_REFUSED, &["address"]),
-            reclaimed_limit: metrics.counter(names::CONNECTIONS_RECLAIMED, &["limit"]),
-            reclaimed_descriptors: metrics.counter(names::CONNECTIONS_RECLAIMED, &["descriptors"]),
+            refused: metrics.counters(names::CONNECTIONS_REFUSED, &[]),
+            reclaimed: metrics.counters(names::CONNECTIONS_RECLAIMED, &[]),
             address_warnings: Seldom::default(),
-            refused_accept: metrics.counter(names::CONNECTIONS_REFUSED, &["accept"]),
             errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
@@ -136,9 +153,10 @@ impl<H: Handler> Acceptor<H> {
     /// Counts and logs a failed accept. Returns how long to wait before the next one. Closes idle
     /// connections if file descriptors have run out.
     fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
-        self.refused_accept.inc();
+        self.refused.inc(Refused::Accept);
         if wire::is_out_of_descriptors(error) {
-            self.reclaimed_descriptors.add(self.connections.permits().reclaim() as u64);
+            let reclaimed = self.connections.permits().reclaim() as u64;
+            self.reclaimed.add(Reclaimed::Descriptors, reclaimed);
         }
         let wait = after_accept_error(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
@@ -169,13 +187,16 @@ impl<H: Handler> Acceptor<H> {
 
     async fn open(&self, stream: TcpStream, address: SocketAddr, draining: bool) {
         self.accepted.inc();
-        let settings = self.settings.load_full();
+        let (settings, tls) = {
+            let config = self.config.load();
+            (Arc::clone(&config.settings), config.tls_of(self.index))
+        };
         let state = Arc::<ConnectionState>::default();
         let permit = match self.permit(&state, address, &settings).await {
             Ok(permit) => permit,
-            Err(NoPermit::Full { .. }) => return self.refused_limit.inc(),
+            Err(NoPermit::Full { .. }) => return self.refused.inc(Refused::Limit),
             Err(NoPermit::Address) => {
-                self.refused_address.inc();
+                self.refused.inc(Refused::Address);
                 if let Some(held_back) = self.address_warnings.due() {
                     let bound = settings.connections_per_address_max;
                     tracing::warn!(client = %address.ip(), bound, held_back, "a client address has reached its limit of connections");
@@ -189,7 +210,7 @@ impl<H: Handler> Acceptor<H> {
         let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let connection =
             Connection { handler, address, state, permit: Arc::clone(&permit), settings };
-        let (tls, errors) = (self.tls.now(), Arc::clone(&self.errors));
+        let errors = Arc::clone(&self.errors);
         tokio::spawn(async move {
             // Held to the end of the task, so that `emptied` returns only after errors are logged
             // and counted.
@@ -216,7 +237,7 @@ impl<H: Handler> Acceptor<H> {
             // missed.
             let freed = self.connections.permits().freed();
             let permit = self.connections.acquire(state, address.ip(), settings, &mut reclaimed);
-            self.reclaimed_limit.add(reclaimed as u64);
+            self.reclaimed.add(Reclaimed::Limit, reclaimed as u64);
             match permit {
                 Err(NoPermit::Full { reclaimed }) if reclaimed > 0 => {}
                 permit => return permit,

@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::access::DynAccess;
 use tokio::sync::watch;
 
-use super::ConnectionSettings;
 use super::permits::Permits;
+use super::{ConfigSource, ListenConfig};
 
 /// Starts a drain, and waits for one to start.
 #[derive(Clone, Debug, Default)]
@@ -28,11 +28,11 @@ enum Stage {
     Cut,
 }
 
-/// Listeners with the same settings share a connection limit. The admin listener has its own
-/// settings, so a full proxy does not lock the operator out.
+/// Listeners that share their configuration share a connection limit. The admin listener has its
+/// own, so a full proxy does not lock the operator out.
 #[derive(Debug)]
 struct Group {
-    settings: Weak<ArcSwap<ConnectionSettings>>,
+    config: Weak<dyn DynAccess<ListenConfig> + Send + Sync>,
     permits: Arc<Permits>,
 }
 
@@ -82,20 +82,16 @@ impl Drain {
         let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 
-    /// The permits of the listeners that use `settings`.
-    pub(super) fn permits_under(
-        &self,
-        settings: &Arc<ArcSwap<ConnectionSettings>>,
-    ) -> Arc<Permits> {
+    /// The permits of the listeners that use `config`.
+    pub(super) fn permits_under(&self, config: &ConfigSource) -> Arc<Permits> {
         let mut groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.retain(|group| group.settings.strong_count() > 0);
-        if let Some(group) =
-            groups.iter().find(|group| std::ptr::eq(group.settings.as_ptr(), Arc::as_ptr(settings)))
-        {
+        groups.retain(|group| group.config.strong_count() > 0);
+        let same = |group: &&Group| std::ptr::addr_eq(group.config.as_ptr(), Arc::as_ptr(config));
+        if let Some(group) = groups.iter().find(same) {
             return Arc::clone(&group.permits);
         }
         let permits = Arc::<Permits>::default();
-        groups.push(Group { settings: Arc::downgrade(settings), permits: Arc::clone(&permits) });
+        groups.push(Group { config: Arc::downgrade(config), permits: Arc::clone(&permits) });
         permits
     }
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use crate::telemetry::{Counter, Metrics, names};
+use crate::telemetry::{CounterSet, Metrics, labels, names};
 
 /// Why a connection ended early.
 #[derive(Debug)]
@@ -33,44 +33,36 @@ pub(super) enum ConnectionError {
     Socket(io::Error),
 }
 
-/// Why a TLS handshake failed: the label values of `weir_tls_handshakes_failed_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TlsCause {
-    Timeout,
-    Closed,
-    PlainText,
-    Incompatible,
-    Certificate,
-    Alert,
-    Malformed,
+labels! {
+    /// Why a TLS handshake failed: a metric's label.
+    pub(super) enum TlsCause {
+        Timeout = "timeout",
+        Closed = "closed",
+        PlainText = "plain_text",
+        Incompatible = "incompatible",
+        Certificate = "client_certificate",
+        Alert = "alert",
+        Malformed = "malformed",
+    }
 }
 
-/// The label values of `weir_connection_errors_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HttpCause {
-    Malformed,
-    TlsHello,
-    HeadTooLarge,
-    HeadTimeout,
-    SendTimeout,
-    SendSlow,
-    RequestTimeout,
-    ReplyCut,
-    Closed,
-    Other,
+labels! {
+    /// Why a connection ended early, after its handshake: a metric's label.
+    enum HttpCause {
+        Malformed = "malformed",
+        TlsHello = "tls_hello",
+        HeadTooLarge = "head_too_large",
+        HeadTimeout = "head_timeout",
+        SendTimeout = "send_timeout",
+        SendSlow = "send_slow",
+        RequestTimeout = "request_timeout",
+        ReplyCut = "reply_cut",
+        Closed = "closed",
+        Other = "other",
+    }
 }
 
 impl TlsCause {
-    const ALL: [(Self, &str); 7] = [
-        (Self::Timeout, "timeout"),
-        (Self::Closed, "closed"),
-        (Self::PlainText, "plain_text"),
-        (Self::Incompatible, "incompatible"),
-        (Self::Certificate, "client_certificate"),
-        (Self::Alert, "alert"),
-        (Self::Malformed, "malformed"),
-    ];
-
     /// Classifies an error of rustls.
     pub(super) fn of(error: &io::Error) -> Self {
         use rustls::Error as E;
@@ -85,19 +77,6 @@ impl TlsCause {
 }
 
 impl HttpCause {
-    const ALL: [(Self, &str); 10] = [
-        (Self::Malformed, "malformed"),
-        (Self::TlsHello, "tls_hello"),
-        (Self::HeadTooLarge, "head_too_large"),
-        (Self::HeadTimeout, "head_timeout"),
-        (Self::SendTimeout, "send_timeout"),
-        (Self::SendSlow, "send_slow"),
-        (Self::RequestTimeout, "request_timeout"),
-        (Self::ReplyCut, "reply_cut"),
-        (Self::Closed, "closed"),
-        (Self::Other, "other"),
-    ];
-
     fn of(error: &hyper::Error) -> Self {
         if error.is_parse_too_large() {
             return Self::HeadTooLarge;
@@ -129,49 +108,33 @@ impl HttpCause {
 /// A worker's counters of connection errors.
 #[derive(Debug)]
 pub(super) struct ErrorCounters {
-    tls: [Counter; TlsCause::ALL.len()],
-    http: [Counter; HttpCause::ALL.len()],
+    tls: CounterSet<TlsCause>,
+    http: CounterSet<HttpCause>,
 }
 
 impl ErrorCounters {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
-            tls: TlsCause::ALL
-                .map(|(_, label)| metrics.counter(names::TLS_HANDSHAKES_FAILED, &[label])),
-            http: HttpCause::ALL
-                .map(|(_, label)| metrics.counter(names::CONNECTION_ERRORS, &[label])),
+            tls: metrics.counters(names::TLS_HANDSHAKES_FAILED, &[]),
+            http: metrics.counters(names::CONNECTION_ERRORS, &[]),
         }
     }
 
     pub(super) fn count(&self, error: &ConnectionError) {
-        let http = |cause| {
-            self.http
-                .iter()
-                .zip(HttpCause::ALL)
-                .find(|(_, (known, _))| *known == cause)
-                .map(|(counter, _)| counter)
+        let cause = match error {
+            ConnectionError::Tls(cause, _) => return self.tls.inc(*cause),
+            ConnectionError::Http2(error) => HttpCause::of(error),
+            ConnectionError::Malformed(_) => HttpCause::Malformed,
+            ConnectionError::HeadTooLarge => HttpCause::HeadTooLarge,
+            ConnectionError::HeadTimeout => HttpCause::HeadTimeout,
+            ConnectionError::SendTimeout => HttpCause::SendTimeout,
+            ConnectionError::SendSlow => HttpCause::SendSlow,
+            ConnectionError::RequestTimeout => HttpCause::RequestTimeout,
+            ConnectionError::ReplyCut => HttpCause::ReplyCut,
+            ConnectionError::TlsHello => HttpCause::TlsHello,
+            ConnectionError::Socket(_) => HttpCause::Closed,
         };
-        let counter = match error {
-            ConnectionError::Tls(cause, _) => self
-                .tls
-                .iter()
-                .zip(TlsCause::ALL)
-                .find(|(_, (known, _))| known == cause)
-                .map(|(counter, _)| counter),
-            ConnectionError::Http2(error) => http(HttpCause::of(error)),
-            ConnectionError::Malformed(_) => http(HttpCause::Malformed),
-            ConnectionError::HeadTooLarge => http(HttpCause::HeadTooLarge),
-            ConnectionError::HeadTimeout => http(HttpCause::HeadTimeout),
-            ConnectionError::SendTimeout => http(HttpCause::SendTimeout),
-            ConnectionError::SendSlow => http(HttpCause::SendSlow),
-            ConnectionError::RequestTimeout => http(HttpCause::RequestTimeout),
-            ConnectionError::ReplyCut => http(HttpCause::ReplyCut),
-            ConnectionError::TlsHello => http(HttpCause::TlsHello),
-            ConnectionError::Socket(_) => http(HttpCause::Closed),
-        };
-        if let Some(counter) = counter {
-            counter.inc();
-        }
+        self.http.inc(cause);
     }
 }
 

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::access;
 use http::StatusCode;
 use ipnet::IpNet;
 
@@ -48,7 +48,7 @@ mod upgraded;
 mod upload;
 
 pub use drain::Drain;
-pub use tls::{CurrentTls, Tls};
+pub use tls::Tls;
 
 /// One `[[listeners]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +146,27 @@ impl ConnectionSettings {
     }
 }
 
+/// What new connections are served with, over all listeners that share it. Read once for each
+/// connection, so that a reload is seen whole.
+#[derive(Clone, Debug, Default)]
+pub struct ListenConfig {
+    /// For connections of all listeners.
+    pub settings: Arc<ConnectionSettings>,
+    /// Of each listener, by its index; plain where there is none.
+    pub tls: Vec<Option<Arc<Tls>>>,
+}
+
+/// Where listeners find the configuration of their next connection. Listeners that share a source
+/// count their connections together.
+pub type ConfigSource = Arc<dyn access::DynAccess<ListenConfig> + Send + Sync>;
+
+impl From<ConnectionSettings> for ListenConfig {
+    /// Without TLS.
+    fn from(settings: ConnectionSettings) -> Self {
+        Self { settings: Arc::new(settings), tls: Vec::new() }
+    }
+}
+
 /// The two ends of a connection, and what its TLS handshake revealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -200,7 +221,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    tls: CurrentTls,
+    /// Which of the configuration's TLS settings apply.
+    index: usize,
 }
 
 impl Listener {
@@ -219,13 +241,14 @@ impl Listener {
     pub fn from_std(socket: TcpListener) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, tls: CurrentTls::default() })
+        Ok(Self { socket, address, index: 0 })
     }
 
-    /// Uses the TLS configuration that `tls` holds when a connection is accepted.
+    /// Makes it listener number `index`, counted from 0: it speaks TLS as [`ListenConfig::tls`]
+    /// says there.
     #[must_use]
-    pub fn with_tls(self, tls: &CurrentTls) -> Self {
-        Self { tls: tls.clone(), ..self }
+    pub fn numbered(self, index: usize) -> Self {
+        Self { index, ..self }
     }
 
     /// The address that it is bound to.
@@ -240,10 +263,10 @@ impl Listener {
     pub async fn serve<H: Handler>(
         self,
         handler: H,
-        settings: Arc<ArcSwap<ConnectionSettings>>,
+        config: ConfigSource,
         drain: Drain,
         metrics: Metrics,
     ) {
-        accept::serve(self, handler, settings, drain, metrics).await;
+        accept::serve(self, handler, config, drain, metrics).await;
     }
 }

@@ -5,11 +5,9 @@
 //! whose keys are replaced with the configuration.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
@@ -20,7 +18,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use super::{ClientCertificates, Settings};
+use super::{ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
 use crate::telemetry::Mistake;
 use crate::wire::{self, Identity};
@@ -39,31 +37,10 @@ pub struct Tls {
     warnings: Vec<Mistake>,
 }
 
-/// A listener's current TLS configuration, if it has any. A reload swaps it: new connections use
-/// the new certificates, while sockets and open connections stay as they are. Clones share it.
-#[derive(Clone, Default)]
-pub struct CurrentTls(Arc<ArcSwapOption<Tls>>);
-
-impl CurrentTls {
-    /// Starts with `tls`. `None` means plain HTTP.
-    #[must_use]
-    pub fn new(tls: Option<Arc<Tls>>) -> Self {
-        Self(Arc::new(ArcSwapOption::new(tls)))
-    }
-
-    /// Uses `tls` for new connections.
-    pub fn swap(&self, tls: Option<Arc<Tls>>) {
-        self.0.store(tls);
-    }
-
-    pub(super) fn now(&self) -> Option<Arc<ServerConfig>> {
-        self.0.load().as_ref().map(|tls| Arc::clone(&tls.config))
-    }
-}
-
-impl fmt::Debug for CurrentTls {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("CurrentTls").field("secured", &self.0.load().is_some()).finish()
+impl ListenConfig {
+    /// The TLS of listener number `index`; none for a plain one.
+    pub(super) fn tls_of(&self, index: usize) -> Option<Arc<ServerConfig>> {
+        self.tls.get(index)?.as_ref().map(|tls| Arc::clone(&tls.config))
     }
 }
 

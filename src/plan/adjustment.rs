@@ -1,5 +1,7 @@
 //! What a policy wants changed of its limits when a request is over.
 
+use std::fmt;
+
 /// A policy's word on one limit of a request that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {
@@ -17,4 +19,13 @@ pub enum Change {
     Units(i64),
     /// Forgets the counter, whoever it was charged by: its whole allowance is back.
     Reset,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Units(units) => write!(out, "{units:+} units"),
+            Self::Reset => write!(out, "reset"),
+        }
+    }
 }

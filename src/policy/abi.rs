@@ -1,7 +1,7 @@
 //! The contract as wasmtime sees it: types and host functions generated from
 //! `wasm-sdk/wit/policy.wit`, and the exports that are called.
 //!
-//! Nothing is checked here: what a guest answers is judged in `answer`.
+//! Nothing is checked here: see `answer` for what a guest answers.
 
 #![allow(
     missing_docs,
@@ -21,7 +21,7 @@ pub(super) use self::weir::policy::{host, types};
 
 use wasmtime::component::TypedFunc;
 
-/// The contract's text, which a plain module is made a component with.
+/// The contract's text, with which a plain module is made into a component.
 pub(super) const WIT: &str = include_str!("../../wasm-sdk/wit/policy.wit");
 /// The interface that a guest exports.
 pub(super) const HANDLER: &str = "weir:policy/handler@0.1.0";

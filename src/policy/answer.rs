@@ -21,7 +21,6 @@ const LABEL_BYTES_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = plan::NAME_BYTES_MAX;
 const MEMO_BYTES_MAX: usize = 4_096;
 const REASON_BYTES_MAX: usize = 1_024;
-const BALANCE_KEY_BYTES_MAX: usize = 4_096;
 const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
 type Pairs = Vec<(String, String)>;
@@ -35,8 +34,6 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
         types::Verdict::Check(limits) => Verdict::Check(Arc::new(plan(limits, scripts)?)),
         types::Verdict::Deny(denial) => Verdict::Deny(deny(denial)?),
     };
-    // No upstream balances by a policy's key yet: it is held to its bound and has no effect.
-    bounded("balance-key", answer.balance_key.as_deref(), BALANCE_KEY_BYTES_MAX)?;
     bounded("settle-with", answer.settle_with.as_deref(), MEMO_BYTES_MAX)?;
     Ok(Decision {
         verdict,

@@ -1,5 +1,5 @@
-//! A policy is made: its module compiled, one instance started and configured, and everything it
-//! said checked. Off the request path.
+//! Builds a policy: compiles its module, starts and configures an instance, and checks everything
+//! that it answered. Runs off the request path.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::workers::Token;
 use super::written;
 use super::{Module, Policy, Settings, Spare};
 use crate::clock::{Seldom, thread_cpu};
-use crate::telemetry::{Counter, Metrics, Mistake, names};
+use crate::telemetry::{Label as _, Metrics, Mistake, names};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// Mistakes of one guest that are reported.
 const MISTAKES_MAX: usize = 64;
-/// CPU time to start an instance above which the workers' are started beforehand: some hundred
-/// requests' time.
+/// If starting an instance takes more CPU time than this, the workers' instances are started
+/// beforehand. It is the time of some hundred requests.
 const SLOW: Duration = Duration::from_millis(2);
 
 /// The names of the policies that ship inside the binary.
@@ -35,17 +35,16 @@ pub(super) fn policy(
     settings: &Settings,
     metrics: &Metrics,
 ) -> Result<Policy, Vec<Mistake>> {
-    let at = |key: &str| format!("policies.{}.{key}", settings.name);
     let (source, bytes) = source(settings).map_err(|mistake| vec![mistake])?;
     if settings.memory_bytes > MEMORY_BYTES_MAX {
         let found = format!("{} bytes", settings.memory_bytes);
         return Err(vec![Mistake::new(
-            at("memory"),
+            "memory",
             found,
             format!("at most {MEMORY_BYTES_MAX} bytes"),
         )]);
     }
-    let unfit = |(found, expected): (String, String)| Mistake::new(at(source), found, expected);
+    let unfit = |(found, expected): (String, String)| Mistake::new(source, found, expected);
     let pre = component::load(runtime.engine(), runtime.linker(), bytes)
         .map_err(|mistake| vec![unfit(mistake)])?;
     let bounds = Bounds {
@@ -55,13 +54,13 @@ pub(super) fn policy(
         ticker: Arc::clone(runtime.ticker()),
         log: Arc::new(Seldom::at_most(LOG_LINES_PER_SECOND_MAX)),
     };
-    let unknown = written::unknown(&at("config"), &settings.config_json, &settings.scripts);
+    let unknown = written::unknown("config", &settings.config_json, &settings.scripts);
     let started = thread_cpu();
     let (instance, manifest) =
         Instance::start(&pre, &bounds, &settings.config_json).map_err(|unready| match unready {
-            // What both found wrong is told once.
+            // What both found wrong is reported once.
             Unready::Refused(mistakes) => {
-                let refused = refused(&at("config"), &mistakes);
+                let refused = refused("config", &mistakes);
                 let more = unknown
                     .iter()
                     .filter(|ours| !refused.iter().any(|theirs| theirs.setting == ours.setting))
@@ -75,11 +74,7 @@ pub(super) fn policy(
                     failure.cause.label(),
                     failure.message
                 );
-                vec![Mistake::new(
-                    at(setting),
-                    found,
-                    "one that starts and answers within its bounds",
-                )]
+                vec![Mistake::new(setting, found, "one that starts and answers within its bounds")]
             }
         })?;
     if !unknown.is_empty() {
@@ -87,8 +82,8 @@ pub(super) fn policy(
     }
     let slow = !settings.isolated && thread_cpu().saturating_sub(started) > SLOW;
     let facts = |unknown: Vec<fact::Unknown>| unknown.into_iter().map(unfit).collect::<Vec<_>>();
-    let request_facts = fact::of_request(&manifest.request_facts);
-    let response_facts = fact::of_response(&manifest.response_facts);
+    let request_facts = runtime.facts().of_request(&manifest.request_facts);
+    let response_facts = runtime.facts().of_response(&manifest.response_facts);
     let (request_facts, response_facts) = match (request_facts, response_facts) {
         (Ok(request), Ok(response)) => (request, response),
         (request, response) => {
@@ -107,7 +102,7 @@ pub(super) fn policy(
         remembers: manifest.pure && !settings.isolated,
         request_facts,
         response_facts,
-        errors: counters(metrics, &settings.name),
+        errors: metrics.counters(names::POLICY_ERRORS, &[&settings.name]),
         spare: Mutex::new(Spare {
             instances: if slow { vec![instance] } else { Vec::new() },
             slow,
@@ -128,11 +123,7 @@ fn source(settings: &Settings) -> Result<(&'static str, &[u8]), Mistake> {
                     .map(|nearest| format!("; the nearest is `{nearest}`"))
                     .unwrap_or_default();
                 let expected = format!("one of `{}`{nearest}", NAMES.join("`, `"));
-                Err(Mistake::new(
-                    format!("policies.{}.use", settings.name),
-                    format!("`{}`", one_line(name)),
-                    expected,
-                ))
+                Err(Mistake::new("use", format!("`{}`", one_line(name)), expected))
             }
         },
     }
@@ -155,18 +146,11 @@ fn refused(config: &str, mistakes: &[types::Mistake]) -> Vec<Mistake> {
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
         let mistake = Mistake::new(format!("{config}{dot}{path}"), found, expected);
-        // As the SDK words it where a key is unknown, or does not belong to what stands beside it.
+        // The SDK's texts for a key that is unknown, or not allowed together with another one.
         let in_key = found.starts_with("the unknown key ")
             || found.starts_with("the key ")
             || expected.starts_with("nothing: ");
         if in_key { mistake.in_key() } else { mistake }
     };
     mistakes.iter().take(MISTAKES_MAX).map(whole).collect()
-}
-
-fn counters(metrics: &Metrics, policy: &str) -> Box<[Counter]> {
-    Cause::ALL
-        .iter()
-        .map(|cause| metrics.counter(names::POLICY_ERRORS, &[policy, cause.label()]))
-        .collect()
 }

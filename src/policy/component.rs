@@ -1,5 +1,5 @@
-//! A guest's bytes into a compiled component. Nothing that the guest says about its own types is
-//! believed.
+//! Compiles a guest's bytes into a component. What a guest declares about its own types is not
+//! trusted.
 
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 use wasmtime::Engine;
@@ -13,7 +13,7 @@ use super::instance::State;
 
 /// Bytes of a module, at most: a Python guest has 18 MB.
 const MODULE_BYTES_MAX: usize = 64 << 20;
-/// What a component made for WASI may import. Nothing stands behind it: such a call ends in a trap.
+/// What a component made for WASI may import. It is not implemented: a call of it is a trap.
 const WASI: &str = "wasi:";
 
 /// What was found, and what was expected.
@@ -48,11 +48,10 @@ pub(super) fn load(
     link(engine, linker, &component)
 }
 
-/// A plain module into a component, by our own copy of the contract.
+/// Turns a plain module into a component, with our own copy of the contract.
 ///
-/// The module carries a description of its types too, in custom sections. A damaged one can drive
-/// its reader into endless recursion, which nothing can catch, so all custom sections are dropped
-/// unread.
+/// The module also describes its types, in custom sections. A damaged one can send its parser into
+/// endless recursion, which nothing can catch. So all custom sections are dropped unread.
 pub(super) fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
     let plain = without_custom_sections(module).map_err(|error| error.to_string())?;
     componentize(plain)

@@ -1,11 +1,13 @@
-//! Why a guest gave no decision, and how wasmtime's errors are read. Whose fault it is: always the
-//! guest's, but for [`Cause::Overload`].
+//! Why a guest gave no decision, and what wasmtime's errors mean. The fault is the guest's, except
+//! for [`Cause::Overload`].
 
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 
-/// Characters of a message, at most: a guest writes some of them.
+use crate::telemetry::{Label as _, labels};
+
+/// Characters of a message, at most: some messages are the guest's.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// The same of a mistake in a policy's configuration: it may list all keys that were expected, and
+/// The same for a mistake in a policy's configuration. It may list all keys that were expected, and
 /// the nearest one comes last.
 const MISTAKE_CHARS_MAX: usize = 512;
 
@@ -17,58 +19,32 @@ pub struct PolicyError {
     pub policy: String,
     /// What went wrong.
     pub cause: Cause,
-    /// For the log, bounded, on one line.
+    /// For the log: bounded, on one line.
     pub message: String,
 }
 
-/// What went wrong in a guest, closed: a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// It trapped or panicked.
-    Trap,
-    /// It used up its CPU time.
-    Time,
-    /// It wanted more memory than it may have.
-    Memory,
-    /// It recursed too deep, or reached outside its memory: a Rust guest's stack lies below its
-    /// data, so that the one looks like the other.
-    Stack,
-    /// It answered something outside the contract, or too much.
-    Answer,
-    /// It returned an error of its own.
-    Guest,
-    /// All instances are in use.
-    Overload,
-}
-
-impl Cause {
-    /// Every cause, in the order of its discriminant.
-    pub const ALL: [Self; 7] = [
-        Self::Trap,
-        Self::Time,
-        Self::Memory,
-        Self::Stack,
-        Self::Answer,
-        Self::Guest,
-        Self::Overload,
-    ];
-
-    /// The metric's label.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Trap => "trap",
-            Self::Time => "time",
-            Self::Memory => "memory",
-            Self::Stack => "stack",
-            Self::Answer => "answer",
-            Self::Guest => "guest",
-            Self::Overload => "overload",
-        }
+labels! {
+    /// What went wrong in a guest: a metric's label.
+    pub enum Cause {
+        /// It trapped or panicked.
+        Trap = "trap",
+        /// It used up its CPU time.
+        Time = "time",
+        /// It wanted more memory than it may have.
+        Memory = "memory",
+        /// It recursed too deep, or reached outside its memory. In a Rust guest the stack lies
+        /// below the data, so the two can't be told apart.
+        Stack = "stack",
+        /// It answered something outside the contract, or too much.
+        Answer = "answer",
+        /// It returned an error of its own.
+        Guest = "guest",
+        /// All instances are in use.
+        Overload = "overload",
     }
 }
 
-/// A failed call, before the policy's name is known to it.
+/// A failed call. The policy's name is added later.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) cause: Cause,
@@ -82,7 +58,7 @@ impl Failure {
 }
 
 /// More memory, tables or elements than an instance may have. Raised by its limiter, so that the
-/// cause has a name.
+/// cause is known.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the guest wanted more {what} than it may have")]
 pub(super) struct OverLimit {
@@ -106,8 +82,8 @@ impl From<wasmtime::Error> for Failure {
             };
             return Self::new(cause, &trap.to_string());
         }
-        // Raised while the guest ran: a host function refused. Otherwise what it handed back could
-        // not be read.
+        // With a backtrace it was raised while the guest ran: a host function refused. Without one,
+        // what the guest handed back could not be read.
         let cause = if error.downcast_ref::<WasmBacktrace>().is_some() {
             Cause::Trap
         } else {
@@ -117,8 +93,8 @@ impl From<wasmtime::Error> for Failure {
     }
 }
 
-/// A foreign text for a log line: shortened, and without what would begin a line of its own or move
-/// a terminal's cursor.
+/// A foreign text for a log line: shortened, and without control characters, which could begin a
+/// new line or move a terminal's cursor.
 pub(super) fn one_line(text: &str) -> String {
     bounded(text, MESSAGE_CHARS_MAX)
 }

@@ -1,86 +1,98 @@
-//! The names of facts, as a manifest writes them, into what they mean.
+//! Checks the names of facts in a manifest. Which facts there are is handed in: what they mean is
+//! known where they are found.
 //!
-//! The names are the contract's (`policy.wit`): an unknown one refuses the configuration, so that
-//! new facts never change the contract.
+//! An unknown name refuses the configuration, so a new fact never changes the contract
+//! (`policy.wit`).
 
 /// Facts of a request, and of a response, that one policy may name.
 const FACTS_MAX: usize = 64;
 /// Bytes of a fact's name, at most.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Something that a policy may ask to see.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FactName {
-    /// As the manifest wrote it: the name under which the fact is shown.
-    pub text: String,
-    /// What it means.
-    pub kind: FactKind,
+/// The facts that policies may name.
+#[derive(Clone, Debug)]
+pub struct KnownFacts {
+    /// Those of a request.
+    pub request: FactNames,
+    /// Those of a response.
+    pub response: FactNames,
 }
 
-/// Each known fact of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each variant is the fact's name in policy.wit")]
-pub enum FactKind {
-    Method,
-    Scheme,
-    Authority,
-    Path,
-    Query,
-    ClientIp,
-    Route,
-    /// The field's name in lower case.
-    Header(String),
-    Cookie(String),
-    QueryParameter(String),
-    PathParameter(String),
-    RequestLength,
-    HttpVersion,
-    TlsSni,
-    TlsClientSubject,
+/// Names of facts, as a manifest writes them.
+#[derive(Clone, Debug)]
+pub struct FactNames {
+    /// Whole names: `client-ip`.
+    pub single: Vec<&'static str>,
+    /// What stands before the dot, and what may follow it: `header` in `header.x-api-key`.
+    pub families: Vec<(&'static str, Member)>,
 }
 
-const PLAIN: [(&str, FactKind); 11] = [
-    ("method", FactKind::Method),
-    ("scheme", FactKind::Scheme),
-    ("authority", FactKind::Authority),
-    ("path", FactKind::Path),
-    ("query", FactKind::Query),
-    ("client-ip", FactKind::ClientIp),
-    ("route", FactKind::Route),
-    ("request.length", FactKind::RequestLength),
-    ("http.version", FactKind::HttpVersion),
-    ("tls.sni", FactKind::TlsSni),
-    ("tls.client.subject", FactKind::TlsClientSubject),
-];
-const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
-const RESPONSE_PLAIN: [&str; 3] = ["request.bytes", "response.bytes", "duration-ms"];
-const RESPONSE_FAMILIES: [&str; 2] = ["header", "trailer"];
+/// What may follow a family's name and a dot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// A token of RFC 9110: the name of a field or of a cookie.
+    Token,
+    /// Any text but an empty one.
+    Text,
+}
 
 /// What was found and what was expected.
 pub(super) type Unknown = (String, String);
 
-/// A manifest's request facts, each once.
-pub(super) fn of_request(names: &[String]) -> Result<Vec<FactName>, Vec<Unknown>> {
-    each(names, |name| request_kind(name).map(|kind| FactName { text: name.to_owned(), kind }))
+impl KnownFacts {
+    /// A manifest's request facts, each once.
+    pub(super) fn of_request(&self, names: &[String]) -> Result<Vec<String>, Vec<Unknown>> {
+        each(names, |name| self.request.check("fact", name))
+    }
+
+    /// A manifest's response facts, each once.
+    pub(super) fn of_response(&self, names: &[String]) -> Result<Vec<String>, Vec<Unknown>> {
+        each(names, |name| self.response.check("response fact", name))
+    }
 }
 
-/// A manifest's response facts, each once.
-pub(super) fn of_response(names: &[String]) -> Result<Vec<String>, Vec<Unknown>> {
-    each(names, |name| {
-        let in_family = name
-            .split_once('.')
-            .is_some_and(|(family, own)| RESPONSE_FAMILIES.contains(&family) && is_token(own));
-        if RESPONSE_PLAIN.contains(&name) || in_family {
+impl FactNames {
+    fn check(&self, what: &str, name: &str) -> Result<String, Unknown> {
+        if self.single.contains(&name) || self.has_family_of(name) {
             return Ok(name.to_owned());
         }
-        Err(unknown("response fact", name, &RESPONSE_PLAIN, &RESPONSE_FAMILIES))
-    })
+        Err(self.unknown(what, name))
+    }
+
+    fn has_family_of(&self, name: &str) -> bool {
+        let Some((family, own)) = name.split_once('.') else { return false };
+        let family = self.families.iter().find(|(known, _)| *known == family);
+        let allowed = family.is_some_and(|(_, member)| match member {
+            Member::Token => is_token(own),
+            Member::Text => !own.is_empty(),
+        });
+        allowed && name.len() <= NAME_BYTES_MAX
+    }
+
+    /// Suggests the nearest known name, be it a whole one or a family with a member.
+    fn unknown(&self, what: &str, name: &str) -> Unknown {
+        let name = shown(name);
+        let member = name.split_once('.').map_or("NAME", |(_, own)| own);
+        let named = |member: &str| -> Vec<String> {
+            let families = self.families.iter().map(|(family, _)| format!("{family}.{member}"));
+            self.single.iter().map(|known| (*known).to_owned()).chain(families).collect()
+        };
+        let nearest = named(member)
+            .into_iter()
+            .min_by_key(|candidate| strsim::damerau_levenshtein(&name, candidate));
+        let nearest =
+            nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
+        (
+            format!("the unknown {what} `{name}` in the policy's manifest"),
+            format!("one of `{}`{nearest}", named("NAME").join("`, `")),
+        )
+    }
 }
 
-fn each<T: PartialEq>(
+fn each(
     names: &[String],
-    parse: impl Fn(&str) -> Result<T, Unknown>,
-) -> Result<Vec<T>, Vec<Unknown>> {
+    check: impl Fn(&str) -> Result<String, Unknown>,
+) -> Result<Vec<String>, Vec<Unknown>> {
     if names.len() > FACTS_MAX {
         return Err(vec![(
             format!("a manifest with {} facts", names.len()),
@@ -90,50 +102,14 @@ fn each<T: PartialEq>(
     let mut known = Vec::with_capacity(names.len());
     let mut mistakes = Vec::new();
     for name in names {
-        match parse(name) {
-            // A fact that is named twice would be shown twice, and look like a repeated header.
+        match check(name) {
+            // Shown twice, it would look like a repeated header.
             Ok(fact) if known.contains(&fact) => {}
             Ok(fact) => known.push(fact),
             Err(mistake) => mistakes.push(mistake),
         }
     }
     if mistakes.is_empty() { Ok(known) } else { Err(mistakes) }
-}
-
-fn request_kind(name: &str) -> Result<FactKind, Unknown> {
-    if let Some((_, kind)) = PLAIN.iter().find(|(known, _)| *known == name) {
-        return Ok(kind.clone());
-    }
-    let kind = match name.split_once('.').filter(|_| name.len() <= NAME_BYTES_MAX) {
-        Some(("header", own)) if is_token(own) => Some(FactKind::Header(own.to_ascii_lowercase())),
-        Some(("cookie", own)) if is_token(own) => Some(FactKind::Cookie(own.to_owned())),
-        Some(("query", own)) if !own.is_empty() => Some(FactKind::QueryParameter(own.to_owned())),
-        Some(("path", own)) if !own.is_empty() => Some(FactKind::PathParameter(own.to_owned())),
-        _ => None,
-    };
-    kind.ok_or_else(|| unknown("fact", name, &PLAIN.each_ref().map(|(known, _)| *known), &FAMILIES))
-}
-
-/// Says which known name is nearest, be it a whole one or a family with a member.
-fn unknown(what: &str, name: &str, plain: &[&str], families: &[&str]) -> Unknown {
-    let name = shown(name);
-    let member = name.split_once('.').map_or("NAME", |(_, own)| own);
-    let candidates = plain
-        .iter()
-        .map(|known| (*known).to_owned())
-        .chain(families.iter().map(|family| format!("{family}.{member}")));
-    let nearest = candidates.min_by_key(|candidate| strsim::damerau_levenshtein(&name, candidate));
-    let all = plain
-        .iter()
-        .map(|known| format!("`{known}`"))
-        .chain(families.iter().map(|family| format!("`{family}.NAME`")));
-    let all = all.collect::<Vec<_>>().join(", ");
-    let nearest =
-        nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
-    (
-        format!("the unknown {what} `{name}` in the policy's manifest"),
-        format!("one of {all}{nearest}"),
-    )
 }
 
 fn shown(name: &str) -> String {
@@ -150,32 +126,49 @@ pub(super) fn is_token(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn kind(name: &str) -> FactKind {
-        of_request(&[name.to_owned()]).unwrap().remove(0).kind
+    fn of_request(names: &[&str]) -> Result<Vec<String>, Vec<Unknown>> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        crate::proxy::fact_names().of_request(&names)
     }
 
+    fn of_response(names: &[&str]) -> Result<Vec<String>, Vec<Unknown>> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        crate::proxy::fact_names().of_response(&names)
+    }
+
+    /// Those that `policy.wit` lists.
     #[test]
     fn every_name_of_the_contract_is_known() {
-        assert_eq!(kind("client-ip"), FactKind::ClientIp);
-        assert_eq!(kind("http.version"), FactKind::HttpVersion);
-        assert_eq!(kind("tls.sni"), FactKind::TlsSni);
-        assert_eq!(kind("tls.client.subject"), FactKind::TlsClientSubject);
-        assert_eq!(kind("header.X-Api-Key"), FactKind::Header("x-api-key".into()));
-        assert_eq!(kind("cookie.SID"), FactKind::Cookie("SID".into()));
-        assert_eq!(kind("query.a b"), FactKind::QueryParameter("a b".into()));
-        assert_eq!(kind("path.id"), FactKind::PathParameter("id".into()));
+        let wit = super::super::abi::WIT;
+        for name in crate::proxy::fact_names().request.single {
+            assert!(wit.contains(&format!("`{name}`")), "{name} is not in policy.wit");
+        }
+        let names = [
+            "method",
+            "scheme",
+            "authority",
+            "path",
+            "query",
+            "client-ip",
+            "route",
+            "header.X-Api-Key",
+            "cookie.SID",
+            "query.a b",
+            "path.id",
+            "request.length",
+            "http.version",
+            "tls.sni",
+            "tls.client.subject",
+        ];
+        assert_eq!(of_request(&names).unwrap(), names);
         let names =
-            ["header.x", "trailer.grpc-status", "request.bytes", "response.bytes", "duration-ms"]
-                .map(str::to_owned);
+            ["header.x", "trailer.grpc-status", "request.bytes", "response.bytes", "duration-ms"];
         assert_eq!(of_response(&names).unwrap(), names);
     }
 
     #[test]
     fn a_fact_named_twice_is_shown_once_and_keeps_its_spelling() {
-        let names = ["path", "header.X-A", "path"].map(str::to_owned);
-        let texts: Vec<String> =
-            of_request(&names).unwrap().into_iter().map(|fact| fact.text).collect();
-        assert_eq!(texts, ["path", "header.X-A"]);
+        assert_eq!(of_request(&["path", "header.X-A", "path"]).unwrap(), ["path", "header.X-A"]);
     }
 
     #[test]
@@ -186,27 +179,27 @@ mod tests {
             ("header.", "`header.`"),
             ("metod", "`method`"),
         ] {
-            let (found, expected) = of_request(&[name.to_owned()]).unwrap_err().remove(0);
+            let (found, expected) = of_request(&[name]).unwrap_err().remove(0);
             assert!(
                 found.contains(name) && expected.ends_with(&format!("the nearest is {nearest}")),
                 "{found} {expected}"
             );
         }
         assert!(
-            of_request(&["tls.client".into()])
+            of_request(&["tls.client"])
                 .unwrap_err()
                 .remove(0)
                 .0
                 .contains("the unknown fact `tls.client`")
         );
         assert!(
-            of_response(&["trailers.grpc-status".into()])
+            of_response(&["trailers.grpc-status"])
                 .unwrap_err()
                 .remove(0)
                 .1
                 .ends_with("the nearest is `trailer.grpc-status`")
         );
-        assert!(of_response(&["status".into()]).is_err());
-        assert!(of_request(&vec!["path".into(); FACTS_MAX + 1]).is_err());
+        assert!(of_response(&["status"]).is_err());
+        assert!(of_request(&["path"; FACTS_MAX + 1]).is_err());
     }
 }

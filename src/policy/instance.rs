@@ -1,5 +1,5 @@
-//! One running guest and its bounds: CPU time, memory, stack, what it may log and hand over. It is
-//! configured before it is asked anything.
+//! One running guest and its bounds: CPU time, memory, stack, log lines, and bytes handed over. It
+//! is configured before its first call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::runtime::{CORE_INSTANCES_MAX, MEMORIES_MAX, TABLE_ELEMENTS_MAX, TABLE
 use super::ticker::Ticker;
 use crate::clock::{Clock, Seldom, thread_cpu};
 
-/// Bytes that a guest may hand over in one call, about. The largest plan of the contract has room
-/// in it, 16 limits with 4 KiB of key and of tag each: were it refused, a client's long header
-/// could make a good policy fail.
+/// Bytes that a guest may hand over in one call, approximately. The largest plan of the contract
+/// fits: 16 limits with 4 KiB of key and of tag each. Otherwise a client's long header could make a
+/// good policy fail.
 const HANDED_OVER_BYTES_MAX: usize = 256 << 10;
-/// Resource handles that live at once in one instance: the contract has none, a component's own
-/// parts may.
+/// Resource handles that may exist at once in one instance. The contract has none, but the parts of
+/// a component may use them among themselves.
 const HANDLES_MAX: usize = 1_000;
 /// CPU time to start an instance and configure it, at most.
 const START_CPU: Duration = Duration::from_millis(250);
-/// Lines that a guest may log in one call; the rest is counted.
+/// Lines that a guest may log in one call; the rest is only counted.
 const LOG_LINES_MAX: u32 = 8;
-/// Lines that all instances of a policy may log in a second: the process has one log, which others
-/// want to write to as well.
+/// Lines that all instances of a policy together may log in a second, as the process has only one
+/// log.
 pub(super) const LOG_LINES_PER_SECOND_MAX: u32 = 100;
 /// Characters of a logged line, at most.
 const LOG_CHARS_MAX: usize = 1_000;
 
-/// What all instances of a policy are made with.
+/// The bounds of all instances of a policy.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
     pub(super) policy: Arc<str>,
@@ -44,15 +44,15 @@ pub(super) struct Bounds {
 /// What the host keeps for one instance.
 pub(super) struct State {
     bounds: Bounds,
-    /// CPU time of the call under way.
+    /// CPU time of the current call.
     budget: Duration,
-    /// The thread's CPU time at the call's first tick; asking earlier would cost a system call in
-    /// each of them.
+    /// The thread's CPU time at the call's first tick. Reading it earlier would cost each call a
+    /// system call.
     ticked: Option<Duration>,
     memory_bytes: usize,
     now_ms: Option<u64>,
     lines: u32,
-    /// What the call under way has logged so far.
+    /// What the current call has logged so far.
     logged: Vec<(host::Level, String)>,
 }
 
@@ -98,7 +98,7 @@ impl Instance {
         store.set_hostcall_fuel(HANDED_OVER_BYTES_MAX);
         store.set_max_component_handles(HANDLES_MAX);
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().tick()));
-        // A start function can loop too: the deadline stands before anything of the guest runs.
+        // Before any code of the guest runs: a start function can loop, too.
         begin(&mut store, START_CPU);
         let running = pre.instantiate(&mut store)?;
         let configure: Configure = typed(&running, &mut store, "configure")?;
@@ -109,8 +109,8 @@ impl Instance {
         Ok((Self { store, decide, settle }, manifest))
     }
 
-    /// Asks for a decision on the request `id`. After an error that is not [`Cause::Guest`] the
-    /// instance must not be used again.
+    /// Calls `decide` for the request `id`. After an error other than [`Cause::Guest`] the instance
+    /// must not be used again.
     pub(super) fn decide(
         &mut self,
         facts: &[(&str, &str)],
@@ -122,7 +122,7 @@ impl Instance {
         answer.map_err(|error| Failure::new(Cause::Guest, &error))
     }
 
-    /// Tells how the request `id` ended. After an error that is not [`Cause::Guest`] the instance
+    /// Calls `settle` for the request `id`. After an error other than [`Cause::Guest`] the instance
     /// must not be used again.
     pub(super) fn settle(
         &mut self,
@@ -165,8 +165,8 @@ fn begin(store: &mut Store<State>, budget: Duration) {
     store.set_epoch_deadline(1);
 }
 
-/// One call, for the request `id` where there is one. What the guest logged is written at its end,
-/// however it ends.
+/// One call, for the request `id` if there is one. What the guest logged is written at the end,
+/// whether the call succeeds or not.
 fn call<R>(
     store: &mut Store<State>,
     budget: Duration,
@@ -176,14 +176,14 @@ fn call<R>(
     begin(store, budget);
     let answer = run(store);
     if store.data().lines > 0 {
-        store.data_mut().tell(id);
+        store.data_mut().write_log(id);
     }
     Ok(answer?)
 }
 
 impl State {
-    /// Whether there is room for one more line of this policy in the log; says first how many had
-    /// none.
+    /// Whether this policy may log one more line now. If it may again, first logs how many lines
+    /// were suppressed.
     fn may_log(&self) -> bool {
         let held_back = self.bounds.log.due();
         if let Some(lines) = held_back.filter(|lines| *lines > 0) {
@@ -195,8 +195,8 @@ impl State {
         held_back.is_some()
     }
 
-    /// A tick of the clock thread met the guest running: on while there is CPU time left. What it
-    /// ran before its first tick, at most 1 ms, is not counted.
+    /// Called when the ticker's thread interrupts the running guest: continues while there is CPU
+    /// time left. The time before the call's first tick, at most 1 ms, is not counted.
     fn tick(&mut self) -> UpdateDeadline {
         self.bounds.ticker.want();
         let now = thread_cpu();
@@ -210,7 +210,7 @@ impl State {
 
     /// Writes what the guest logged.
     #[cold]
-    fn tell(&mut self, id: Option<&[u8]>) {
+    fn write_log(&mut self, id: Option<&[u8]>) {
         let policy = &*self.bounds.policy;
         let request_id = id.and_then(|id| std::str::from_utf8(id).ok());
         for (level, message) in self.logged.drain(..) {
@@ -233,7 +233,7 @@ impl State {
 }
 
 impl ResourceLimiter for State {
-    // Errors instead of `false`: a guest that is told "no" aborts with a trap that names no cause.
+    // Errors instead of `false`: after `false`, a guest aborts with a trap that names no cause.
     fn memory_growing(
         &mut self,
         current: usize,

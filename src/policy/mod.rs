@@ -1,9 +1,10 @@
-//! Runs a policy: a WebAssembly guest that is shown facts about a request and answers with a plan.
+//! Runs policies: a policy is a WebAssembly guest that gets facts about a request and answers with
+//! a plan.
 //!
-//! The only room that knows wasmtime. A guest can cost its own request, never the process: CPU
-//! time, memory, stack and the size of what it answers are all bounded, and an instance that failed
-//! is thrown away. `build` makes a policy, `instance` holds the bounds, `answer` judges what comes
-//! back. Nothing here knows HTTP, a store, or what becomes of a plan.
+//! The only module that knows wasmtime. A bad guest can fail its own request, never the process:
+//! CPU time, memory, stack and the size of answers are bounded, and an instance that failed is
+//! thrown away. `build` makes a policy, `instance` enforces the bounds, `answer` checks what comes
+//! back. Nothing here knows HTTP framing, a store, or what becomes of a plan.
 
 mod abi;
 mod answer;
@@ -26,14 +27,14 @@ use std::time::Duration;
 use wasmtime::component::InstancePre;
 
 use crate::plan::{Adjustment, Plan, Slot};
-use crate::telemetry::{Counter, Metrics, Mistake};
+use crate::telemetry::{CounterSet, Metrics, Mistake};
 use error::Failure;
 use instance::{Bounds, Instance, State, Unready};
 use workers::Token;
 
 pub use build::shipped;
 pub use error::{Cause, PolicyError};
-pub use fact::{FactKind, FactName};
+pub use fact::{FactNames, KnownFacts, Member};
 pub use listed::ListedLimit;
 pub use runtime::Runtime;
 
@@ -52,19 +53,19 @@ pub struct Settings {
     pub isolated: bool,
     /// `[policies.NAME.config]` as JSON.
     pub config_json: Arc<str>,
-    /// The algorithms that the operator has beside those of the contract: a script of another name
-    /// is no answer.
+    /// The names of the operator's own algorithms, besides those of the contract. An answer with
+    /// another name is an error.
     pub scripts: Arc<[String]>,
 }
 
 impl Settings {
-    /// What the configuration may say and was probably not meant, each at its setting.
+    /// What is allowed in the configuration but probably not intended, each at its setting.
     #[must_use]
     pub fn doubts(&self) -> Vec<Mistake> {
-        written::doubtful(&format!("policies.{}.config", self.name), &self.config_json)
+        written::doubtful("config", &self.config_json)
     }
 
-    /// The limits that the configuration lists, as far as they are written as the SDK reads them.
+    /// The limits that the configuration lists, as far as they have the form that the SDK reads.
     #[must_use]
     pub fn limits(&self) -> Vec<ListedLimit> {
         listed::limits(&self.config_json)
@@ -85,9 +86,9 @@ pub enum Module {
     },
 }
 
-/// A compiled, configured guest. Shared by all workers; each keeps an instance of its own.
+/// A compiled and configured guest. Shared by all workers; each keeps an instance of its own.
 pub struct Policy {
-    /// The clock thread lives as long as the runtime.
+    /// Keeps the thread alive that interrupts guests.
     _runtime: Arc<Runtime>,
     token: Arc<Token>,
     pre: InstancePre<State>,
@@ -96,15 +97,14 @@ pub struct Policy {
     scripts: Arc<[String]>,
     isolated: bool,
     remembers: bool,
-    request_facts: Vec<FactName>,
+    request_facts: Vec<String>,
     response_facts: Vec<String>,
-    /// By cause.
-    errors: Box<[Counter]>,
+    errors: CounterSet<Cause>,
     spare: Mutex<Spare>,
 }
 
-/// Instances that are configured and were not asked yet: a worker takes one before it starts its
-/// own.
+/// Configured instances that have not been used yet: a worker takes one of them rather than start
+/// its own.
 #[derive(Default)]
 struct Spare {
     instances: Vec<Instance>,
@@ -115,7 +115,7 @@ struct Spare {
 /// What a policy decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What becomes of the request.
+    /// What happens to the request.
     pub verdict: Verdict,
     /// Set on the request to the upstream. Names in lower case; each character of a value stands
     /// for one byte (Latin-1).
@@ -126,18 +126,18 @@ pub struct Decision {
     pub labels: Vec<(String, String)>,
     /// When present, `settle` is called at the response's end and is given this back.
     pub settle_with: Option<String>,
-    /// Where whoever carries it out keeps what it has derived from it.
+    /// Where consumers of the decision keep what they derive from it.
     pub slot: Slot,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Through, and nothing is counted.
+    /// Let it through and count nothing.
     Bypass,
     /// Charge every limit or none.
     Check(Arc<Plan>),
-    /// Refused without asking any limit.
+    /// Refuse it without checking any limit.
     Deny(Denial),
 }
 
@@ -163,7 +163,7 @@ pub struct ResponseView {
     pub status: u16,
     /// The response facts that the manifest named.
     pub facts: Vec<(String, String)>,
-    /// What each limit answered: name, whether it fitted, what remained.
+    /// The result of each limit: name, whether it fitted, what remained.
     pub limits: Vec<(String, bool, u64)>,
 }
 
@@ -186,9 +186,8 @@ impl Policy {
     /// Compiles, instantiates and configures a guest; off the request path.
     ///
     /// # Errors
-    /// All mistakes found: in the module (setting `policies.NAME.wasm` or `.use`), or in its
-    /// configuration as the guest's `configure` reports them (setting
-    /// `policies.NAME.config.limits[0].quota`).
+    /// All mistakes found: in the module (setting `wasm` or `use`), or in its configuration as the
+    /// guest's `configure` reports them (setting `config.limits[0].quota`).
     pub fn build(
         runtime: &Arc<Runtime>,
         settings: &Settings,
@@ -197,8 +196,8 @@ impl Policy {
         build::policy(runtime, settings, metrics)
     }
 
-    /// Starts an instance for each of `workers` threads, where that takes so long (a large
-    /// configuration) that no request should wait for it. Does so once.
+    /// Starts an instance for each of `workers` threads, if starting takes so long (a large
+    /// configuration) that no request should wait for it. Later calls do nothing.
     pub fn prepare(&self, workers: usize) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::take(&mut spare.slow) {
@@ -211,10 +210,10 @@ impl Policy {
         }
     }
 
-    /// The request facts that the guest reads, each once. Only these are to be shown to it, and
-    /// only where they exist.
+    /// The names of the request facts that the guest reads, each once. Only these are shown to it,
+    /// where they exist.
     #[must_use]
-    pub fn request_facts(&self) -> &[FactName] {
+    pub fn request_facts(&self) -> &[String] {
         &self.request_facts
     }
 
@@ -224,7 +223,7 @@ impl Policy {
         &self.response_facts
     }
 
-    /// Asks the guest. Runs on the calling thread, whose stack must be at least 2 MiB, for at most
+    /// Calls the guest. Runs on the calling thread, whose stack must be at least 2 MiB, for at most
     /// the policy's CPU time and two milliseconds.
     ///
     /// # Errors
@@ -233,8 +232,8 @@ impl Policy {
         self.decide_for(None, facts)
     }
 
-    /// [`decide`](Self::decide) for the request with this id, which stands beside what the guest
-    /// logs.
+    /// [`decide`](Self::decide) for the request with this id, which is logged with the guest's
+    /// lines.
     ///
     /// # Errors
     /// See [`Cause`].
@@ -254,14 +253,14 @@ impl Policy {
                     .map_err(|message| Failure::new(Cause::Answer, &message))
             })
         };
-        let decision = Arc::new(self.ask(|instance| answer(instance.decide(facts, request_id)))?);
+        let decision = Arc::new(self.call(|instance| answer(instance.decide(facts, request_id)))?);
         if self.remembers {
             workers::remember(&self.token, facts, &decision);
         }
         Ok(decision)
     }
 
-    /// Tells the guest how a request ended; it may adjust what its limits took.
+    /// Reports to the guest how a request ended. It may adjust what its limits took.
     ///
     /// # Errors
     /// See [`Cause`].
@@ -269,8 +268,8 @@ impl Policy {
         self.settle_for(None, memo, view)
     }
 
-    /// [`settle`](Self::settle) for the request with this id, which stands beside what the guest
-    /// logs.
+    /// [`settle`](Self::settle) for the request with this id, which is logged with the guest's
+    /// lines.
     ///
     /// # Errors
     /// See [`Cause`].
@@ -280,8 +279,8 @@ impl Policy {
         memo: &str,
         view: &ResponseView,
     ) -> Result<Vec<Adjustment>, PolicyError> {
-        let view = shown(view);
-        self.ask(|instance| {
+        let view = view_of(view);
+        self.call(|instance| {
             let adjustments = instance.settle(memo, &view, request_id)?;
             answer::adjustments(adjustments)
                 .map_err(|message| Failure::new(Cause::Answer, &message))
@@ -289,7 +288,7 @@ impl Policy {
     }
 
     /// One call in this thread's instance, or in a fresh one.
-    fn ask<R>(
+    fn call<R>(
         &self,
         call: impl FnOnce(&mut Instance) -> Result<R, Failure>,
     ) -> Result<R, PolicyError> {
@@ -299,20 +298,21 @@ impl Policy {
             None => self.start().map_err(|failure| self.failed(failure))?,
         };
         let answer = call(&mut instance);
-        // A guest that returned an error of its own is sound. What trapped, or broke the contract,
-        // is thrown away: its memory may be in any state.
-        let sound = match &answer {
+        // A guest that returned an error of its own may be used again. One that trapped or broke
+        // the contract is thrown away: its memory may be in any state.
+        let reusable = match &answer {
             Ok(_) => true,
             Err(failure) => failure.cause == Cause::Guest,
         };
-        if sound && !self.isolated {
+        if reusable && !self.isolated {
             workers::put(&self.token, instance);
         }
         answer.map_err(|failure| self.failed(failure))
     }
 
     fn start(&self) -> Result<Instance, Failure> {
-        // Each request of an isolated policy starts one, and would wait for the lock.
+        // Not for isolated policies: each request starts an instance, and would contend for the
+        // lock.
         if !self.isolated
             && let Some(instance) =
                 self.spare.lock().unwrap_or_else(PoisonError::into_inner).instances.pop()
@@ -341,9 +341,7 @@ impl Policy {
 
     #[cold]
     fn failed(&self, failure: Failure) -> PolicyError {
-        if let Some(counter) = self.errors.get(failure.cause as usize) {
-            counter.inc();
-        }
+        self.errors.inc(failure.cause);
         PolicyError {
             policy: self.bounds.policy.to_string(),
             cause: failure.cause,
@@ -352,7 +350,7 @@ impl Policy {
     }
 }
 
-fn shown(view: &ResponseView) -> abi::types::ResponseView {
+fn view_of(view: &ResponseView) -> abi::types::ResponseView {
     use abi::types;
     types::ResponseView {
         outcome: match view.outcome {

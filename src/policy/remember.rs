@@ -1,11 +1,11 @@
-//! The decisions of a pure policy, by the facts they were made from: a set-associative table that
-//! grows with the facts in use, up to a bound.
+//! A cache of a pure policy's decisions, by the facts they were made from: a set-associative table
+//! that grows with the facts in use, up to a bound.
 //!
-//! Facts come from clients. Each list of facts has its places in two sets of [`WAYS`], chosen by a
-//! keyed hash, so a look-up compares a fixed number of hashes whatever the clients send, and full
-//! comparison means that no list is mistaken for another. A newcomer replaces an entry that was not
-//! used for a long time; where there is none, it is not remembered. A flood of facts that come once
-//! therefore displaces only each other.
+//! Facts come from clients. Each list of facts may be in two sets of [`WAYS`] entries, chosen by a
+//! keyed hash. So a look-up compares a fixed number of hashes, whatever clients send. The facts
+//! themselves are compared, too, so no list is mistaken for another. A new entry replaces one that
+//! was not used for a long time; where there is none, it is not cached. A flood of facts that come
+//! only once therefore displaces only itself.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -15,50 +15,50 @@ use foldhash::quality::RandomState;
 use super::{Decision, Verdict};
 use crate::plan::Limit;
 
-/// Places in a set.
+/// Entries in a set.
 const WAYS: usize = 8;
-/// Sets of a table that holds its first decision, and the most that it grows to. Powers of two.
-/// With two sets to choose from, the table is four fifths full before both are: the largest one
-/// holds more than 12,000 decisions.
+/// Sets of a table with its first decision, and the most that it grows to. Powers of two. With two
+/// sets to choose from, the table is four fifths full before both are full: the largest one holds
+/// more than 12,000 decisions.
 const SETS_MIN: usize = 8;
 const SETS_MAX: usize = 2_048;
-/// Bytes of facts, and of a decision, that are worth remembering.
+/// Bytes of facts, and of a decision, that are worth caching.
 const FACTS_BYTES_MAX: usize = 512;
 const DECISION_BYTES_MAX: usize = 2_048;
-/// Bytes that the tables of one thread share equally. When there is one more table, the others come
-/// down to their share with their next newcomers.
+/// Bytes that the tables of one thread share equally. When a table is added, the others shrink to
+/// their share with their next new entries.
 pub(super) const THREAD_BYTES_MAX: usize = 32 << 20;
-/// Counted for what consumers derive from each limit and keep in the plan's and the decision's
-/// slots; fields that they derive weigh as much as those of the decision.
+/// Bytes that are counted for what consumers derive from each limit and keep in the slots of plan
+/// and decision. Fields that they derive count as much as those of the decision.
 const DERIVED_LIMIT_BYTES: usize = 512;
-/// After so many look-ups one set, and each in turn, is aged: in a full table, an entry that is
-/// used once in `SETS_MAX` times as many look-ups stays.
-const ASKED_FOR_EACH_AGED: usize = 32;
-/// Sets that one newcomer looks through for bytes to free, at most.
+/// After so many look-ups one set is aged, each set in turn. In a full table, an entry stays if it
+/// is used once in `SETS_MAX` times as many look-ups.
+const LOOKUPS_PER_AGING: usize = 32;
+/// Sets that are searched for bytes to free for one new entry, at most.
 const SETS_FREED_MAX: usize = 32;
 
 #[derive(Default)]
 pub(super) struct Remembered {
-    /// None until the first decision is remembered.
+    /// Empty until the first decision is cached.
     sets: Vec<Set>,
-    /// Of all entries, about.
+    /// Of all entries, approximately.
     bytes: usize,
-    /// The set that was aged last, or looked through for bytes.
+    /// The set that was aged or searched last.
     hand: usize,
     /// Look-ups so far.
-    asked: usize,
+    lookups: usize,
     hasher: RandomState,
 }
 
-/// Hashes apart from entries: a look-up reads one cache line of a set, and then the entry that it
-/// wants.
+/// Hashes are separate from entries: a look-up reads one cache line of a set, and then the one
+/// entry that matches.
 #[derive(Default)]
 #[repr(align(64))]
 struct Set {
     hashes: [u64; WAYS],
     entries: [Option<Entry>; WAYS],
-    /// A bit for each entry that was found since the set was last aged, and one for each that was
-    /// found between the last two times.
+    /// A bit for each entry that was found since the set was last aged, and between the last two
+    /// agings.
     used: u8,
     used_before: u8,
 }
@@ -74,8 +74,8 @@ impl Remembered {
         if self.sets.is_empty() {
             return None;
         }
-        self.asked = self.asked.wrapping_add(1);
-        if self.asked.is_multiple_of(ASKED_FOR_EACH_AGED) {
+        self.lookups = self.lookups.wrapping_add(1);
+        if self.lookups.is_multiple_of(LOOKUPS_PER_AGING) {
             self.next_set()?.age();
         }
         let hash = self.hash(facts);
@@ -84,8 +84,8 @@ impl Remembered {
             .find_map(|place| self.sets.get_mut(place)?.find(hash, facts))
     }
 
-    /// Remembers a decision on facts that [`Remembered::get`] has not found, unless it is too large
-    /// or everything in its places is in use. The table holds at most `bytes_max` bytes.
+    /// Caches a decision on facts that [`Remembered::get`] has not found, unless it is too large or
+    /// both of its sets are full of entries in use. The table holds at most `bytes_max` bytes.
     pub(super) fn put(
         &mut self,
         facts: &[(&str, &str)],
@@ -110,14 +110,14 @@ impl Remembered {
         }
     }
 
-    /// Forgets unused entries until there is room for `bytes` more; `false` where a bounded search
-    /// does not find enough.
+    /// Drops unused entries until there is room for `bytes` more. `false` if a bounded search does
+    /// not free enough.
     fn has_room(&mut self, bytes: usize, bytes_max: usize) -> bool {
         for _ in 0..SETS_FREED_MAX {
             if self.bytes + bytes <= bytes_max {
                 return true;
             }
-            let freed = self.next_set().map_or(0, Set::forget_unused);
+            let freed = self.next_set().map_or(0, Set::drop_unused);
             self.bytes -= freed;
         }
         self.bytes + bytes <= bytes_max
@@ -128,14 +128,14 @@ impl Remembered {
         self.sets.get_mut(self.hand)
     }
 
-    /// The set and the way that a newcomer takes: a free one, in a larger table if need be, or that
-    /// of an unused entry.
+    /// The set and the index in it for a new entry: a free one, growing the table if needed, or
+    /// that of an unused entry.
     fn place_for(&mut self, hash: u64) -> Option<(usize, usize)> {
         loop {
             let places = places(hash, self.sets.len());
             let free =
                 places.into_iter().filter_map(|place| Some((self.sets.get(place)?.free()?, place)));
-            // The emptier set of the two keeps both from being full for longest.
+            // The emptier of the two sets, so that both are full as late as possible.
             if let Some(((_, way), place)) = free.max_by_key(|((free, _), _)| *free) {
                 return Some((place, way));
             }
@@ -148,8 +148,8 @@ impl Remembered {
         }
     }
 
-    /// Twice as many sets, with the same entries. One whose sets are full in the larger table,
-    /// which is next to impossible, is forgotten.
+    /// Doubles the sets and moves the entries. An entry whose sets are full in the larger table is
+    /// dropped, which almost never happens.
     fn grow(&mut self) {
         let sets = (2 * self.sets.len()).clamp(SETS_MIN, SETS_MAX);
         let mut grown = Self { hasher: self.hasher.clone(), ..Self::default() };
@@ -184,7 +184,7 @@ impl Remembered {
     }
 }
 
-/// The sets in which an entry may be, of so many: a power of two.
+/// The two sets in which an entry may be. `sets` is a power of two.
 fn places(hash: u64, sets: usize) -> [usize; 2] {
     let mask = (sets as u64).wrapping_sub(1);
     [hash & mask, hash >> 32 & mask].map(|place| usize::try_from(place).unwrap_or(0))
@@ -204,14 +204,14 @@ impl Set {
         None
     }
 
-    /// How many places are free, and the first of them.
+    /// How many entries are free, and the index of the first.
     fn free(&self) -> Option<(usize, usize)> {
         let first = self.entries.iter().position(Option::is_none)?;
         Some((self.entries.iter().filter(|entry| entry.is_none()).count(), first))
     }
 
-    /// The place of an unused entry, if any: a random one. Facts that come round and round would
-    /// replace each other for ever in any fixed order.
+    /// The index of a random unused entry, if any. In a fixed order, facts that recur in a cycle
+    /// would replace each other for ever.
     fn unused(&self) -> Option<usize> {
         let start = fastrand::usize(..WAYS);
         (start..start + WAYS).map(|way| way % WAYS).find(|way| !self.is_used(*way))
@@ -221,12 +221,12 @@ impl Set {
         (self.used | self.used_before) >> way & 1 != 0
     }
 
-    /// What is not found until the next time counts as unused then.
+    /// Entries that are not found until the next aging count as unused then.
     fn age(&mut self) {
         self.used_before = std::mem::take(&mut self.used);
     }
 
-    /// Puts `entry` there, as one that was not used yet.
+    /// Stores `entry` there, marked as not used yet.
     fn put(&mut self, way: usize, hash: u64, entry: Entry) -> Option<Entry> {
         self.used &= !(1 << way);
         self.used_before &= !(1 << way);
@@ -234,8 +234,8 @@ impl Set {
         self.entries.get_mut(way)?.replace(entry)
     }
 
-    /// Forgets what is not used, and ages the rest; how many bytes that frees.
-    fn forget_unused(&mut self) -> usize {
+    /// Drops unused entries and ages the rest. Returns how many bytes that frees.
+    fn drop_unused(&mut self) -> usize {
         let mut freed = 0;
         for way in 0..WAYS {
             if !self.is_used(way)
@@ -270,7 +270,7 @@ fn packed_bytes(facts: &[(&str, &str)]) -> usize {
     facts.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
 }
 
-/// All names and values, each after its length, in so many bytes.
+/// All names and values, each after its length. `bytes` is the total size.
 fn packed(facts: &[(&str, &str)], bytes: usize) -> Box<[u8]> {
     let mut packed = Vec::with_capacity(bytes);
     for text in facts.iter().flat_map(|(name, value)| [name, value]) {
@@ -280,8 +280,8 @@ fn packed(facts: &[(&str, &str)], bytes: usize) -> Box<[u8]> {
     packed.into()
 }
 
-/// Lengths first, so that no two lists of facts have the same bytes. Only short facts are packed:
-/// the length fits.
+/// A length prefix, so that no two lists of facts have the same bytes. Only short facts are packed,
+/// so the length fits.
 fn length(text: &str) -> [u8; 4] {
     u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes()
 }
@@ -302,7 +302,7 @@ fn pairs(pairs: &[(String, String)]) -> usize {
     pairs.iter().map(|(name, value)| name.len() + value.len() + 48).sum()
 }
 
-/// The bytes that a decision holds, about.
+/// The bytes that a decision holds, approximately.
 fn weight(decision: &Decision) -> usize {
     let verdict = match &decision.verdict {
         Verdict::Bypass => 0,
@@ -347,9 +347,9 @@ mod tests {
     }
 
     impl Remembered {
-        /// Asks for the decision on one client, and remembers it where it was not known. Whether it
-        /// was.
-        fn asked(&mut self, client: &str) -> bool {
+        /// Looks up the decision on one client, and caches it if it is missing. Returns whether it
+        /// was cached before.
+        fn knows(&mut self, client: &str) -> bool {
             let facts = [("client-ip", client)];
             let known = self.get(&facts);
             if known.is_none() {
@@ -383,8 +383,8 @@ mod tests {
         assert!(!same(&[("a", "b")], &[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c']));
     }
 
-    /// Facts with one hash are still told apart, and those that find no place are asked about
-    /// again.
+    /// Facts with the same hash are still distinguished, and those that find no free entry are not
+    /// cached.
     #[test]
     fn chosen_collisions_are_harmless() {
         let mut set = Set::default();
@@ -453,8 +453,8 @@ mod tests {
             let clients: Vec<String> = (0..count)
                 .map(|client| format!("10.0.{}.{}", client / 256, client % 256))
                 .collect();
-            assert!(clients.iter().all(|client| !remembered.asked(client)));
-            assert!(clients.iter().all(|client| remembered.asked(client)), "{count} clients");
+            assert!(clients.iter().all(|client| !remembered.knows(client)));
+            assert!(clients.iter().all(|client| remembered.knows(client)), "{count} clients");
             assert!(
                 remembered.sets.len() * WAYS
                     <= (2 * count).next_power_of_two().max(SETS_MIN * WAYS),
@@ -470,31 +470,31 @@ mod tests {
         let clients: Vec<String> = (0..10_000).map(|client| client.to_string()).collect();
         for _ in 0..2 {
             for client in &clients {
-                remembered.asked(client);
+                remembered.knows(client);
             }
         }
         for (round, client) in clients.iter().cycle().take(5 * clients.len()).enumerate() {
             for stranger in 0..5 {
-                remembered.asked(&format!("stranger {round} {stranger}"));
+                remembered.knows(&format!("stranger {round} {stranger}"));
             }
-            assert!(remembered.asked(client), "after {round} rounds");
+            assert!(remembered.knows(client), "after {round} rounds");
         }
     }
 
-    /// More than there is room for, over and over: least recently used would miss each time.
+    /// More facts than there is room for, in a cycle: with LRU each look-up would miss.
     #[test]
     fn too_many_facts_in_use_are_remembered_in_part() {
         let mut remembered = Remembered::default();
         let clients: Vec<String> =
             (0..2 * SETS_MAX * WAYS).map(|client| client.to_string()).collect();
         let found = |remembered: &mut Remembered| {
-            clients.iter().filter(|client| remembered.asked(client)).count()
+            clients.iter().filter(|client| remembered.knows(client)).count()
         };
         let found = (0..4).map(|_| found(&mut remembered)).last().unwrap();
         assert!(found > clients.len() / 8, "{found}");
     }
 
-    /// Others come into use: those of before give way.
+    /// When other facts come into use, the former ones are replaced.
     #[test]
     fn what_is_in_use_no_more_gives_way() {
         let mut remembered = Remembered::default();
@@ -502,7 +502,7 @@ mod tests {
             let clients: Vec<String> =
                 (0..10_000).map(|client| format!("{day} {client}")).collect();
             let found = |remembered: &mut Remembered| {
-                clients.iter().filter(|client| remembered.asked(client)).count()
+                clients.iter().filter(|client| remembered.knows(client)).count()
             };
             let found = (0..30).map(|_| found(&mut remembered)).last().unwrap();
             assert!(found > clients.len() * 9 / 10, "{day}: {found}");

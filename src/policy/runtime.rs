@@ -1,5 +1,5 @@
-//! What all policies of a process share: wasmtime's engine with its pool of instances, and the
-//! thread that lets a running guest be stopped.
+//! What all policies of a process share: wasmtime's engine with its pool of instances, the thread
+//! that lets a running guest be stopped, and the names of facts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use wasmtime::{
 };
 
 use super::abi;
+use super::fact::KnownFacts;
 use super::instance::State;
 use super::ticker::Ticker;
 use crate::telemetry::Mistake;
@@ -26,10 +27,10 @@ pub(super) const MEMORIES_MAX: u32 = 4;
 pub(super) const TABLE_ELEMENTS_MAX: usize = 20_000;
 /// Linear memory of one instance, at most, whatever is configured.
 pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
-/// Stack of a running guest. It lies on the calling thread's, which must be larger: 2 MiB is
-/// enough.
+/// Stack of a running guest. It is part of the calling thread's stack, which must be larger: 2 MiB
+/// is enough.
 const STACK_BYTES: usize = 1 << 20;
-/// What is reserved behind a memory that grew, so that the next growth need not move it; only where
+/// Bytes reserved behind a memory that grew, so that its next growth need not move it. Only where
 /// there is no pool.
 const GROWTH_BYTES: u64 = 1 << 20;
 
@@ -38,6 +39,7 @@ pub struct Runtime {
     engine: Engine,
     linker: Linker<State>,
     ticker: Arc<Ticker>,
+    facts: KnownFacts,
 }
 
 impl fmt::Debug for Runtime {
@@ -47,26 +49,27 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Starts the engine and its clock thread, which ends with the runtime.
+    /// Starts the engine and its clock thread, which ends with the runtime. `facts` are those that
+    /// policies may name.
     ///
     /// # Errors
     /// When this machine can't run wasmtime.
-    pub fn new() -> Result<Arc<Self>, Mistake> {
-        Self::of(&pooling()).or_else(|error| {
+    pub fn new(facts: KnownFacts) -> Result<Arc<Self>, Mistake> {
+        Self::of(&pooling(), facts.clone()).or_else(|error| {
             tracing::warn!("policies' instances are made one by one, for there is little address space: {error:#}");
-            Self::of(&sparing()).map_err(|error| {
+            Self::of(&sparing(), facts).map_err(|error| {
                 let expected = "a machine that can run WebAssembly, with 64-bit address space to reserve";
-                Mistake::new("policies", format!("{error:#}"), expected)
+                Mistake::new("", format!("{error:#}"), expected)
             })
         })
     }
 
-    fn of(config: &Config) -> wasmtime::Result<Arc<Self>> {
+    fn of(config: &Config, facts: KnownFacts) -> wasmtime::Result<Arc<Self>> {
         let engine = Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         abi::Policy::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
         let ticker = Ticker::start(engine.weak())?;
-        Ok(Arc::new(Self { engine, linker, ticker }))
+        Ok(Arc::new(Self { engine, linker, ticker, facts }))
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -77,12 +80,17 @@ impl Runtime {
         &self.ticker
     }
 
+    pub(super) fn facts(&self) -> &KnownFacts {
+        &self.facts
+    }
+
     pub(super) fn linker(&self) -> &Linker<State> {
         &self.linker
     }
 }
 
-/// Instances in a pool: a fresh one costs least. It reserves terabytes of addresses, and no memory.
+/// Instances in a pool, where a fresh one is cheapest. It reserves terabytes of address space, and
+/// no memory.
 fn pooling() -> Config {
     let mut pool = PoolingAllocationConfig::default();
     pool.total_component_instances(INSTANCES_MAX)
@@ -99,9 +107,9 @@ fn pooling() -> Config {
     config
 }
 
-/// For a process with few addresses (`ulimit -v`, valgrind): nothing is reserved, every access of a
-/// guest is checked, and a fresh instance takes twice as long. Each worker keeps a bounded number
-/// of instances either way.
+/// For a process with little address space (`ulimit -v`, valgrind): nothing is reserved, every
+/// memory access of a guest is checked, and a fresh instance takes twice as long. Each worker keeps
+/// a bounded number of instances either way.
 fn sparing() -> Config {
     let mut config = common();
     config.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -112,8 +120,8 @@ fn sparing() -> Config {
 fn common() -> Config {
     let mut config = Config::new();
     config.wasm_component_model(true).epoch_interruption(true).max_wasm_stack(STACK_BYTES);
-    // Compiled code is kept for the next start where there is a folder for it; without one,
-    // starting takes some milliseconds longer.
+    // Compiled code is cached on disk if there is a folder for it. Without one, starting takes some
+    // milliseconds longer.
     match Cache::new(CacheConfig::new()) {
         Ok(cache) => {
             config.cache(Some(cache));
@@ -145,8 +153,12 @@ mod tests {
             scripts: Arc::default(),
         };
         let decide = |config: &Config| {
-            let policy =
-                Policy::build(&Runtime::of(config).unwrap(), &settings, &Metrics::new(1)).unwrap();
+            let policy = Policy::build(
+                &Runtime::of(config, crate::proxy::fact_names()).unwrap(),
+                &settings,
+                &Metrics::new(1),
+            )
+            .unwrap();
             policy.decide(&[("client-ip", "192.0.2.1")]).unwrap()
         };
         let decision = decide(&sparing());

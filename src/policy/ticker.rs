@@ -1,8 +1,8 @@
-//! The thread that lets a running guest be stopped: it moves wasmtime's epoch on, so that guests
-//! look up and their CPU time is looked at.
+//! The thread that interrupts running guests: it increments wasmtime's epoch, so that each guest
+//! yields and its CPU time is checked.
 //!
-//! While no guest runs it rests: a thousand wake-ups a second would take more from a core than the
-//! decisions that are remembered.
+//! While no guest runs the thread rests: a thousand wake-ups a second would cost more CPU time than
+//! cached decisions do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use wasmtime::EngineWeak;
 
-/// How often a running guest's CPU time is looked at.
+/// How often a running guest's CPU time is checked.
 const TICK: Duration = Duration::from_millis(1);
-/// Ticks that nobody wanted before the thread rests.
+/// Ticks without a running guest before the thread rests.
 const IDLE_TICKS: u32 = 100;
-/// A tick while resting. It ends the thread after its engine, and it meets a guest whose own thread
-/// stood still for all the idle ticks.
+/// The interval of ticks while resting. They notice that the engine is gone, and interrupt a guest
+/// whose thread was not scheduled during all the idle ticks.
 const REST: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub(super) struct Ticker {
-    /// A guest was started, or was met by a tick, since the last tick.
+    /// A guest was started or interrupted since the last tick.
     wanted: AtomicBool,
     resting: AtomicBool,
     thread: OnceLock<Thread>,
@@ -31,22 +31,21 @@ impl Ticker {
     /// Starts ticking for `engine`, until that is gone.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The thread can't be started.
     pub(super) fn start(engine: EngineWeak) -> std::io::Result<Arc<Self>> {
         let ticker = Arc::new(Self::default());
         let theirs = Arc::clone(&ticker);
         let handle = std::thread::Builder::new()
             .name("weir-policy-tick".into())
             .spawn(move || theirs.run(&engine))?;
-        // Nobody has set it before: it is ours.
+        // It is empty: only this function sets it.
         let _ = ticker.thread.set(handle.thread().clone());
         Ok(ticker)
     }
 
-    /// A guest is about to run, or is running: tick.
+    /// Requests ticks: a guest is about to run, or is running.
     pub(super) fn want(&self) {
-        // Looked at before it is written, so that workers that all want the same don't fight for
-        // the line.
+        // Read before it is written, so that workers don't contend for the cache line.
         if !self.wanted.load(Ordering::SeqCst) {
             self.wanted.store(true, Ordering::SeqCst);
         }
@@ -77,8 +76,8 @@ impl Ticker {
         }
     }
 
-    /// Whoever wants ticks writes `wanted` and then reads `resting`; here it is the other way
-    /// round, so that one of the two sees the other.
+    /// [`want`](Self::want) writes `wanted` and then reads `resting`. Here the order is reversed,
+    /// so at least one of the two sees what the other wrote.
     fn rest(&self) {
         self.resting.store(true, Ordering::SeqCst);
         if !self.wanted.load(Ordering::SeqCst) {

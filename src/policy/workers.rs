@@ -1,8 +1,8 @@
-//! Each thread's own instances, one a policy, and what it remembers of pure ones. Nothing here is
-//! shared between threads.
+//! Each thread's instances, one for each policy, and its cached decisions of pure policies. Nothing
+//! here is shared between threads.
 //!
-//! An instance is taken out for its call and put back after it: what failed is simply not put back,
-//! and nothing is borrowed while a guest runs.
+//! An instance is taken out for a call and put back after it. One that failed is not put back, and
+//! nothing is borrowed while a guest runs.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use super::Decision;
 use super::instance::Instance;
 use super::remember::{Remembered, THREAD_BYTES_MAX};
 
-/// Policies that one thread keeps an instance of; the one that came first gives way.
+/// Policies that one thread keeps an instance of, at most; the oldest one is replaced.
 const POLICIES_PER_THREAD_MAX: usize = 64;
 
-/// Policies that are gone, counted: a thread that sees it move looks which of its instances have no
-/// owner left.
+/// How many policies have been dropped. When it changes, a thread removes the instances whose
+/// policy is gone.
 static GONE: AtomicU64 = AtomicU64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -36,7 +36,7 @@ struct Slot {
     remembered: Remembered,
 }
 
-/// A policy's right to instances: held by the policy, watched by each thread.
+/// Identifies a policy. Held by the policy; threads notice when it is dropped.
 #[derive(Debug)]
 pub(super) struct Token {
     id: u64,
@@ -78,7 +78,7 @@ impl Worker {
     }
 }
 
-/// A thread that is ending has no slots any more, and keeps nothing.
+/// A thread that is ending has no slots any more: then nothing is done.
 fn with<R>(act: impl FnOnce(&mut Worker) -> Option<R>) -> Option<R> {
     WORKER.try_with(|worker| act(&mut *worker.try_borrow_mut().ok()?)).ok().flatten()
 }
@@ -93,7 +93,7 @@ pub(super) fn put(token: &Arc<Token>, instance: Instance) {
     with(|worker| worker.slot(token)?.instance.replace(instance));
 }
 
-/// Gives back all idle instances of this thread: the pool is full.
+/// Drops all idle instances of this thread: the pool is full.
 pub(super) fn release() {
     with(|worker| {
         worker.slots.iter_mut().for_each(|slot| slot.instance = None);
@@ -101,12 +101,12 @@ pub(super) fn release() {
     });
 }
 
-/// The decision that this thread remembers for the same facts.
+/// This thread's cached decision for the same facts.
 pub(super) fn recall(token: &Arc<Token>, facts: &[(&str, &str)]) -> Option<Arc<Decision>> {
     with(|worker| worker.slot(token)?.remembered.get(facts))
 }
 
-/// Remembers a pure policy's decision.
+/// Caches a pure policy's decision.
 pub(super) fn remember(token: &Arc<Token>, facts: &[(&str, &str)], decision: &Arc<Decision>) {
     with(|worker| {
         let share = THREAD_BYTES_MAX / worker.slots.len().max(1);

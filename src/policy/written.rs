@@ -1,9 +1,10 @@
-//! What a limits table names and no guest can know: time zones, and the operator's scripts. And
-//! what a guest accepts although it was probably not meant: methods in lower case.
+//! Checks what no guest can check in its configuration: the names of time zones and of the
+//! operator's scripts. Also finds what a guest accepts but was probably not intended: methods in
+//! lower case.
 //!
-//! Checked here, at its line, because otherwise a misspelt name would be an error of each request.
-//! Only what the SDK reads as a limit is looked at: a table with `algorithm = "quota"` and a
-//! `time_zone`, or with `algorithm = "script"` and a `script`.
+//! These are checked here, with their line, because a misspelt name would otherwise be an error of
+//! each request. Only what the SDK reads as a limit is checked: a table with `algorithm = "quota"`
+//! and a `time_zone`, or with `algorithm = "script"` and a `script`.
 
 use serde_json::Value;
 
@@ -11,21 +12,21 @@ use super::error::one_line;
 use crate::plan::TimeZone;
 use crate::telemetry::Mistake;
 
-/// Mistakes that are reported.
+/// Mistakes that are reported, at most.
 const MISTAKES_MAX: usize = 32;
 /// The methods of RFC 9110 and RFC 5789.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-/// The settings that say which requests something is about.
+/// The settings whose values are conditions on requests.
 const CONDITIONS: [&str; 2] = ["when", "bypass"];
-/// Facts whose names are the client's or the operator's own: one may be called `method`.
+/// Families of facts. Their members may have any name, even `method`.
 const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 
-/// The names that nobody knows; `at` is the setting that `config_json` stands in, `scripts` are
-/// those that there are.
+/// The unknown names. `at` is the setting whose value is `config_json`, `scripts` are the existing
+/// scripts.
 pub(super) fn unknown(at: &str, config_json: &str, scripts: &[String]) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
-    // Mostly there is none, and a large table is not read twice.
+    // Most configurations have neither: a large table is then not parsed a second time.
     let may_name = ["\"time_zone\"", "\"script\""].iter().any(|key| config_json.contains(key));
     if may_name && let Ok(config) = serde_json::from_str(config_json) {
         walk(at, &config, scripts, &mut mistakes);
@@ -65,8 +66,8 @@ fn walk(at: &str, value: &Value, scripts: &[String], mistakes: &mut Vec<Mistake>
     }
 }
 
-/// Conditions on a method that only differs by case from one that clients send; `at` is the setting
-/// that `config_json` stands in.
+/// Conditions on a method that differs only in case from one that clients send. `at` is the setting
+/// whose value is `config_json`.
 pub(super) fn doubtful(at: &str, config_json: &str) -> Vec<Mistake> {
     let mut doubts = Vec::new();
     if config_json.contains("\"method\"")
@@ -77,7 +78,7 @@ pub(super) fn doubtful(at: &str, config_json: &str) -> Vec<Mistake> {
     doubts
 }
 
-/// `inside` of a setting that holds conditions.
+/// `inside` is true within a setting whose value is conditions.
 fn conditions(at: &str, value: &Value, inside: bool, doubts: &mut Vec<Mistake>) {
     if doubts.len() >= MISTAKES_MAX {
         return;
@@ -125,7 +126,7 @@ fn method(at: &str, value: &Value, doubts: &mut Vec<Mistake>) {
     }
 }
 
-/// What was expected instead of a zone that nobody knows.
+/// What was expected instead of an unknown zone.
 fn zone(name: &str) -> Option<String> {
     if TimeZone::named(name).is_some() {
         return None;
@@ -135,7 +136,7 @@ fn zone(name: &str) -> Option<String> {
     Some(format!("a name of the IANA database, such as \"Europe/Berlin\"{near}"))
 }
 
-/// What was expected instead of a script that is not there.
+/// What was expected instead of a script that does not exist.
 fn script(name: &str, scripts: &[String]) -> Option<String> {
     if scripts.iter().any(|known| known == name) {
         return None;

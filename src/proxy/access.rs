@@ -1,5 +1,5 @@
-//! The access log: one line a request, written at the reply's end. Knows what a request came to,
-//! and nothing of how.
+//! The access log: one line per request, written at the reply's end. Knows a request's result, and
+//! nothing of how it came about.
 //!
 //! Queries are left out: they carry tokens and names more often than a log should hold. Header
 //! values are left out for the same reason.
@@ -7,40 +7,40 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::context::RequestContext;
 use super::json;
-use super::visit::Visit;
 use crate::plan::Enforcement;
-use crate::telemetry::{self, Access};
+use crate::telemetry::{self, Access, Label as _};
 
-/// Bytes of a path in a line, at most.
+/// Maximum bytes of a path in a line.
 const PATH_BYTES_MAX: usize = 2_048;
-/// Bytes of a method in a line, at most: a client may make one up as long as a head.
+/// Maximum bytes of a method in a line: a client may send one as long as a head.
 const METHOD_BYTES_MAX: usize = 32;
-/// Labels in a line, at most.
+/// Maximum labels in a line.
 const LABELS_MAX: usize = 16;
-/// What a line takes as a rule: the one allocation.
+/// The usual size of a line, allocated at once.
 const LINE_BYTES: usize = 512;
 
-/// Writes the request's line, where its kind is logged.
-pub(super) fn log(visit: &Visit, bytes: u64, took: Duration) {
-    let wanted = match visit.tail.access {
+/// Writes the request's line, if such requests are logged.
+pub(super) fn log(context: &RequestContext, bytes: u64, took: Duration) {
+    let wanted = match context.route.access {
         Access::All => true,
-        Access::Refused => visit.refused,
+        Access::Refused => context.refused,
         Access::Off => false,
     };
     if wanted {
         telemetry::access_line(line(
-            visit,
+            context,
             bytes,
             took,
-            visit.tail.clock.wall_us(),
-            visit.tail.access_json,
+            context.route.clock.wall_us(),
+            context.route.access_json,
         ));
     }
 }
 
 pub(super) fn line(
-    visit: &Visit,
+    context: &RequestContext,
     bytes: u64,
     took: Duration,
     wall_us: i64,
@@ -48,28 +48,28 @@ pub(super) fn line(
 ) -> Vec<u8> {
     let mut line = Line { out: Vec::with_capacity(LINE_BYTES), json: as_json };
     line.open(wall_us);
-    line.text("request_id", visit.id.as_str());
-    line.text("client", visit.client.text.as_str());
-    line.text("method", cut_method(visit.method.as_str()));
-    line.text("path", std::str::from_utf8(&visit.path).unwrap_or_default());
-    line.text("route", &visit.tail.route);
-    line.number("status", u64::from(visit.status));
+    line.text("request_id", context.id.as_str());
+    line.text("client", context.client.text.as_str());
+    line.text("method", cut_method(context.method.as_str()));
+    line.text("path", std::str::from_utf8(&context.path).unwrap_or_default());
+    line.text("route", &context.route.name);
+    line.number("status", u64::from(context.status));
     line.number("bytes", bytes);
-    if let Some(up) = visit.tunnelled_up {
+    if let Some(up) = context.tunnelled_up {
         line.number("bytes_up", up);
     }
     line.milliseconds("duration_ms", took);
-    let delayed = visit.delayed();
+    let delayed = context.delayed();
     if delayed > Duration::ZERO {
         line.milliseconds("delayed_ms", delayed);
     }
-    if let Some(decided) = visit.decided {
+    if let Some(decided) = context.decided {
         line.text("decision", decided.label());
     }
-    if let Some(policy) = visit.tail.policy() {
+    if let Some(policy) = context.route.policy_name() {
         line.text("policy", policy);
     }
-    if let Some((limits, outcome)) = visit.limits() {
+    if let Some((limits, outcome)) = context.limits() {
         line.list("refused_by", outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
         let shadows = limits
             .iter()
@@ -82,26 +82,27 @@ pub(super) fn line(
                 .map(|(limit, _)| limit.name.as_str()),
         );
     }
-    if let Some(failure) = visit.failure {
+    if let Some(failure) = context.failure {
         line.text("failure", failure);
     }
-    if let Some(decision) = visit.decision.as_ref().filter(|decision| !decision.labels.is_empty()) {
+    if let Some(decision) = context.decision.as_ref().filter(|decision| !decision.labels.is_empty())
+    {
         line.labels(&decision.labels);
     }
     line.close()
 }
 
-/// What a line shows of a path: at most [`PATH_BYTES_MAX`].
+/// The part of a path that a line shows: at most [`PATH_BYTES_MAX`].
 pub(super) fn cut(path: &str) -> &str {
     path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default()
 }
 
-/// What a line shows of a method.
+/// The part of a method that a line shows.
 fn cut_method(method: &str) -> &str {
     method.get(..method.floor_char_boundary(METHOD_BYTES_MAX)).unwrap_or_default()
 }
 
-/// A line under construction: a JSON object, or `key=value` for a person.
+/// A line being built: a JSON object, or `key=value` text.
 struct Line {
     out: Vec<u8>,
     json: bool,
@@ -150,7 +151,7 @@ impl Line {
         json::number(&mut self.out, value);
     }
 
-    /// With three places.
+    /// With three decimal places.
     fn milliseconds(&mut self, key: &str, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.number(key, us / 1_000);
@@ -168,8 +169,8 @@ impl Line {
 
     fn labels(&mut self, labels: &[(String, String)]) {
         self.key("labels");
-        for (place, (name, value)) in labels.iter().take(LABELS_MAX).enumerate() {
-            self.out.push(if place == 0 { b'{' } else { b',' });
+        for (index, (name, value)) in labels.iter().take(LABELS_MAX).enumerate() {
+            self.out.push(if index == 0 { b'{' } else { b',' });
             json::string(&mut self.out, name);
             self.out.push(b':');
             json::string(&mut self.out, value);
@@ -186,11 +187,11 @@ impl Line {
 type Stamp = [u8; 24];
 
 thread_local! {
-    /// The last second that was written out, and its text.
+    /// The last second that was formatted, and its text.
     static SECOND: Cell<(i64, Stamp)> = const { Cell::new((i64::MIN, *b"1970-01-01T00:00:00.000Z")) };
 }
 
-/// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is worked out once a
+/// RFC 3339 in UTC with milliseconds: `2026-01-31T23:59:59.999Z`. The date is formatted once a
 /// second.
 fn timestamp(wall_us: i64) -> Stamp {
     let second = wall_us.div_euclid(1_000_000);
@@ -203,16 +204,16 @@ fn timestamp(wall_us: i64) -> Stamp {
     stamp
 }
 
-/// The stamp of a second since 1970.
+/// The text of a second since 1970.
 fn date(second: i64) -> Stamp {
     let (days, of_day) = (second.div_euclid(86_400), second.rem_euclid(86_400).unsigned_abs());
-    // Counted from 1 March of the year 0, so that a leap day is a year's last: 400 years have
+    // Counted from 1 March of the year 0, so that a leap day is a year's last. 400 years have
     // 146,097 days.
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March have 31, 30, 31, 30, 31 days, twice and a bit: 153 in five.
+    // Months from March have 31, 30, 31, 30, 31 days, repeating: 153 in five.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
@@ -238,8 +239,8 @@ fn digits<const N: usize>(mut value: u64) -> [u8; N] {
 }
 
 fn put(stamp: &mut Stamp, at: usize, digits: &[u8]) {
-    if let Some(place) = stamp.get_mut(at..at + digits.len()) {
-        place.copy_from_slice(digits);
+    if let Some(index) = stamp.get_mut(at..at + digits.len()) {
+        index.copy_from_slice(digits);
     }
 }
 

@@ -1,15 +1,15 @@
-//! Whether a request may go on: its policy is asked (Wasm), then the limits that the policy named
+//! Whether a request is admitted: asks its policy (Wasm), then the limits that the policy named
 //! (Lua). Knows neither engine.
 
 use std::sync::Arc;
 
-use super::facts::{Facts, Seen};
+use super::context::RequestContext;
+use super::facts::{Facts, RequestView};
 use super::forward::{self, PolicyFields};
-use super::house::{Decider, Route};
 use super::refusal::Refusal;
+use super::snapshot::{Decider, Route};
 use super::tally::Decided;
 use super::target::Target;
-use super::visit::Visit;
 use crate::clock;
 use crate::limit::{Limiter, Take};
 use crate::listen::Peer;
@@ -17,109 +17,112 @@ use crate::plan::Limit;
 use crate::policy::{Decision, Verdict};
 use crate::wire::Request;
 
-/// What a decision wants set on the request to the upstream; nothing on a route without a policy.
-/// The policy is asked at once, the limits in the future: a request can't be lent across threads,
-/// since its body can't.
-///
-/// # Errors
-/// The policy denied, a limit refused, or one of the two could not answer and the route says deny.
-pub(super) fn admit(
-    limiter: &Limiter,
-    route: &Route,
-    request: &Request,
-    target: Target<'_>,
-    peer: &Peer,
-    parameters: &[&str],
-    visit: &mut Visit,
-) -> impl Future<Output = Result<PolicyFields, Refusal>> {
-    let asked = route
-        .decider
-        .as_ref()
-        .map(|decider| (decider, ask(decider, request, target, peer, parameters, visit)));
-    async move {
-        let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
-        let admitted = match asked {
-            Some((decision, upstream_fields)) => {
-                charge(limiter, decision, visit).await.map(|()| upstream_fields)
-            }
-            None => unasked(decider, visit),
+/// A request to be admitted.
+pub(super) struct Admission<'a> {
+    pub(super) route: &'a Route,
+    pub(super) request: &'a Request,
+    pub(super) target: Target<'a>,
+    pub(super) peer: &'a Peer,
+    /// The segments that the parameters of the route's path matched.
+    pub(super) parameters: &'a [&'a str],
+    pub(super) context: &'a mut RequestContext,
+}
+
+impl<'a> Admission<'a> {
+    /// Asks the policy and the limits, and returns the fields that the policy sets on the request
+    /// to the upstream. On a route without a policy there are none.
+    ///
+    /// The policy is asked at once, and only the limits in the future: a reference to a request
+    /// can't be sent across threads, since its body can't.
+    ///
+    /// # Errors
+    /// The policy denied, a limit refused, or one of them failed and the configuration says deny.
+    pub(super) fn admit(
+        mut self,
+        limiter: &'a Limiter,
+    ) -> impl Future<Output = Result<PolicyFields, Refusal>> {
+        let asked = self.route.decider.as_ref().map(|decider| (decider, self.ask(decider)));
+        let context = self.context;
+        async move {
+            let Some((decider, asked)) = asked else { return Ok(PolicyFields::new()) };
+            let admitted = match asked {
+                Some((decision, upstream_fields)) => {
+                    charge(limiter, decision, context).await.map(|()| upstream_fields)
+                }
+                None => on_policy_error(decider, context),
+            };
+            // The wait in a leaky bucket does not count. Routing does: it is short, and measuring
+            // it apart would cost another look at the clock.
+            let decided = clock::monotonic()
+                .saturating_duration_since(context.started)
+                .saturating_sub(context.delayed());
+            context.route.tally.decision_seconds().observe(decided);
+            admitted
+        }
+    }
+
+    /// Lets a browser's preflight through without checking the limits, and returns the fields that
+    /// the policy sets on the request to the upstream. Nothing else of the decision applies. The
+    /// fields do, so that a client's own can't pass for the policy's.
+    ///
+    /// # Errors
+    /// The policy failed and the route says deny.
+    pub(super) fn bypass(mut self) -> Result<PolicyFields, Refusal> {
+        let Some(decider) = &self.route.decider else { return Ok(PolicyFields::new()) };
+        let asked = self.ask(decider);
+        self.context.response_fields = PolicyFields::new();
+        let Some((_, upstream_fields)) = asked else {
+            return on_policy_error(decider, self.context);
         };
-        // A turn that was waited for is no time of deciding. Routing is counted too: it is short,
-        // and a look at the clock is saved.
-        let decided = clock::monotonic()
-            .saturating_duration_since(visit.started)
-            .saturating_sub(visit.delayed());
-        visit.tail.tally.metrics().decision_seconds().observe(decided);
-        admitted
+        self.context.decided(Decided::Bypassed);
+        Ok(upstream_fields)
     }
-}
 
-/// What a decision wants set on a request to the upstream that is let through uncounted, a
-/// browser's preflight. Of the decision nothing else is done; but what a client writes where the
-/// policy tells the upstream something must not pass for the policy's word.
-///
-/// # Errors
-/// The policy could not answer and the route says deny.
-pub(super) fn uncounted(
-    route: &Route,
-    request: &Request,
-    target: Target<'_>,
-    peer: &Peer,
-    parameters: &[&str],
-    visit: &mut Visit,
-) -> Result<PolicyFields, Refusal> {
-    let Some(decider) = &route.decider else { return Ok(PolicyFields::new()) };
-    let asked = ask(decider, request, target, peer, parameters, visit);
-    visit.response_fields = PolicyFields::new();
-    let Some((_, upstream_fields)) = asked else { return unasked(decider, visit) };
-    visit.decided(Decided::Bypassed);
-    Ok(upstream_fields)
-}
-
-/// Asks the policy; `None` when it failed, which is logged here.
-fn ask(
-    decider: &Decider,
-    request: &Request,
-    target: Target<'_>,
-    peer: &Peer,
-    parameters: &[&str],
-    visit: &mut Visit,
-) -> Option<(Arc<Decision>, PolicyFields)> {
-    let seen =
-        Seen { request, target, peer, client: &visit.client, route: &visit.tail.route, parameters };
-    let facts = Facts::gather(&decider.questions, seen);
-    let failed = |error: &dyn std::fmt::Display| {
-        if let Some(held_back) = visit.tail.tally.failure_is_said() {
-            tracing::warn!(request_id = visit.id.as_str(), route = visit.tail.route, %error, held_back, "policy failed");
-        }
-    };
-    let decision = decider
-        .policy
-        .decide_for(Some(visit.id.as_bytes()), &facts.pairs())
-        .inspect_err(|error| failed(error))
-        .ok()?;
-    match fields(&decision) {
-        Ok((upstream, response)) => {
-            visit.response_fields = response;
-            Some((decision, upstream))
-        }
-        Err(name) => {
-            let policy = visit.tail.policy().unwrap_or_default();
-            failed(&format_args!(
-                "policy {policy}: the field {:?} can't be set",
-                name.chars().take(64).collect::<String>()
-            ));
-            visit.tail.tally.policy_error(policy);
-            None
+    /// Asks the policy. `None` if it failed, which is logged here.
+    fn ask(&mut self, decider: &Decider) -> Option<(Arc<Decision>, PolicyFields)> {
+        let context = &mut *self.context;
+        let view = RequestView {
+            request: self.request,
+            target: self.target,
+            peer: self.peer,
+            client: &context.client,
+            route: &context.route.name,
+            parameters: self.parameters,
+        };
+        let facts = Facts::gather(&decider.queries, view);
+        let failed = |error: &dyn std::fmt::Display| {
+            if let Some(held_back) = context.route.tally.failure_due() {
+                tracing::warn!(request_id = context.id.as_str(), route = context.route.name, %error, held_back, "policy failed");
+            }
+        };
+        let decision = decider
+            .policy
+            .decide_for(Some(context.id.as_bytes()), &facts.pairs())
+            .inspect_err(|error| failed(error))
+            .ok()?;
+        match fields(&decision) {
+            Ok((upstream, response)) => {
+                context.response_fields = response;
+                Some((decision, upstream))
+            }
+            Err(name) => {
+                let policy = context.route.policy_name().unwrap_or_default();
+                failed(&format_args!(
+                    "policy {policy}: the field {:?} can't be set",
+                    name.chars().take(64).collect::<String>()
+                ));
+                context.route.tally.policy_error(policy);
+                None
+            }
         }
     }
 }
 
-/// The fields that a decision wants set, on the request and on the reply. An error names the one
-/// that can't be.
+/// The fields that a decision sets on the request and on the reply. The error is the name of one
+/// that can't be set.
 type Fields = Result<(PolicyFields, PolicyFields), String>;
 
-/// The fields of a decision, which are parsed once and kept with it.
+/// The fields of a decision. They are parsed once and kept with it.
 fn fields(decision: &Decision) -> Fields {
     let Decision { verdict, upstream_headers, response_headers, .. } = decision;
     let denies = matches!(verdict, Verdict::Deny(denial) if !denial.headers.is_empty());
@@ -129,16 +132,16 @@ fn fields(decision: &Decision) -> Fields {
     Derived::with(decision, |derived| derived.fields(decision))
 }
 
-/// What is worked out of a decision once, when it is first needed, and kept with it.
+/// Values derived from a decision when first needed, and kept with it.
 #[derive(Default)]
 pub(super) struct Derived {
     fields: Option<Fields>,
-    /// The inner `None`: it depends on what the limits answer.
-    shown: Option<Option<Box<[u8]>>>,
+    /// The inner `None`: the value depends on the limits' outcome.
+    policy_value: Option<Option<Box<[u8]>>>,
 }
 
 impl Derived {
-    /// Calls `work` with what is derived of `decision`.
+    /// Calls `work` with the values derived from `decision`.
     pub(super) fn with<T>(decision: &Decision, work: impl FnOnce(&mut Self) -> T) -> T {
         decision.slot.with(Self::default, work)
     }
@@ -156,58 +159,63 @@ impl Derived {
         self.fields.get_or_insert_with(|| parse().map_err(str::to_owned)).clone()
     }
 
-    /// The decision's limits as `RateLimit-Policy` shows them.
-    pub(super) fn shown(&mut self, limits: &[Limit]) -> Option<&[u8]> {
-        self.shown.get_or_insert_with(|| super::fields::shown(limits)).as_deref()
+    /// The value of `RateLimit-Policy` for the decision's limits.
+    pub(super) fn policy_value(&mut self, limits: &[Limit]) -> Option<&[u8]> {
+        self.policy_value.get_or_insert_with(|| super::fields::policy_value(limits)).as_deref()
     }
 }
 
-/// `on_policy_error`.
-fn unasked(decider: &Decider, visit: &mut Visit) -> Result<PolicyFields, Refusal> {
-    visit.decided(Decided::Failed);
+/// Applies `on_policy_error`.
+fn on_policy_error(
+    decider: &Decider,
+    context: &mut RequestContext,
+) -> Result<PolicyFields, Refusal> {
+    context.decided(Decided::Failed);
     if !decider.allow_on_error {
         return Err(Refusal::PolicyFailed);
     }
-    visit.degraded = Some("policy");
+    context.degraded = Some("policy");
     Ok(PolicyFields::new())
 }
 
-/// Does as the verdict says.
+/// Carries out the verdict.
 pub(super) async fn charge(
     limiter: &Limiter,
     decision: Arc<Decision>,
-    visit: &mut Visit,
+    context: &mut RequestContext,
 ) -> Result<(), Refusal> {
-    // The record needs the decision whatever comes of it; the take needs it alive.
-    visit.decision = Some(Arc::clone(&decision));
+    // The context keeps the decision in any case. The take needs it alive.
+    context.decision = Some(Arc::clone(&decision));
     let plan = match &decision.verdict {
         Verdict::Check(plan) => plan,
         Verdict::Bypass => {
-            visit.decided(Decided::Bypassed);
+            context.decided(Decided::Bypassed);
             return Ok(());
         }
         Verdict::Deny(_) => {
-            visit.decided(Decided::Denied);
+            context.decided(Decided::Denied);
             return Err(Refusal::Denied);
         }
     };
-    let Some(scope) = visit.tail.charge.as_ref().map(|charge| &charge.scope) else { return Ok(()) };
+    let Some(scope) = context.route.policy.as_ref().map(|policy| &policy.scope) else {
+        return Ok(());
+    };
     match limiter.take(scope, plan).await {
         Take::Granted(outcome, grant) => {
             let degraded = outcome.is_uncounted(plan.limits());
-            visit.degraded = degraded.then_some("store");
-            visit.outcome = Some(outcome);
-            visit.grant = Some(grant);
-            visit.decided(if degraded { Decided::Degraded } else { Decided::Admitted });
+            context.degraded = degraded.then_some("store");
+            context.outcome = Some(outcome);
+            context.grant = Some(grant);
+            context.decided(if degraded { Decided::Degraded } else { Decided::Admitted });
             Ok(())
         }
         Take::Refused(outcome) => {
-            visit.outcome = Some(outcome);
-            visit.decided(Decided::Refused);
+            context.outcome = Some(outcome);
+            context.decided(Decided::Refused);
             Err(Refusal::TooMany)
         }
         Take::Unavailable => {
-            visit.decided(Decided::Unavailable);
+            context.decided(Decided::Unavailable);
             Err(Refusal::StoreUnavailable)
         }
     }

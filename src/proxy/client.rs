@@ -1,9 +1,9 @@
-//! Who asks: the client's address and scheme, believed from trusted proxies only. Knows no route
-//! and no policy.
+//! A request's client: its address and scheme, which are taken from trusted proxies only. Knows no
+//! route and no policy.
 //!
-//! Of the fields that name a client only `X-Forwarded-For` is believed: it is what every proxy
-//! writes, and believing a second one (`Forwarded`, `X-Real-IP`) would let a client choose
-//! whichever its proxy leaves alone.
+//! Of the fields that name a client only `X-Forwarded-For` is trusted. Every proxy writes it.
+//! Trusting a second one (`Forwarded`, `X-Real-IP`) would let a client set whichever its proxy
+//! leaves alone.
 
 use std::net::IpAddr;
 
@@ -13,21 +13,21 @@ use super::text::AddressText;
 use crate::listen::Peer;
 use crate::wire::{Fields, Known, Network};
 
-/// Who asks.
+/// The client of a request.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The address that limits count by, as text.
     pub(super) text: AddressText,
-    /// That address; none where it is a trusted proxy's own, which is many clients'.
+    /// That address. `None` if it is a trusted proxy's own, which many clients share.
     address: Option<IpAddr>,
-    /// The peer is a trusted proxy: what it forwarded is kept.
+    /// The peer is a trusted proxy: its forwarding fields are kept.
     pub(super) trusted: bool,
-    /// The client's own connection was TLS.
+    /// The client's own connection uses TLS.
     pub(super) https: bool,
 }
 
 impl Client {
-    /// Looks at the connection and, where its far end is trusted, at what it forwarded.
+    /// Reads the connection's peer and, if it is trusted, its forwarding fields.
     pub(super) fn of(fields: &Fields, peer: &Peer, trusted_proxies: &[IpNet]) -> Self {
         let address = peer.address.ip().to_canonical();
         if !is_trusted(address, trusted_proxies) {
@@ -39,7 +39,7 @@ impl Client {
         Self { text, address, trusted: true, https: forwarded_https(fields).unwrap_or(peer.tls) }
     }
 
-    /// The connection's own far end.
+    /// The connection's peer itself.
     pub(super) fn untrusted(peer: &Peer) -> Self {
         Self {
             text: AddressText::copied(&peer.ip),
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// The network that its requests under way count for; none where the client is not known.
+    /// The network that its requests under way are counted for. `None` if the client is not known.
     pub(super) fn network(&self, ipv6_prefix: u8) -> Option<Network> {
         self.address.map(|address| Network::of(address, ipv6_prefix))
     }
@@ -64,9 +64,9 @@ fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
     trusted_proxies.iter().any(|net| net.contains(&address))
 }
 
-/// From the right, through the trusted ones: each address was written by the one after it.
-/// Something that is no address ends the walk, and the last trusted proxy stands for the client:
-/// what stands further left may be anyone's invention.
+/// Walks from the right through the trusted proxies, since each address was written by the one
+/// after it. Anything that is not an address ends the walk, and the last trusted proxy stands for
+/// the client: what is further left could have been invented by anyone.
 fn walk(peer: IpAddr, fields: &Fields, trusted_proxies: &[IpNet]) -> IpAddr {
     let mut client = peer;
     let values = fields.get_all(Known::ForwardedFor).rev();
@@ -80,7 +80,7 @@ fn walk(peer: IpAddr, fields: &Fields, trusted_proxies: &[IpNet]) -> IpAddr {
     client
 }
 
-/// An address, perhaps with a port: some proxies write one.
+/// An address, perhaps with a port, which some proxies write.
 fn entry_address(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry.trim_ascii()).ok()?;
     let address = match entry.strip_prefix('[') {
@@ -106,7 +106,7 @@ fn is_port(text: &str) -> bool {
     })
 }
 
-/// What the nearest proxy says; anything else than one of the two schemes says nothing.
+/// What the nearest proxy says. Anything but the two schemes is ignored.
 fn forwarded_https(fields: &Fields) -> Option<bool> {
     match fields.get_all(Known::ForwardedProto).next_back()? {
         scheme if scheme.eq_ignore_ascii_case(b"https") => Some(true),

@@ -1,10 +1,10 @@
-//! What a browser's script needs to be allowed to read Weir's own answers (the Fetch standard's
-//! CORS protocol). Knows no limit.
+//! Fields that let a browser's scripts read Weir's own responses (the Fetch standard's CORS
+//! protocol). Knows no limit.
 //!
-//! Only Weir's own answers are opened to the origins that a route names: what an upstream says, to
-//! whom, is the upstream's business, and where it has allowed an origin, Weir's fields are added to
-//! those that the script may see. A preflight charges nothing by default: a browser shows its
-//! refusal to nobody, and sends it where its user did not ask for it.
+//! Only Weir's own responses are opened to a route's origins. An upstream decides for itself about
+//! its own responses. If it has allowed an origin, Weir's fields are added to those that the script
+//! may see. A preflight charges nothing by default: a browser shows its refusal to nobody, and
+//! sends it without its user asking for it.
 
 use http::Method;
 
@@ -12,7 +12,7 @@ use super::settings::{self, FieldStyle, Preflight};
 use crate::telemetry::Mistake;
 use crate::wire::{Fields, Known};
 
-/// A route's rules, checked.
+/// A route's checked rules.
 #[derive(Debug)]
 pub(super) struct Cors {
     origins: Origins,
@@ -30,8 +30,8 @@ enum Origins {
 #[derive(Debug, PartialEq, Eq)]
 enum Origin {
     Exact(String),
-    /// `https://` and `.example.com`, with something between them.
-    Under(String, String),
+    /// `https://` and `.example.com`, with something in between.
+    Subdomain(String, String),
 }
 
 impl Cors {
@@ -65,13 +65,13 @@ impl Cors {
                 "the origins by name: browsers take no \"*\" with credentials",
             ));
         }
-        let origins = written.origins.iter().enumerate().filter(|(_, origin)| *origin != "*").filter_map(|(place, written)| {
+        let origins = written.origins.iter().enumerate().filter(|(_, origin)| *origin != "*").filter_map(|(index, written)| {
             let expected =
                 "an origin as browsers send it: \"https://app.example.com\", \"http://localhost:3000\" or \"https://*.example.com\"";
             let origin = Origin::read(written);
             if origin.is_none() {
                 mistakes.push(Mistake::new(
-                    format!("{at}.origins[{place}]"),
+                    format!("{at}.origins[{index}]"),
                     format!("{:?}", written.chars().take(80).collect::<String>()),
                     expected,
                 ));
@@ -88,15 +88,15 @@ impl Cors {
         })
     }
 
-    /// Opens an answer of Weir's own to `origin`.
+    /// Lets `origin` read a response of Weir's own.
     pub(super) fn allow(&self, fields: &mut Fields, origin: Option<&[u8]>) {
         let allowed = match &self.origins {
             Origins::Any => b"*".as_slice(),
             Origins::Of(_) => {
-                // Also where there is none or another: a cache must not give this answer to the
-                // next origin.
+                // Also without an origin or for another one: a cache must not give this response to
+                // the next origin.
                 fields.append(Known::Vary, "origin");
-                let Some(origin) = origin.filter(|origin| self.knows(origin)) else { return };
+                let Some(origin) = origin.filter(|origin| self.allows(origin)) else { return };
                 origin
             }
         };
@@ -107,7 +107,7 @@ impl Cors {
         fields.append(Known::ExposeHeaders, self.exposed);
     }
 
-    /// Shows Weir's fields to whom the upstream has allowed to read its reply.
+    /// Exposes Weir's fields to an origin that the upstream has allowed to read its reply.
     pub(super) fn expose(&self, fields: &mut Fields) {
         let said =
             fields.get_all(Known::ExposeHeaders).any(|value| value == self.exposed.as_bytes());
@@ -116,12 +116,12 @@ impl Cors {
         }
     }
 
-    /// Whether policy and limits are left aside for the preflights of `origin`.
+    /// Whether preflights of `origin` bypass policy and limits.
     pub(super) fn bypasses(&self, origin: &[u8]) -> bool {
-        self.preflight == Preflight::Bypass && self.knows(origin)
+        self.preflight == Preflight::Bypass && self.allows(origin)
     }
 
-    fn knows(&self, origin: &[u8]) -> bool {
+    fn allows(&self, origin: &[u8]) -> bool {
         match &self.origins {
             Origins::Any => true,
             Origins::Of(known) => std::str::from_utf8(origin)
@@ -130,7 +130,7 @@ impl Cors {
     }
 }
 
-/// The method that a preflight asks for; `None` for any other request.
+/// The method that a preflight announces. `None` for any other request.
 pub(super) fn preflight(method: &Method, fields: &Fields) -> Option<Method> {
     if *method != Method::OPTIONS || !fields.has(Known::Origin) {
         return None;
@@ -138,7 +138,7 @@ pub(super) fn preflight(method: &Method, fields: &Fields) -> Option<Method> {
     Method::from_bytes(fields.get(Known::RequestMethod)?).ok()
 }
 
-/// The fields that tell of limits, by the names under which a script asks for them.
+/// The fields that report limits, by the names under which scripts ask for them.
 fn exposed(style: FieldStyle) -> &'static str {
     match style {
         FieldStyle::Draft => {
@@ -170,9 +170,9 @@ impl Origin {
             let fits = is_scheme
                 && plain(suffix)
                 && suffix.strip_prefix('.').is_some_and(|name| !name.is_empty());
-            return fits.then(|| Self::Under(format!("{scheme}://"), suffix.to_owned()));
+            return fits.then(|| Self::Subdomain(format!("{scheme}://"), suffix.to_owned()));
         }
-        // Browsers leave the scheme's own port off.
+        // Browsers omit the scheme's default port.
         let default_port = (scheme == "https" && rest.ends_with(":443"))
             || (scheme == "http" && rest.ends_with(":80"));
         (is_scheme && !rest.is_empty() && plain(rest) && !default_port)
@@ -182,7 +182,7 @@ impl Origin {
     fn is(&self, text: &str) -> bool {
         match self {
             Self::Exact(known) => known == text,
-            Self::Under(scheme, suffix) => {
+            Self::Subdomain(scheme, suffix) => {
                 let name = text
                     .strip_prefix(scheme.as_str())
                     .and_then(|rest| rest.strip_suffix(suffix.as_str()));

@@ -1,5 +1,5 @@
-//! What a route does beside deciding and forwarding, checked when the house is built. A route
-//! without any has two empty pointers.
+//! What a route does besides deciding and forwarding, checked when the snapshot is built. A route
+//! without any of it has two empty pointers.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::trie::Pattern;
 use crate::telemetry::Mistake;
 use crate::wire::{Fields, Known, Request};
 
-/// What is done to a request before the upstream gets it.
+/// Changes to a request before the upstream gets it.
 #[derive(Debug)]
 pub(super) struct RequestExtras {
     rewriting: Option<Rewriting>,
@@ -25,19 +25,19 @@ pub(super) struct RequestExtras {
     headers: Option<Rules>,
 }
 
-/// What is done to a reply.
+/// Changes to a reply.
 #[derive(Debug)]
 pub(super) struct ReplyExtras {
     headers: Option<Rules>,
     pub(super) cors: Option<Cors>,
     pages: Vec<Page>,
-    /// Every route's.
+    /// The pages of every route.
     all: Arc<[Page]>,
 }
 
 impl RequestExtras {
-    /// Checks what is written of requests in the route at the setting `at`, whose path is
-    /// `pattern`; what can't stand is added to `mistakes`.
+    /// Checks the settings for requests of the route at the setting `at`, whose path is `pattern`.
+    /// Mistakes are added to `mistakes`.
     pub(super) fn build(
         extras: &Extras,
         pattern: &Pattern,
@@ -59,10 +59,10 @@ impl RequestExtras {
             .then(|| Box::new(Self { rewriting, host, headers }))
     }
 
-    /// The upstream's path, where it is not the client's.
+    /// The upstream's path, if it differs from the client's.
     ///
     /// # Errors
-    /// 414 where it would be too long.
+    /// 414 if it would be too long.
     pub(super) fn path_and_query(
         &self,
         target: Target<'_>,
@@ -74,7 +74,7 @@ impl RequestExtras {
             .transpose()
     }
 
-    /// After what Weir itself says of the client, which a route may change too, and before the
+    /// Applied after Weir's own forwarding fields, which a route may change too, and before the
     /// policy's fields.
     pub(super) fn apply(&self, request: &mut Request, path_and_query: Option<&str>) {
         if let Some(path_and_query) = path_and_query {
@@ -90,8 +90,8 @@ impl RequestExtras {
 }
 
 impl ReplyExtras {
-    /// Checks what is written of replies in the route at the setting `at`; what can't stand is
-    /// added to `mistakes`.
+    /// Checks the settings for replies of the route at the setting `at`. Mistakes are added to
+    /// `mistakes`.
     pub(super) fn build(
         extras: &Extras,
         style: FieldStyle,
@@ -109,8 +109,8 @@ impl ReplyExtras {
         some.then(|| Self { headers, cors, pages, all: Arc::clone(all) })
     }
 
-    /// For requests without a route.
-    pub(super) fn nowhere(all: &Arc<[Page]>) -> Option<Self> {
+    /// For requests that match no route.
+    pub(super) fn no_route(all: &Arc<[Page]>) -> Option<Self> {
         (!all.is_empty()).then(|| Self {
             headers: None,
             cors: None,
@@ -119,7 +119,7 @@ impl ReplyExtras {
         })
     }
 
-    /// To a reply's own fields, before Weir adds its own.
+    /// Applied to a reply's own fields, before Weir adds its own.
     pub(super) fn apply(&self, fields: &mut Fields) {
         if let Some(rules) = &self.headers {
             rules.apply(fields);
@@ -129,18 +129,18 @@ impl ReplyExtras {
         }
     }
 
-    /// The operator's own body for a refusal: the route's before the one for all.
+    /// The operator's page for a refusal. The route's own take precedence.
     pub(super) fn page(&self, status: StatusCode) -> Option<&Page> {
         self.pages.iter().chain(&*self.all).find(|page| page.is_for(status))
     }
 }
 
-/// Checks the pages of the setting `at`.
+/// Checks the pages under the setting `at`.
 pub(super) fn pages(written: &[RefusalPage], at: &str, mistakes: &mut Vec<Mistake>) -> Vec<Page> {
     written
         .iter()
         .enumerate()
-        .filter_map(|(place, page)| Page::build(page, &format!("{at}[{place}]"), mistakes))
+        .filter_map(|(index, page)| Page::build(page, &format!("{at}[{index}]"), mistakes))
         .collect()
 }
 

@@ -1,14 +1,17 @@
-//! What a policy is shown of a request: what its manifest asked for, where it exists, and nothing
-//! else. Knows no limit.
+//! The facts that a policy is shown of a request: those that its manifest asks for, where they
+//! exist, and nothing else. Knows no limit.
+//!
+//! Each fact stands in one table here: [`SINGLE`] or [`FAMILIES`]. Policies are checked against the
+//! names in them.
 //!
 //! Bytes beyond ASCII are shown as Latin-1 code points, wherever they come from: nothing is
-//! dropped, and no two values look alike. Header fields and cookies are shown as they stand, each
-//! occurrence in order. Query parameters are read as forms write them
-//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape
-//! stands for itself), path parameters with their escapes decoded: so that `/users/%37` and
-//! `/users/7` are one user. `path` and `query` are what is forwarded, but for a route's own
-//! `rewrite`, which comes after, and for a path's `;parameters`, which routing leaves out as well
-//! unless `server.paths` says otherwise.
+//! dropped, and no two values look alike. Header fields and cookies are shown unchanged, each
+//! occurrence in order. Query parameters are read as HTML forms encode them
+//! (`application/x-www-form-urlencoded`: `+` is a space, escapes are decoded, a broken escape is
+//! kept as it is). Path parameters have their escapes decoded, so that `/users/%37` and `/users/7`
+//! are one user. `path` and `query` are what is forwarded, with two exceptions: a route's `rewrite`
+//! is applied later, and a path's `;parameters` are left out, as in routing, unless `server.paths`
+//! says otherwise.
 
 use std::borrow::Cow;
 
@@ -21,40 +24,91 @@ use super::path;
 use super::settings::{PathParameters, Paths};
 use super::target::Target;
 use crate::listen::Peer;
-use crate::policy::{FactKind, FactName};
+use crate::policy::{FactNames, Member};
 use crate::wire::{Known, Request};
 
-/// Something that a policy asks to see, ready to be looked up.
+/// How the one value of a fact is found; `None` where it does not exist.
+type Find = for<'a> fn(&RequestView<'a>) -> Option<Cow<'a, str>>;
+
+/// All facts with one value: the name in a manifest, and how the value is found.
+const SINGLE: &[(&str, Find)] = &[
+    ("method", |view| Some(Cow::Borrowed(view.request.method.as_str()))),
+    ("scheme", |view| Some(Cow::Borrowed(view.client.scheme()))),
+    ("authority", |view| {
+        Some(Cow::Borrowed(view.target.authority.as_str())).filter(|text| !text.is_empty())
+    }),
+    ("path", |view| Some(path::shown(view.target.path, view.target.paths))),
+    ("query", |view| view.target.query.map(|query| latin1(query.as_bytes()))),
+    ("client-ip", |view| {
+        // The peer's address was written once for the whole connection.
+        let trusted = view.client.trusted;
+        Some(Cow::Borrowed(if trusted { view.client.text.as_str() } else { &*view.peer.ip }))
+    }),
+    ("route", |view| Some(Cow::Borrowed(view.route))),
+    ("request.length", |view| view.request.fields.get(Known::ContentLength).map(latin1)),
+    ("http.version", |view| Some(Cow::Borrowed(version(view.request.version)))),
+    // From the TLS handshake of this connection, never from a field that claims it.
+    ("tls.sni", |view| view.peer.sni.as_deref().map(Cow::Borrowed)),
+    ("tls.client.subject", |view| view.peer.client_subject.as_deref().map(Cow::Borrowed)),
+];
+
+/// How a fact of a family is prepared for a route, from what follows the family's name and a dot.
+/// `None` where the route can never answer it.
+type Prepare = fn(&str, RouteTraits<'_>) -> Option<FactSource>;
+
+/// All families of facts: the name in a manifest, what may follow it, and how a fact is prepared.
+const FAMILIES: &[(&str, Member, Prepare)] = &[
+    ("header", Member::Token, |name, route| {
+        let dropped = hop::is_ambiguous(name.as_bytes()) && !route.underscores;
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| !dropped);
+        name.map(FactSource::Header)
+    }),
+    ("cookie", Member::Token, |name, _| Some(FactSource::Cookie(name.to_owned()))),
+    ("query", Member::Text, |name, _| Some(FactSource::QueryParameter(name.to_owned()))),
+    ("path", Member::Text, |name, route| {
+        let index = route.parameters.iter().position(|known| *known == name);
+        index.map(FactSource::PathParameter)
+    }),
+];
+
+/// The names of all facts of a request.
+pub(super) fn names() -> FactNames {
+    FactNames {
+        single: SINGLE.iter().map(|(name, _)| *name).collect(),
+        families: FAMILIES.iter().map(|(name, member, _)| (*name, *member)).collect(),
+    }
+}
+
+/// What of a route decides whether it can answer a fact.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouteTraits<'a> {
+    /// The names of its path parameters.
+    pub(super) parameters: &'a [&'a String],
+    /// Whether fields with underscores in their names are kept.
+    pub(super) underscores: bool,
+}
+
+/// A fact that a policy asks to see, prepared for a route.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct FactQuery {
     /// The name under which it is shown.
     name: String,
-    ask: Ask,
+    source: FactSource,
 }
 
 #[derive(Debug)]
-enum Ask {
-    Method,
-    Scheme,
-    Authority,
-    Path,
-    Query,
-    ClientIp,
-    Route,
+enum FactSource {
+    Single(Find),
     Header(HeaderName),
     Cookie(String),
     QueryParameter(String),
-    /// By its place among the route's parameters.
+    /// By its index among the route's parameters.
     PathParameter(usize),
-    RequestLength,
-    HttpVersion,
-    TlsSni,
-    TlsClientSubject,
 }
 
-/// What there is to see.
+/// What facts are read from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct RequestView<'a> {
     pub(super) request: &'a Request,
     pub(super) target: Target<'a>,
     pub(super) client: &'a Client,
@@ -65,96 +119,71 @@ pub(super) struct Seen<'a> {
 
 /// Names and values, in the manifest's order.
 #[derive(Debug)]
-pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FEW]>);
+pub(super) struct Facts<'a>(SmallVec<[(&'a str, Cow<'a, str>); FACTS_INLINE]>);
 
-/// What most policies ask to see.
-const FEW: usize = 4;
+/// The number of facts that most policies read.
+const FACTS_INLINE: usize = 4;
 
-impl Question {
-    /// `None` where this route can never answer it: it has no such path parameter, or the field's
-    /// name has an underscore and such fields are dropped.
-    pub(super) fn new(fact: &FactName, parameters: &[&String], underscores: bool) -> Option<Self> {
-        let ask = match &fact.kind {
-            FactKind::Method => Ask::Method,
-            FactKind::Scheme => Ask::Scheme,
-            FactKind::Authority => Ask::Authority,
-            FactKind::Path => Ask::Path,
-            FactKind::Query => Ask::Query,
-            FactKind::ClientIp => Ask::ClientIp,
-            FactKind::Route => Ask::Route,
-            FactKind::Header(name) if hop::is_ambiguous(name.as_bytes()) && !underscores => {
-                return None;
+impl FactQuery {
+    /// The query for the fact `name`, which is one of [`names`]. `None` where this route can
+    /// never answer it: it has no such path parameter, or the field's name has an underscore and
+    /// such fields are dropped.
+    pub(super) fn new(name: &str, route: RouteTraits<'_>) -> Option<Self> {
+        let single = SINGLE.iter().find(|(known, _)| *known == name);
+        let source = match single {
+            Some((_, find)) => FactSource::Single(*find),
+            None => {
+                let (family, member) = name.split_once('.')?;
+                let (.., prepare) = FAMILIES.iter().find(|(known, ..)| *known == family)?;
+                prepare(member, route)?
             }
-            FactKind::Header(name) => Ask::Header(HeaderName::from_bytes(name.as_bytes()).ok()?),
-            FactKind::Cookie(name) => Ask::Cookie(name.clone()),
-            FactKind::QueryParameter(name) => Ask::QueryParameter(name.clone()),
-            FactKind::PathParameter(name) => {
-                Ask::PathParameter(parameters.iter().position(|known| *known == name)?)
-            }
-            FactKind::RequestLength => Ask::RequestLength,
-            FactKind::HttpVersion => Ask::HttpVersion,
-            FactKind::TlsSni => Ask::TlsSni,
-            FactKind::TlsClientSubject => Ask::TlsClientSubject,
         };
-        Some(Self { name: fact.text.clone(), ask })
+        Some(Self { name: name.to_owned(), source })
     }
 }
 
 impl<'a> Facts<'a> {
-    /// Answers the questions.
-    pub(super) fn gather(questions: &'a [Question], seen: Seen<'a>) -> Self {
+    /// Looks up what the queries ask for.
+    pub(super) fn gather(queries: &'a [FactQuery], view: RequestView<'a>) -> Self {
         let mut facts = Self(SmallVec::new());
-        for question in questions {
-            facts.answer(question, seen);
+        for query in queries {
+            facts.look_up(query, view);
         }
         facts
     }
 
-    /// As the policy room takes them.
-    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FEW]> {
+    /// As a policy takes them.
+    pub(super) fn pairs(&self) -> SmallVec<[(&str, &str); FACTS_INLINE]> {
         let mut pairs = SmallVec::new();
         self.0.iter().for_each(|(name, value)| pairs.push((*name, &**value)));
         pairs
     }
 
-    fn answer(&mut self, question: &'a Question, seen: Seen<'a>) {
-        let one = match &question.ask {
-            Ask::Method => Some(Cow::Borrowed(seen.request.method.as_str())),
-            Ask::Scheme => Some(Cow::Borrowed(seen.client.scheme())),
-            Ask::Authority => Some(Cow::Borrowed(seen.target.authority.as_str()))
-                .filter(|authority| !authority.is_empty()),
-            Ask::Path => Some(path::shown(seen.target.path, seen.target.paths)),
-            Ask::Query => seen.target.query.map(|query| latin1(query.as_bytes())),
-            Ask::ClientIp if !seen.client.trusted => Some(Cow::Borrowed(&*seen.peer.ip)),
-            Ask::ClientIp => Some(Cow::Borrowed(seen.client.text.as_str())),
-            Ask::Route => Some(Cow::Borrowed(seen.route)),
-            Ask::Header(name) => {
-                return self.extend(question, seen.request.fields.get_all(name).map(latin1));
+    fn look_up(&mut self, query: &'a FactQuery, view: RequestView<'a>) {
+        let one = match &query.source {
+            FactSource::Single(find) => find(&view),
+            FactSource::Header(name) => {
+                return self.extend(query, view.request.fields.get_all(name).map(latin1));
             }
-            Ask::Cookie(name) => return self.extend(question, cookies(seen.request, name)),
-            Ask::QueryParameter(name) => {
-                return self.extend(question, query_parameters(seen.target, name));
+            FactSource::Cookie(name) => return self.extend(query, cookies(view.request, name)),
+            FactSource::QueryParameter(name) => {
+                return self.extend(query, query_parameters(view.target, name));
             }
-            Ask::PathParameter(place) => {
-                seen.parameters.get(*place).map(|value| path_parameter(value, seen.target.paths))
+            FactSource::PathParameter(index) => {
+                view.parameters.get(*index).map(|value| path_parameter(value, view.target.paths))
             }
-            Ask::RequestLength => seen.request.fields.get(Known::ContentLength).map(latin1),
-            Ask::HttpVersion => Some(Cow::Borrowed(version(seen.request.version))),
-            // What TLS has proved of this very connection: a field that says so is somebody's word.
-            Ask::TlsSni => seen.peer.sni.as_deref().map(Cow::Borrowed),
-            Ask::TlsClientSubject => seen.peer.client_subject.as_deref().map(Cow::Borrowed),
         };
         if let Some(value) = one {
-            self.0.push((question.name.as_str(), value));
+            self.0.push((query.name.as_str(), value));
         }
     }
 
-    fn extend(&mut self, question: &'a Question, values: impl IntoIterator<Item = Cow<'a, str>>) {
-        self.0.extend(values.into_iter().map(|value| (question.name.as_str(), value)));
+    fn extend(&mut self, query: &'a FactQuery, values: impl IntoIterator<Item = Cow<'a, str>>) {
+        self.0.extend(values.into_iter().map(|value| (query.name.as_str(), value)));
     }
 }
 
-/// Bytes as text: borrowed where they are ASCII.
+/// Bytes as text, borrowed if they are ASCII.
 pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if text.is_ascii() => Cow::Borrowed(text),
@@ -162,8 +191,8 @@ pub(super) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Every cookie called `name`, in all `Cookie` fields, its quotes kept (RFC 6265, 5.4 sends them
-/// back as they are).
+/// Every cookie called `name` in all `Cookie` fields. Its quotes are kept (RFC 6265, 5.4 returns
+/// them as they are).
 fn cookies<'a>(request: &'a Request, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
     let pairs =
         request.fields.get_all(Known::Cookie).flat_map(|field| field.split(|byte| *byte == b';'));
@@ -184,8 +213,8 @@ fn query_parameters<'a>(target: Target<'a>, name: &'a str) -> impl Iterator<Item
     })
 }
 
-/// A segment's value. What an upstream may ignore of it is left out: each of `7;a` and `7;b` would
-/// else be counted apart from `7`.
+/// A segment's value, without what an upstream may ignore: otherwise `7;a` and `7;b` would be
+/// counted apart from `7`.
 fn path_parameter(segment: &str, paths: Paths) -> Cow<'_, str> {
     decoded(if paths.parameters == PathParameters::Ignore {
         path::without_parameters(segment)
@@ -228,7 +257,7 @@ mod tests {
         uri: &str,
         fields: &[(&str, &[u8])],
         parameters: &[&str],
-        asked: &[(&str, FactKind)],
+        asked: &[&str],
     ) -> Vec<(String, String)> {
         let mut request = http::Request::builder().uri(uri).header("host", "API.example:80");
         for (name, value) in fields {
@@ -246,17 +275,11 @@ mod tests {
             super::super::target::normalize(&mut request, false, &peer, &settings()).unwrap();
         let target = Target::of(&request, &authority, Paths::default());
         let names: Vec<String> = (0..parameters.len()).map(|place| format!("p{place}")).collect();
-        let questions: Vec<Question> = asked
-            .iter()
-            .filter_map(|(text, kind)| {
-                Question::new(
-                    &FactName { text: (*text).to_owned(), kind: kind.clone() },
-                    &names.iter().collect::<Vec<_>>(),
-                    false,
-                )
-            })
-            .collect();
-        let seen = Seen {
+        let parameter_names: Vec<&String> = names.iter().collect();
+        let route = RouteTraits { parameters: &parameter_names, underscores: false };
+        let queries: Vec<FactQuery> =
+            asked.iter().filter_map(|name| FactQuery::new(name, route)).collect();
+        let view = RequestView {
             request: &request,
             target,
             client: &client,
@@ -264,7 +287,7 @@ mod tests {
             route: "api",
             parameters,
         };
-        let facts = Facts::gather(&questions, seen);
+        let facts = Facts::gather(&queries, view);
         facts
             .pairs()
             .iter()
@@ -282,19 +305,19 @@ mod tests {
     #[test]
     fn only_what_was_asked_for_is_shown_and_only_where_it_exists() {
         let asked = [
-            ("path", FactKind::Path),
-            ("method", FactKind::Method),
-            ("client-ip", FactKind::ClientIp),
-            ("authority", FactKind::Authority),
-            ("scheme", FactKind::Scheme),
-            ("route", FactKind::Route),
-            ("query", FactKind::Query),
-            ("http.version", FactKind::HttpVersion),
-            ("request.length", FactKind::RequestLength),
-            ("header.x", FactKind::Header("x".into())),
-            ("path.p9", FactKind::PathParameter("p9".into())),
-            ("tls.sni", FactKind::TlsSni),
-            ("tls.client.subject", FactKind::TlsClientSubject),
+            "path",
+            "method",
+            "client-ip",
+            "authority",
+            "scheme",
+            "route",
+            "query",
+            "http.version",
+            "request.length",
+            "header.x",
+            "path.p9",
+            "tls.sni",
+            "tls.client.subject",
         ];
         let expected = [
             ("path", "/a/c"),
@@ -310,12 +333,7 @@ mod tests {
         is(&facts("/a/b/../c", &[], &[], &asked), &expected);
         is(&facts("/a;x=1/c%3by", &[], &[], &asked), &expected);
         is(
-            &facts(
-                "/?a=%41",
-                &[("content-length", b"17")],
-                &[],
-                &[asked[6].clone(), asked[8].clone()],
-            ),
+            &facts("/?a=%41", &[("content-length", b"17")], &[], &[asked[6], asked[8]]),
             &[("query", "a=%41"), ("request.length", "17")],
         );
     }
@@ -324,7 +342,7 @@ mod tests {
     fn repeated_fields_are_repeated_and_bytes_are_never_lost() {
         let fields: &[(&str, &[u8])] = &[("x-key", b"one"), ("x-key", b"\xE9\xFF"), ("x-key", b"")];
         is(
-            &facts("/", fields, &[], &[("header.x-key", FactKind::Header("x-key".into()))]),
+            &facts("/", fields, &[], &["header.x-key"]),
             &[("header.x-key", "one"), ("header.x-key", "\u{e9}\u{ff}"), ("header.x-key", "")],
         );
     }
@@ -337,17 +355,14 @@ mod tests {
             ("cookie", b"ID=9; id"),
         ];
         is(
-            &facts("/", fields, &[], &[("cookie.id", FactKind::Cookie("id".into()))]),
+            &facts("/", fields, &[], &["cookie.id"]),
             &[("cookie.id", "\"x=y\""), ("cookie.id", "\u{e9}")],
         );
     }
 
     #[test]
     fn parameters_are_decoded_one_way() {
-        let asked = [
-            ("query.k", FactKind::QueryParameter("k".into())),
-            ("path.p0", FactKind::PathParameter("p0".into())),
-        ];
+        let asked = ["query.k", "path.p0"];
         is(
             &facts("/x?k=a+b&%6b=%C3%A9&k&kk=no&k=%zz&&k=a=b", &[], &["%37%2F+;a=%31"], &asked),
             &[

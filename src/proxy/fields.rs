@@ -1,16 +1,16 @@
-//! What a reply says of its limits: `RateLimit-Policy` and `RateLimit`
+//! The fields that report a reply's limits: `RateLimit-Policy` and `RateLimit`
 //! (draft-ietf-httpapi-ratelimit-headers), `X-RateLimit-*`, `Retry-After`. Knows no request.
 //!
-//! The draft says `q` units in `w` seconds, of which `r` are left for the next `t` seconds. A
-//! window says just that. A bucket whose burst is at most its quota says quota and period too. One
-//! with a larger burst may have more left than its quota: it says its burst and the time in which
-//! the burst comes back, which is the same rate. Seconds are rounded up, since nobody may come
-//! early.
+//! In the draft, `q` is a quota of units in `w` seconds, of which `r` are left for the next `t`
+//! seconds. A window reports just that. So does a bucket whose burst is at most its quota. A bucket
+//! with a larger burst may have more left than its quota, so it reports its burst and the time in
+//! which the burst comes back, which is the same rate. Seconds are rounded up, so that no client
+//! comes early.
 //!
-//! Where too little is left, `t` is when enough is back: after a refusal, when the request would
-//! fit; after the request that took the last unit, when the next one is there. A client that paces
-//! itself by `t` waits as long as `Retry-After` would have it wait. Shadow limits and limits that
-//! were not measured (`unmeasured`) are in no field. An upstream's own members stay beside ours.
+//! If too little is left, `t` is when enough is back: after a refusal, when the request would fit;
+//! after the request that took the last unit, when the next one is available. A client that paces
+//! itself by `t` waits as long as with `Retry-After`. Shadow limits and limits that were not
+//! measured (`unmeasured`) are not reported. An upstream's own members are kept beside ours.
 
 use super::json;
 use super::settings::FieldStyle;
@@ -20,36 +20,36 @@ use crate::wire::{Fields, Known, Name};
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// Adds what `style` wants said of these limits. `shown`: their `RateLimit-Policy` from [`shown`],
-/// where it was worked out before.
+/// Adds the fields of `style`. `policy_value` is the value from [`policy_value`], if it was derived
+/// before.
 pub(super) fn add(
     fields: &mut Fields,
     style: FieldStyle,
     limits: &[Limit],
     outcome: &Outcome,
-    shown: Option<&[u8]>,
+    policy_value: Option<&[u8]>,
 ) {
     match style {
         FieldStyle::Off => {}
-        FieldStyle::Draft => draft(fields, limits, outcome, shown),
+        FieldStyle::Draft => draft(fields, limits, outcome, policy_value),
         FieldStyle::Legacy => legacy(fields, limits, outcome),
         FieldStyle::Both => {
-            draft(fields, limits, outcome, shown);
+            draft(fields, limits, outcome, policy_value);
             legacy(fields, limits, outcome);
         }
     }
 }
 
-/// Whether `style` has the draft's fields.
+/// Whether `style` includes the draft's fields.
 pub(super) fn is_draft(style: FieldStyle) -> bool {
     matches!(style, FieldStyle::Draft | FieldStyle::Both)
 }
 
-/// `RateLimit-Policy` of limits that were all measured; none where it depends on what they
-/// answered.
-pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
+/// The value of `RateLimit-Policy` for limits that were all measured. `None` if it depends on the
+/// outcome.
+pub(super) fn policy_value(limits: &[Limit]) -> Option<Box<[u8]>> {
     let outcome = Outcome { admitted: true, limits: vec![LimitOutcome::default(); limits.len()] };
-    if told(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
+    if reported(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
         return None;
     }
     let mut text = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn shown(limits: &[Limit]) -> Option<Box<[u8]>> {
     Some(text.into())
 }
 
-/// Whole seconds until all refusing limits fit; `None` where waiting cannot help.
+/// Whole seconds until all refusing limits have room. `None` if waiting can't help.
 pub(super) fn retry_after_s(limits: &[Limit], outcome: &Outcome) -> Option<u64> {
     outcome.retry_after_us(limits).map(|us| seconds(us).max(1))
 }
@@ -67,8 +67,8 @@ fn seconds(us: u64) -> u64 {
     us.div_ceil(1_000_000)
 }
 
-/// The limits that fields tell of.
-fn told<'a>(
+/// The limits that are reported.
+fn reported<'a>(
     limits: &'a [Limit],
     outcome: &'a Outcome,
 ) -> impl Iterator<Item = (&'a Limit, &'a LimitOutcome)> {
@@ -77,18 +77,20 @@ fn told<'a>(
     })
 }
 
-fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option<&[u8]>) {
-    if told(limits, outcome).next().is_none() {
+fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, policy_value: Option<&[u8]>) {
+    if reported(limits, outcome).next().is_none() {
         return;
     }
-    fields.append_with(Known::RateLimitPolicy, |text| match shown {
-        Some(shown) if !outcome.limits.iter().any(|outcome| outcome.unmeasured.is_some()) => {
-            text.extend_from_slice(shown)
+    fields.append_with(Known::RateLimitPolicy, |text| match policy_value {
+        Some(policy_value)
+            if !outcome.limits.iter().any(|outcome| outcome.unmeasured.is_some()) =>
+        {
+            text.extend_from_slice(policy_value)
         }
         _ => policy(text, limits, outcome),
     });
     fields.append_with(Known::RateLimit, |text| {
-        for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+        for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
             member(text, place, &limit.name);
             parameter(text, ";r=", outcome.remaining);
             if let Some(window_s) = effective_window_s(limit, outcome) {
@@ -99,7 +101,7 @@ fn draft(fields: &mut Fields, limits: &[Limit], outcome: &Outcome, shown: Option
 }
 
 fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
-    for (place, (limit, outcome)) in told(limits, outcome).enumerate() {
+    for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
         let (quota, window_s) = quota(limit, outcome);
         member(text, place, &limit.name);
         parameter(text, ";q=", quota);
@@ -113,13 +115,13 @@ fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &Outcome) {
     }
 }
 
-/// `q` and `w`: the quota and its window in seconds, where there is one. A script's quota is what
-/// it says is left: only it knows more.
+/// `q` and `w`: the quota and its window in seconds, if it has one. A script's quota is what it
+/// reports as left, since only the script knows more.
 fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
     limit.algorithm.policy().unwrap_or((outcome.remaining, None))
 }
 
-/// `t`; none where time alone brings nothing back: places in flight, and what is counted for ever.
+/// `t`. `None` if time alone brings nothing back: concurrency, and quotas that are never reset.
 fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     let us = match outcome {
         LimitOutcome { retry_after_us: Some(us), .. } => *us,
@@ -131,15 +133,15 @@ fn effective_window_s(limit: &Limit, outcome: &LimitOutcome) -> Option<u64> {
     limit.algorithm.refills().then(|| seconds(us))
 }
 
-/// What is counted, where it is not requests.
+/// The unit that is counted, if it is not requests.
 fn unit(limit: &Limit) -> Option<&str> {
     limit.unit.as_deref().or_else(|| limit.algorithm.unit())
 }
 
-/// The limits in one: that which refused and has the longest to wait, else that with the smallest
+/// Reports one limit: the refusing one with the longest wait, or else the one with the smallest
 /// share left.
 fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
-    let tightest = told(limits, outcome).min_by_key(|(limit, outcome)| {
+    let tightest = reported(limits, outcome).min_by_key(|(limit, outcome)| {
         let (quota, _) = quota(limit, outcome);
         let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
         (outcome.fits, share, std::cmp::Reverse(effective_window_s(limit, outcome)))
@@ -150,7 +152,7 @@ fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &Outcome) {
     set_number(fields, "x-ratelimit-reset", effective_window_s(limit, outcome).unwrap_or(0));
 }
 
-/// Begins the list's member number `place`: a limit's name needs no escape.
+/// Starts the list's member number `place`. A limit's name needs no escaping.
 fn member(text: &mut Vec<u8>, place: usize, name: &str) {
     if place > 0 {
         text.push(b',');
@@ -224,9 +226,9 @@ mod tests {
         let mut fields = Fields::new();
         let outcome = Outcome { admitted: true, limits: outcomes.to_vec() };
         add(&mut fields, style, limits, &outcome, None);
-        // What is worked out beforehand says the same.
+        // The value derived beforehand is the same.
         let mut again = Fields::new();
-        add(&mut again, style, limits, &outcome, shown(limits).as_deref());
+        add(&mut again, style, limits, &outcome, policy_value(limits).as_deref());
         assert_eq!(again.to_map(), fields.to_map());
         fields.to_map()
     }
@@ -296,7 +298,7 @@ mod tests {
 
     #[test]
     fn with_nothing_left_it_is_told_when_a_unit_is_back() {
-        let told = |limit: Limit, outcome| {
+        let reported = |limit: Limit, outcome| {
             read(&fields(FieldStyle::Draft, &[limit], &[outcome]), "ratelimit").remove(0)
         };
         let left = |r: &str, t: &str| member("a", &[("r", r), ("t", t)]);
@@ -310,30 +312,30 @@ mod tests {
                 }),
             )
         };
-        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
+        assert_eq!(reported(gcra("a", 10, 10, 60_000), fits(0, 60_000_000)), left("0", "6"));
         assert_eq!(
-            told(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)),
+            reported(gcra("a", 10, 10, 60_000), fits(0, 54_000_001)),
             left("0", "1"),
             "nearly there"
         );
-        assert_eq!(told(gcra("a", 10, 10, 60_000), fits(1, 54_000_000)), left("1", "54"));
+        assert_eq!(reported(gcra("a", 10, 10, 60_000), fits(1, 54_000_000)), left("1", "54"));
         assert_eq!(
-            told(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)),
+            reported(gcra("a", 10, 10, 60_000), refuses(0, Some(6_000_000), 60_000_000)),
             left("0", "6"),
             "as the refusal says"
         );
-        assert_eq!(told(token(20), fits(0, 120_000_000)), left("0", "6"));
+        assert_eq!(reported(token(20), fits(0, 120_000_000)), left("0", "6"));
         let leaky = Algorithm::LeakyBucket(LeakyBucket {
             burst: 1,
             rate: Rate { amount: 10, per_ms: 60_000 },
             max_delay_ms: 60_000,
         });
         assert_eq!(
-            told(Limit::new("a", "k", leaky), fits(0, 18_000_000)),
+            reported(Limit::new("a", "k", leaky), fits(0, 18_000_000)),
             left("0", "18"),
             "those that wait are before it"
         );
-        assert_eq!(told(window("a", 10, 60_000), fits(0, 41_000_000)), left("0", "41"));
+        assert_eq!(reported(window("a", 10, 60_000), fits(0, 41_000_000)), left("0", "41"));
         let headers =
             fields(FieldStyle::Legacy, &[gcra("a", 10, 10, 60_000)], &[fits(0, 60_000_000)]);
         assert_eq!(headers.get("x-ratelimit-reset").unwrap(), "6");
@@ -341,31 +343,31 @@ mod tests {
 
     #[test]
     fn what_has_no_window_names_none() {
-        let told = |algorithm| {
+        let reported = |algorithm| {
             let headers =
                 fields(FieldStyle::Draft, &[Limit::new("a", "k", algorithm)], &[fits(3, 0)]);
             (read(&headers, "ratelimit-policy").remove(0), read(&headers, "ratelimit").remove(0))
         };
         let quota = |calendar| Algorithm::Quota(Quota { amount: 9, calendar, conditional: true });
         assert_eq!(
-            told(Algorithm::Concurrency(Concurrency { amount: 9 })),
+            reported(Algorithm::Concurrency(Concurrency { amount: 9 })),
             (member("a", &[("q", "9"), ("qu", "concurrent-requests")]), member("a", &[("r", "3")]))
         );
         assert_eq!(
-            told(quota(Calendar::Forever)),
+            reported(quota(Calendar::Forever)),
             (member("a", &[("q", "9")]), member("a", &[("r", "3")]))
         );
         let month = Calendar::Month { time_zone: TimeZone::utc(), anchor_day: 1 };
         assert_eq!(
-            told(quota(month)),
+            reported(quota(month)),
             (member("a", &[("q", "9")]), member("a", &[("r", "3"), ("t", "0")]))
         );
-        let week = told(quota(Calendar::Week(TimeZone::utc()))).0;
+        let week = reported(quota(Calendar::Week(TimeZone::utc()))).0;
         assert_eq!(week, member("a", &[("q", "9"), ("w", "604800")]));
         let script =
             Algorithm::Script(Script { name: "mine".into(), arguments: [1].into_iter().collect() });
         assert_eq!(
-            told(script),
+            reported(script),
             (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")]))
         );
     }

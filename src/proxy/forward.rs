@@ -1,11 +1,11 @@
-//! The request as the upstream gets it: origin form, whose it is, what the policy adds. Knows no
-//! upstream and no limit.
+//! The request as the upstream gets it: forwarding fields, and the fields that the policy adds.
+//! Knows no upstream and no limit.
 //!
-//! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are continued when
-//! a trusted proxy brought them and begun anew otherwise, so that an upstream may believe them.
-//! `Via` is not added: gateways leave it off (nginx, Envoy), since upstreams compress less when
-//! they see it. `Expect` is met when the body is first read, which is when `listen` sends `100
-//! Continue`: a refused request never gets one.
+//! `Host` is the client's. `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded` are continued if a
+//! trusted proxy sent them and replaced otherwise, so that an upstream may trust them. `Via` is not
+//! added: gateways omit it (nginx, Envoy), since upstreams compress less when they see it. `Expect`
+//! is met when the body is first read, which is when `listen` sends `100 Continue`: a refused
+//! request never gets one.
 
 use http::header::{HeaderName, HeaderValue, SET_COOKIE, VARY};
 use smallvec::SmallVec;
@@ -17,11 +17,11 @@ use crate::listen::Peer;
 use crate::plan::is_reserved_field;
 use crate::wire::{Fields, Known, KnownSet, Request};
 
-/// Fields that a policy sets, checked.
+/// Checked fields that a policy sets.
 pub(super) type PolicyFields = Vec<(HeaderName, HeaderValue)>;
 
-/// Turns a client's request, its target normal and its hop-by-hop fields gone already, into the
-/// upstream's.
+/// Turns a client's request into the upstream's. Its target is already normal and its hop-by-hop
+/// fields are gone.
 pub(super) fn prepare(
     request: &mut Request,
     authority: &Authority,
@@ -31,16 +31,16 @@ pub(super) fn prepare(
 ) {
     let fields = &mut request.fields;
     if !client.trusted {
-        return begin(fields, authority, client, peer, id);
+        return replace_forwarding(fields, authority, client, peer, id);
     }
-    let so_far = self::so_far(fields, Known::ForwardedFor);
+    let list = take_list(fields, Known::ForwardedFor);
     fields.append_with(Known::ForwardedFor, |out| {
-        out.extend_from_slice(&so_far);
+        out.extend_from_slice(&list);
         out.extend_from_slice(peer.ip.as_bytes());
     });
-    let so_far = self::so_far(fields, Known::Forwarded);
+    let list = take_list(fields, Known::Forwarded);
     fields.append_with(Known::Forwarded, |out| {
-        out.extend_from_slice(&so_far);
+        out.extend_from_slice(&list);
         push_forwarded(out, peer, authority.as_bytes());
     });
     if !fields.has(Known::ForwardedProto) {
@@ -53,8 +53,14 @@ pub(super) fn prepare(
     fields.remove(Known::Expect);
 }
 
-/// The same for a client that is not believed: what it says of itself is replaced.
-fn begin(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Peer, id: &Id) {
+/// Like [`prepare`] for an untrusted client, whose own forwarding fields are replaced.
+fn replace_forwarding(
+    fields: &mut Fields,
+    authority: &Authority,
+    client: &Client,
+    peer: &Peer,
+    id: &Id,
+) {
     const REPLACED: KnownSet = KnownSet::of(&[
         Known::ForwardedFor,
         Known::Forwarded,
@@ -71,8 +77,8 @@ fn begin(fields: &mut Fields, authority: &Authority, client: &Client, peer: &Pee
     fields.append(Known::RequestId, id.as_bytes());
 }
 
-/// Takes a list off that is to be continued: all its lines as one, with a comma after it.
-fn so_far(fields: &mut Fields, name: Known) -> SmallVec<[u8; 64]> {
+/// Removes a list that is to be continued: all its lines as one, with a comma at the end.
+fn take_list(fields: &mut Fields, name: Known) -> SmallVec<[u8; 64]> {
     let mut list = SmallVec::new();
     for value in fields.get_all(name).map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
         list.extend_from_slice(value);
@@ -93,7 +99,7 @@ fn push_forwarded(out: &mut Vec<u8>, peer: &Peer, authority: &[u8]) {
     out.extend_from_slice(if peer.tls { b";proto=https" } else { b";proto=http" });
 }
 
-/// A node's IPv6 address stands in brackets and quotes (RFC 7239, 6).
+/// An IPv6 address is written in brackets and quotes (RFC 7239, 6).
 fn push_node(text: &mut Vec<u8>, address: &[u8]) {
     let (open, close): (&[u8], &[u8]) =
         if address.contains(&b':') { (b"\"[", b"]\"") } else { (b"", b"") };
@@ -103,18 +109,18 @@ fn push_node(text: &mut Vec<u8>, address: &[u8]) {
 }
 
 fn push_quoted(text: &mut Vec<u8>, value: &[u8], quotes: bool) {
-    // An authority was checked: it holds neither quotes nor backslashes.
+    // An authority was checked: it contains neither quotes nor backslashes.
     let mark: &[u8] = if quotes { b"\"" } else { b"" };
     text.extend_from_slice(mark);
     text.extend_from_slice(value);
     text.extend_from_slice(mark);
 }
 
-/// Checks fields that a policy wants set: Latin-1 as it was shown, no hop-by-hop field, no framing,
-/// no Host.
+/// Checks the fields that a policy sets: Latin-1 as in facts, no hop-by-hop field, no framing, no
+/// Host.
 ///
 /// # Errors
-/// The name of the first that can't be.
+/// The name of the first field that can't be set.
 pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields, &str> {
     let mut fields = PolicyFields::new();
     for (name, value) in wanted {
@@ -134,13 +140,13 @@ pub(super) fn policy_fields(wanted: &[(String, String)]) -> Result<PolicyFields,
     Ok(fields)
 }
 
-/// Sets a policy's fields: the first of a name replaces what was there, further ones are added to
-/// it. Cookies and `Vary` only ever grow.
+/// Sets a policy's fields. The first of a name replaces what was there, and further ones are added
+/// to it. Cookies and `Vary` are only ever added to.
 pub(super) fn set(fields: &mut Fields, wanted: &[(HeaderName, HeaderValue)]) {
-    for (place, (name, value)) in wanted.iter().enumerate() {
+    for (index, (name, value)) in wanted.iter().enumerate() {
         let grows = *name == SET_COOKIE
             || *name == VARY
-            || wanted.iter().take(place).any(|(earlier, _)| earlier == name);
+            || wanted.iter().take(index).any(|(earlier, _)| earlier == name);
         if grows {
             fields.append(name, value);
         } else {

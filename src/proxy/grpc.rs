@@ -1,10 +1,10 @@
-//! Refusals as a gRPC client reads them: it looks at `grpc-status` and not at HTTP's. Knows no
+//! Refusals for gRPC clients, which look at `grpc-status` and not at the HTTP status. Knows no
 //! limit.
 //!
-//! The answer is one that gRPC calls Trailers-Only: 200 and a head that is all. Statuses follow
-//! gRPC's own mapping of HTTP's, with two that say more: 429 is `RESOURCE_EXHAUSTED` (which Envoy
-//! says only when it is told to; `UNAVAILABLE`, its default, makes clients try again at once) and
-//! 504 is `DEADLINE_EXCEEDED`.
+//! The response is what gRPC calls Trailers-Only: a 200 that consists of a head. Statuses follow
+//! gRPC's own mapping from HTTP, with two that are more specific. 429 is `RESOURCE_EXHAUSTED`.
+//! Envoy uses that only if configured; with its default, `UNAVAILABLE`, clients retry at once. 504
+//! is `DEADLINE_EXCEEDED`.
 
 use std::fmt::Write as _;
 
@@ -15,8 +15,8 @@ use crate::wire::{Body, Fields, Known, Request, Response};
 
 const GRPC: &[u8] = b"application/grpc";
 
-/// Whether who asks speaks gRPC, which is POST over HTTP/2 only; gRPC-Web is not gRPC.
-pub(super) fn is_spoken(request: &Request) -> bool {
+/// Whether the client speaks gRPC, which is always POST over HTTP/2. gRPC-Web is not gRPC.
+pub(super) fn is_request(request: &Request) -> bool {
     request.version == Version::HTTP_2
         && request.method == Method::POST
         && request.fields.get(Known::ContentType).is_some_and(is_content_type)
@@ -27,18 +27,18 @@ fn is_content_type(value: &[u8]) -> bool {
     start.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
-/// When to come back, as far as a refusal says.
+/// What a refusal says about when to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pushback {
-    /// It does not say.
+    /// Nothing.
     Unsaid,
-    /// Waiting does not help.
+    /// Retrying does not help.
     Never,
-    /// After so many milliseconds.
+    /// After this many milliseconds.
     After(u64),
 }
 
-/// The whole answer in a head: `fields` are those that it has anyhow.
+/// The whole response in a head. `fields` are added to.
 pub(super) fn trailers_only(
     status: StatusCode,
     message: &str,
@@ -71,7 +71,8 @@ fn code(status: StatusCode) -> u16 {
     }
 }
 
-/// As gRPC writes a message: what is not visible ASCII, and `%`, as the escapes of its UTF-8.
+/// Escapes a message as gRPC does: `%` and everything but visible ASCII, as the escapes of its
+/// UTF-8.
 fn percent_encoded(message: &str) -> String {
     let mut out = String::with_capacity(message.len() + 16);
     for byte in message.bytes() {

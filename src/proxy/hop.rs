@@ -1,11 +1,11 @@
-//! Fields that belong to one connection and are not forwarded (RFC 9110, 7.6.1). Knows no route.
+//! Hop-by-hop fields, which are not forwarded (RFC 9110, 7.6.1). Knows no route.
 //!
-//! A request's are taken off before the policy looks: it must see what the upstream will see.
+//! A request's are removed before the policy sees it: it must see what the upstream will see.
 //! Otherwise `Connection: x-api-key` would show a key to the policy and hide it from the upstream,
 //! and each invented key would have an allowance of its own.
 //!
-//! Most messages have none of these fields: the set of known names that are present says so, and
-//! nothing is searched then.
+//! Most messages have none of these fields. The set of known names that are present shows that
+//! without a search.
 
 use http::HeaderMap;
 use http::header::HeaderName;
@@ -25,12 +25,12 @@ const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     Known::Http2Settings,
     Known::ProxyAuthenticate,
     Known::ProxyAuthorization,
-    // What this proxy says of itself: another one's word would be taken for ours.
+    // This proxy's own field. A client or upstream that sends it would seem to speak for us.
     Known::WeirDegraded,
 ]);
 
-/// Fields that `Connection` can't take away: framing, the target, and what proxies tell each other
-/// about the client. So are all `X-Forwarded-*`.
+/// Fields that `Connection` can't remove: framing, the target, and what proxies tell each other
+/// about the client. The same goes for all `X-Forwarded-*`.
 const END_TO_END: KnownSet = KnownSet::of(&[
     Known::Host,
     Known::ContentLength,
@@ -45,8 +45,8 @@ const END_TO_END: KnownSet = KnownSet::of(&[
     Known::ForwardedHost,
 ]);
 
-/// What only a proxy may say of its client. So are all `X-Forwarded-*`.
-const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
+/// What only a proxy may say about its client. The same goes for all `X-Forwarded-*`.
+const CLIENT_FIELDS: KnownSet = KnownSet::of(&[
     Known::Forwarded,
     Known::RealIp,
     Known::ForwardedFor,
@@ -54,20 +54,21 @@ const OF_THE_CLIENT: KnownSet = KnownSet::of(&[
     Known::ForwardedHost,
 ]);
 
-/// Who asks, and who is told to be: never in a trailer.
-const IDENTITY: KnownSet = KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
+/// Credentials and cookies: never accepted in a trailer.
+const CREDENTIALS: KnownSet =
+    KnownSet::of(&[Known::Authorization, Known::Cookie, Known::SetCookie]);
 
-/// A name or a protocol, copied out of the fields that are being changed.
+/// A name or a protocol, copied out of fields that are being changed.
 pub(super) type Text = SmallVec<[u8; 24]>;
 
-/// Takes the connection's own fields off a request, and says which protocol the client would rather
-/// speak.
+/// Removes the hop-by-hop fields of a request, and returns the protocol that the client wants to
+/// switch to.
 ///
-/// `TE` is left only as `trailers`, which every hop here can do; without `Connection: te`, as that
-/// would concern the next connection, whose fields `upstream` writes. What a client that is no
-/// trusted proxy says in a proxy's name goes too: an upstream may believe all of `X-Forwarded-*`,
-/// not only those that we set. So do names with an underscore, unless they are kept: see
-/// [`is_ambiguous`].
+/// `TE` is kept only as `trailers`, which every hop here supports. It is kept without `Connection:
+/// te`, which concerns the next connection: `upstream` writes those fields. Unless the client is a
+/// trusted proxy, everything that only a proxy may say is removed: an upstream may trust all of
+/// `X-Forwarded-*`, not only those that we set. Names with an underscore are removed too, unless
+/// they are allowed: see [`is_ambiguous`].
 pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: bool) -> Option<Text> {
     let trailers = fields
         .get_all(Known::Te)
@@ -75,10 +76,10 @@ pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: boo
         .any(|token| token.eq_ignore_ascii_case(b"trailers"));
     let upgrade = strip(fields);
     if !(trusted && underscores) {
-        disbelieve(fields, trusted, underscores);
+        strip_untrusted(fields, trusted, underscores);
     }
-    // A trailer is sent on only where it is announced. One of these would reach an upstream that
-    // merges trailers into fields, past us.
+    // A trailer is only forwarded if it is announced. One of these would bypass our checks and
+    // reach an upstream that merges trailers into fields.
     if fields.get_all(Known::Trailer).flat_map(tokens).any(is_end_to_end) {
         fields.remove(Known::Trailer);
     }
@@ -88,51 +89,50 @@ pub(super) fn strip_request(fields: &mut Fields, trusted: bool, underscores: boo
     upgrade
 }
 
-/// HTTP/2 clients may send a cookie field in crumbs, which nobody else understands (RFC 9113,
-/// 8.2.3).
+/// HTTP/2 clients may split a cookie field, which only HTTP/2 servers understand (RFC 9113, 8.2.3).
 pub(super) fn join_cookies(fields: &mut Fields) {
     if fields.get_all(Known::Cookie).nth(1).is_none() {
         return;
     }
     let mut whole: SmallVec<[u8; 512]> = SmallVec::new();
-    for (place, crumb) in fields.get_all(Known::Cookie).enumerate() {
-        whole.extend_from_slice(if place == 0 { b"" } else { b"; " });
+    for (index, crumb) in fields.get_all(Known::Cookie).enumerate() {
+        whole.extend_from_slice(if index == 0 { b"" } else { b"; " });
         whole.extend_from_slice(crumb);
     }
     fields.set(Known::Cookie, whole);
 }
 
-/// Takes off what only a proxy may say of its client, where that is no trusted one, and names with
-/// an underscore, where they are not kept.
-fn disbelieve(fields: &mut Fields, trusted: bool, underscores: bool) {
-    // All names in question that are not known by number are among the others.
+/// Removes what only a proxy may say about its client, unless the client is trusted, and names with
+/// an underscore, unless they are allowed.
+fn strip_untrusted(fields: &mut Fields, trusted: bool, underscores: bool) {
+    // Names without a number of their own are all under `Other`.
     if fields.present().has(Known::Other) {
         fields.retain(|known, name, _| match known {
             Known::Other if is_ambiguous(name) => {
-                underscores && (trusted || !is_of_the_client_when_read_with_hyphens(name))
+                underscores && (trusted || !is_client_field_with_hyphens(name))
             }
             Known::Other => trusted || !is_forwarded(name),
-            known => trusted || !OF_THE_CLIENT.has(known),
+            known => trusted || !CLIENT_FIELDS.has(known),
         });
     } else if !trusted {
-        fields.remove_all(OF_THE_CLIENT);
+        fields.remove_all(CLIENT_FIELDS);
     }
 }
 
-/// Whether an upstream may read the name as another one: CGI, WSGI, PHP and their like turn hyphens
-/// into underscores, so that `X_Forwarded_For` and `X-Forwarded-For` are one to them.
+/// Whether an upstream may read the name as another one: CGI, WSGI, PHP and the like turn hyphens
+/// into underscores, so `X_Forwarded_For` and `X-Forwarded-For` are the same to them.
 pub(super) fn is_ambiguous(name: &[u8]) -> bool {
     name.contains(&b'_')
 }
 
 #[cold]
-fn is_of_the_client_when_read_with_hyphens(name: &[u8]) -> bool {
+fn is_client_field_with_hyphens(name: &[u8]) -> bool {
     let hyphens: Text = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
-    OF_THE_CLIENT.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
+    CLIENT_FIELDS.has(Known::of(&hyphens)) || is_forwarded(&hyphens)
 }
 
-/// Takes the connection's own fields off a reply, or off what is left of a request, and says which
-/// protocol it would change to. `Trailer` stays: trailers are forwarded.
+/// Removes the hop-by-hop fields of a reply, or the remaining ones of a request, and returns the
+/// protocol to switch to. `Trailer` is kept: trailers are forwarded.
 pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     if !fields.present().meets(HOP_BY_HOP) {
         return None;
@@ -141,7 +141,7 @@ pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     if fields
         .get_all(Known::Connection)
         .flat_map(tokens)
-        .any(|token| takes_away(fields, token).is_some())
+        .any(|token| removed_by_connection(fields, token).is_some())
     {
         strip_named(fields);
     }
@@ -149,9 +149,9 @@ pub(super) fn strip(fields: &mut Fields) -> Option<Text> {
     upgrade
 }
 
-/// The name in `token`, a member of `Connection`, where it is that of a field which is there and
-/// may be taken away by it.
-fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
+/// The name in `token`, a member of `Connection`, if such a field is present and may be removed by
+/// it.
+fn removed_by_connection<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
     let known = Known::of(token);
     if !fields.present().has(known) || HOP_BY_HOP.has(known) || is_end_to_end(token) {
         return None;
@@ -159,55 +159,54 @@ fn takes_away<'t>(fields: &Fields, token: &'t [u8]) -> Option<&'t str> {
     std::str::from_utf8(token).ok().filter(|name| known != Known::Other || fields.has(*name))
 }
 
-/// Takes off the fields that `Connection` names.
+/// Removes the fields that `Connection` names.
 #[cold]
 fn strip_named(fields: &mut Fields) {
     let named = fields
         .get_all(Known::Connection)
         .flat_map(tokens)
-        .filter_map(|token| takes_away(fields, token));
+        .filter_map(|token| removed_by_connection(fields, token));
     let named: SmallVec<[Text; 4]> = named.map(|name| Text::from_slice(name.as_bytes())).collect();
     for name in named {
         fields.remove(std::str::from_utf8(&name).unwrap_or_default());
     }
 }
 
-/// The one protocol in `Upgrade`, where `Connection` says that it is meant. A choice of several is
-/// left alone, as it may be (RFC 9110, 7.8).
+/// The protocol in `Upgrade`, if `Connection` confirms it. A choice of several is ignored, which is
+/// allowed (RFC 9110, 7.8).
 fn upgrade(fields: &Fields) -> Option<Text> {
-    let mut wishes = fields.get_all(Known::Upgrade);
-    let wish = wishes.next().filter(|wish| !wish.is_empty() && !wish.contains(&b','))?;
-    let meant = fields
+    let mut offers = fields.get_all(Known::Upgrade);
+    let offer = offers.next().filter(|offer| !offer.is_empty() && !offer.contains(&b','))?;
+    let confirmed = fields
         .get_all(Known::Connection)
         .flat_map(tokens)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
-    (meant && wishes.next().is_none()).then(|| Text::from_slice(wish))
+    (confirmed && offers.next().is_none()).then(|| Text::from_slice(offer))
 }
 
-/// Takes off trailers what may not come after the content: where a message ends, whom it is for,
-/// who asks. An upstream that merges trailers into fields would else get it past whoever looked at
-/// those.
-pub(super) fn sift_trailers(trailers: &mut HeaderMap) {
+/// Removes from trailers what may not follow the content: framing, routing and credentials. An
+/// upstream that merges trailers into fields would otherwise get them past all checks.
+pub(super) fn filter_trailers(trailers: &mut HeaderMap) {
     let late = |name: &&HeaderName| {
         let known = Known::of(name.as_str().as_bytes());
         is_reserved_field(name.as_str())
             || is_end_to_end(name.as_str().as_bytes())
-            || IDENTITY.has(known)
+            || CREDENTIALS.has(known)
     };
-    let doomed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
-    for name in doomed {
+    let removed: SmallVec<[HeaderName; 4]> = trailers.keys().filter(late).cloned().collect();
+    for name in removed {
         trailers.remove(name);
     }
 }
 
-/// The same for a request's: also those whose names have an underscore.
-pub(super) fn sift_trailers_without_underscores(trailers: &mut HeaderMap) {
-    let doomed: SmallVec<[HeaderName; 4]> =
+/// Like [`filter_trailers`], for a request's: also removes names with an underscore.
+pub(super) fn filter_trailers_without_underscores(trailers: &mut HeaderMap) {
+    let removed: SmallVec<[HeaderName; 4]> =
         trailers.keys().filter(|name| is_ambiguous(name.as_str().as_bytes())).cloned().collect();
-    for name in doomed {
+    for name in removed {
         trailers.remove(name);
     }
-    sift_trailers(trailers);
+    filter_trailers(trailers);
 }
 
 fn is_end_to_end(name: &[u8]) -> bool {
@@ -329,7 +328,7 @@ mod tests {
         assert_eq!(found.to_map(), headers(&said));
         strip_request(&mut found, false, false);
         assert_eq!(found.to_map(), headers(&said[5..]));
-        // Where all names are known by number.
+        // Fields that are all known by number.
         let mut found = fields(&[said[0], said[3], said[4], said[5]]);
         strip_request(&mut found, false, false);
         assert_eq!(found.to_map(), headers(&said[5..]));
@@ -360,7 +359,7 @@ mod tests {
             "as good as `X-Forwarded-For` where it is read"
         );
         let mut trailers = headers(&[("x_sum", "1"), ("x-sum", "1"), ("cookie", "a")]);
-        sift_trailers_without_underscores(&mut trailers);
+        filter_trailers_without_underscores(&mut trailers);
         assert_eq!(trailers, headers(&[("x-sum", "1")]));
     }
 
@@ -397,7 +396,7 @@ mod tests {
             ("cookie", "a"),
             ("x-sum", "1"),
         ]);
-        sift_trailers(&mut found);
+        filter_trailers(&mut found);
         assert_eq!(found, headers(&[("grpc-status", "0"), ("x-sum", "1")]));
     }
 

@@ -1,5 +1,5 @@
-//! Request ids: one on every request that is forwarded, every reply and every log line. Knows
-//! nothing else of a request.
+//! Request ids: one on every forwarded request, every reply and every log line. Knows nothing else
+//! of a request.
 
 use std::fmt;
 
@@ -7,17 +7,18 @@ use smallvec::SmallVec;
 
 use crate::wire::{Fields, Known};
 
-/// Bytes of an id that is taken over, at most.
+/// Maximum bytes of an id that is accepted from a proxy.
 const ID_BYTES_MAX: usize = 128;
-/// Bytes of one that is made here.
+/// Bytes of an id that is generated here.
 const FRESH_BYTES: usize = 32;
 
-/// A request's id: visible ASCII. One that was made here lies in place.
+/// A request's id: visible ASCII. A generated one is stored inline.
 pub(super) struct Id(SmallVec<[u8; FRESH_BYTES]>);
 
 impl Id {
-    /// The id that a trusted proxy gave, where it is visible ASCII and not long; else a new one of
-    /// 128 random bits. They tell requests apart and are no secret: a fast generator will do.
+    /// The id that a trusted proxy sent, if it is visible ASCII and not too long. Otherwise a new
+    /// one of 128 random bits. Ids distinguish requests and are no secret, so a fast generator is
+    /// enough.
     pub(super) fn of(fields: &Fields, trusted: bool) -> Self {
         let given = if trusted { fields.get(Known::RequestId) } else { None };
         given.filter(|id| is_sane(id)).map_or_else(Self::fresh, |id| Self(SmallVec::from_slice(id)))
@@ -60,10 +61,10 @@ fn is_sane(id: &[u8]) -> bool {
     (1..=ID_BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// The hexadecimal digits of eight numbers below 16, one in each byte, all at once.
+/// The hexadecimal digits of eight numbers below 16, one in each byte, computed at once.
 fn digits_of(nibbles: u64) -> [u8; 8] {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // 1 in each byte that is 10 or more: there adding 6 carries into the upper half.
+    // 1 in each byte that is 10 or more, where adding 6 carries into the upper half.
     let letters = (nibbles + 6 * ONES) >> 4 & ONES;
     (nibbles + u64::from(b'0') * ONES + u64::from(b'a' - b'0' - 10) * letters).to_le_bytes()
 }

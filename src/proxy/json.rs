@@ -1,17 +1,17 @@
-//! JSON by hand, for the two short texts that a request may cost: a problem document and a log
+//! Hand-written JSON for the two short texts that a request may need: a problem document and a log
 //! line. Knows neither.
 
-/// Appends `text` as a JSON string, quotes included.
+/// Appends `text` as a JSON string, with its quotes.
 pub(super) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     escaped(out, text);
     out.push(b'"');
 }
 
-/// Appends `text` as it stands between a string's quotes.
+/// Appends `text` escaped for use inside a string's quotes.
 pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
-    // Looks at all bytes whatever it finds, so that many are looked at at once: nearly every text
-    // stands as it is.
+    // Checks all bytes without stopping early, so that the loop is vectorized. Nearly every text
+    // needs no escape.
     if !text
         .bytes()
         .fold(false, |found, byte| found | matches!(byte, 0..=0x1F | b'"' | b'\\' | 0x7F))
@@ -19,7 +19,7 @@ pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
         return out.extend_from_slice(text.as_bytes());
     }
     let mut plain = 0;
-    for (place, byte) in text.bytes().enumerate() {
+    for (index, byte) in text.bytes().enumerate() {
         let escape: &[u8] = match byte {
             b'"' => b"\\\"",
             b'\\' => b"\\\\",
@@ -29,8 +29,8 @@ pub(super) fn escaped(out: &mut Vec<u8>, text: &str) {
             0..=0x1F | 0x7F => b"",
             _ => continue,
         };
-        out.extend_from_slice(text.as_bytes().get(plain..place).unwrap_or_default());
-        plain = place + 1;
+        out.extend_from_slice(text.as_bytes().get(plain..index).unwrap_or_default());
+        plain = index + 1;
         if escape.is_empty() {
             out.extend_from_slice(b"\\u00");
             out.extend(
@@ -52,8 +52,8 @@ pub(super) fn number(out: &mut Vec<u8>, value: u64) {
 /// Appends a list of strings.
 pub(super) fn strings<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
     out.push(b'[');
-    for (place, text) in texts.enumerate() {
-        if place > 0 {
+    for (index, text) in texts.enumerate() {
+        if index > 0 {
             out.push(b',');
         }
         string(out, text);

@@ -1,105 +1,110 @@
-//! The house that serves now, and each worker's own hold on it. Knows nothing of what a house does.
+//! The current snapshot, and each worker's own reference to it. Knows nothing of what a snapshot
+//! does.
 //!
-//! A request keeps the house it began with until its headers are out. If all workers counted those
-//! holds on one `Arc`, its cache line would travel between cores on every request; so each worker
-//! holds the house once and counts its requests on an `Arc` of its own. A worker looks for a new
-//! house at each request: an idle one keeps the old house, at most one, until its next.
+//! A request keeps the snapshot it began with until its headers are sent. If all workers counted
+//! these references on one `Arc`, its cache line would move between cores on every request. So each
+//! worker holds the snapshot once, and counts its requests on an `Arc` of its own. A worker checks
+//! for a new snapshot at each request. An idle worker keeps at most one old snapshot until its next
+//! request.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::access::{self, Access as _};
 
-use super::house::{House, Tail};
+use super::snapshot::{RouteHandle, Snapshot};
 
-/// Each house that is put into any [`Live`] gets the next number.
+/// Each snapshot stored in any [`Live`] gets the next number.
 static STAMPS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static KEPT: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
+    static CACHED: RefCell<Option<Arc<LocalSnapshot>>> = const { RefCell::new(None) };
 }
 
-/// The house that serves now. Swapped on reload; a request keeps the one it began with until its
-/// headers are out.
+/// The snapshot that serves now. Replaced on reload; a request keeps the one it began with until
+/// its headers are out.
 pub struct Live {
-    house: ArcSwap<House>,
-    /// Changes with the house. Only read on the hot path, so its cache line is shared without a
-    /// fight.
+    source: SnapshotSource,
+    /// Changes with the snapshot. The hot path only reads it, so its cache line stays shared.
     stamp: AtomicU64,
-    /// The grace of a shutdown is over.
+    /// The grace period of a shutdown is over.
     cut: Arc<AtomicBool>,
 }
 
-/// One worker's hold on a house: counted by this worker's requests alone.
-pub(super) struct Local {
+/// Where the snapshot of now is found: it is replaced together with whatever else a reload changes.
+pub type SnapshotSource = Arc<dyn access::DynAccess<Arc<Snapshot>> + Send + Sync>;
+
+/// One worker's reference to a snapshot, counted by this worker's requests alone.
+pub(super) struct LocalSnapshot {
     stamp: u64,
-    house: Arc<House>,
-    /// What streams keep of each route when the house is gone, in the order of the routes.
-    tails: Vec<Arc<Tail>>,
-    nowhere: Arc<Tail>,
+    snapshot: Arc<Snapshot>,
+    /// What streams keep of each route when the snapshot is gone, in the order of the routes.
+    handles: Vec<Arc<RouteHandle>>,
+    no_route: Arc<RouteHandle>,
 }
 
 impl Live {
-    /// Begins with `house`.
+    /// Serves the snapshot of `source`.
     #[must_use]
-    pub fn new(house: House) -> Arc<Self> {
-        let (house, stamp) = (ArcSwap::from_pointee(house), AtomicU64::new(next_stamp()));
-        Arc::new(Self { house, stamp, cut: Arc::default() })
+    pub fn new(source: SnapshotSource) -> Arc<Self> {
+        Arc::new(Self { source, stamp: AtomicU64::new(next_stamp()), cut: Arc::default() })
     }
 
-    /// From now on, a request that ends before its reply does is cut by the shutdown and not given
-    /// up by its client. To be said before connections are closed.
+    /// From now on, a request that ends before its reply does counts as cut by the shutdown, not as
+    /// given up by its client. Call it before closing connections.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, new requests see `house`.
-    pub fn swap(&self, house: House) {
-        self.house.store(Arc::new(house));
-        // After the house: whoever sees the new stamp finds the new house, or a newer one.
+    /// The source has a new snapshot: from now on, new requests see it.
+    pub fn renew(&self) {
+        // After the snapshot: a worker that sees the new stamp finds the new snapshot, or a newer
+        // one.
         self.stamp.store(next_stamp(), Ordering::Release);
     }
 
-    /// This worker's hold on the house of now.
-    pub(super) fn load(&self) -> Arc<Local> {
+    /// This worker's reference to the snapshot of now.
+    pub(super) fn load(&self) -> Arc<LocalSnapshot> {
         let stamp = self.stamp.load(Ordering::Acquire);
-        let kept = KEPT
-            .with_borrow(|kept| kept.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone));
-        kept.unwrap_or_else(|| self.renew(stamp))
+        let cached = CACHED.with_borrow(|cached| {
+            cached.as_ref().filter(|local| local.stamp == stamp).map(Arc::clone)
+        });
+        cached.unwrap_or_else(|| self.reload(stamp))
     }
 
     #[cold]
-    fn renew(&self, stamp: u64) -> Arc<Local> {
-        let local = Arc::new(Local::new(stamp, self.house.load_full(), &self.cut));
-        // The old one is dropped outside the borrow: what a house owns may be anything.
-        let old = KEPT.with_borrow_mut(|kept| kept.replace(Arc::clone(&local)));
+    fn reload(&self, stamp: u64) -> Arc<LocalSnapshot> {
+        let local =
+            Arc::new(LocalSnapshot::new(stamp, Arc::clone(&*self.source.load()), &self.cut));
+        // The old one is dropped outside the borrow: a snapshot may own anything.
+        let old = CACHED.with_borrow_mut(|cached| cached.replace(Arc::clone(&local)));
         drop(old);
         local
     }
 }
 
-impl Local {
-    pub(super) fn new(stamp: u64, house: Arc<House>, cut: &Arc<AtomicBool>) -> Self {
-        let tails = house.tails().map(|tail| tail.of_worker(cut)).collect();
-        let nowhere = house.nowhere().of_worker(cut);
-        Self { stamp, house, tails, nowhere }
+impl LocalSnapshot {
+    pub(super) fn new(stamp: u64, snapshot: Arc<Snapshot>, cut: &Arc<AtomicBool>) -> Self {
+        let handles = snapshot.handles().map(|handle| handle.of_worker(cut)).collect();
+        let no_route = snapshot.no_route().of_worker(cut);
+        Self { stamp, snapshot, handles, no_route }
     }
 
-    /// The house.
-    pub(super) fn house(&self) -> &House {
-        &self.house
+    /// The snapshot.
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
-    /// Of route number `index`.
-    pub(super) fn tail(&self, index: usize) -> Option<&Arc<Tail>> {
-        self.tails.get(index)
+    /// The handle of the route at `index`.
+    pub(super) fn handle(&self, index: usize) -> Option<&Arc<RouteHandle>> {
+        self.handles.get(index)
     }
 
-    /// Of requests that no route takes.
-    pub(super) fn nowhere(&self) -> &Arc<Tail> {
-        &self.nowhere
+    /// The handle for requests that match no route.
+    pub(super) fn no_route(&self) -> &Arc<RouteHandle> {
+        &self.no_route
     }
 }
 

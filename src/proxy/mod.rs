@@ -1,17 +1,17 @@
-//! The path of one request. Read [`handle`] and [`serve`] first; each name in them is a file of
-//! this room.
+//! The path of one request. Read [`handle`] and [`serve`] first. Each name in them is a file of
+//! this module.
 //!
-//! In the order of a request: `target` and `path` (what is asked for), `client` (who asks), `hop`
-//! (what concerns only the connection), `routes` and `trie` (who answers), `admit` with `facts`
-//! (whether it may go on), `forward` with `rewrite`, `rules` and `extras` (the request as the
-//! upstream gets it), `refusal` with `page` and `grpc`, `reply`, `fields` and `cors` (what the
-//! client is told), `visit` with `settle`, `tally`, `access` and `tunnel` (what is left to do at
-//! the end). `house` is what all of it is built from, `live` how it is swapped under load.
+//! In the order of a request: `target` and `path` (the request's target), `client` (its client),
+//! `hop` (hop-by-hop fields), `routes` and `trie` (its route), `admit` with `facts` (policy and
+//! limits), `forward` with `rewrite`, `rules` and `extras` (the request to the upstream), `refusal`
+//! with `page` and `grpc`, `reply`, `fields` and `cors` (the response to the client), `context`
+//! with `settle`, `tally`, `access` and `tunnel` (the end of the request). `snapshot` holds what
+//! all of it is built from, `live` swaps it under load.
 
 mod settings;
 
-mod house;
 mod live;
+mod snapshot;
 
 mod client;
 mod hop;
@@ -37,11 +37,11 @@ mod refusal;
 mod reply;
 
 mod access;
+mod context;
 mod id;
 mod settle;
 mod tally;
 mod tunnel;
-mod visit;
 
 mod json;
 mod text;
@@ -56,22 +56,30 @@ use std::time::Duration;
 use http::{StatusCode, Version};
 
 use crate::listen::{Handler, Peer};
+use crate::policy::KnownFacts;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{self, Body, Network, Request, Response};
 
-use house::{Answer, Route};
-use live::Local;
+use admit::Admission;
+use context::{RequestContext, RequestTimeout};
+use live::LocalSnapshot;
 use refusal::Refusal;
+use snapshot::{Action, Route};
 use trie::Match;
-use visit::{Timeout, Visit};
 
-pub use house::House;
-pub use live::Live;
+pub use live::{Live, SnapshotSource};
 pub use settings::{
     Cors, EncodedSlash, Extras, FieldStyle, HeaderRules, PathParameters, Paths, Preflight,
-    RefusalPage, Respond, Rewrite, RoutePolicy, RouteSettings, SecretField, Settings, Target,
+    RefusalPage, Respond, Rewrite, RouteAction, RoutePolicy, RouteSettings, SecretField, Settings,
     Upgrade,
 };
+pub use snapshot::Snapshot;
+
+/// The facts that a policy may ask to see, of a request and of its response.
+#[must_use]
+pub fn fact_names() -> KnownFacts {
+    KnownFacts { request: facts::names(), response: settle::names() }
+}
 
 /// What listeners call.
 #[derive(Clone, Debug)]
@@ -87,121 +95,128 @@ impl Proxy {
 
 impl Handler for Proxy {
     async fn call(&self, request: Request, peer: &Arc<Peer>) -> Response {
-        // One snapshot until the headers are out.
+        // One snapshot until the headers are sent.
         let local = self.0.load();
         handle(&local, request, peer).await
     }
 
     fn unreadable(&self, status: StatusCode, peer: &Arc<Peer>) -> Response {
-        Visit::unread(&self.0.load(), peer).refuse(&Refusal::Unreadable(status))
+        RequestContext::unreadable(&self.0.load(), peer).refuse(&Refusal::Unreadable(status))
     }
 }
 
-/// Answers one request, and sees to it that whatever it began is ended: at the reply's last byte,
-/// or when the client goes away.
-async fn handle(local: &Local, request: Request, peer: &Peer) -> Response {
-    let mut visit = Visit::begin(local, &request, peer);
-    match serve(local, request, peer, &mut visit).await {
-        Ok(reply) => visit.stream(reply),
-        Err(refusal) => visit.refuse(&refusal),
+/// Answers one request. Whatever it began is finished at the reply's last byte, or when the client
+/// goes away.
+async fn handle(local: &LocalSnapshot, request: Request, peer: &Peer) -> Response {
+    let mut context = RequestContext::begin(local, &request, peer);
+    match serve(local, request, peer, &mut context).await {
+        Ok(reply) => context.stream(reply),
+        Err(refusal) => context.refuse(&refusal),
     }
 }
 
-/// A request's way to its reply's head, or to why there is none.
+/// Takes a request to its reply's head, or to the reason for a refusal.
 async fn serve(
-    local: &Local,
+    local: &LocalSnapshot,
     mut request: Request,
     peer: &Peer,
-    visit: &mut Visit,
+    context: &mut RequestContext,
 ) -> Result<Response, Refusal> {
-    let house = local.house();
+    let snapshot = local.snapshot();
 
-    // One authority and one path, in the one form that is matched, shown to the policy and
-    // forwarded.
-    let authority = target::normalize(&mut request, visit.client.https, peer, &house.settings)
-        .inspect_err(|_| visit.note_path(target::split(request.target()).0))?;
-    // Before the policy looks: it sees what the upstream will see.
+    // One authority and one path, in the normal form in which they are matched, shown to the policy
+    // and forwarded.
+    let authority = target::normalize(&mut request, context.client.https, peer, &snapshot.settings)
+        .inspect_err(|_| context.note_path(target::split(request.target()).0))?;
+    // Before the policy: it must see what the upstream will see.
     let upgrade = hop::strip_request(
         &mut request.fields,
-        visit.client.trusted,
-        house.settings.underscores_in_headers,
+        context.client.trusted,
+        snapshot.settings.underscores_in_headers,
     )
     .filter(|_| request.version == Version::HTTP_11);
     if request.version == Version::HTTP_2 {
         hop::join_cookies(&mut request.fields);
     }
     let body = std::mem::take(&mut request.body);
-    let target = target::Target::of(&request, &authority, house.settings.paths);
-    visit.note_path(target.path);
+    let target = target::Target::of(&request, &authority, snapshot.settings.paths);
+    context.note_path(target.path);
 
-    let Match { route, parameters } = house.find(target, &request)?;
-    let route = visit.enter(local, house, route)?;
-    visit.note_origin(&request.fields);
-    // Before anything is done for it. What is under way goes on.
-    if wire::buffered_bytes() > house.settings.buffered_bytes_max {
-        return Err(visit.crowded_out());
+    let Match { route, parameters } = snapshot.find(target, &request)?;
+    let route = context.enter_route(local, snapshot, route)?;
+    context.note_origin(&request.fields);
+    // Before any work is done for the request. Requests under way continue.
+    if wire::buffered_bytes() > snapshot.settings.buffered_bytes_max {
+        return Err(context.too_much_buffered());
     }
 
-    let body = bounded(body, house, route, visit);
-    // Before anything is charged for it.
+    let body = limited(body, snapshot, route, context);
+    // Before anything is charged.
     if body.is_declared_too_large() {
         return Err(Refusal::BodyTooLarge { limit_bytes: route.body_bytes_max });
     }
 
     // The policy (Wasm), then the limits that it named (Lua).
-    let upstream_fields = match visit.bypasses(&request, &body) {
-        true => admit::uncounted(route, &request, target, peer, &parameters, visit)?,
-        false => {
-            admit::admit(&house.limiter, route, &request, target, peer, &parameters, visit).await?
-        }
+    let bypasses = context.bypasses(&request, &body);
+    let admission = Admission {
+        route,
+        request: &request,
+        target,
+        peer,
+        parameters: &parameters,
+        context: &mut *context,
+    };
+    let upstream_fields = match bypasses {
+        true => admission.bypass()?,
+        false => admission.admit(&snapshot.limiter).await?,
     };
 
-    match &route.answer {
-        Answer::Upstream(upstream) => {
+    match &route.action {
+        Action::Upstream(upstream) => {
             let rewritten = route
                 .extras
                 .as_ref()
                 .map_or(Ok(None), |extras| extras.path_and_query(target, &parameters))?;
             drop(parameters);
-            forward::prepare(&mut request, &authority, &visit.client, peer, &visit.id);
+            forward::prepare(&mut request, &authority, &context.client, peer, &context.id);
             if let Some(extras) = &route.extras {
                 extras.apply(&mut request, rewritten.as_deref());
             }
             forward::set(&mut request.fields, &upstream_fields);
             if let Some(protocol) = upgrade {
-                tunnel::ask(&route.upgrades, &mut request, &body, protocol, visit);
+                tunnel::request_upgrade(&route.upgrades, &mut request, &body, protocol, context);
             }
-            let body = visit.bound(body, route.request_timeout);
-            request.body = visit.sending(body);
-            let client = visit.client.network(house.settings.ipv6_prefix);
-            let sent = match &visit.timeout {
+            let body = context.with_timeout(body, route.request_timeout);
+            request.body = context.track_body(body);
+            let client = context.client.network(snapshot.settings.ipv6_prefix);
+            let sent = match &context.timeout {
                 None => upstream.send_for(request, client).await,
-                // Boxed: few routes have one, and every connection would carry its room.
+                // Boxed: few routes have a timeout, and every connection would carry its state.
                 Some(timeout) => Box::pin(send_within(timeout, upstream, request, client)).await,
             };
-            let reply = sent.map_err(|error| visit.not_replied(&error))?;
-            if visit.understands(&reply) {
+            let reply = sent.map_err(|error| context.upstream_failed(&error))?;
+            if context.accepts_status(&reply) {
                 Ok(reply)
             } else {
-                Err(visit.not_replied(&upstream.misunderstood()))
+                Err(context.upstream_failed(&upstream.protocol_error()))
             }
         }
-        Answer::Respond(own) => {
+        Action::Respond(own) => {
             let mut fields = own.fields.clone();
-            visit.open(&mut fields);
-            Ok(reply::whole(&request.method, own.status, fields, own.body.clone()))
+            context.allow_origin(&mut fields);
+            Ok(reply::complete(&request.method, own.status, fields, own.body.clone()))
         }
     }
 }
 
-/// Has the upstream answer, within the time for the whole request.
+/// Sends the request to the upstream, within the time for the whole request.
 async fn send_within(
-    timeout: &Timeout,
+    timeout: &RequestTimeout,
     upstream: &Upstream,
     request: Request,
     client: Option<Network>,
 ) -> Result<Response, UpstreamError> {
-    // Alive until its body was asked how far it has come.
+    // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
     let sending = pin!(upstream.send_for(request, client));
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
         Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
@@ -210,28 +225,28 @@ async fn send_within(
     }
 }
 
-/// A request's body within the route's bounds. One that has come whole needs none.
-fn bounded(body: Body, house: &House, route: &Route, visit: &Visit) -> Body {
+/// Applies the route's limits to a request's body. A body that has arrived as a whole needs none.
+fn limited(body: Body, snapshot: &Snapshot, route: &Route, context: &RequestContext) -> Body {
     if !body.is_streaming() {
         return body;
     }
     // A gRPC client may also send little for long: see `body_idle`.
-    let rate = house.settings.body_rate.filter(|_| !visit.grpc);
-    let sift = if house.settings.underscores_in_headers {
-        hop::sift_trailers
+    let rate = snapshot.settings.body_rate.filter(|_| !context.grpc);
+    let filter = if snapshot.settings.underscores_in_headers {
+        hop::filter_trailers
     } else {
-        hop::sift_trailers_without_underscores
+        hop::filter_trailers_without_underscores
     };
     body.limit(route.body_bytes_max)
-        .idle_timeout(body_idle(house, route, visit))
+        .idle_timeout(body_idle(snapshot, route, context))
         .min_rate(rate)
-        .filter_trailers(sift)
+        .filter_trailers(filter)
 }
 
-/// A gRPC client may listen for long before it speaks again: its upstream's patience is its own.
-fn body_idle(house: &House, route: &Route, visit: &Visit) -> Duration {
-    match &route.answer {
-        Answer::Upstream(upstream) if visit.grpc => upstream.idle(),
-        _ => house.settings.body_idle,
+/// A gRPC client may listen for long before it sends again, so the upstream's idle time applies.
+fn body_idle(snapshot: &Snapshot, route: &Route, context: &RequestContext) -> Duration {
+    match &route.action {
+        Action::Upstream(upstream) if context.grpc => upstream.idle(),
+        _ => snapshot.settings.body_idle,
     }
 }

@@ -1,9 +1,9 @@
-//! An operator's own body for a refusal: a text with placeholders, each escaped for where it
-//! stands. Knows no refusal.
+//! A refusal body written by the operator: a text with placeholders, each escaped for its position.
+//! Knows no refusal.
 //!
-//! `{retry_after}` and its like are placeholders; any other brace is text, so that JSON needs no
-//! escapes of its own. In JSON a placeholder inside a string is escaped, and one that stands alone
-//! becomes a whole value: a number, a string, or `null` where there is nothing to say.
+//! `{retry_after}` and the like are placeholders. Any other brace is text, so that JSON needs no
+//! escaping. In JSON, a placeholder inside a string is escaped, and one outside becomes a whole
+//! value: a number, a string, or `null` if there is no value.
 
 use http::{HeaderValue, StatusCode};
 
@@ -11,10 +11,10 @@ use super::settings::RefusalPage;
 use super::{json, rules};
 use crate::telemetry::Mistake;
 
-/// Statuses of one page, and pages of one list, are few: they are looked through in order.
+/// The statuses that a page may be for.
 const STATUSES: std::ops::Range<u16> = 400..600;
 
-/// A page, checked.
+/// A checked page.
 #[derive(Debug)]
 pub(super) struct Page {
     statuses: Vec<u16>,
@@ -25,10 +25,10 @@ pub(super) struct Page {
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Value(Value, Place),
+    Value(Value, Escaping),
 }
 
-/// What a placeholder stands for.
+/// The value that a placeholder stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Status,
@@ -40,24 +40,24 @@ enum Value {
     Route,
 }
 
-/// Where it stands.
+/// How a value is escaped at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Escaping {
     Plain,
     Markup,
     JsonString,
     JsonValue,
 }
 
-/// What a refusal has to say.
+/// The values of one refusal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct RefusalDetails<'a> {
     pub(super) status: StatusCode,
     pub(super) title: &'a str,
     pub(super) detail: &'a str,
     pub(super) request_id: &'a str,
     pub(super) retry_after_s: Option<u64>,
-    /// Those that refused, with commas between them.
+    /// The names of the limits that refused, separated by commas.
     pub(super) limits: &'a str,
     pub(super) route: &'a str,
 }
@@ -86,11 +86,11 @@ impl Page {
         let plain = "text/plain; charset=utf-8";
         let content_type =
             rules::content_type(written.content_type.as_deref().unwrap_or(plain), at, mistakes)?;
-        let form = Form::of(&content_type);
-        match pieces(&written.body, form) {
+        let format = Format::of(&content_type);
+        match pieces(&written.body, format) {
             Ok(pieces) if mistakes.len() == before => {
                 let page = Self { statuses: written.statuses.clone(), content_type, pieces };
-                if form == Form::Json && !page.is_json() {
+                if format == Format::Json && !page.is_json() {
                     mistakes.push(Mistake::new(
                         format!("{at}.body"),
                         "a text that is no JSON once its placeholders are filled in",
@@ -119,25 +119,25 @@ impl Page {
     }
 
     /// The body.
-    pub(super) fn fill(&self, told: Told<'_>) -> Vec<u8> {
+    pub(super) fn fill(&self, details: RefusalDetails<'_>) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Piece::Value(Value::Status, place) => {
-                    number(&mut out, *place, Some(told.status.as_u16().into()))
+                Piece::Value(Value::Status, escaping) => {
+                    number(&mut out, *escaping, Some(details.status.as_u16().into()))
                 }
-                Piece::Value(Value::RetryAfter, place) => {
-                    number(&mut out, *place, told.retry_after_s)
+                Piece::Value(Value::RetryAfter, escaping) => {
+                    number(&mut out, *escaping, details.retry_after_s)
                 }
-                Piece::Value(value, place) => text(&mut out, *place, told.text(*value)),
+                Piece::Value(value, escaping) => text(&mut out, *escaping, details.text(*value)),
             }
         }
         out
     }
 
     fn is_json(&self) -> bool {
-        let told = |retry_after_s, text| Told {
+        let details = |retry_after_s, text| RefusalDetails {
             status: StatusCode::TOO_MANY_REQUESTS,
             title: text,
             detail: text,
@@ -146,13 +146,13 @@ impl Page {
             limits: text,
             route: text,
         };
-        [told(None, ""), told(Some(1), "\"")]
+        [details(None, ""), details(Some(1), "\"")]
             .into_iter()
-            .all(|told| serde_json::from_slice::<serde_json::Value>(&self.fill(told)).is_ok())
+            .all(|details| serde_json::from_slice::<serde_json::Value>(&self.fill(details)).is_ok())
     }
 }
 
-impl<'a> Told<'a> {
+impl<'a> RefusalDetails<'a> {
     fn text(&self, value: Value) -> &'a str {
         match value {
             Value::Title => self.title,
@@ -165,15 +165,15 @@ impl<'a> Told<'a> {
     }
 }
 
-/// How a body of a content type is escaped.
+/// The format of a body, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Format {
     Plain,
     Markup,
     Json,
 }
 
-impl Form {
+impl Format {
     fn of(content_type: &HeaderValue) -> Self {
         let text = content_type.to_str().unwrap_or_default();
         let main = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -185,8 +185,8 @@ impl Form {
     }
 }
 
-/// An error is the name of a placeholder that is none.
-fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
+/// The error is the name of an unknown placeholder.
+fn pieces(body: &str, format: Format) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
     let mut in_string = false;
@@ -196,14 +196,14 @@ fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
         if let Some((name, after)) = placeholder(rest) {
             let known = VALUES.iter().find(|(known, _)| *known == name);
             let (_, value) = known.ok_or_else(|| name.chars().take(32).collect::<String>())?;
-            let place = match form {
-                Form::Plain => Place::Plain,
-                Form::Markup => Place::Markup,
-                Form::Json if in_string => Place::JsonString,
-                Form::Json => Place::JsonValue,
+            let escaping = match format {
+                Format::Plain => Escaping::Plain,
+                Format::Markup => Escaping::Markup,
+                Format::Json if in_string => Escaping::JsonString,
+                Format::Json => Escaping::JsonValue,
             };
             pieces.push(Piece::Text(std::mem::take(&mut text)));
-            pieces.push(Piece::Value(*value, place));
+            pieces.push(Piece::Value(*value, escaping));
             rest = after;
             continue;
         }
@@ -217,7 +217,7 @@ fn pieces(body: &str, form: Form) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// `{name}` at the beginning of `text`, and what follows it.
+/// `{name}` at the start of `text`, and what follows it.
 fn placeholder(text: &str) -> Option<(&str, &str)> {
     let (name, after) = text.strip_prefix('{')?.split_once('}')?;
     let is_name =
@@ -225,20 +225,20 @@ fn placeholder(text: &str) -> Option<(&str, &str)> {
     is_name.then_some((name, after))
 }
 
-fn number(out: &mut Vec<u8>, place: Place, value: Option<u64>) {
+fn number(out: &mut Vec<u8>, escaping: Escaping, value: Option<u64>) {
     match value {
         Some(value) => json::number(out, value),
-        None => text(out, place, ""),
+        None => text(out, escaping, ""),
     }
 }
 
-fn text(out: &mut Vec<u8>, place: Place, text: &str) {
-    match place {
-        Place::Plain => out.extend_from_slice(text.as_bytes()),
-        Place::JsonString => json::escaped(out, text),
-        Place::JsonValue if text.is_empty() => out.extend_from_slice(b"null"),
-        Place::JsonValue => json::string(out, text),
-        Place::Markup => {
+fn text(out: &mut Vec<u8>, escaping: Escaping, text: &str) {
+    match escaping {
+        Escaping::Plain => out.extend_from_slice(text.as_bytes()),
+        Escaping::JsonString => json::escaped(out, text),
+        Escaping::JsonValue if text.is_empty() => out.extend_from_slice(b"null"),
+        Escaping::JsonValue => json::string(out, text),
+        Escaping::Markup => {
             for byte in text.bytes() {
                 match byte {
                     b'&' => out.extend_from_slice(b"&amp;"),
@@ -272,7 +272,7 @@ mod tests {
 
     #[track_caller]
     fn filled(content_type: &str, body: &str, retry_after_s: Option<u64>) -> String {
-        let told = Told {
+        let details = RefusalDetails {
             status: StatusCode::TOO_MANY_REQUESTS,
             title: "Too Many Requests",
             detail: "</script>\"&'\n",
@@ -281,7 +281,7 @@ mod tests {
             limits: "",
             route: "api",
         };
-        String::from_utf8(build(content_type, body).unwrap().fill(told)).unwrap()
+        String::from_utf8(build(content_type, body).unwrap().fill(details)).unwrap()
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
             serde_json::json!({"error": {"code": 429, "wait": 3, "limit": null, "id": "id-1", "s": "3"}})
         );
         assert_eq!(wait(None)["error"]["wait"], serde_json::Value::Null);
-        // A quote that is escaped ends no string.
+        // An escaped quote does not end a string.
         assert_eq!(
             filled("application/json", r#"["\"{route}", {route}]"#, None),
             r#"["\"api", "api"]"#

@@ -1,23 +1,23 @@
 //! The path's normal form, which is forwarded, and the looser form in which a segment is compared
 //! with a route's. Knows no route.
 //!
-//! What a proxy matches and what its upstream understands must be the same path, or a limit can be
-//! walked around. So, once, at arrival:
+//! The path that a proxy matches and the one that its upstream understands must be the same, or a
+//! limit can be bypassed. So, once, at arrival:
 //!
-//! - escapes of unreserved characters are decoded, all others keep their escape, in upper case (RFC
-//!   3986, 6.2.2);
-//! - bytes that may not stand in a path (`"`, `{`, beyond ASCII) are escaped;
-//! - `//` becomes `/`, as under nginx' `merge_slashes on`;
-//! - `.` and `..` are resolved; a path that climbs above the root is refused;
-//! - `%2F` and `%5C` are refused: some upstreams take them for separators, others for data.
-//!   [`EncodedSlash`] says which it is;
-//! - where an upstream that cuts segments at `;` would find a dot segment (`..;/admin`) or an empty
-//!   one (`/;/admin`), the path is refused;
+//! - escapes of unreserved characters are decoded, all others are kept, in upper case (RFC 3986,
+//!   6.2.2);
+//! - bytes that are not allowed in a path (`"`, `{`, beyond ASCII) are escaped;
+//! - `//` becomes `/`, as with nginx' `merge_slashes on`;
+//! - `.` and `..` are resolved, and a path that climbs above the root is refused;
+//! - `%2F` and `%5C` are refused, since some upstreams read them as separators and others as data.
+//!   [`EncodedSlash`] can choose one;
+//! - a path is refused if an upstream that cuts segments at `;` would find a dot segment
+//!   (`..;/admin`) or an empty one (`/;/admin`) in it;
 //! - NUL, other control characters, a raw backslash and broken escapes are refused.
 //!
-//! What else may differ between two spellings of one resource (case, a final slash, `;parameters`)
-//! is forwarded as it came, and left out of the comparison with routes: see [`folded`] and `trie`.
-//! The query is left as it came.
+//! Other differences between spellings of one resource (case, a final slash, `;parameters`) are
+//! forwarded as they came, and ignored when paths are compared with routes: see [`folded`] and
+//! `trie`. The query is left as it came.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ use super::settings::{EncodedSlash, PathParameters, Paths};
 /// Why a path has no normal form, for the problem document.
 pub(super) type Refused = &'static str;
 
-/// The normal form of `path`, which begins with `/`. Borrowed when it is normal already, the usual
+/// The normal form of `path`, which begins with `/`. Borrowed if it is normal already, the usual
 /// case.
 pub(super) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> {
     if !path.starts_with('/') {
@@ -48,12 +48,11 @@ pub(super) fn normal(path: &str, paths: Paths) -> Result<Cow<'_, str>, Refused> 
         let last = segments.peek().is_none();
         push_segment(&mut out, parameters_checked(segment, last, paths.parameters)?, last, paths)?;
     }
-    // Only ASCII was written: this can't fail, and if it did the request would be refused.
+    // Only ASCII was written, so this can't fail. If it did, the request would be refused.
     String::from_utf8(out).map(Cow::Owned).map_err(|_| "the path is not text")
 }
 
-/// Whether the path with which `asked` begins is in its normal form: up to a query, where there is
-/// one.
+/// Whether the path at the start of `asked`, up to a query, is in its normal form.
 pub(super) fn begins_normal(asked: &[u8], paths: Paths) -> bool {
     let path = asked
         .iter()
@@ -69,29 +68,29 @@ fn is_normal(path: &[u8], paths: Paths) -> bool {
             || !path.contains(&b';'))
 }
 
-/// With slashes where `%2F` and `%5C` stood.
+/// With slashes in place of `%2F` and `%5C`.
 fn with_slashes(path: &str) -> Cow<'_, str> {
     let escapes = |text: &str| matches!(text.get(..3), Some("%2F" | "%2f" | "%5C" | "%5c"));
-    let places: SmallVec<[usize; 8]> = path
+    let indexes: SmallVec<[usize; 8]> = path
         .match_indices('%')
-        .map(|(place, _)| place)
-        .filter(|place| path.get(*place..).is_some_and(escapes))
+        .map(|(index, _)| index)
+        .filter(|index| path.get(*index..).is_some_and(escapes))
         .collect();
-    if places.is_empty() {
+    if indexes.is_empty() {
         return Cow::Borrowed(path);
     }
     let mut out = String::with_capacity(path.len());
     let mut done = 0;
-    for place in places {
-        out.push_str(path.get(done..place).unwrap_or_default());
+    for index in indexes {
+        out.push_str(path.get(done..index).unwrap_or_default());
         out.push('/');
-        done = place + 3;
+        done = index + 3;
     }
     out.push_str(path.get(done..).unwrap_or_default());
     Cow::Owned(out)
 }
 
-/// The segment as far as it is forwarded.
+/// The part of the segment that is forwarded.
 fn parameters_checked(
     segment: &str,
     last: bool,
@@ -104,8 +103,8 @@ fn parameters_checked(
         PathParameters::Reject if bare.len() < segment.len() => {
             Err("the path has parameters (`;`)")
         }
-        // Without its parameters nothing would be left between two slashes, which a server that
-        // ignores them merges.
+        // Without its parameters the segment would be empty, and a server that ignores parameters
+        // would merge the slashes.
         PathParameters::Ignore if bare.is_empty() && !segment.is_empty() && !last => {
             Err("the path hides an empty segment")
         }
@@ -113,21 +112,21 @@ fn parameters_checked(
     }
 }
 
-/// What stands before the first `;` of a segment, escaped or not.
+/// The part of a segment before its first `;`, escaped or not.
 pub(super) fn without_parameters(segment: &str) -> &str {
-    let end = segment.bytes().enumerate().find_map(|(place, byte)| match byte {
-        b';' => Some(place),
+    let end = segment.bytes().enumerate().find_map(|(index, byte)| match byte {
+        b';' => Some(index),
         b'%' => segment
-            .get(place..place + 3)
+            .get(index..index + 3)
             .filter(|escape| matches!(*escape, "%3B" | "%3b"))
-            .map(|_| place),
+            .map(|_| index),
         _ => None,
     });
     end.and_then(|end| segment.get(..end)).unwrap_or(segment)
 }
 
-/// The path as policies see it: without what routing does not look at because an upstream may not
-/// either.
+/// The path as policies see it: without the parts that routing ignores because an upstream may
+/// ignore them.
 pub(super) fn shown(path: &str, paths: Paths) -> Cow<'_, str> {
     if paths.parameters != PathParameters::Ignore
         || !path.bytes().any(|byte| matches!(byte, b';' | b'%'))
@@ -142,13 +141,13 @@ pub(super) fn shown(path: &str, paths: Paths) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a segment may be something else when it is [`folded`].
+/// Whether a segment may change when it is [`folded`].
 pub(super) fn may_fold(segment: &str) -> bool {
     segment.bytes().any(|byte| matches!(byte, b'%' | b';' | b'A'..=b'Z'))
 }
 
-/// A normal segment in the form in which it is compared with a route's: its escapes decoded, in
-/// lower case unless case tells paths apart. Without its parameters where they are ignored.
+/// A normal segment in the form in which it is compared with a route's: escapes decoded, in lower
+/// case unless case matters, and without its parameters if they are ignored.
 pub(super) fn folded(segment: &str, paths: Paths) -> SmallVec<[u8; 64]> {
     let bare = if paths.parameters == PathParameters::Ignore {
         without_parameters(segment)
@@ -162,8 +161,8 @@ pub(super) fn folded(segment: &str, paths: Paths) -> SmallVec<[u8; 64]> {
     bytes
 }
 
-/// Beyond ASCII by Unicode's simple rules, in both directions: some letters have no capital, others
-/// no small form.
+/// Beyond ASCII by Unicode's simple rules, in both directions: some letters have no upper case,
+/// others no lower case.
 pub(super) fn fold_case(bytes: &mut SmallVec<[u8; 64]>) {
     if bytes.is_ascii() {
         return bytes.make_ascii_lowercase();
@@ -178,7 +177,7 @@ pub(super) fn fold_case(bytes: &mut SmallVec<[u8; 64]>) {
     }
 }
 
-/// No byte to change, no `//`, no segment that begins with a dot or a semicolon.
+/// Nothing to change: all bytes allowed, no `//`, no segment that begins with a dot or a semicolon.
 fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.iter().all(|&byte| {
@@ -191,7 +190,7 @@ fn is_plain(path: &[u8]) -> bool {
 
 const CONTROL: Refused = "the path has a control character";
 
-/// What may stand in a path, [`stands`] and the slash, by byte.
+/// The bytes allowed in a path: [`stands`] and the slash.
 static STANDS: [bool; 256] = stand();
 
 #[allow(
@@ -208,8 +207,8 @@ const fn stand() -> [bool; 256] {
     stand
 }
 
-/// Appends one segment in its normal form, with the slash before it. `out` holds whole segments,
-/// each with its slash.
+/// Appends one segment in its normal form, with a slash before it. `out` holds whole segments, each
+/// with its slash.
 fn push_segment(out: &mut Vec<u8>, segment: &str, last: bool, paths: Paths) -> Result<(), Refused> {
     let start = out.len();
     out.push(b'/');
@@ -226,7 +225,7 @@ fn push_segment(out: &mut Vec<u8>, segment: &str, last: bool, paths: Paths) -> R
         segment if hides_dots(segment) => return Err("the path hides a dot segment"),
         _ => return Ok(()),
     }
-    // Nothing is left of the segment; as the last one it leaves the slash that came before it.
+    // Nothing is left of the segment. If it is the last one, the slash before it remains.
     if last {
         out.push(b'/');
     }
@@ -264,7 +263,7 @@ fn normal_segment(out: &mut Vec<u8>, segment: &[u8], paths: Paths) -> Result<(),
     Ok(())
 }
 
-/// Whether an upstream that takes `%2F` or `%5C` for a separator, or cuts a segment at `;`, would
+/// Whether an upstream that reads `%2F` or `%5C` as a separator, or cuts a segment at `;`, would
 /// find a dot segment here.
 fn hides_dots(segment: &[u8]) -> bool {
     if !segment.contains(&b'.') || !segment.iter().any(|byte| matches!(byte, b'%' | b';')) {
@@ -277,7 +276,7 @@ fn hides_dots(segment: &[u8]) -> bool {
     })
 }
 
-/// The bytes that an escaped text stands for; a broken escape stands for itself.
+/// The decoded bytes of an escaped text. A broken escape is kept as it is.
 pub(super) fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
     let mut out = SmallVec::with_capacity(text.len());
     let mut rest = text;
@@ -300,7 +299,7 @@ fn push_escape(out: &mut Vec<u8>, byte: u8) {
     out.extend([b'%', hex_digit(byte >> 4), hex_digit(byte & 15)]);
 }
 
-/// A hexadecimal digit's value.
+/// The value of a hexadecimal digit.
 fn hex(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -319,7 +318,7 @@ const fn unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// What may stand in a segment without an escape: `pchar` of RFC 3986, 3.3.
+/// The bytes allowed in a segment without an escape: `pchar` of RFC 3986, 3.3.
 const fn stands(byte: u8) -> bool {
     unreserved(byte)
         || matches!(
@@ -502,7 +501,7 @@ mod tests {
             assert_eq!(folded(segment, kept).as_slice(), exact.as_bytes(), "{segment}");
             assert!(may_fold(segment));
         }
-        // Capitals beyond ASCII, a letter whose capital is an `S`, the Kelvin sign, and what is no
+        // Upper case beyond ASCII, a letter whose upper case is `S`, the Kelvin sign, and invalid
         // UTF-8.
         for (segment, expected) in [
             ("%C3%89", "\u{e9}".as_bytes()),
@@ -563,8 +562,8 @@ mod tests {
                 let twice = normal(&once, paths);
                 prop_assert_eq!(twice.as_deref(), Ok(&*once));
                 prop_assert!(once.starts_with('/') && once.is_ascii() && !once.contains("//"));
-                // Neither by decoding nor by leaving parameters out does a server find a segment
-                // that was not matched.
+                // A server finds no segment that was not matched, neither by decoding nor by
+                // ignoring parameters.
                 let decoded = decode(once.as_bytes());
                 let dots = decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| matches!(segment, b"." | b".."));
                 prop_assert!(!dots, "{}", once);

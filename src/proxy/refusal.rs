@@ -1,41 +1,41 @@
-//! Everything that keeps a request from its upstream, and its answer: one short problem document
-//! each (RFC 9457). Knows no route.
+//! All reasons for a request not to be answered by its upstream, and the response to each: a short
+//! problem document (RFC 9457). Knows no route.
 
 use std::borrow::Cow;
 
 use http::StatusCode;
 
+use super::context::RequestContext;
 use super::grpc::{self, Pushback};
-use super::page::{Page, Told};
+use super::page::{Page, RefusalDetails};
 use super::routes::Unrouted;
-use super::visit::Visit;
 use super::{fields, forward, json, reply};
 use crate::policy::{Denial, Verdict};
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{BodyError, Fields, Known, Response};
 
-/// The draft's problem type for a used-up allowance.
+/// The draft's problem type for a used-up quota.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// What the status says in itself (RFC 9457, 4.2.1).
+/// The type of a problem that its status describes (RFC 9457, 4.2.1).
 const ABOUT_BLANK: &str = "about:blank";
 
-/// Why a request gets no answer from its upstream. What more an answer needs (limits, a denial)
-/// stands in the [`Visit`].
+/// Why a request is not answered by its upstream. Further details (limits, a denial) are in the
+/// [`RequestContext`].
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// 400: it can be read in two ways, or in none.
+    /// 400: ambiguous or malformed.
     BadRequest(&'static str),
-    /// 400, 414, 431 or 501: its head could not be read at all.
+    /// 400, 414, 431 or 501: its head could not be read.
     Unreadable(StatusCode),
-    /// 501: a method that is not forwarded here.
+    /// 501: a method that is not forwarded.
     NotImplemented(&'static str),
-    /// 204: `OPTIONS *` asks nothing of any route.
+    /// 204: `OPTIONS *` concerns no route.
     ServerOptions,
     /// 404.
     NotFound,
-    /// 405: only these methods have routes.
+    /// 405, with the methods that have routes.
     MethodNotAllowed(String),
-    /// 408: its body stood still, came too slowly, or was not over in the request's time.
+    /// 408: the body stalled, came too slowly, or was not complete in the request's time.
     BodyTooSlow,
     /// 413.
     BodyTooLarge { limit_bytes: u64 },
@@ -45,37 +45,37 @@ pub(super) enum Refusal {
     TooMany,
     /// The policy's own status, 400 to 599.
     Denied,
-    /// 503: a counter could not be reached, and the configuration denies then.
+    /// 503: a counter could not be reached, and the configuration says to deny.
     StoreUnavailable,
-    /// 503: the policy failed, and the route denies then.
+    /// 503: the policy failed, and the route says to deny.
     PolicyFailed,
-    /// 502: nobody answers, or not in HTTP.
+    /// 502: the upstream can't be reached, or does not speak HTTP.
     UpstreamFailed,
-    /// 503: too much is under way to the upstream already.
+    /// 503: this worker has too many requests at the upstream already.
     UpstreamOverloaded,
-    /// 503: as much of that is this client's as one may have. The status of a full upstream, since
-    /// a wait helps in the same way; nginx' `limit_conn` answers it, too.
+    /// 503: this client already has its share of the requests to the upstream. The same status as
+    /// for a full upstream, since waiting helps in the same way. nginx' `limit_conn` uses it, too.
     ClientOverShare,
     /// 503: this process has no file descriptor left for a connection to the upstream.
     OutOfDescriptors,
-    /// 503: the process holds as many bytes as it may.
+    /// 503: the process buffers as many bytes as it may.
     TooMuchBuffered,
     /// 504.
     UpstreamTooSlow,
-    /// 499, for logs and metrics: the client went away in the middle of its body, and nobody reads
-    /// the answer.
+    /// 499, for logs and metrics: the client went away during its body, so the response reaches
+    /// nobody.
     ClientGone,
 }
 
-/// nginx' code for a client that went away: never seen by one, only by the operator.
+/// nginx' code for a client that went away. Only seen in logs and metrics.
 pub(super) const CLIENT_GONE: u16 = 499;
 
-/// For logs and metrics: cut by a shutdown before it was answered.
+/// For logs and metrics: a request cut by a shutdown before it was answered.
 pub(super) const SHUTDOWN: u16 = 503;
 
 impl Refusal {
-    /// What the client is told, beside the status.
-    fn told(&self) -> (StatusCode, Cow<'static, str>) {
+    /// The status and the text for the client.
+    fn status_and_detail(&self) -> (StatusCode, Cow<'static, str>) {
         let limit =
             |what: &str, bytes: u64| format!("The {what} is larger than {bytes} bytes.").into();
         match self {
@@ -135,29 +135,29 @@ impl Refusal {
         }
     }
 
-    /// The answer, with everything that `visit` knows of limits and of the policy's wishes; and its
-    /// status, which a gRPC client is told in its own way.
-    pub(super) fn answer(&self, visit: &Visit) -> (StatusCode, Response) {
-        let (mut status, mut detail) = self.told();
+    /// The response, with what `context` knows of limits and the policy's fields, and its status. A
+    /// gRPC client gets the status in another way.
+    pub(super) fn response(&self, context: &RequestContext) -> (StatusCode, Response) {
+        let (mut status, mut detail) = self.status_and_detail();
         let mut fields = Fields::new();
-        // What a refusal itself says stands over a route's own fields.
-        if let Some(extras) = &visit.tail.extras {
+        // A refusal's own fields take precedence over a route's.
+        if let Some(extras) = &context.route.extras {
             extras.apply(&mut fields);
-            visit.open(&mut fields);
+            context.allow_origin(&mut fields);
         }
         let mut retry_after_s = None;
         match self {
             Self::ServerOptions => {
-                return (status, reply::whole(&visit.method, status, fields, Vec::new()));
+                return (status, reply::complete(&context.method, status, fields, Vec::new()));
             }
             Self::MethodNotAllowed(methods) => fields.set(Known::Allow, methods),
             Self::TooMany => {
-                retry_after_s = visit
+                retry_after_s = context
                     .limits()
                     .and_then(|(limits, outcome)| fields::retry_after_s(limits, outcome))
             }
             Self::Denied => {
-                if let Some(denial) = visit.denial() {
+                if let Some(denial) = context.denial() {
                     status = denied(denial, &mut fields).unwrap_or(status);
                     detail = denial.reason.clone().into();
                     retry_after_s = denial.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
@@ -169,55 +169,57 @@ impl Refusal {
             fields::set_number(&mut fields, Known::RetryAfter, seconds);
         }
         fields.set(Known::CacheControl, "no-store");
-        if visit.grpc {
-            return (status, grpc::trailers_only(status, &detail, self.pushback(visit), fields));
+        if context.grpc {
+            return (status, grpc::trailers_only(status, &detail, self.pushback(context), fields));
         }
-        let page = visit.tail.extras.as_ref().and_then(|extras| extras.page(status));
+        let page = context.route.extras.as_ref().and_then(|extras| extras.page(status));
         let (content_type, body) = match page {
             Some(page) => (
                 page.content_type.as_bytes(),
-                self.page(page, visit, (status, &detail, retry_after_s)),
+                self.page(page, context, (status, &detail, retry_after_s)),
             ),
-            None => (b"application/problem+json".as_slice(), self.document(visit, status, &detail)),
+            None => {
+                (b"application/problem+json".as_slice(), self.document(context, status, &detail))
+            }
         };
         fields.set(Known::ContentType, content_type);
-        (status, reply::whole(&visit.method, status, fields, body))
+        (status, reply::complete(&context.method, status, fields, body))
     }
 
-    /// The operator's own body.
+    /// The response's body from the operator's own page.
     #[cold]
     fn page(
         &self,
         page: &Page,
-        visit: &Visit,
+        context: &RequestContext,
         (status, detail, retry_after_s): (StatusCode, &str, Option<u64>),
     ) -> Vec<u8> {
-        let refused = visit.limits().filter(|_| matches!(self, Self::TooMany));
+        let refused = context.limits().filter(|_| matches!(self, Self::TooMany));
         let limits: Vec<&str> = refused
             .iter()
             .flat_map(|(limits, outcome)| outcome.violated(limits))
             .map(|(limit, _)| limit.name.as_str())
             .collect();
-        page.fill(Told {
+        page.fill(RefusalDetails {
             status,
             title: status.canonical_reason().unwrap_or("Refused"),
             detail,
-            request_id: visit.id.as_str(),
+            request_id: context.id.as_str(),
             retry_after_s,
             limits: &limits.join(", "),
-            route: &visit.tail.route,
+            route: &context.route.name,
         })
     }
 
-    /// What a gRPC client is told of when to come back.
-    fn pushback(&self, visit: &Visit) -> Pushback {
+    /// When a gRPC client may try again.
+    fn pushback(&self, context: &RequestContext) -> Pushback {
         match self {
             Self::TooMany => {
                 let us =
-                    visit.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
+                    context.limits().and_then(|(limits, outcome)| outcome.retry_after_us(limits));
                 us.map_or(Pushback::Never, |us| Pushback::After(us.div_ceil(1_000)))
             }
-            Self::Denied => visit
+            Self::Denied => context
                 .denial()
                 .and_then(|denial| denial.retry_after_ms)
                 .map_or(Pushback::Unsaid, Pushback::After),
@@ -230,14 +232,19 @@ impl Refusal {
         clippy::ptr_arg,
         reason = "whether the words are our own decides whether they are escaped"
     )]
-    fn document(&self, visit: &Visit, status: StatusCode, detail: &Cow<'static, str>) -> Vec<u8> {
+    fn document(
+        &self,
+        context: &RequestContext,
+        status: StatusCode,
+        detail: &Cow<'static, str>,
+    ) -> Vec<u8> {
         let too_many = matches!(self, Self::TooMany);
         let mut out = Vec::with_capacity(256);
         let member = |out: &mut Vec<u8>, name: &[u8], text: &str| {
             out.extend_from_slice(name);
             out.extend_from_slice(text.as_bytes());
         };
-        // Words of our own need no escape.
+        // Text of our own needs no escaping.
         member(&mut out, b"{\"type\":\"", if too_many { QUOTA_EXCEEDED } else { ABOUT_BLANK });
         member(&mut out, b"\",\"title\":\"", status.canonical_reason().unwrap_or("Refused"));
         if !detail.is_empty() {
@@ -248,10 +255,10 @@ impl Refusal {
             }
         }
         out.extend_from_slice(b"\",\"request_id\":");
-        json::string(&mut out, visit.id.as_str());
+        json::string(&mut out, context.id.as_str());
         out.extend_from_slice(b",\"status\":");
         json::number(&mut out, u64::from(status.as_u16()));
-        if too_many && let Some((limits, outcome)) = visit.limits() {
+        if too_many && let Some((limits, outcome)) = context.limits() {
             out.extend_from_slice(b",\"violated-policies\":");
             json::strings(&mut out, outcome.violated(limits).map(|(limit, _)| limit.name.as_str()));
         }
@@ -260,7 +267,7 @@ impl Refusal {
     }
 }
 
-/// A policy's own status and fields. Its fields were checked when it decided.
+/// Applies a policy's own status and fields. The fields were checked when it decided.
 fn denied(denial: &Denial, fields: &mut Fields) -> Option<StatusCode> {
     if let Ok(wanted) = forward::policy_fields(&denial.headers) {
         forward::set(fields, &wanted);
@@ -285,7 +292,7 @@ fn sentence(why: &str) -> String {
         .unwrap_or_default()
 }
 
-impl Visit {
+impl RequestContext {
     /// The policy's own refusal.
     fn denial(&self) -> Option<&Denial> {
         match &self.decision.as_ref()?.verdict {

@@ -1,4 +1,4 @@
-//! Replies: Weir's own, and what it adds to every one. Knows no route and no upstream.
+//! Weir's own replies, and the fields that it adds to every reply. Knows no route and no upstream.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 
 use super::admit::Derived;
-use super::visit::Visit;
+use super::context::RequestContext;
 use super::{fields, forward};
 use crate::wire::{Body, Fields, Known, Response};
 
-/// A whole reply. To a HEAD it says its length and has no body.
-pub(super) fn whole(
+/// A complete reply. A reply to HEAD has the length but no body.
+pub(super) fn complete(
     method: &Method,
     status: StatusCode,
     mut fields: Fields,
     body: impl Into<Bytes>,
 ) -> Response {
     let body = body.into();
-    // Neither has a length (RFC 9110, 8.6).
+    // These have no `Content-Length` (RFC 9110, 8.6).
     if status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED {
         fields::set_number(&mut fields, Known::ContentLength, body.len() as u64);
     }
@@ -26,24 +26,23 @@ pub(super) fn whole(
     Response { fields, ..Response::new(status, body) }
 }
 
-/// What every reply gets: its request's id, what is left of the limits, what the policy wants said,
-/// and whether a rule was set aside.
-pub(super) fn dress(fields: &mut Fields, visit: &Visit) {
-    if let (Some((limits, outcome)), Some(decision)) = (visit.limits(), &visit.decision) {
-        let style = visit.tail.fields;
-        // Kept only with a remembered decision, which the policy holds too: for a single request it
-        // would be made in vain.
+/// Adds the fields of every reply: the request id, the limits, the policy's fields, and whether a
+/// check was skipped.
+pub(super) fn add_fields(fields: &mut Fields, context: &RequestContext) {
+    if let (Some((limits, outcome)), Some(decision)) = (context.limits(), &context.decision) {
+        let style = context.route.fields;
+        // Only worth keeping with a remembered decision, which the policy holds too.
         if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
             Derived::with(decision, |derived| {
-                fields::add(fields, style, limits, outcome, derived.shown(limits))
+                fields::add(fields, style, limits, outcome, derived.policy_value(limits))
             });
         } else {
             fields::add(fields, style, limits, outcome, None);
         }
     }
-    forward::set(fields, &visit.response_fields);
-    if let Some(what) = visit.degraded {
+    forward::set(fields, &context.response_fields);
+    if let Some(what) = context.degraded {
         fields.set(Known::WeirDegraded, what);
     }
-    fields.set(Known::RequestId, visit.id.as_bytes());
+    fields.set(Known::RequestId, context.id.as_bytes());
 }

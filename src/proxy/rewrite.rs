@@ -1,8 +1,8 @@
-//! The path that an upstream is asked for, where it is not the client's. Knows no upstream.
+//! The upstream's path, if it differs from the client's. Knows no upstream.
 //!
-//! Policies and logs see the path that the client asked for and that was matched. Both forms below
-//! put whole segments of a normal path together, so that what comes out is normal too: nothing that
-//! a client writes can climb out of where the route sends it.
+//! Policies and logs see the path that the client asked for, which is the one that was matched.
+//! Both forms below join whole segments of a normal path, so the result is normal too: nothing that
+//! a client writes can escape from where the route sends it.
 
 use super::path;
 use super::refusal::Refusal;
@@ -12,8 +12,8 @@ use super::target::PATH_AND_QUERY_BYTES_MAX;
 use super::trie::{Pattern, Segment};
 use crate::telemetry::Mistake;
 
-/// What an operator writes for the upstream is taken as it stands: only a client's spelling is
-/// narrowed.
+/// What an operator writes for the upstream is used unchanged. Only a client's spelling is
+/// restricted.
 const WRITTEN: Paths = Paths {
     encoded_slash: EncodedSlash::Keep,
     parameters: PathParameters::Keep,
@@ -22,17 +22,17 @@ const WRITTEN: Paths = Paths {
     case_exact: true,
 };
 
-/// How a path is put together.
+/// The parts that a path is joined from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rewriting(Vec<Part>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
-    /// As it stands, each segment with its slash.
+    /// Fixed segments, each with its slash.
     Text(String),
-    /// The segment that this parameter stood for.
+    /// The segment matched by this parameter.
     Parameter(usize),
-    /// What follows this many segments.
+    /// Everything after this many segments.
     After(usize),
 }
 
@@ -40,7 +40,7 @@ impl Rewriting {
     /// Checks what is written under the setting `at` of a route with this path.
     ///
     /// # Errors
-    /// The first thing that can't stand.
+    /// The first mistake.
     pub(super) fn build(written: &Rewrite, route: &Pattern, at: &str) -> Result<Self, Mistake> {
         match written {
             Rewrite::Prefix { strip, add } => {
@@ -59,11 +59,11 @@ impl Rewriting {
         }
     }
 
-    /// The upstream's target for a normal path of the client's and its query; `parameters` are the
-    /// segments that the route's parameters stand for in it.
+    /// The upstream's target for a client's normal path and query. `parameters` are the segments
+    /// that the route's parameters matched.
     ///
     /// # Errors
-    /// 414 where it would be too long.
+    /// 414 if it would be too long.
     pub(super) fn apply(
         &self,
         path: &str,
@@ -74,9 +74,9 @@ impl Rewriting {
         for part in &self.0 {
             match part {
                 Part::Text(segments) => text.push_str(segments),
-                Part::Parameter(place) => {
+                Part::Parameter(index) => {
                     text.push('/');
-                    text.push_str(parameters.get(*place).copied().unwrap_or_default());
+                    text.push_str(parameters.get(*index).copied().unwrap_or_default());
                 }
                 Part::After(segments) => text.push_str(after(path, *segments)),
             }
@@ -93,19 +93,19 @@ impl Rewriting {
     }
 }
 
-/// What follows the first `segments` of a path, with its slash; nothing where it has no more.
+/// What follows the first `segments` of a path, with its slash. Empty if it has no more.
 fn after(path: &str, segments: usize) -> &str {
     let slash = path
         .bytes()
         .enumerate()
         .filter(|(_, byte)| *byte == b'/')
         .nth(segments)
-        .map(|(place, _)| place);
+        .map(|(index, _)| index);
     slash.and_then(|slash| path.get(slash..)).unwrap_or_default()
 }
 
-/// How many segments a prefix has. It is counted and not compared: `/%40me` matches a route for
-/// `/@me`, and is stripped like it.
+/// The number of segments of a prefix. They are counted and not compared: `/%40me` matches a route
+/// for `/@me`, and is stripped like it.
 fn stripped(prefix: &str, route: &Pattern) -> Result<usize, &'static str> {
     const EXPECTED: &str =
         "segments with which the route's own path begins, such as \"/api\" of \"/api/*\"";
@@ -144,7 +144,7 @@ fn template(text: &str, route: &Pattern) -> Result<Vec<Part>, String> {
     for (segment, written) in pattern.segments.iter().zip(text.split('/').skip(1)) {
         parts.push(match segment {
             Segment::Parameter(name) => match known.iter().position(|known| *known == name) {
-                Some(place) => Part::Parameter(place),
+                Some(index) => Part::Parameter(index),
                 None if known.is_empty() => {
                     return Err(format!(
                         "no `{{{name}}}`, since the route's path has no parameters"

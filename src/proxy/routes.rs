@@ -1,10 +1,10 @@
-//! Which route a request takes. The most specific wins, whatever the order in the file: the host
-//! (exact, `*.host`, any), then the path segment by segment (literal, `{name}`, trailing `*`), then
-//! the method. Knows nothing of what a route does.
+//! Chooses a request's route. The most specific wins, whatever the order in the file: by host
+//! (exact, `*.host`, any), then by path segment (literal, `{name}`, trailing `*`), then by method.
+//! Knows nothing of what a route does.
 //!
-//! A route matches only when host, path and method all do; where the most specific one lacks the
-//! method, a less specific one that has it answers, as in Envoy, Caddy and Go. 405 says that only
-//! the method kept every route from matching.
+//! A route matches only if host, path and method all do. If the most specific one lacks the method,
+//! a less specific one that has it answers, as in Envoy, Caddy and Go. 405 means that only the
+//! method kept every route from matching.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
@@ -16,9 +16,9 @@ use super::settings::{PathParameters, Paths};
 use super::trie::{Match, Methods, Pattern, SEGMENTS_MAX, Segment, Trie};
 use crate::telemetry::Mistake;
 
-/// Bytes of a parameter's name, at most.
+/// Maximum bytes of a parameter's name.
 const PARAMETER_BYTES_MAX: usize = 64;
-/// Bytes of a host name (RFC 1035).
+/// Maximum bytes of a host name (RFC 1035).
 const HOST_BYTES_MAX: usize = 253;
 
 /// All routes.
@@ -26,30 +26,30 @@ const HOST_BYTES_MAX: usize = 253;
 pub(super) struct Routes {
     paths: Paths,
     exact: BTreeMap<String, Trie>,
-    /// By what follows the `*`, dot included.
+    /// By what follows the `*`, including the dot.
     wildcard: BTreeMap<String, Trie>,
     any: Trie,
 }
 
-/// Which requests a route takes, as written.
+/// Which requests a route matches, as written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken<'w> {
-    /// Exact or `*.host`; any where there is none.
+pub(super) struct Matcher<'w> {
+    /// Exact or `*.host`. `None` matches any.
     pub(super) host: Option<&'w str>,
     /// `/v1/*`, `/users/{id}`.
     pub(super) path: &'w str,
-    /// Any where empty.
+    /// Empty matches any.
     pub(super) methods: &'w [String],
-    /// The route redirects: from `/docs` to `/docs/`, perhaps, which must not come back to it.
+    /// The route redirects, perhaps from `/docs` to `/docs/`, which must not match it again.
     pub(super) redirects: bool,
 }
 
-/// Why no route takes a request.
+/// Why no route matches a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unrouted {
-    /// None for the host and the path.
+    /// No route has the host and the path.
     NotFound,
-    /// Only for other methods: these, for `Allow`.
+    /// Routes exist only for these other methods, listed for `Allow`.
     MethodNotAllowed(String),
 }
 
@@ -59,22 +59,22 @@ impl Routes {
         Self { paths, exact: BTreeMap::new(), wildcard: BTreeMap::new(), any: Trie::new(paths) }
     }
 
-    /// Adds route number `index`, and says what its path is.
+    /// Adds the route at `index`, and returns its path.
     ///
     /// # Errors
-    /// The first thing in it that can't stand.
-    pub(super) fn add(&mut self, index: usize, taken: Taken<'_>) -> Result<Pattern, Mistake> {
-        let Taken { host, path, methods, redirects } = taken;
+    /// The first mistake in it.
+    pub(super) fn add(&mut self, index: usize, matcher: Matcher<'_>) -> Result<Pattern, Mistake> {
+        let Matcher { host, path, methods, redirects } = matcher;
         let at = |setting: &str, found: &str, expected: &str| {
-            Mistake::new(format!("routes[{index}].{setting}"), shown(found), expected)
+            Mistake::new(format!("routes[{index}].{setting}"), quoted(found), expected)
         };
         let pattern =
             pattern(path, self.paths).and_then(|pattern| without_parameters(pattern, self.paths));
         let pattern = pattern.map_err(|expected| at("path", path, expected))?;
-        let methods = self::methods(methods).map_err(|(place, expected)| {
+        let methods = self::methods(methods).map_err(|(position, expected)| {
             at(
-                &format!("methods[{place}]"),
-                methods.get(place).map_or("", String::as_str),
+                &format!("methods[{position}]"),
+                methods.get(position).map_or("", String::as_str),
                 expected,
             )
         })?;
@@ -105,13 +105,13 @@ impl Routes {
         Ok(pattern)
     }
 
-    /// Whether a route asks for a host.
+    /// Whether any route names a host.
     pub(super) fn know_hosts(&self) -> bool {
         !self.exact.is_empty() || !self.wildcard.is_empty()
     }
 
-    /// The most specific route. `host` is in lower case, without port and final dot, and empty
-    /// where the request named none, or no route asks for one.
+    /// The most specific route. `host` is in lower case, without port and final dot. It is empty if
+    /// the request named none, or no route names one.
     pub(super) fn find<'p>(
         &self,
         host: &str,
@@ -125,10 +125,10 @@ impl Routes {
         found.ok_or_else(|| self.unrouted(host, path))
     }
 
-    /// The tries whose host fits, the most specific first.
+    /// The tries whose host matches, the most specific first.
     fn tries<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Trie> {
         let exact = if self.exact.is_empty() { None } else { self.exact.get(host) };
-        // Nobody has more labels than HOST_BYTES_MAX allows; `target` refuses longer hosts.
+        // HOST_BYTES_MAX bounds the number of labels: `target` refuses longer hosts.
         let dots = if self.wildcard.is_empty() { "" } else { host };
         let wildcard = dots
             .match_indices('.')
@@ -152,7 +152,7 @@ impl Routes {
     }
 }
 
-/// Reads a route's path; an error says what may stand there.
+/// Reads a route's path. The error says what is expected.
 pub(super) fn pattern(text: &str, paths: Paths) -> Result<Pattern, &'static str> {
     let Some(mut rest) = text.strip_prefix('/') else {
         return Err("a path that begins with a slash: `/v1/*`, `/users/{id}`");
@@ -163,7 +163,7 @@ pub(super) fn pattern(text: &str, paths: Paths) -> Result<Pattern, &'static str>
     }
     let mut segments = Vec::new();
     if !(open && rest.is_empty()) {
-        // The slash before the `*`.
+        // Removes the slash before the `*`.
         let mut parts =
             if open { rest.strip_suffix('/').unwrap_or(rest) } else { rest }.split('/').peekable();
         while let Some(part) = parts.next() {
@@ -216,7 +216,7 @@ fn segment(part: &str, paths: Paths) -> Result<Segment, &'static str> {
     Ok(Segment::Literal(path::decode(normal.trim_start_matches('/').as_bytes()).to_vec()))
 }
 
-/// A literal with parameters would match no request where those are ignored or taken off.
+/// A literal with parameters would match no request if parameters are ignored or stripped.
 fn without_parameters(pattern: Pattern, paths: Paths) -> Result<Pattern, &'static str> {
     let parameters =
         |segment: &Segment| matches!(segment, Segment::Literal(bytes) if bytes.contains(&b';'));
@@ -229,23 +229,23 @@ fn without_parameters(pattern: Pattern, paths: Paths) -> Result<Pattern, &'stati
     }
 }
 
-/// An error says which one, and what may stand there.
+/// The error is the index of the method, and what is expected.
 fn methods(names: &[String]) -> Result<Methods, (usize, &'static str)> {
     if names.is_empty() {
         return Ok(Methods::Any);
     }
     let mut methods = Vec::with_capacity(names.len());
-    for (place, name) in names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         let method =
-            Method::from_bytes(name.as_bytes()).map_err(|_| (place, "a method: GET, POST ..."))?;
+            Method::from_bytes(name.as_bytes()).map_err(|_| (index, "a method: GET, POST ..."))?;
         if name.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            return Err((place, "a method in upper case: methods are told apart by case"));
+            return Err((index, "a method in upper case: methods are told apart by case"));
         }
         if super::target::unsupported(&method) {
-            return Err((place, "a method that is forwarded; CONNECT and TRACE are not"));
+            return Err((index, "a method that is forwarded; CONNECT and TRACE are not"));
         }
         if methods.contains(&method) {
-            return Err((place, "each method once"));
+            return Err((index, "each method once"));
         }
         methods.push(method);
     }
@@ -263,7 +263,7 @@ fn is_host(name: &str) -> bool {
         && name.split('.').all(|label| !label.is_empty() && label.bytes().all(plain))
 }
 
-fn shown(text: &str) -> String {
+fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(80).collect::<String>())
 }
 
@@ -281,7 +281,8 @@ mod tests {
         let mut routes = Routes::new(paths);
         for (index, (host, path, methods)) in written.iter().enumerate() {
             let methods: Vec<String> = methods.iter().map(|method| (*method).to_owned()).collect();
-            routes.add(index, Taken { host: *host, path, methods: &methods, redirects: false })?;
+            routes
+                .add(index, Matcher { host: *host, path, methods: &methods, redirects: false })?;
         }
         Ok(routes)
     }
@@ -443,7 +444,7 @@ mod tests {
                 .into_iter()
                 .enumerate()
         {
-            routes.add(index, Taken { host: None, path, methods: &[], redirects }).unwrap();
+            routes.add(index, Matcher { host: None, path, methods: &[], redirects }).unwrap();
         }
         let get = |path| found(&routes, "", path, &Method::GET).unwrap().0;
         assert_eq!(
@@ -516,27 +517,27 @@ mod tests {
             );
         }
         for method in ["", "get", "A B", "CONNECT", "TRACE"] {
-            let taken = Taken {
+            let matcher = Matcher {
                 host: None,
                 path: "/",
                 methods: &["PUT".to_owned(), method.to_owned()],
                 redirects: false,
             };
-            let written = Routes::new(Paths::default()).add(0, taken);
+            let written = Routes::new(Paths::default()).add(0, matcher);
             assert_eq!(written.unwrap_err().setting, "routes[0].methods[1]", "{method}");
         }
         routes(&[(Some("[::1]"), "/", &[]), (Some("*.a_b.c-d"), "/{id}/", &["PURGE"])]);
     }
 
-    /// What the documentation says, without a trie: compare everything.
+    /// The documented rules without a trie: compares everything.
     fn naive(written: &[(Vec<&str>, bool)], path: &[&str]) -> Option<usize> {
         let path: Vec<String> = path
             .iter()
             .map(|segment| segment.to_lowercase().split(';').next().unwrap_or_default().to_owned())
             .collect();
         let rank = |(pattern, open): &(Vec<&str>, bool)| {
-            // No pattern here ends in a slash, so a path that does takes one without, before one
-            // that is open.
+            // No pattern here ends in a slash. So a path that does matches one without, in
+            // preference to an open one.
             let slashed =
                 path.last().is_some_and(String::is_empty) && path.len() == pattern.len() + 1;
             if path.len() < pattern.len() || (path.len() > pattern.len() && !open && !slashed) {
@@ -568,15 +569,15 @@ mod tests {
             let mut routes = Routes::new(Paths::default());
             for (index, (pattern, open)) in written.iter().enumerate() {
                 let mut text = String::new();
-                for (place, part) in pattern.iter().enumerate() {
+                for (index, part) in pattern.iter().enumerate() {
                     text.push('/');
-                    text.push_str(if *part == "{}" { ["{x}", "{y}", "{z}"][place] } else { part });
+                    text.push_str(if *part == "{}" { ["{x}", "{y}", "{z}"][index] } else { part });
                 }
                 if *open {
                     text.push_str("/*");
                 }
-                let taken = Taken { host: None, path: &text, methods: &[], redirects: false };
-                prop_assert!(routes.add(index, taken).is_ok(), "{}", text);
+                let matcher = Matcher { host: None, path: &text, methods: &[], redirects: false };
+                prop_assert!(routes.add(index, matcher).is_ok(), "{}", text);
             }
             let text = format!("/{}", path.join("/"));
             prop_assert_eq!(routes.find("", &text, &Method::GET).ok().map(|found| found.route), naive(&written, &path), "{}", text);

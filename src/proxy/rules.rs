@@ -1,4 +1,4 @@
-//! A route's own changes to header fields: take off, set, add. Knows neither requests nor replies.
+//! A route's changes to header fields: remove, set, add. Knows neither requests nor replies.
 
 use http::{HeaderName, HeaderValue};
 
@@ -7,10 +7,10 @@ use crate::plan::is_reserved_field;
 use crate::telemetry::Mistake;
 use crate::wire::Fields;
 
-/// Bytes of a value, at most.
+/// Maximum bytes of a value.
 const VALUE_BYTES_MAX: usize = 4 << 10;
 
-/// Changes, checked: in the order in which they are done.
+/// Checked changes, in the order in which they are applied.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     remove: Vec<HeaderName>,
@@ -19,11 +19,11 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Checks what is written under the setting `at`; `None` where nothing is.
+    /// Checks the rules under the setting `at`. `None` if there are none.
     ///
     /// # Errors
-    /// All of them: names that are none, or that belong to a connection or to a message's framing,
-    /// and values that are none.
+    /// All mistakes: invalid names, names that belong to a connection or to message framing, and
+    /// invalid values.
     pub(super) fn build(written: &HeaderRules, at: &str) -> Result<Option<Self>, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let mut rules = Self {
@@ -31,10 +31,10 @@ impl Rules {
                 .remove
                 .iter()
                 .enumerate()
-                .filter_map(|(place, name)| {
+                .filter_map(|(index, name)| {
                     self::name(name)
                         .map_err(|why| {
-                            mistakes.push(mistake(&format!("{at}.remove[{place}]"), name, why))
+                            mistakes.push(mistake(&format!("{at}.remove[{index}]"), name, why))
                         })
                         .ok()
                 })
@@ -60,7 +60,7 @@ impl Rules {
         Ok(Some(rules).filter(|_| *written != HeaderRules::default()))
     }
 
-    /// Does them.
+    /// Applies the changes.
     pub(super) fn apply(&self, fields: &mut Fields) {
         for name in &self.remove {
             fields.remove(name);
@@ -74,7 +74,7 @@ impl Rules {
     }
 }
 
-/// Checks names and values under the setting `at`; `once` where a name may stand but once.
+/// Checks names and values under the setting `at`. `once`: no name may occur twice.
 pub(super) fn fields(
     written: &[(String, String)],
     at: &str,
@@ -88,7 +88,8 @@ pub(super) fn fields(
     fields
 }
 
-/// Checks one name and value under the setting `at`. No mistake shows the value of a `secret` one.
+/// Checks one name and value under the setting `at`. Mistakes never show the value of a `secret`
+/// one.
 fn push(
     fields: &mut Vec<(HeaderName, HeaderValue)>,
     at: &str,
@@ -226,7 +227,7 @@ mod tests {
             "add.connection",
             "add.a b",
         ];
-        // A value beyond ASCII goes as its UTF-8.
+        // A value beyond ASCII is sent as UTF-8.
         assert_eq!(settings, expected);
         assert!(mistakes[1].expected.contains("upstream_host"), "{}", mistakes[1]);
     }

@@ -1,5 +1,5 @@
-//! What a house is built from: routes with the things that they name, and the settings that concern
-//! requests. Knows no TOML.
+//! What a snapshot is built from: routes with the objects that they name, and the settings that
+//! concern requests. Knows no TOML.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,78 +12,77 @@ use crate::telemetry::Access;
 use crate::upstream::Upstream;
 use crate::wire::Rate;
 
-/// One `[[routes]]`, with the rooms' things that it names already built.
+/// One `[[routes]]`, with the objects that it names already built.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
     /// For metrics and logs.
     pub name: String,
-    /// Exact host or `*.host`; any where there is none.
+    /// Exact host or `*.host`. `None` matches any.
     pub host: Option<String>,
     /// `/v1/*`, `/users/{id}`.
     pub path: String,
-    /// Any where empty.
+    /// Empty matches any.
     pub methods: Vec<String>,
-    /// What answers.
-    pub target: Target,
-    /// Who decides; nobody where there is none.
+    /// What the route does with a request.
+    pub action: RouteAction,
+    /// The policy that decides. `None`: every request is admitted.
     pub policy: Option<RoutePolicy>,
-    /// Which fields tell of limits.
+    /// Which fields report the limits.
     pub fields: FieldStyle,
-    /// Bytes of a request's body, at most: above, 413.
+    /// Maximum bytes of a request's body. More is a 413.
     pub body_bytes_max: u64,
-    /// Time for the whole request, from its head to its reply's last byte; none where it is not
-    /// bounded.
+    /// Time for the whole request, from its head to its reply's last byte. `None`: no limit.
     pub request_timeout: Option<Duration>,
-    /// What else it does.
+    /// Optional features.
     pub extras: Extras,
 }
 
-/// What answers on a route.
+/// What a route does with a request.
 #[derive(Clone, Debug)]
-pub enum Target {
-    /// An upstream.
+pub enum RouteAction {
+    /// Forwards it to an upstream.
     Upstream(Arc<Upstream>),
-    /// Weir itself.
+    /// Answers it itself.
     Respond(Respond),
 }
 
-/// What Weir itself answers on a route.
+/// A response of Weir's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Respond {
     /// The status, 200 to 599.
     pub status: u16,
     /// The body.
     pub body: Bytes,
-    /// Its `Content-Type`; `text/plain` where there is a body and nothing is said.
+    /// Its `Content-Type`. The default is `text/plain` if there is a body.
     pub content_type: Option<String>,
-    /// Further fields.
+    /// More header fields.
     pub headers: Vec<(String, String)>,
 }
 
-/// What a route does beside deciding and forwarding. A route that names nothing of it pays nothing
-/// for it.
+/// What a route does besides deciding and forwarding. A route that uses none of it pays nothing for
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
-    /// Changes to the request, as the upstream gets it.
+    /// Changes to the request to the upstream.
     pub request_headers: HeaderRules,
     /// Changes to every reply.
     pub response_headers: HeaderRules,
-    /// The upstream's `Host`; the client's where there is none.
+    /// The upstream's `Host`. `None`: the client's.
     pub upstream_host: Option<String>,
-    /// The upstream's path; the client's where there is none.
+    /// The upstream's path. `None`: the client's.
     pub rewrite: Option<Rewrite>,
-    /// Which scripts of which origins may read Weir's own answers.
+    /// The origins whose scripts may read Weir's own responses.
     pub cors: Option<Cors>,
-    /// What else than HTTP its connections may become.
+    /// The protocols that its connections may be upgraded to.
     pub upgrade: Upgrade,
-    /// Bodies of its own for refusals, before those of [`Settings::refusals`].
+    /// Bodies of the route's own for refusals. They take precedence over [`Settings::refusals`].
     pub refusals: Vec<RefusalPage>,
 }
 
 /// `upgrade`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upgrade {
-    /// Which protocols are passed on when a client asks for them and the upstream agrees.
+    /// Protocols that are passed on if a client asks for them and the upstream agrees.
     pub protocols: Vec<String>,
     /// How long both directions may be silent.
     pub idle: Duration,
@@ -109,35 +108,35 @@ pub struct Cors {
 /// What happens to preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
-    /// Let through, whatever the policy says, and charged to no limit. The fields that the policy
-    /// sets for the upstream are set.
+    /// They pass uncounted, whatever the policy says. The fields that the policy sets for the
+    /// upstream are still set.
     #[default]
     Bypass,
-    /// As any request.
+    /// They are handled like any request.
     Limit,
 }
 
-/// A body of the operator's own for refusals.
+/// A refusal body written by the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalPage {
-    /// For these, 400 to 599.
+    /// The statuses that it is for, 400 to 599.
     pub statuses: Vec<u16>,
-    /// `text/plain` where nothing is said.
+    /// The default is `text/plain`.
     pub content_type: Option<String>,
-    /// With placeholders: `{retry_after}`.
+    /// May contain placeholders: `{retry_after}`.
     pub body: String,
 }
 
 /// Changes to header fields: removed first, then set, then added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderRules {
-    /// In the place of what was there.
+    /// Replaces what was there.
     pub set: Vec<(String, String)>,
-    /// Beside what was there.
+    /// Added to what was there.
     pub add: Vec<(String, String)>,
-    /// Taken off.
+    /// Removed.
     pub remove: Vec<String>,
-    /// Set or added like the others, and never shown.
+    /// Set or added like the others, but never shown.
     pub secrets: Vec<SecretField>,
 }
 
@@ -161,29 +160,29 @@ impl std::fmt::Debug for SecretField {
     }
 }
 
-/// What path the upstream is asked for. The query stays.
+/// How the upstream's path is made. The query is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// The first segments are taken off, others are put before the rest.
+    /// Removes a prefix, then adds another.
     Prefix {
-        /// With which the route's own path begins.
+        /// A prefix of the route's own path.
         strip: Option<String>,
-        /// What comes first instead.
+        /// The prefix to add.
         add: Option<String>,
     },
-    /// A path with the route's parameters: `/v2/users/{id}`; a final `/*` stands for what the
-    /// route's own matched.
+    /// A path with the route's parameters: `/v2/users/{id}`. A final `/*` stands for what the
+    /// route's own `/*` matched.
     Template(String),
 }
 
-/// A route's policy and whose counters it charges.
+/// A route's policy, and the scope that it charges.
 #[derive(Clone, Debug)]
 pub struct RoutePolicy {
-    /// The guest.
+    /// The policy.
     pub policy: Arc<Policy>,
-    /// Whose counters.
+    /// The scope of its counters.
     pub scope: Arc<Scope>,
-    /// When the policy fails: let it through (and say so), or 503.
+    /// If the policy fails: let the request through with `Weir-Degraded`, or answer 503.
     pub allow_on_error: bool,
 }
 
@@ -197,29 +196,29 @@ pub enum FieldStyle {
     Legacy,
     /// Both.
     Both,
-    /// None; Retry-After stays.
+    /// None of them. `Retry-After` is kept.
     Off,
 }
 
 /// `[server.paths]`: which spellings name the same resource. Many servers treat `/Login`, `/login/`
-/// and `/login;x` as `/login`, so by default routing does too: otherwise a client could choose a
-/// less specific route by the way it writes the path.
+/// and `/login;x` as `/login`, so by default routing does too. Otherwise a client could choose a
+/// less specific route by the way it spells the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
-    /// What becomes of `%2F` and `%5C`.
+    /// How `%2F` and `%5C` are treated.
     pub encoded_slash: EncodedSlash,
-    /// What becomes of `;` and what follows it in a segment.
+    /// How `;` and what follows it in a segment are treated.
     pub parameters: PathParameters,
-    /// Control characters other than NUL may stand in a path, escaped.
+    /// Control characters other than NUL are allowed in a path, escaped.
     pub control_characters: bool,
-    /// `/login` and `/login/` are two paths.
+    /// `/login` and `/login/` are distinct.
     pub trailing_slash_exact: bool,
-    /// `/login` and `/Login` are two paths.
+    /// `/login` and `/Login` are distinct.
     pub case_exact: bool,
 }
 
 impl Paths {
-    /// The same with all spellings told apart that are forwarded.
+    /// The same settings with all forwarded spellings distinct.
     pub(super) fn exact(self) -> Self {
         Self {
             parameters: PathParameters::Keep,
@@ -233,7 +232,7 @@ impl Paths {
 /// `server.paths.encoded_slash`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EncodedSlash {
-    /// 400.
+    /// The request is refused with 400.
     #[default]
     Reject,
     /// They are data within a segment, forwarded as they came.
@@ -250,35 +249,54 @@ pub enum PathParameters {
     Ignore,
     /// They are data within a segment.
     Keep,
-    /// Taken off, for the upstream too.
+    /// Removed, also for the upstream.
     Strip,
-    /// 400.
+    /// The request is refused with 400.
     Reject,
 }
 
-/// What of `[server]` and `[log]` concerns requests.
+/// The parts of `[server]` and `[log]` that concern requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Only they are believed in `X-Forwarded-For`.
+    /// Only these proxies are trusted in `X-Forwarded-For`.
     pub trusted_proxies: Vec<ipnet::IpNet>,
-    /// Bytes of a request's target, at most: above, 414.
+    /// Maximum bytes of a request's target. More is a 414.
     pub uri_bytes_max: usize,
-    /// Which spellings of a path are one.
+    /// Which spellings of a path are equal.
     pub paths: Paths,
-    /// Whether a request's fields are forwarded whose names have an underscore.
+    /// Whether header fields with an underscore in their names are forwarded.
     pub underscores_in_headers: bool,
-    /// Bytes that the process may hold for others to take: above, 503.
+    /// How many bytes the process may buffer for slow readers. Beyond that, requests get 503.
     pub buffered_bytes_max: usize,
     /// Time between two pieces of a request's body.
     pub body_idle: Duration,
-    /// How slowly a client may send a request's body.
+    /// The minimum rate at which a client must send a request's body.
     pub body_rate: Option<Rate>,
-    /// Bits of an IPv6 address that make one client, where requests under way are counted.
+    /// The prefix length by which IPv6 clients are grouped when requests under way are counted.
     pub ipv6_prefix: u8,
     /// Which requests are logged.
     pub access: Access,
     /// JSON lines, or text.
     pub access_json: bool,
-    /// Bodies for refusals on every route, and where there is no route.
+    /// Refusal bodies for every route, and for requests that match none.
     pub refusals: Vec<RefusalPage>,
+}
+
+impl Default for Settings {
+    /// What holds where `proxy.toml` says nothing.
+    fn default() -> Self {
+        Self {
+            trusted_proxies: Vec::new(),
+            uri_bytes_max: 8 << 10,
+            paths: Paths::default(),
+            underscores_in_headers: false,
+            buffered_bytes_max: 1 << 30,
+            body_idle: Duration::from_secs(30),
+            body_rate: Rate::new(240, Duration::from_secs(10)),
+            ipv6_prefix: 64,
+            access: Access::default(),
+            access_json: false,
+            refusals: Vec::new(),
+        }
+    }
 }

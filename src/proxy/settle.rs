@@ -1,77 +1,117 @@
-//! What a request's limits and its policy are told at its end. Knows no connection.
+//! The end of a request: settles its grant and calls the policy's `settle`. Knows no connection.
 //!
-//! `settle` is called where the policy asked for it and the request was let through: after a
-//! refusal nothing was taken that it could change. When it fails, the refunds that the limits
-//! declare apply as if it had said nothing.
+//! `settle` is called if the policy asked for it and the request was let through. After a refusal
+//! nothing was taken that it could change. If it fails, the refunds that the limits declare apply,
+//! as if it had returned nothing.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::context::{BYTES_UNKNOWN, RequestContext};
 use super::facts;
 use super::tally::Decided;
-use super::visit::{BYTES_UNKNOWN, Visit};
 use crate::limit::Ending;
 use crate::plan::Adjustment;
-use crate::policy::{Policy, ResponseOutcome, ResponseView};
+use crate::policy::{FactNames, Member, Policy, ResponseOutcome, ResponseView};
 use crate::wire::Fields;
 
+/// What is known of a request at its end.
+struct End<'a> {
+    request_bytes: Option<&'a AtomicU64>,
+    /// Of the reply's body.
+    bytes: u64,
+    took: Duration,
+}
+
+/// The facts of a response that are known at its end: the name in a manifest, and how the value is
+/// found.
+const AT_THE_END: &[(&str, fn(&End<'_>) -> Option<u64>)] = &[
+    (REQUEST_BYTES, |end| {
+        let bytes = end.request_bytes?.load(Ordering::Relaxed);
+        (bytes != BYTES_UNKNOWN).then_some(bytes)
+    }),
+    ("response.bytes", |end| Some(end.bytes)),
+    ("duration-ms", |end| u64::try_from(end.took.as_millis()).ok()),
+];
+
+/// Counted only where it is asked for.
+pub(super) const REQUEST_BYTES: &str = "request.bytes";
+
+/// Fields of a reply's head, and of its trailers.
+const HEADER: &str = "header";
+const TRAILER: &str = "trailer";
+
+/// The names of all facts of a response.
+pub(super) fn names() -> FactNames {
+    FactNames {
+        single: AT_THE_END.iter().map(|(name, _)| *name).collect(),
+        families: vec![(HEADER, Member::Token), (TRAILER, Member::Token)],
+    }
+}
+
 /// Whether the decision asked for `settle`, and `settle` reads the response fact `name`.
-pub(super) fn wants(visit: &Visit, name: &str) -> bool {
-    memo(visit).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
+pub(super) fn wants(context: &RequestContext, name: &str) -> bool {
+    memo(context).is_some_and(|(policy, _)| policy.response_facts().iter().any(|fact| fact == name))
 }
 
 /// Keeps what `settle` reads of the reply's head, since the head is gone when it is called.
-pub(super) fn note_reply(visit: &mut Visit, fields: &Fields) {
-    let Some((policy, _)) = memo(visit) else { return };
-    visit.reply_facts = of_fields(policy.response_facts(), "header.", fields);
+pub(super) fn note_reply(context: &mut RequestContext, fields: &Fields) {
+    let Some((policy, _)) = memo(context) else { return };
+    context.reply_facts = of_fields(policy.response_facts(), HEADER, fields);
 }
 
 /// The same of its trailers.
-pub(super) fn note_trailers(visit: &mut Visit, trailers: &HeaderMap) {
-    let Some((policy, _)) = memo(visit) else { return };
-    let facts = of_fields(policy.response_facts(), "trailer.", &Fields::from(trailers));
-    visit.reply_facts.extend(facts);
+pub(super) fn note_trailers(context: &mut RequestContext, trailers: &HeaderMap) {
+    let Some((policy, _)) = memo(context) else { return };
+    let facts = of_fields(policy.response_facts(), TRAILER, &Fields::from(trailers));
+    context.reply_facts.extend(facts);
 }
 
-/// The facts of a head or of trailers, repeated fields repeated.
-pub(super) fn of_fields(names: &[String], prefix: &str, fields: &Fields) -> Vec<(String, String)> {
-    let names = names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(prefix)?)));
+/// The facts of a family, found in a head or in trailers. A repeated field is a repeated fact.
+pub(super) fn of_fields(names: &[String], family: &str, fields: &Fields) -> Vec<(String, String)> {
+    let names =
+        names.iter().filter_map(|fact| Some((fact, fact.strip_prefix(family)?.strip_prefix('.')?)));
     let values = names.flat_map(|(fact, name)| {
         fields.get_all(name).map(|value| (fact.clone(), facts::latin1(value).into_owned()))
     });
     values.collect()
 }
 
-/// Asks the policy where it wants to be asked, and settles the grant.
-pub(super) fn settle(visit: &mut Visit, ending: Ending, bytes: u64, took: Duration) {
-    let adjustments = match memo(visit) {
+/// Calls the policy's `settle` if it asked for it, and settles the grant.
+pub(super) fn settle(context: &mut RequestContext, ending: Ending, bytes: u64, took: Duration) {
+    let adjustments = match memo(context) {
         Some((policy, memo)) => {
-            ask(visit, policy, memo, &view(visit, policy.response_facts(), ending, bytes, took))
+            ask(context, policy, memo, &view(context, policy.response_facts(), ending, bytes, took))
         }
         None => Vec::new(),
     };
-    if let Some(grant) = visit.grant.take() {
+    if let Some(grant) = context.grant.take() {
         grant.settle(ending, &adjustments);
     }
 }
 
-/// The policy and what it wants to be given back, where it is to be asked.
-fn memo(visit: &Visit) -> Option<(&Policy, &str)> {
-    if visit.grant.is_none() && visit.decided != Some(Decided::Bypassed) {
+/// The policy and the memo to return to it, if its `settle` is to be called.
+fn memo(context: &RequestContext) -> Option<(&Policy, &str)> {
+    if context.grant.is_none() && context.decided != Some(Decided::Bypassed) {
         return None;
     }
-    let memo = visit.decision.as_ref()?.settle_with.as_deref()?;
-    Some((&visit.tail.charge.as_ref()?.policy, memo))
+    let memo = context.decision.as_ref()?.settle_with.as_deref()?;
+    Some((&context.route.policy.as_ref()?.policy, memo))
 }
 
-fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<Adjustment> {
-    match policy.settle_for(Some(visit.id.as_bytes()), memo, view) {
+fn ask(
+    context: &RequestContext,
+    policy: &Policy,
+    memo: &str,
+    view: &ResponseView,
+) -> Vec<Adjustment> {
+    match policy.settle_for(Some(context.id.as_bytes()), memo, view) {
         Ok(wanted) => wanted,
         Err(error) => {
-            if let Some(held_back) = visit.tail.tally.failure_is_said() {
-                let request_id = visit.id.as_str();
+            if let Some(held_back) = context.route.tally.failure_due() {
+                let request_id = context.id.as_str();
                 tracing::warn!(request_id, %error, held_back, "settle failed: the declared refunds apply");
             }
             Vec::new()
@@ -79,29 +119,22 @@ fn ask(visit: &Visit, policy: &Policy, memo: &str, view: &ResponseView) -> Vec<A
     }
 }
 
-/// How the request ended, as the policy is told it.
+/// The end of the request as the policy sees it.
 pub(super) fn view(
-    visit: &Visit,
+    context: &RequestContext,
     names: &[String],
     ending: Ending,
     bytes: u64,
     took: Duration,
 ) -> ResponseView {
-    let mut facts = visit.reply_facts.clone();
+    let mut facts = context.reply_facts.clone();
+    let end = End { request_bytes: context.request_bytes.as_deref(), bytes, took };
     for name in names {
-        let value = match name.as_str() {
-            "request.bytes" => visit
-                .request_bytes
-                .as_ref()
-                .map(|bytes| bytes.load(Ordering::Relaxed))
-                .filter(|bytes| *bytes != BYTES_UNKNOWN),
-            "response.bytes" => Some(bytes),
-            "duration-ms" => u64::try_from(took.as_millis()).ok(),
-            _ => None,
-        };
+        let known = AT_THE_END.iter().find(|(known, _)| known == name);
+        let value = known.and_then(|(_, find)| find(&end));
         facts.extend(value.map(|value| (name.clone(), value.to_string())));
     }
-    let limits = visit.limits().map(|(limits, outcome)| {
+    let limits = context.limits().map(|(limits, outcome)| {
         limits
             .iter()
             .zip(&outcome.limits)
@@ -113,5 +146,5 @@ pub(super) fn view(
         Ending::Unsent | Ending::UpstreamFailed => ResponseOutcome::UpstreamFailed,
         Ending::ClientGone => ResponseOutcome::ClientGone,
     };
-    ResponseView { outcome, status: visit.status, facts, limits: limits.unwrap_or_default() }
+    ResponseView { outcome, status: context.status, facts, limits: limits.unwrap_or_default() }
 }

@@ -1,57 +1,35 @@
-//! Counters of one route, looked up once and then only added to. Knows the names of metrics, and no
-//! request.
+//! One route's counters, looked up once and then only incremented. Knows the names of metrics, and
+//! no request.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::clock::Seldom;
-use crate::telemetry::{Counter, Metrics, names};
+use crate::policy::Cause;
+use crate::telemetry::{Counter, CounterSet, Histogram, Label as _, Metrics, labels, names};
 
-/// Lines a second about a route's policy that fails, at most.
+/// Maximum log lines per second about a route's failing policy.
 const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
-/// The label of requests that no route took.
+/// The label of requests that match no route.
 pub(super) const NO_ROUTE: &str = "none";
 
-/// What became of a request under a policy: a metric's label and a word in the access log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decided {
-    /// All limits fitted.
-    Admitted,
-    /// A limit refused.
-    Refused,
-    /// The policy counts nothing for it.
-    Bypassed,
-    /// The policy refused without asking a limit.
-    Denied,
-    /// Let through uncounted, because a counter could not be reached.
-    Degraded,
-    /// Refused, because a counter could not be reached.
-    Unavailable,
-    /// The policy itself failed.
-    Failed,
-}
-
-impl Decided {
-    const ALL: [Self; 7] = [
-        Self::Admitted,
-        Self::Refused,
-        Self::Bypassed,
-        Self::Denied,
-        Self::Degraded,
-        Self::Unavailable,
-        Self::Failed,
-    ];
-
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Admitted => "admitted",
-            Self::Refused => "refused",
-            Self::Bypassed => "bypassed",
-            Self::Denied => "denied",
-            Self::Degraded => "degraded",
-            Self::Unavailable => "unavailable",
-            Self::Failed => "failed",
-        }
+labels! {
+    /// What became of a request under a policy: a metric's label and a word in the access log.
+    pub(super) enum Decided {
+        /// All limits fitted.
+        Admitted = "admitted",
+        /// A limit refused.
+        Refused = "refused",
+        /// The policy counts nothing for it.
+        Bypassed = "bypassed",
+        /// The policy refused without asking a limit.
+        Denied = "denied",
+        /// Let through uncounted, because a counter could not be reached.
+        Degraded = "degraded",
+        /// Refused, because a counter could not be reached.
+        Unavailable = "unavailable",
+        /// The policy itself failed.
+        Failed = "failed",
     }
 }
 
@@ -64,29 +42,29 @@ pub(super) struct Tally(Arc<Inner>);
 struct Inner {
     route: String,
     metrics: Metrics,
-    /// By the status' first digit, then by the other two: a route sees few of the 500.
+    /// By the status' first digit, then by the other two: a route uses few of the 500.
     classes: [OnceLock<Codes>; 5],
-    decisions: Vec<Counter>,
+    /// None without a policy.
+    decisions: Option<CounterSet<Decided>>,
+    request_seconds: Histogram,
+    decision_seconds: Histogram,
     failures: Seldom,
 }
 
 impl Tally {
     pub(super) fn new(metrics: &Metrics, route: &str, policy: Option<&str>) -> Self {
-        let decisions = policy.map(|policy| {
-            Decided::ALL
-                .map(|decided| metrics.counter(names::DECISIONS, &[policy, decided.label()]))
-                .to_vec()
-        });
         Self(Arc::new(Inner {
             route: route.to_owned(),
             metrics: metrics.clone(),
             classes: Default::default(),
-            decisions: decisions.unwrap_or_default(),
+            decisions: policy.map(|policy| metrics.counters(names::DECISIONS, &[policy])),
+            request_seconds: metrics.histogram(names::REQUEST_SECONDS),
+            decision_seconds: metrics.histogram(names::DECISION_SECONDS),
             failures: Seldom::at_most(FAILURE_LINES_PER_SECOND_MAX),
         }))
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub(super) fn answered(&self, status: u16) {
         let codes =
             usize::from(status / 100).checked_sub(1).and_then(|class| self.0.classes.get(class));
@@ -98,24 +76,34 @@ impl Tally {
         }
     }
 
-    /// Whether a failure of the route's policy is to be logged, and how many were not since the
-    /// last one that was: a policy that fails at every request must not hide what else is said. All
-    /// of them are counted.
-    pub(super) fn failure_is_said(&self) -> Option<u64> {
+    /// Whether a failure of the route's policy is to be logged. `Some` holds the number of failures
+    /// not logged since the last one that was. A policy that fails at every request must not hide
+    /// other log lines. All failures are counted.
+    pub(super) fn failure_due(&self) -> Option<u64> {
         self.0.failures.due()
     }
 
-    /// Counts what a policy led to.
+    /// Counts a decision.
     pub(super) fn decided(&self, decided: Decided) {
-        if let Some(counter) = self.0.decisions.get(decided as usize) {
-            counter.inc();
+        if let Some(decisions) = &self.0.decisions {
+            decisions.inc(decided);
         }
     }
 
-    /// Counts an answer of a policy that only this room could tell was wrong.
+    /// Counts an invalid answer of a policy that only this module could detect.
     #[cold]
     pub(super) fn policy_error(&self, policy: &str) {
-        self.0.metrics.count(names::POLICY_ERRORS, &[policy, "answer"]);
+        self.0.metrics.count(names::POLICY_ERRORS, &[policy, Cause::Answer.label()]);
+    }
+
+    /// Times of whole requests.
+    pub(super) fn request_seconds(&self) -> &Histogram {
+        &self.0.request_seconds
+    }
+
+    /// Times of decisions.
+    pub(super) fn decision_seconds(&self) -> &Histogram {
+        &self.0.decision_seconds
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
@@ -140,7 +128,7 @@ mod tests {
         for status in [200, 200, 429, 599, 100, 600, 999] {
             tally.answered(status);
         }
-        Decided::ALL.into_iter().for_each(|decided| tally.decided(decided));
+        Decided::ALL.iter().for_each(|decided| tally.decided(*decided));
         tally.decided(Decided::Failed);
         let text = metrics.encode();
         for (code, count) in [("200", 2), ("429", 1), ("599", 1), ("100", 1), ("other", 2)] {

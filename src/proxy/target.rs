@@ -1,8 +1,8 @@
-//! What a request asks for: its target's form, its authority and its path, in their normal forms.
-//! Knows no route.
+//! Reads a request's target: its form, its authority and its path, in their normal forms. Knows no
+//! route.
 //!
-//! One authority and one path, or nothing: a request that names two hosts, or none, is refused
-//! here, before anyone could read it otherwise.
+//! A request has one authority and one path. One that names two hosts, or none, is refused here,
+//! before any other part could read it differently.
 
 use std::borrow::Cow;
 
@@ -16,12 +16,12 @@ use super::text::Short;
 use crate::listen::Peer;
 use crate::wire::{Fields, Known, Request};
 
-/// Bytes of a `Host` field or an authority, at most: a name of RFC 1035 and a port.
+/// Maximum bytes of a `Host` field or an authority: a name of RFC 1035 and a port.
 const AUTHORITY_BYTES_MAX: usize = 260;
-/// Bytes of path and query, at most: what the `http` crate holds, which writes them for HTTP/2.
+/// Maximum bytes of path and query: what the `http` crate holds, which writes them for HTTP/2.
 pub(super) const PATH_AND_QUERY_BYTES_MAX: usize = 65_534;
 
-/// A request's target in its normal form, once it was [read](normalize).
+/// A request's target in its normal form, after [`normalize`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'r> {
     /// The normal path, as it is forwarded.
@@ -30,12 +30,12 @@ pub(super) struct Target<'r> {
     pub(super) paths: Paths,
     /// As it came.
     pub(super) query: Option<&'r str>,
-    /// Whom the client wants to talk to.
+    /// The host that the client asks for.
     pub(super) authority: &'r Authority,
 }
 
-/// A host and perhaps a port: in lower case, without the scheme's own port and a final dot. Empty
-/// where an HTTP/1.0 client named none.
+/// A host and perhaps a port: in lower case, without the scheme's default port and without a final
+/// dot. Empty if an HTTP/1.0 client named none.
 #[derive(Debug, Default)]
 pub(super) struct Authority {
     text: SmallVec<[u8; 64]>,
@@ -43,14 +43,14 @@ pub(super) struct Authority {
 }
 
 impl<'r> Target<'r> {
-    /// Of a request whose target is in its normal form.
+    /// The target of a request that was normalized.
     pub(super) fn of(request: &'r Request, authority: &'r Authority, paths: Paths) -> Self {
         let (path, query) = split(request.target());
         Self { path, paths, query, authority }
     }
 }
 
-/// Path and query.
+/// Splits path and query.
 pub(super) fn split(path_and_query: &str) -> (&str, Option<&str>) {
     let mark = path_and_query.bytes().position(|byte| byte == b'?');
     let halves =
@@ -58,14 +58,14 @@ pub(super) fn split(path_and_query: &str) -> (&str, Option<&str>) {
     halves.map_or((path_and_query, None), |(path, query)| (path, Some(query)))
 }
 
-/// Methods that no route takes: a tunnel is not what Weir is, and an echo would show what is set
-/// for the upstream only.
+/// Methods that no route forwards: Weir is not a tunnel, and TRACE would echo what is set for the
+/// upstream only.
 pub(super) fn unsupported(method: &Method) -> bool {
     *method == Method::CONNECT || *method == Method::TRACE
 }
 
-/// A standard method in small letters is another method (RFC 9110, 9.1), which many a server takes
-/// for the standard one all the same: a limit on POST would not be asked about `post`.
+/// A standard method in lower case is another method (RFC 9110, 9.1), but many servers read it as
+/// the standard one. A limit on POST would not be checked for `post`.
 fn is_misspelt(method: &Method) -> bool {
     const STANDARD: [&str; 9] =
         ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
@@ -74,8 +74,8 @@ fn is_misspelt(method: &Method) -> bool {
         && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(text))
 }
 
-/// Brings the target into its normal form, leaves one `Host` that agrees with it, and says whom the
-/// client wants to talk to.
+/// Brings the target into its normal form, leaves one `Host` that agrees with it, and returns the
+/// authority.
 ///
 /// # Errors
 /// 400, 414 and 501.
@@ -97,7 +97,7 @@ pub(super) fn normalize(
         return Err(Refusal::UriTooLong { limit_bytes: uri_bytes_max });
     }
     if asked == b"*" {
-        return Err(star(&request.method));
+        return Err(asterisk_form(&request.method));
     }
     if !path::begins_normal(asked, paths)
         && let Some(changed) = normal(request.target(), request.authority().is_some(), paths)?
@@ -107,8 +107,8 @@ pub(super) fn normalize(
     authority(request, https, peer)
 }
 
-/// `OPTIONS *` asks about the server as a whole, which is no route.
-fn star(method: &Method) -> Refusal {
+/// `OPTIONS *` concerns the server as a whole, which is no route.
+fn asterisk_form(method: &Method) -> Refusal {
     if *method == Method::OPTIONS {
         Refusal::ServerOptions
     } else {
@@ -116,8 +116,8 @@ fn star(method: &Method) -> Refusal {
     }
 }
 
-/// The normal form of path and query, where it is another than the one that came. After an
-/// authority the path may be left off: it is `/` then.
+/// The normal form of path and query, if it differs from what came. After an authority an empty
+/// path is `/`.
 fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<String>, Refusal> {
     let (path, query) = split(asked);
     let path =
@@ -131,14 +131,14 @@ fn normal(asked: &str, after_authority: bool, paths: Paths) -> Result<Option<Str
         None => path.into_owned(),
         Some(query) => [&*path, "?", query].concat(),
     };
-    // Escaping can make a path three times as long.
+    // Escaping can triple a path's length.
     if text.len() > PATH_AND_QUERY_BYTES_MAX {
         return Err(Refusal::BadRequest("the path is too long when it is escaped"));
     }
     Ok(Some(text))
 }
 
-/// The target's own authority counts more than `Host` (RFC 9112, 3.2.2), which is then made to
+/// The target's own authority takes precedence over `Host` (RFC 9112, 3.2.2), which is made to
 /// agree.
 fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authority, Refusal> {
     if let Some(named) = request.authority() {
@@ -153,7 +153,7 @@ fn authority(request: &mut Request, https: bool, peer: &Peer) -> Result<Authorit
     if request.version != Version::HTTP_10 {
         return Err(Refusal::BadRequest("there is no Host field"));
     }
-    // The upstream is asked in HTTP/1.1, where there must be one: the address that the client
+    // The upstream is asked in HTTP/1.1, which requires a Host: the address that the client
     // reached.
     request.fields.append(Known::Host, Short::<64>::of(peer.local).as_bytes());
     Ok(Authority::default())
@@ -178,7 +178,7 @@ impl Authority {
         if let Some(host_bytes) = plain(raw, https) {
             return Ok(Self { text: SmallVec::from_slice(raw), host_bytes });
         }
-        // An IPv6 address stands in brackets; the port's colon comes after.
+        // An IPv6 address is in brackets. The port's colon comes after them.
         let host_bytes = match raw.iter().position(|byte| *byte == b']') {
             Some(end) => end + 1,
             None => raw.iter().position(|byte| *byte == b':').unwrap_or(raw.len()),
@@ -222,7 +222,7 @@ impl Authority {
         std::str::from_utf8(&self.text).unwrap_or_default()
     }
 
-    /// The same, where nobody need know again that it is text.
+    /// The same as bytes, without the check for UTF-8.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.text
     }
@@ -233,13 +233,13 @@ impl Authority {
     }
 }
 
-/// The port that need not be named.
+/// The scheme's default port.
 fn default_port(https: bool) -> &'static [u8] {
     if https { b"443" } else { b"80" }
 }
 
 /// The host's length in an authority that is in its normal form already, as nearly all are: a name
-/// in small letters, or an address, and perhaps a port that is not the scheme's own. None of
+/// in lower case, or an address, and perhaps a port that is not the scheme's default. `None` for
 /// anything else.
 fn plain(raw: &[u8], https: bool) -> Option<usize> {
     let stands = |byte: &u8| {
@@ -365,7 +365,7 @@ mod tests {
                 let read = Authority::read(raw.as_bytes(), https)
                     .ok()
                     .map(|read| (read.as_str().to_owned(), read.host().to_owned()));
-                // In capitals none is in its normal form.
+                // No upper case name is in its normal form.
                 let capitals = Authority::read(raw.to_ascii_uppercase().as_bytes(), https).ok();
                 assert_eq!(
                     read,
@@ -399,7 +399,7 @@ mod tests {
         {
             assert_eq!(path(empty, &[]), expected, "{empty}");
         }
-        // As HTTP/1 leaves it where there is no path at all.
+        // HTTP/1 leaves it like this if there is no path.
         assert_eq!(
             (
                 normal("", true, Paths::default()).unwrap().as_deref(),

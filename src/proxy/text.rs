@@ -1,21 +1,21 @@
-//! Short texts that live in place, so that an address or a number costs no allocation. Knows
-//! nothing else of the room.
+//! Short texts stored inline, so that an address or a number costs no allocation. Knows nothing
+//! else of the proxy.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 
-/// At most `N` bytes of text; what does not fit is an error when it is written.
+/// At most `N` bytes of text. Writing more is an error.
 #[derive(Clone, Copy)]
 pub(super) struct Short<const N: usize> {
     bytes: [u8; N],
     len: u8,
 }
 
-/// An address as text: 45 bytes are the longest (`ffff:...:255.255.255.255`).
+/// An address as text. The longest has 45 bytes (`ffff:...:255.255.255.255`).
 pub(super) type AddressText = Short<48>;
 
 impl<const N: usize> Short<N> {
-    /// `value` as it displays itself; empty when it is longer than `N` bytes.
+    /// `value` as it displays. Empty if that is longer than `N` bytes.
     pub(super) fn of(value: impl fmt::Display) -> Self {
         let mut text = Self { bytes: [0; N], len: 0 };
         if write!(text, "{value}").is_err() {
@@ -24,10 +24,10 @@ impl<const N: usize> Short<N> {
         text
     }
 
-    /// The same text; empty when it is longer than `N` bytes.
+    /// A copy of `text`. Empty if it is longer than `N` bytes.
     pub(super) fn copied(text: &str) -> Self {
         let mut copy = Self { bytes: [0; N], len: 0 };
-        // Nothing of what does not fit was written.
+        // If it does not fit, nothing is written.
         let _ = copy.write_str(text);
         copy
     }
@@ -37,20 +37,20 @@ impl<const N: usize> Short<N> {
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
-    /// The text's bytes, where nobody need know again that they are text.
+    /// The text's bytes, without the check for UTF-8.
     pub(super) fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 
 impl AddressText {
-    /// `address` as RFC 5952 writes it.
+    /// `address` in the form of RFC 5952.
     pub(super) fn address(address: IpAddr) -> Self {
         let IpAddr::V4(v4) = address else { return Self::of(address) };
         let mut text = Self { bytes: [0; 48], len: 0 };
         let mut number = itoa::Buffer::new();
         for (index, octet) in v4.octets().into_iter().enumerate() {
-            // Sixteen bytes of at most four numbers fit into 48.
+            // Four numbers and three dots always fit into 48 bytes.
             let _ = text
                 .write_str(if index == 0 { "" } else { "." })
                 .and_then(|()| text.write_str(number.format(octet)));

@@ -1,14 +1,15 @@
-//! Paths by segments: of all patterns that match, the most specific. Knows methods only as a list
-//! to compare with, and no host.
+//! Matches a path by its segments: of all patterns that match, finds the most specific. Knows
+//! methods only as lists to compare with, and no host.
 //!
-//! `matchit` refuses `/api/{*rest}` beside `/api/{tenant}/items`; here both stand. A search tries,
-//! at each segment, the literal, then the parameter, then the trailing `*`, and comes back when a
-//! branch ends without a route. Each node is entered at most once in a search, since only one way
-//! leads to it: a request costs at most as many steps as the configuration has segments.
+//! `matchit` rejects `/api/{*rest}` beside `/api/{tenant}/items`; here both are allowed. At each
+//! segment a search tries the literal, then the parameter, then the trailing `*`, and backtracks
+//! when a branch ends without a route. Each node is entered at most once per search, since only one
+//! path leads to it. So a request costs at most as many steps as the configuration has segments.
 //!
-//! Spellings that many servers take for the same resource are one here, unless [`Paths`] tells them
-//! apart. Literals are kept and compared in their [folded](path::folded) form. A path with a final
-//! slash takes the route that has none where no route ends in one, and the other way round.
+//! Spellings that many servers read as the same resource are equal here, unless [`Paths`]
+//! distinguishes them. Literals are stored and compared in their [folded](path::folded) form. A
+//! path with a final slash matches a route without one if no route ends in one, and the other way
+//! round.
 
 use http::Method;
 use smallvec::SmallVec;
@@ -16,20 +17,20 @@ use smallvec::SmallVec;
 use super::path;
 use super::settings::{PathParameters, Paths};
 
-/// Segments of a pattern, at most: bounds how deep a search goes.
+/// Maximum segments of a pattern. Bounds the depth of a search.
 pub(super) const SEGMENTS_MAX: usize = 64;
 
-/// A route's path, taken apart.
+/// A route's path, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     /// In order.
     pub(super) segments: Vec<Segment>,
-    /// It ends in `/*`: anything may follow, nothing too.
+    /// It ends in `/*`: anything may follow, also nothing.
     pub(super) open: bool,
 }
 
 impl Pattern {
-    /// How its parameters are named, in order.
+    /// The names of its parameters, in order.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &String> {
         self.segments.iter().filter_map(|segment| {
             if let Segment::Parameter(name) = segment { Some(name) } else { None }
@@ -40,18 +41,18 @@ impl Pattern {
 /// One segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// These bytes, escapes decoded. Only the last may be empty: the pattern ends in a slash.
+    /// These bytes, escapes decoded. Only the last may be empty, if the pattern ends in a slash.
     Literal(Vec<u8>),
-    /// Any segment that is not empty, under this name.
+    /// Any nonempty segment, under this name.
     Parameter(String),
 }
 
-/// Which methods a route takes.
+/// The methods that a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Methods {
-    /// Each.
+    /// Any method.
     Any,
-    /// These; `GET` stands for `HEAD` too.
+    /// These. `GET` includes `HEAD`.
     Only(Vec<Method>),
 }
 
@@ -67,9 +68,9 @@ struct Node {
     /// Sorted.
     literals: Vec<(Vec<u8>, usize)>,
     parameter: Option<usize>,
-    /// Patterns that end here.
+    /// Routes whose pattern ends here.
     here: Vec<Leaf>,
-    /// Patterns that go on with `/*`.
+    /// Routes whose pattern continues with `/*`.
     below: Vec<Leaf>,
 }
 
@@ -77,28 +78,28 @@ struct Node {
 struct Leaf {
     methods: Methods,
     route: usize,
-    /// It is never taken by a path that differs in its final slash.
+    /// Never matched by a path that differs in its final slash.
     slash_exact: bool,
 }
 
-/// Leaves that a search has come to, and whether the path differs from theirs in its final slash.
+/// Leaves that a search has reached, and whether the path differs from theirs in its final slash.
 #[derive(Clone, Copy, Debug)]
-struct Reached<'t> {
+struct Candidates<'t> {
     leaves: &'t [Leaf],
     by_other_slash: bool,
 }
 
-/// What a search found: the route, and the segments that its parameters stand for, in the pattern's
-/// order.
+/// The result of a search: the route, and the segments that its parameters matched, in the
+/// pattern's order.
 #[derive(Debug)]
 pub(super) struct Match<'p> {
     /// The route's index.
     pub(super) route: usize,
-    /// As they stand in the path, escapes and all.
+    /// As they are in the path, with their escapes.
     pub(super) parameters: Parameters<'p>,
 }
 
-/// Few enough to need no allocation, as a rule.
+/// Usually few enough to need no allocation.
 pub(super) type Parameters<'p> = SmallVec<[&'p str; 4]>;
 
 impl Trie {
@@ -107,7 +108,7 @@ impl Trie {
         Self { nodes: vec![Node::default()], paths }
     }
 
-    /// Adds a route; with `slash_exact` it is never taken by a path that differs in its final
+    /// Adds a route. With `slash_exact`, it is never matched by a path that differs in its final
     /// slash.
     ///
     /// # Errors
@@ -148,8 +149,8 @@ impl Trie {
                 }
                 match node.literals.binary_search_by(|(name, _)| name.as_slice().cmp(&folded)) {
                     Ok(found) => node.literals.get(found).map_or(parent, |(_, child)| *child),
-                    Err(place) => {
-                        node.literals.insert(place, (folded.into_vec(), fresh));
+                    Err(index) => {
+                        node.literals.insert(index, (folded.into_vec(), fresh));
                         fresh
                     }
                 }
@@ -164,44 +165,47 @@ impl Trie {
     /// The most specific route for a normal `path` and a method.
     pub(super) fn find<'p>(&self, path: &'p str, method: &Method) -> Option<Match<'p>> {
         let mut parameters = Parameters::new();
-        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |reached| {
-            best(reached, method)
+        let route = self.walk(0, path.strip_prefix('/'), &mut parameters, &mut |candidates| {
+            best(candidates, method)
         })?;
         Some(Match { route, parameters })
     }
 
-    /// The methods of all routes for `path`; only asked after [`Trie::find`] found none, for
-    /// `Allow`.
+    /// The methods of all routes for `path`. Only used for `Allow`, after [`Trie::find`] found
+    /// none.
     pub(super) fn methods(&self, path: &str, into: &mut Vec<Method>) {
-        self.walk(0, path.strip_prefix('/'), &mut Parameters::new(), &mut |reached: Reached<
-            '_,
-        >| {
-            for leaf in reached.leaves() {
-                if let Methods::Only(methods) = &leaf.methods {
-                    into.extend_from_slice(methods);
+        self.walk(
+            0,
+            path.strip_prefix('/'),
+            &mut Parameters::new(),
+            &mut |candidates: Candidates<'_>| {
+                for leaf in candidates.leaves() {
+                    if let Methods::Only(methods) = &leaf.methods {
+                        into.extend_from_slice(methods);
+                    }
                 }
-            }
-            None
-        });
+                None
+            },
+        );
     }
 
-    /// From most to least specific, until `pick` takes one of the leaves. `rest` is what follows
+    /// Visits leaves from most to least specific, until `pick` takes one. `rest` is what follows
     /// the last slash, `None` at the path's end.
     fn walk<'p>(
         &self,
         at: usize,
         rest: Option<&'p str>,
         parameters: &mut Parameters<'p>,
-        pick: &mut impl FnMut(Reached<'_>) -> Option<usize>,
+        pick: &mut impl FnMut(Candidates<'_>) -> Option<usize>,
     ) -> Option<usize> {
         let node = self.nodes.get(at)?;
         let Some(rest) = rest else {
-            return pick(Reached::exactly(&node.here))
-                .or_else(|| pick(Reached::by_other_slash(self.slashed(node))))
-                .or_else(|| pick(Reached::exactly(&node.below)));
+            return pick(Candidates::exactly(&node.here))
+                .or_else(|| pick(Candidates::by_other_slash(self.slashed(node))))
+                .or_else(|| pick(Candidates::exactly(&node.below)));
         };
         if node.is_only_open() {
-            return pick(Reached::exactly(&node.below));
+            return pick(Candidates::exactly(&node.below));
         }
         let (segment, rest) =
             rest.split_once('/').map_or((rest, None), |(segment, rest)| (segment, Some(rest)));
@@ -209,9 +213,9 @@ impl Trie {
         let ignored = folds && self.paths.parameters == PathParameters::Ignore;
         let bare = if ignored { path::without_parameters(segment) } else { segment };
         if bare.is_empty() && rest.is_none() {
-            return pick(Reached::exactly(self.slashed(node)))
-                .or_else(|| pick(Reached::by_other_slash(&node.here)))
-                .or_else(|| pick(Reached::exactly(&node.below)));
+            return pick(Candidates::exactly(self.slashed(node)))
+                .or_else(|| pick(Candidates::by_other_slash(&node.here)))
+                .or_else(|| pick(Candidates::exactly(&node.below)));
         }
         if let Some(child) = node.literal(segment, folds, self.paths)
             && let Some(found) = self.walk(child, rest, parameters, pick)
@@ -225,7 +229,7 @@ impl Trie {
             }
             parameters.pop();
         }
-        pick(Reached::exactly(&node.below))
+        pick(Candidates::exactly(&node.below))
     }
 
     /// Patterns that end in a slash after this node.
@@ -240,7 +244,7 @@ impl Trie {
     }
 }
 
-impl<'t> Reached<'t> {
+impl<'t> Candidates<'t> {
     fn exactly(leaves: &'t [Leaf]) -> Self {
         Self { leaves, by_other_slash: false }
     }
@@ -255,13 +259,12 @@ impl<'t> Reached<'t> {
 }
 
 impl Node {
-    /// Whether no segment makes a difference here.
+    /// Whether only `/*` can match here.
     fn is_only_open(&self) -> bool {
         self.literals.is_empty() && self.parameter.is_none() && self.here.is_empty()
     }
 
-    /// A segment is compared by what its escapes stand for, so that `/%40me` is no way round a
-    /// route for `/@me`.
+    /// A segment is compared in its decoded form, so that `/%40me` can't bypass a route for `/@me`.
     fn literal(&self, segment: &str, folds: bool, paths: Paths) -> Option<usize> {
         if self.literals.is_empty() {
             return None;
@@ -275,9 +278,9 @@ impl Node {
     }
 }
 
-/// The route that names the method, else one whose GET stands for HEAD, else one for any method.
-fn best(reached: Reached<'_>, method: &Method) -> Option<usize> {
-    reached
+/// The route that names the method, or one whose GET includes HEAD, or one for any method.
+fn best(candidates: Candidates<'_>, method: &Method) -> Option<usize> {
+    candidates
         .leaves()
         .filter_map(|leaf| Some((leaf.methods.fit(method)?, leaf.route)))
         .max()
@@ -285,7 +288,7 @@ fn best(reached: Reached<'_>, method: &Method) -> Option<usize> {
 }
 
 impl Methods {
-    /// How well `method` fits, the more the better.
+    /// How well `method` matches. More is better.
     pub(super) fn fit(&self, method: &Method) -> Option<u8> {
         match self {
             Self::Any => Some(0),

@@ -1,10 +1,10 @@
-//! A connection that has become something else than HTTP (a WebSocket, mostly): two opaque byte
+//! A connection that was upgraded from HTTP to another protocol (mostly WebSocket): two opaque byte
 //! streams, joined until both have ended. Knows no protocol.
 //!
 //! A client asks for it (`Connection: upgrade`), the route and the limits let it pass, and the
-//! upstream agrees with a real 101; before that nothing is joined. The request is charged once, and
-//! its grant is settled when the tunnel ends. `h2c` is never passed on: requests inside it would be
-//! seen by no limit.
+//! upstream agrees with a real 101. Nothing is joined before that. The request is charged once, and
+//! its grant is settled when the tunnel ends. `h2c` is never passed on: no limit would see the
+//! requests in it.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::context::RequestContext;
 use super::hop::Text;
 use super::settings;
-use super::visit::Visit;
 use crate::clock;
-use crate::telemetry::{Gauge, Mistake, names};
+use crate::telemetry::{Gauge, Label as _, Mistake, labels, names};
 use crate::wire::{self, Body, Charge, Fields, Known, Request, Response, Stream, Timer};
 
-/// Bytes on their way, for each direction of each tunnel.
+/// The buffer for each direction of a tunnel.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What a route lets its clients ask for.
+/// The protocols that a route's clients may ask for.
 #[derive(Debug)]
 pub(super) struct Upgrades {
     /// In lower case.
@@ -32,9 +32,9 @@ pub(super) struct Upgrades {
     idle: Duration,
 }
 
-/// What a client asked for.
+/// The protocol that a client asks for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct UpgradeRequest {
     protocol: Text,
     idle: Duration,
 }
@@ -48,7 +48,7 @@ impl Upgrades {
     ) -> Self {
         let protocols = written.protocols.iter().map(|protocol| protocol.to_ascii_lowercase());
         let protocols: Vec<String> = protocols.collect();
-        for (place, protocol) in protocols.iter().enumerate() {
+        for (index, protocol) in protocols.iter().enumerate() {
             let token = |text: &str| http::HeaderName::from_bytes(text.as_bytes()).is_ok();
             let is_one = protocol.split('/').count() <= 2 && protocol.split('/').all(token);
             // Both would carry requests past policies and limits.
@@ -57,7 +57,7 @@ impl Upgrades {
             if !is_one || is_http {
                 let expected = "a protocol such as \"websocket\"; HTTP itself and TLS are not passed on, since no limit would see what is in them";
                 mistakes.push(Mistake::new(
-                    format!("{at}.protocols[{place}]"),
+                    format!("{at}.protocols[{index}]"),
                     format!("{protocol:?}"),
                     expected,
                 ));
@@ -66,40 +66,41 @@ impl Upgrades {
         Self { protocols, idle: written.idle }
     }
 
-    /// A client's wish, where the route allows it. A request with a body is an ordinary one.
-    fn allow(&self, body: &Body, protocol: Text) -> Option<Asked> {
+    /// A client's request to upgrade, if the route allows it. A request with a body is never
+    /// upgraded.
+    fn allow(&self, body: &Body, protocol: Text) -> Option<UpgradeRequest> {
         let named = std::str::from_utf8(&protocol).ok()?;
         let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
-        (allowed && !body.is_streaming()).then_some(Asked { protocol, idle: self.idle })
+        (allowed && !body.is_streaming()).then_some(UpgradeRequest { protocol, idle: self.idle })
     }
 }
 
-/// Says to the upstream what its client wants, as far as the route goes along with it; otherwise it
-/// is asked as if nothing had been said.
+/// Asks the upstream to upgrade if the route allows the protocol. Otherwise the request is sent as
+/// an ordinary one.
 #[cold]
-pub(super) fn ask(
+pub(super) fn request_upgrade(
     upgrades: &Upgrades,
     request: &mut Request,
     body: &Body,
     protocol: Text,
-    visit: &mut Visit,
+    context: &mut RequestContext,
 ) {
-    if let Some(asked) = upgrades.allow(body, protocol) {
-        asked.announce(&mut request.fields);
+    if let Some(upgrade) = upgrades.allow(body, protocol) {
+        upgrade.announce(&mut request.fields);
         request.upgrade = true;
-        visit.upgrade = Some(Box::new(asked));
+        context.upgrade = Some(Box::new(upgrade));
     }
 }
 
-impl Asked {
-    /// Names the protocol. These fields concern this connection, on which they agree with what
-    /// follows.
+impl UpgradeRequest {
+    /// Sets the fields that name the protocol. They concern this connection, and agree with what
+    /// follows on it.
     pub(super) fn announce(&self, fields: &mut Fields) {
         fields.set(Known::Connection, "upgrade");
         fields.set(Known::Upgrade, &self.protocol);
     }
 
-    /// Whether the upstream goes on with what was asked for, on a connection that can be had.
+    /// Whether the upstream agrees to the protocol, with a connection that can be taken over.
     pub(super) fn is_met(&self, reply: &Response) -> bool {
         let mut protocols = reply.fields.get_all(Known::Upgrade);
         let same =
@@ -108,139 +109,138 @@ impl Asked {
             && matches!(reply.upgrade, Some(wire::Upgrade::Stream(_)))
     }
 
-    /// Joins the upstream's connection and the client's, once the client has its 101, in a task of
-    /// its own.
-    pub(super) fn join(&self, upstream: Box<dyn Stream>, visit: Box<Visit>) -> wire::Upgrade {
-        let (tunnel, idle) = (Tunnel::open(visit), self.idle);
+    /// Joins the upstream's connection and the client's in a task of its own, once the client has
+    /// its 101.
+    pub(super) fn join(
+        &self,
+        upstream: Box<dyn Stream>,
+        context: Box<RequestContext>,
+    ) -> wire::Upgrade {
+        let (tunnel, idle) = (Tunnel::open(context), self.idle);
         wire::Upgrade::Callback(Box::new(move |client| {
             tokio::spawn(tunnel.run(client, upstream, idle));
         }))
     }
 }
 
-/// A tunnel from the upstream's 101 to its end. Dropped before that, its client has gone: it never
-/// got its 101, or its worker has stopped.
+/// A tunnel from the upstream's 101 to its end. If it is dropped before that, the client went away
+/// before its 101, or its worker was stopped.
 struct Tunnel {
-    /// Until it has ended.
-    visit: Option<Box<Visit>>,
+    /// Present until it has ended.
+    context: Option<Box<RequestContext>>,
     open: Gauge,
-    moved: Moved,
+    transferred: Transferred,
 }
 
 impl Tunnel {
-    fn open(visit: Box<Visit>) -> Self {
-        let open = visit.tail.tally.metrics().gauge(names::TUNNELS_OPEN);
+    fn open(context: Box<RequestContext>) -> Self {
+        let open = context.route.tally.metrics().gauge(names::TUNNELS_OPEN);
         open.add(1);
-        Self { visit: Some(visit), open, moved: Moved::default() }
+        Self { context: Some(context), open, transferred: Transferred::default() }
     }
 
     async fn run(mut self, client: Box<dyn Stream>, upstream: Box<dyn Stream>, idle: Duration) {
-        let end = join(client, upstream, idle, &mut self.moved).await;
+        let end = join(client, upstream, idle, &mut self.transferred).await;
         self.ended(end);
     }
 
-    fn ended(&mut self, end: End) {
-        let Some(visit) = self.visit.take() else { return };
+    fn ended(&mut self, end: TunnelEnd) {
+        let Some(context) = self.context.take() else { return };
         self.open.add(-1);
-        visit.tail.tally.metrics().count(names::TUNNELS, &[end.label()]);
-        visit.tunnel_ended(end, self.moved);
+        context.route.tally.metrics().count(names::TUNNELS, &[end.label()]);
+        context.tunnel_ended(end, self.transferred);
     }
 }
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        self.ended(End::Client);
+        self.ended(TunnelEnd::Client);
     }
 }
 
-/// How a tunnel ended: a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Both sides closed.
-    Closed,
-    /// Nothing was said in either direction for too long.
-    Idle,
-    /// The client's connection failed, or was cut at the end of a shutdown.
-    Client,
-    /// The upstream's did.
-    Upstream,
-}
-
-impl End {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Idle => "idle",
-            Self::Client => "client",
-            Self::Upstream => "upstream",
-        }
+labels! {
+    /// How a tunnel ended: a metric's label.
+    pub(super) enum TunnelEnd {
+        /// Both sides closed.
+        Closed = "closed",
+        /// Nothing was said in either direction for too long.
+        Idle = "idle",
+        /// The client's connection failed, or was cut at the end of a shutdown.
+        Client = "client",
+        /// The upstream's did.
+        Upstream = "upstream",
     }
 }
 
-/// Bytes that went through.
+/// Bytes transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moved {
+pub(super) struct Transferred {
     pub(super) up: u64,
     pub(super) down: u64,
 }
 
-/// Passes bytes on in both directions. A side that ends is passed on as an end, and the other may
-/// go on.
-async fn join<C, U>(mut client: C, mut upstream: U, idle: Duration, moved: &mut Moved) -> End
+/// Copies bytes in both directions. The end of one side is passed on, and the other side may
+/// continue.
+async fn join<C, U>(
+    mut client: C,
+    mut upstream: U,
+    idle: Duration,
+    transferred: &mut Transferred,
+) -> TunnelEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut up, mut down) = (Half::new(), Half::new());
+    let (mut up, mut down) = (Direction::new(), Direction::new());
     let mut alarm = Timer::default();
     alarm.arm(clock::monotonic() + idle);
     poll_fn(|cx| {
-        let before = *moved;
+        let before = *transferred;
         let polled =
             (up.poll(cx, &mut client, &mut upstream), down.poll(cx, &mut upstream, &mut client));
-        *moved = Moved { up: up.bytes, down: down.bytes };
+        *transferred = Transferred { up: up.bytes, down: down.bytes };
         match polled {
             (Poll::Ready(Err(Side::Source)), _) | (_, Poll::Ready(Err(Side::Sink))) => {
-                return Poll::Ready(End::Client);
+                return Poll::Ready(TunnelEnd::Client);
             }
             (Poll::Ready(Err(Side::Sink)), _) | (_, Poll::Ready(Err(Side::Source))) => {
-                return Poll::Ready(End::Upstream);
+                return Poll::Ready(TunnelEnd::Upstream);
             }
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(End::Closed),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(TunnelEnd::Closed),
             _ => {}
         }
-        if *moved != before {
+        if *transferred != before {
             alarm.arm(clock::monotonic() + idle);
         }
-        alarm.poll(cx).map(|()| End::Idle)
+        alarm.poll(cx).map(|()| TunnelEnd::Idle)
     })
     .await
 }
 
 /// One direction.
-struct Half {
+struct Direction {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Something was written and not flushed.
+    /// Written but not flushed.
     unflushed: bool,
     /// The source has ended.
     ended: bool,
-    /// The sink knows.
+    /// The sink was shut down.
     closed: bool,
     bytes: u64,
-    /// The buffer's bytes.
+    /// The memory of the buffer.
     _charge: Charge,
 }
 
-/// Which end of a direction failed.
+/// The end of a direction that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Source,
     Sink,
 }
 
-impl Half {
+impl Direction {
     fn new() -> Self {
         let _charge = Charge::of(PIECE_BYTES);
         Self {
@@ -255,7 +255,7 @@ impl Half {
         }
     }
 
-    /// Ready when the source has ended and the sink knows.
+    /// Ready when the source has ended and the sink was shut down.
     fn poll<S: AsyncRead + Unpin, T: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -316,16 +316,16 @@ mod tests {
 
     use super::*;
 
-    /// Both far ends of a tunnel whose own buffers hold `bytes`.
+    /// Both far ends of a tunnel whose connections buffer `bytes`.
     fn tunnel(
         bytes: usize,
         idle: Duration,
-    ) -> (DuplexStream, DuplexStream, JoinHandle<(End, Moved)>) {
+    ) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, Transferred)>) {
         let (client, near) = duplex(bytes);
         let (upstream, far) = duplex(bytes);
         let joined = tokio::spawn(async move {
-            let mut moved = Moved::default();
-            (join(near, far, idle, &mut moved).await, moved)
+            let mut transferred = Transferred::default();
+            (join(near, far, idle, &mut transferred).await, transferred)
         });
         (client, upstream, joined)
     }
@@ -347,11 +347,14 @@ mod tests {
         let mut got = Vec::new();
         upstream.read_to_end(&mut got).await.unwrap();
         assert!(got == large);
-        // The client has ended and still listens.
+        // The client has ended and still reads.
         upstream.write_all(b"answer").await.unwrap();
         drop(upstream);
         assert_eq!(asking.await.unwrap(), "answer");
-        assert_eq!(joined.await.unwrap(), (End::Closed, Moved { up: large.len() as u64, down: 6 }));
+        assert_eq!(
+            joined.await.unwrap(),
+            (TunnelEnd::Closed, Transferred { up: large.len() as u64, down: 6 })
+        );
     }
 
     #[tokio::test]
@@ -360,18 +363,21 @@ mod tests {
         let (mut client, mut upstream, joined) = tunnel(64, idle);
         let began = std::time::Instant::now();
         let mut piece = [0; 1];
-        // For longer than `idle`, only one side speaks.
+        // For longer than `idle`, only one side sends.
         while began.elapsed() < 2 * idle {
             upstream.write_all(b"x").await.unwrap();
             client.read_exact(&mut piece).await.unwrap();
             tokio::time::sleep(idle / 20).await;
         }
         assert!(!joined.is_finished());
-        let (end, moved) = joined.await.unwrap();
-        assert!(end == End::Idle && moved.up == 0 && moved.down > 1, "{end:?} {moved:?}");
+        let (end, transferred) = joined.await.unwrap();
+        assert!(
+            end == TunnelEnd::Idle && transferred.up == 0 && transferred.down > 1,
+            "{end:?} {transferred:?}"
+        );
     }
 
-    /// Fails as a socket does whose far end has reset it.
+    /// Fails like a socket that was reset by its peer.
     struct Reset;
 
     impl AsyncRead for Reset {
@@ -405,8 +411,8 @@ mod tests {
     #[tokio::test]
     async fn a_side_that_fails_ends_it_under_its_name() {
         let (_far, near) = duplex(64);
-        assert_eq!(join(Reset, near, LONG, &mut Moved::default()).await, End::Client);
+        assert_eq!(join(Reset, near, LONG, &mut Transferred::default()).await, TunnelEnd::Client);
         let (_far, near) = duplex(64);
-        assert_eq!(join(near, Reset, LONG, &mut Moved::default()).await, End::Upstream);
+        assert_eq!(join(near, Reset, LONG, &mut Transferred::default()).await, TunnelEnd::Upstream);
     }
 }

@@ -1,5 +1,5 @@
-//! A watched file and the digest of what was read from it. Knows content only: times and sizes lie,
-//! on copies, mounts and stepped clocks.
+//! A watched file and the digest of what was read from it. Only content is compared: modification
+//! times and sizes mislead on copies, on mounts and after clock steps.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Names in a folder that are compared, at most.
 const COMPARED_NAMES_MAX: usize = 10_001;
 
-/// A file to watch, and what was read there; or a folder, and which names it had.
+/// A file to watch with what was read there, or a folder with the names that were in it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Watch {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub struct Watch {
     is_folder: bool,
 }
 
-/// What tells one content from another, and a whole one from a part.
+/// Identifies a content, and helps to tell a whole file from a half-written one.
 #[derive(Clone, Copy)]
 struct Content {
     digest: blake3::Hash,
@@ -47,13 +47,13 @@ impl Watch {
         Self { path: absolute(path.as_ref()), content: Content::of(content).ok(), is_folder: false }
     }
 
-    /// A file that was not there or could not be read: its coming is a change.
+    /// A file that was missing or could not be read: when it appears, that is a change.
     #[must_use]
     pub fn absent(path: impl AsRef<Path>) -> Self {
         Self { path: absolute(path.as_ref()), content: None, is_folder: false }
     }
 
-    /// A file as it is now, for one that was not read whole.
+    /// A file as it is now, where it was not read whole.
     #[must_use]
     pub fn now(path: impl AsRef<Path>) -> Self {
         let path = absolute(path.as_ref());
@@ -61,8 +61,8 @@ impl Watch {
         Self { path, content, is_folder: false }
     }
 
-    /// A folder with the names that it has now: a file that comes or goes is a change. What its
-    /// files say is watched with each of them.
+    /// A folder with the names that are in it now: a file that is added or removed is a change. The
+    /// content of the files is watched through a [`Watch`] of each.
     #[must_use]
     pub fn folder(path: impl AsRef<Path>) -> Self {
         let path = absolute(path.as_ref());
@@ -80,14 +80,14 @@ impl Watch {
         &self.path
     }
 
-    /// Whether the disk now says something else.
+    /// Whether the content on disk is different now.
     pub(super) fn is_stale(&self) -> bool {
         let now = if self.is_folder { names(&self.path) } else { content(&self.path) };
         now != self.content
     }
 
-    /// Whether somebody may still be writing it, in place: it is shorter than it was, or its last
-    /// line has lost its end.
+    /// Whether it may be half written, in place: it is shorter than before, or its last line has
+    /// lost its end.
     pub(super) fn looks_unfinished(&self) -> bool {
         let (Some(before), false) = (self.content, self.is_folder) else { return false };
         let Some(now) = content(&self.path) else { return false };
@@ -96,7 +96,7 @@ impl Watch {
     }
 }
 
-/// The file may hold a secret, and a short secret's digest would tell it.
+/// The file may hold a secret, and the digest of a short secret would reveal it.
 impl fmt::Debug for Watch {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Watch({})", self.path.display())
@@ -114,12 +114,12 @@ fn names(folder: &Path) -> Option<Content> {
     Some(Content { digest: hasher.finalize(), bytes: 0, ends_in_newline: false })
 }
 
-/// Without a working directory there is no better path than the one given.
+/// Without a working directory the path stays as it is.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Nothing for what is no readable file; a pipe is not opened, for that could wait for ever.
+/// None where there is no readable file. A pipe is not opened: that could block for ever.
 fn content(path: &Path) -> Option<Content> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;

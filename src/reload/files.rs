@@ -1,10 +1,9 @@
-//! Which names in which directories decide what a watched path says, and the system's watches on
-//! those directories.
+//! The system's watches: which names in which directories decide what a watched path resolves to.
 //!
-//! A path is watched through the directories of all its components, not by the file itself: an
+//! A path is watched through the directories of all its components, not by the file itself. An
 //! editor replaces the file, `ln -sfn` and a Kubernetes ConfigMap replace a link on the way to it,
-//! and it may not exist yet. After each event the watches are made anew, since what the path means
-//! may be another.
+//! and it may not exist yet. After each event the watches are renewed, since the path may resolve
+//! to something else.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -18,11 +17,11 @@ use tokio::sync::Notify;
 
 use super::Watch;
 
-/// Files that are watched; of more, the first.
+/// Files that are watched, at most; the rest is ignored.
 const FILES_MAX: usize = 2_048;
-/// Directories that are watched; of more, the first.
+/// Directories that are watched, at most; the rest is ignored.
 const DIRECTORIES_MAX: usize = 1_024;
-/// Symbolic links on the way to one file, as in the kernel.
+/// Symbolic links that are followed on the way to one file: the kernel's limit.
 const LINKS_MAX: usize = 40;
 
 /// The system's watches. Dropping it ends them.
@@ -30,8 +29,8 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Watches(#[allow(dead_code, reason = "held for its drop")] RecommendedWatcher);
 
 impl Watches {
-    /// Watches all names that decide what `files` say; `changed` is told of each event, and keeps
-    /// one however many come.
+    /// Watches all names that decide what the paths of `files` resolve to. `changed` is notified of
+    /// each event, and stores one notification at most.
     pub(super) fn new(files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
         let mut names = HashSet::new();
         let mut directories = Vec::new();
@@ -56,10 +55,10 @@ impl Watches {
                 names.insert(name);
             }
         }
-        let told = Arc::clone(changed);
+        let changed = Arc::clone(changed);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, |event| is_change(event, &names, &folders)) {
-                told.notify_one();
+                changed.notify_one();
             }
         })?;
         for directory in directories.iter().take(DIRECTORIES_MAX) {
@@ -67,8 +66,8 @@ impl Watches {
             let needed = files.iter().any(|file| file.path().parent() == Some(directory));
             match watched {
                 Ok(()) => {}
-                // It went while we looked: the directory above it is watched already, and tells
-                // when it comes back.
+                // It was removed in the meantime. The directory above it is watched already and
+                // reports when it comes back.
                 Err(_) if !directory.is_dir() => {}
                 Err(error) if needed => return Err(error),
                 Err(error) => {
@@ -81,9 +80,9 @@ impl Watches {
 }
 
 fn is_change(event: &Event, names: &HashSet<PathBuf>, folders: &HashSet<PathBuf>) -> bool {
-    // Our own reading is no change.
+    // Reading a file, as this process does itself, is no change.
     let written = !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
-    // A full queue in the kernel lost events: it may have been any.
+    // The kernel's queue overflowed: any event may have been lost.
     event.need_rescan()
         || (written
             && event.paths.iter().any(|path| {
@@ -91,8 +90,8 @@ fn is_change(event: &Event, names: &HashSet<PathBuf>, folders: &HashSet<PathBuf>
             }))
 }
 
-/// Every name that is looked up on the way to `path`: each component, and those of the links among
-/// them; up to the first that is missing.
+/// Every name that is looked up on the way to `path`: each component, and the components of links
+/// among them, up to the first one that is missing.
 fn trail(path: &Path) -> Vec<PathBuf> {
     let mut names = Vec::new();
     let mut here = PathBuf::new();
@@ -128,7 +127,7 @@ fn trail(path: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// The last first, so that the next is popped.
+/// In reverse order, so that the next one is popped.
 fn components(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|component| component.as_os_str().to_owned()).collect()
 }

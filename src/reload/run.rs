@@ -1,5 +1,5 @@
-//! The watcher's thread: waits for a reason, lets the dust settle, compares, builds, and watches
-//! what the answer names.
+//! The watcher's thread: waits for an event, waits until the files are quiet, compares them,
+//! builds, and watches the files that the answer names.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,47 +13,47 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::files::Watches;
-use super::{Answer, Reason, Reloaded, Settings, Watch, Wishes};
-use crate::clock::{self, Clock};
-use crate::telemetry::{Metrics, names};
+use super::{Answer, Reason, Reloaded, Settings, Watch};
+use crate::clock;
+use crate::telemetry::{CounterSet, Label as _, Metrics, names};
 
 /// Quiet time after an event before the files are read: an editor writes in several steps.
 const QUIET_MS: u64 = 100;
-/// Time after the first event at which they are read even so.
+/// Time after the first event after which the files are read in any case.
 const SETTLE_MS_MAX: u64 = 1_000;
-/// The same where a file looks as if its writer were not done: it is written in place, and has
-/// become shorter or has no end of line yet.
+/// The same two limits for a file that looks half written: it is written in place, and has become
+/// shorter or has lost its last line end.
 const UNFINISHED_QUIET_MS: u64 = 1_000;
 const UNFINISHED_MS_MAX: u64 = 3_000;
-/// How often the files are read where the system gives no watches.
+/// How often the files are read where the system has no watches left.
 const POLL_MS: u64 = 2_000;
 
-/// What the thread holds.
-struct Room<'a, B> {
+/// The state of the watcher's thread.
+struct WatchLoop<'a, B> {
     build: B,
-    metrics: &'a Metrics,
-    wishes: &'a Wishes,
+    reloads: CounterSet<Reloaded>,
+    stop: &'a Notify,
     files: Vec<Watch>,
-    /// None where the system gives none: then the files are polled.
+    /// None where the system has none left: then the files are polled.
     watches: Option<Watches>,
     changed: Arc<Notify>,
     hangup: Option<Signal>,
 }
 
-/// What the thread is woken by.
+/// Why the thread wakes up.
 enum Wake {
     Stop,
-    /// A watched name changed, or the time to poll has come.
-    Look,
+    /// A watched name changed, or it is time to poll.
+    Compare,
     Build(Reason),
 }
 
-/// Runs until it is told to stop; says through `ready` when it watches.
+/// Runs until `stop` is notified. Reports through `ready` that it watches.
 pub(super) fn run<B>(
     settings: Settings,
     metrics: &Metrics,
     build: B,
-    wishes: &Wishes,
+    stop: &Notify,
     ready: &SyncSender<io::Result<()>>,
 ) where
     B: FnMut(Reason) -> Answer,
@@ -61,18 +61,19 @@ pub(super) fn run<B>(
     let (runtime, hangup) = match prepare(settings.on_sighup) {
         Ok(prepared) => prepared,
         Err(error) => {
-            // `start` waits for this very message: it is there to take it.
+            // `start` waits for this message, so the receiver exists.
             let _ = ready.send(Err(error));
             return;
         }
     };
     let changed = Arc::new(Notify::new());
     let watches = watch(&settings.files, &changed);
-    let mut room = Room { build, metrics, wishes, files: settings.files, watches, changed, hangup };
-    room.applied_now();
-    room.look_once();
+    let reloads = metrics.counters(names::RELOADS, &[]);
+    let mut watch_loop =
+        WatchLoop { build, reloads, stop, files: settings.files, watches, changed, hangup };
+    watch_loop.notice_missed();
     let _ = ready.send(Ok(()));
-    runtime.block_on(room.serve());
+    runtime.block_on(watch_loop.run());
 }
 
 fn prepare(on_sighup: bool) -> io::Result<(Runtime, Option<Signal>)> {
@@ -91,34 +92,34 @@ fn watch(files: &[Watch], changed: &Arc<Notify>) -> Option<Watches> {
     watches.ok()
 }
 
-impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
-    async fn serve(&mut self) {
+impl<B: FnMut(Reason) -> Answer> WatchLoop<'_, B> {
+    async fn run(&mut self) {
         loop {
             let wake = match self.wake().await {
-                Wake::Look => self.settle().await,
+                Wake::Compare => self.settle().await,
                 wake => wake,
             };
             match wake {
                 Wake::Stop => return,
                 Wake::Build(reason) => self.rebuild(reason),
-                Wake::Look => self.look(),
+                Wake::Compare => self.compare(),
             }
         }
     }
 
-    fn look(&mut self) {
+    fn compare(&mut self) {
         let polled = self.watches.is_none();
-        // Before the comparison, so that nothing falls between the two.
-        self.watch_anew();
+        // Before the comparison, so that no change falls between the two.
+        self.renew_watches();
         if self.is_stale() {
             self.rebuild(Reason::FileChanged);
         } else if !polled {
-            self.count(Reloaded::Unchanged);
+            self.reloads.inc(Reloaded::Unchanged);
         }
     }
 
-    /// For files that were read before they were watched: what changed between gave no event.
-    fn look_once(&self) {
+    /// Files are read before they are watched, and a change in between gives no event.
+    fn notice_missed(&self) {
         if self.is_stale() {
             self.changed.notify_one();
         }
@@ -139,16 +140,15 @@ impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
         };
         tokio::select! {
             biased;
-            () = self.wishes.stop.notified() => Wake::Stop,
+            () = self.stop.notified() => Wake::Stop,
             () = hung_up(&mut self.hangup) => Wake::Build(Reason::Signal),
-            () = self.wishes.reload.notified() => Wake::Build(Reason::Asked),
-            () = self.changed.notified() => Wake::Look,
-            () = poll => Wake::Look,
+            () = self.changed.notified() => Wake::Compare,
+            () = poll => Wake::Compare,
         }
     }
 
-    /// Waits until nothing changes any more, at most [`SETTLE_MS_MAX`]; longer where a file looks
-    /// unfinished, at most [`UNFINISHED_MS_MAX`].
+    /// Waits until nothing changes any more, for at most [`SETTLE_MS_MAX`], or
+    /// [`UNFINISHED_MS_MAX`] where a file looks half written.
     async fn settle(&mut self) -> Wake {
         let began = Instant::now();
         let (mut quiet_ms, mut latest) = (QUIET_MS, began + Duration::from_millis(SETTLE_MS_MAX));
@@ -156,13 +156,12 @@ impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
             let quiet = (Instant::now() + Duration::from_millis(quiet_ms)).min(latest);
             tokio::select! {
                 biased;
-                () = self.wishes.stop.notified() => return Wake::Stop,
+                () = self.stop.notified() => return Wake::Stop,
                 () = hung_up(&mut self.hangup) => return Wake::Build(Reason::Signal),
-                () = self.wishes.reload.notified() => return Wake::Build(Reason::Asked),
                 () = sleep_until(quiet) => {
                     latest = began + Duration::from_millis(UNFINISHED_MS_MAX);
                     if quiet_ms == UNFINISHED_QUIET_MS || quiet >= latest || !self.looks_unfinished() {
-                        return Wake::Look;
+                        return Wake::Compare;
                     }
                     quiet_ms = UNFINISHED_QUIET_MS;
                 }
@@ -175,8 +174,8 @@ impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
         self.files.iter().any(Watch::looks_unfinished)
     }
 
-    fn watch_anew(&mut self) {
-        // The new ones first: nothing is missed between them.
+    fn renew_watches(&mut self) {
+        // The old watches end only when the new ones are there, so that nothing is missed.
         self.watches = watch(&self.files, &self.changed);
     }
 
@@ -184,30 +183,19 @@ impl<B: FnMut(Reason) -> Answer> Room<'_, B> {
         let started = clock::monotonic();
         let answer = catch_unwind(AssertUnwindSafe(|| (self.build)(reason))).unwrap_or_else(|_| {
             tracing::error!("the new configuration could not be built: its builder panicked");
-            // As they are now, so that the same files don't make it panic again at once.
+            // The files count as read, so that the same content does not cause the next panic.
             Answer::refused(self.files.iter().map(|file| Watch::now(file.path())).collect())
         });
         let same_paths =
             answer.files.iter().map(Watch::path).eq(self.files.iter().map(Watch::path));
         self.files = answer.files;
         if !same_paths {
-            self.watch_anew();
-            self.look_once();
+            self.renew_watches();
+            self.notice_missed();
         }
-        self.count(answer.result);
-        if answer.result == Reloaded::Applied {
-            self.applied_now();
-        }
+        self.reloads.inc(answer.result);
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        tracing::info!(result = answer.result.label(), ?reason, ms, "reload");
-    }
-
-    fn count(&self, result: Reloaded) {
-        self.metrics.count(names::RELOADS, &[result.label()]);
-    }
-
-    fn applied_now(&self) {
-        self.metrics.gauge(names::CONFIG_APPLIED).set(Clock::system().wall_us() / 1_000_000);
+        tracing::info!(result = answer.result.label(), reason = reason.label(), ms, "reload");
     }
 }
 

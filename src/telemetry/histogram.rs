@@ -1,4 +1,4 @@
-//! Times in fixed buckets, a set of them for each worker.
+//! Histograms of times: fixed buckets, a set of them for each worker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Histogram {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Some((slot, alone)) = slot(&self.0) else { return };
         let us = ns / 1_000;
-        // Most times are short: a search from the start is shorter than one by halves.
+        // Most times are short: a linear search finds them sooner than a binary one.
         let bucket = BOUNDS_US.iter().position(|bound| us <= *bound).unwrap_or(BOUNDS_US.len());
         if let Some(count) = slot.counts.get(bucket) {
             add(count, 1, alone);
@@ -74,14 +74,15 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Metrics;
+    use super::super::{Metrics, names};
     use super::*;
 
     #[test]
     fn a_time_lands_in_the_bucket_whose_bound_holds_it() {
         let metrics = Metrics::new(1);
-        metrics.decision_seconds().observe(Duration::from_micros(2));
-        metrics.decision_seconds().observe(Duration::from_secs(100));
+        let seconds = metrics.histogram(names::DECISION_SECONDS);
+        seconds.observe(Duration::from_micros(2));
+        seconds.observe(Duration::from_secs(100));
         let text = metrics.encode();
         assert!(
             text.contains("weir_decision_duration_seconds_bucket{le=\"0.000001\"} 0"),

@@ -1,8 +1,8 @@
-//! Logs: one structured line an event, on standard output, as text for a person and as JSON for a
-//! machine.
+//! Logs: one structured line for each event, on standard output, as text for people or as JSON for
+//! programs.
 //!
-//! A line is written by a thread of its own behind a bounded queue, so that a slow terminal never
-//! holds a request; lines that don't fit are dropped and counted.
+//! A thread of its own writes the lines out of a bounded queue, so that a slow terminal never
+//! blocks a request. Lines that don't fit are dropped and counted.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -18,13 +18,14 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Chunks of text that wait for the writer, at most.
+/// Messages that wait for the writer, at most.
 const QUEUE_LINES_MAX: usize = 8_192;
 /// Lines are gathered up to this size before they are written.
 const BATCH_BYTES: usize = 64 << 10;
 /// Waiting for the last lines to be written, at most.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
-/// Before the full queue is tried again: the standard library's channel has no send with a timeout.
+/// The wait before a full queue is tried again. The standard library's channel has no send with a
+/// timeout.
 const FLUSH_TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// How lines look.
@@ -33,7 +34,7 @@ pub enum Format {
     /// Text on a terminal, JSON elsewhere.
     #[default]
     Auto,
-    /// For a person.
+    /// For people.
     Text,
     /// One JSON object a line.
     Json,
@@ -45,7 +46,7 @@ pub enum Access {
     /// Each.
     #[default]
     All,
-    /// Those that got no answer from the upstream: refused, denied, failed.
+    /// Those that got no answer from an upstream: refused, denied, failed.
     Refused,
     /// None.
     Off,
@@ -81,7 +82,7 @@ struct Writer {
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
 
-/// The level of the log that [`start`] began.
+/// The level of the log that [`start`] began, while it can be changed.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Whether its lines are JSON.
@@ -90,20 +91,20 @@ static JSON: AtomicBool = AtomicBool::new(false);
 /// Starts logging for this process. A second call changes nothing: a process has one log.
 pub fn start(settings: &Settings) {
     writer();
-    JSON.store(json(settings.format), Ordering::Relaxed);
+    JSON.store(settings.is_json(), Ordering::Relaxed);
     let (level, handle) = reload::Layer::new(level(settings));
     let lines = fmt::layer().with_writer(Queue).with_ansi(terminal()).event_format(Lines {
         json: format::format().json().flatten_event(true).with_target(false),
         text: format::format().with_target(false),
     });
-    // An error says that a log runs already (an embedding program's own, or an earlier call's):
-    // then that one stands.
+    // It fails where a log was installed before, by the embedding program or an earlier call. That
+    // one stays.
     if Registry::default().with(level).with(lines).try_init().is_ok() {
         let _ = LEVEL.set(handle);
     }
 }
 
-/// Writes each event in the format of now.
+/// Writes each event in the current format.
 struct Lines {
     json: format::Format<format::Json>,
     text: format::Format,
@@ -128,12 +129,11 @@ where
     }
 }
 
-/// Applies new settings to the log that [`start`] began; an embedding program's own is left as it
-/// is.
+/// Applies new settings to the log that [`start`] began. An embedding program's own is left alone.
 pub fn apply(settings: &Settings) {
     if let Some(handle) = LEVEL.get() {
-        JSON.store(json(settings.format), Ordering::Relaxed);
-        // It fails where the log is gone: then nothing is written anyway.
+        JSON.store(settings.is_json(), Ordering::Relaxed);
+        // It fails only where the log is gone.
         let _ = handle.reload(level(settings));
     }
 }
@@ -142,13 +142,15 @@ fn level(settings: &Settings) -> EnvFilter {
     EnvFilter::try_new(&settings.level).unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
-/// Whether lines are JSON under `format` here.
-#[must_use]
-pub(super) fn json(format: Format) -> bool {
-    match format {
-        Format::Auto => !terminal(),
-        Format::Text => false,
-        Format::Json => true,
+impl Settings {
+    /// Whether lines are JSON, on this process's standard output.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        match self.format {
+            Format::Auto => !terminal(),
+            Format::Text => false,
+            Format::Json => true,
+        }
     }
 }
 
@@ -164,7 +166,7 @@ pub fn access_line(line: Vec<u8>) {
     }
 }
 
-/// Waits until the lines so far are written, for at most a second: what a process does last.
+/// Waits until the lines so far are written, for at most a second. A process does this last.
 pub fn flush() {
     if let Some(writer) = WRITER.get() {
         writer.flush();
@@ -176,8 +178,7 @@ impl Writer {
         let (done, written) = sync_channel(1);
         let mut message = Message::Flush(done);
         let mut left = FLUSH_WAIT;
-        // The queue is full where nobody reads the log: a plain `send` would then wait for ever,
-        // and the process with it.
+        // The queue is full where nothing reads the log. A plain `send` would then block for ever.
         while let Err(TrySendError::Full(back)) = self.queue.try_send(message) {
             if left == Duration::ZERO {
                 return;
@@ -192,13 +193,13 @@ impl Writer {
 fn writer() -> &'static Writer {
     WRITER.get_or_init(|| {
         let (queue, lines) = sync_channel(QUEUE_LINES_MAX);
-        // Without a thread the queue's other end is gone: each line is then dropped and counted.
+        // If the thread can't be started, the queue has no receiver: lines are dropped and counted.
         let _ = std::thread::Builder::new().name("weir-log".into()).spawn(move || drain(&lines));
         Writer { queue, dropped: AtomicU64::new(0) }
     })
 }
 
-/// Takes what waits in one go: under load one write serves many lines.
+/// Writes all waiting lines in one go: under load, one write serves many lines.
 fn drain(messages: &Receiver<Message>) {
     let mut batch = Vec::new();
     while let Ok(message) = messages.recv() {
@@ -214,19 +215,22 @@ fn drain(messages: &Receiver<Message>) {
             .map(|writer| writer.dropped.swap(0, Ordering::Relaxed))
             .filter(|dropped| *dropped > 0)
         {
-            batch.extend_from_slice(
-                format!(
-                    "{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{dropped}}}\n"
-                )
-                .as_bytes(),
-            );
+            batch.extend_from_slice(dropped_line(dropped).as_bytes());
         }
         let mut out = std::io::stdout().lock();
-        // A closed standard output is no reason to stop serving; nor is a flush that nobody waits
-        // for any more.
+        // Neither a closed standard output nor a flush that timed out is a reason to stop.
         let _ = out.write_all(&batch).and_then(|()| out.flush());
         batch.clear();
         let _ = flushed.map(|done| done.try_send(()));
+    }
+}
+
+/// Written without the log, whose queue is full.
+fn dropped_line(count: u64) -> String {
+    if JSON.load(Ordering::Relaxed) {
+        format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{count}}}\n")
+    } else {
+        format!(" WARN log lines dropped count={count}\n")
     }
 }
 
@@ -277,8 +281,8 @@ mod tests {
 
     #[test]
     fn a_flush_gives_up_where_nobody_reads_the_log() {
-        // A terminal that is held up: the writer's thread stands in its write, and the queue is
-        // full behind it.
+        // As behind a blocked terminal: the writer's thread hangs in its write, and the queue is
+        // full.
         let (queue, _unread) = sync_channel(1);
         let writer = Writer { queue, dropped: AtomicU64::new(0) };
         writer.queue.try_send(Message::Line(Vec::new())).unwrap();

@@ -1,11 +1,12 @@
-//! Counters that cost a load and a store: each worker alone writes its own slot, on its own cache
-//! line, and a scrape sums them. Other threads share one more slot, to which they add atomically.
+//! Counters that cost a load and a store: each worker has a slot of its own, on its own cache line,
+//! and a scrape sums the slots. Threads that are no workers share one more slot and add to it
+//! atomically.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -15,15 +16,16 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::histogram::Histogram;
-use super::names::{self, Name};
+use super::label::{CounterSet, Label};
+use super::names::{self, Kind, Name};
 
 /// Workers with a slot of their own; further threads share one, which costs speed and no counts.
 pub const WORKERS_MAX: usize = 64;
 /// Label sets of one metric, at most; what comes after is counted under `other`.
 const SERIES_MAX: usize = 2_000;
-/// Of those, label sets with the same first label, so that a policy that makes up names of limits
-/// leaves room for others: all status codes fit. What comes after is counted under `other`, beside
-/// the first label.
+/// Label sets of one metric that share their first label, at most. A policy that invents names of
+/// limits thus leaves room for others, and all status codes of a route fit. What comes after is
+/// counted under `other`, beside the first label.
 const SERIES_OF_ONE_MAX: usize = 512;
 
 thread_local! {
@@ -33,24 +35,24 @@ thread_local! {
 const NO_WORKER: usize = usize::MAX;
 
 /// Makes the calling thread the worker `index`, counted from 0, of the metrics that it counts in.
-/// No two threads may be the same worker of the same metrics at a time: their counts would
-/// overwrite each other.
+/// No two threads may be the same worker of the same metrics at a time: they would overwrite each
+/// other's counts.
 pub fn enter_worker(index: usize) {
     WORKER.with(|worker| worker.set(index));
 }
 
-/// The calling thread's slot, and whether nobody else writes to it. The last slot is everybody's.
+/// The calling thread's slot, and whether this thread alone writes to it. The last slot is shared.
 pub(super) fn slot<T>(slots: &[T]) -> Option<(&T, bool)> {
     let (shared, own) = slots.split_last()?;
     own.get(WORKER.with(Cell::get)).map_or(Some((shared, false)), |slot| Some((slot, true)))
 }
 
-/// Slots of so many workers, and that of everybody else.
+/// A slot for each of `workers`, and the shared one.
 pub(super) fn slots<T: Default>(workers: usize) -> Arc<[T]> {
     (0..=workers.clamp(1, WORKERS_MAX)).map(|_| T::default()).collect()
 }
 
-/// Adds to a number that only this thread writes, if `alone`.
+/// Adds to a number; `alone` says that only this thread writes it.
 pub(super) fn add(number: &AtomicU64, n: u64, alone: bool) {
     if alone {
         number.store(number.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -63,7 +65,7 @@ pub(super) fn add(number: &AtomicU64, n: u64, alone: bool) {
 #[derive(Default)]
 struct Slot(AtomicU64);
 
-/// One series of a counter. Cheap to clone and to increment from any thread; look it up once and
+/// One series of a counter. Cheap to clone and to increment from any thread: look it up once and
 /// keep it.
 #[derive(Clone)]
 pub struct Counter(Arc<[Slot]>);
@@ -101,7 +103,7 @@ pub struct Gauge(Arc<Level>);
 #[derive(Debug, Default)]
 struct Level {
     now: AtomicI64,
-    /// The highest since somebody took it.
+    /// The highest value since [`Gauge::take_most`].
     most: AtomicI64,
 }
 
@@ -118,8 +120,7 @@ impl Gauge {
         self.0.most.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// The highest value since this was asked before: what came and went between two looks is in
-    /// it.
+    /// The highest value since the last call of this, including peaks between two calls.
     #[must_use]
     pub fn take_most(&self) -> i64 {
         self.0.most.swap(self.get(), Ordering::Relaxed)
@@ -143,31 +144,30 @@ struct Inner {
     workers: usize,
     counters: Mutex<BTreeMap<&'static str, (Name, Series)>>,
     gauges: Mutex<BTreeMap<&'static str, (Name, Gauge)>>,
-    request_seconds: Histogram,
-    decision_seconds: Histogram,
+    histograms: Mutex<BTreeMap<&'static str, (Name, Histogram)>>,
 }
 
 impl Metrics {
     /// Metrics for `workers` worker threads.
     #[must_use]
     pub fn new(workers: usize) -> Self {
-        let counters = names::ALL.iter().map(|name| (name.name, (*name, Series::new()))).collect();
-        let gauges = [
-            names::CONNECTIONS_OPEN,
-            names::TUNNELS_OPEN,
-            names::BUFFERED_BYTES,
-            names::EMBEDDED_KEYS,
-            names::CONFIG_APPLIED,
-        ];
-        Self(Arc::new(Inner {
+        let metrics = Self(Arc::new(Inner {
             workers,
-            counters: Mutex::new(counters),
-            gauges: Mutex::new(
-                gauges.into_iter().map(|name| (name.name, (name, Gauge::default()))).collect(),
-            ),
-            request_seconds: Histogram::new(workers),
-            decision_seconds: Histogram::new(workers),
-        }))
+            counters: Mutex::default(),
+            gauges: Mutex::default(),
+            histograms: Mutex::default(),
+        }));
+        for name in names::ALL {
+            match name.kind {
+                Kind::Counter => {
+                    locked(&metrics.0.counters).insert(name.name, (*name, Series::new()));
+                }
+                Kind::Gauge => drop(metrics.gauge(*name)),
+                Kind::Histogram => drop(metrics.histogram(*name)),
+                Kind::OptionalGauge => {}
+            }
+        }
+        metrics
     }
 
     /// The series of `name` with these label values, in the order of the name's labels. Takes a
@@ -175,7 +175,7 @@ impl Metrics {
     #[must_use]
     pub fn counter(&self, name: Name, values: &[&str]) -> Counter {
         debug_assert_eq!(name.labels.len(), values.len(), "{}", name.name);
-        let mut counters = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = locked(&self.0.counters);
         let (_, series) = counters.entry(name.name).or_insert_with(|| (name, Series::new()));
         let mut labels: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
         if !series.contains_key(&labels) {
@@ -188,33 +188,39 @@ impl Metrics {
         series.entry(labels).or_insert_with(|| Counter(slots(self.0.workers))).clone()
     }
 
-    /// Adds one to a series; for places that are not hot.
+    /// Adds one to a series. Looks it up each time, so it is not for hot paths.
     pub fn count(&self, name: Name, values: &[&str]) {
         self.counter(name, values).inc();
+    }
+
+    /// The series of `name` for each value of its last label. `values` are those of the labels
+    /// before it.
+    #[must_use]
+    pub fn counters<L: Label>(&self, name: Name, values: &[&str]) -> CounterSet<L> {
+        CounterSet::new(|label: L| {
+            let all: Vec<&str> = values.iter().copied().chain([label.label()]).collect();
+            self.counter(name, &all)
+        })
     }
 
     /// The gauge of `name`.
     #[must_use]
     pub fn gauge(&self, name: Name) -> Gauge {
-        let mut gauges = self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gauges = locked(&self.0.gauges);
         gauges.entry(name.name).or_insert_with(|| (name, Gauge::default())).1.clone()
     }
 
-    /// Shows the gauge of `name` no more: what it told of is gone.
+    /// No longer shows the gauge of `name`: it has no value any more.
     pub fn forget_gauge(&self, name: Name) {
-        self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner).remove(name.name);
+        locked(&self.0.gauges).remove(name.name);
     }
 
-    /// Times of whole requests.
+    /// The histogram of `name`. Takes a lock: keep the answer where it is hot.
     #[must_use]
-    pub fn request_seconds(&self) -> &Histogram {
-        &self.0.request_seconds
-    }
-
-    /// Times of decisions.
-    #[must_use]
-    pub fn decision_seconds(&self) -> &Histogram {
-        &self.0.decision_seconds
+    pub fn histogram(&self, name: Name) -> Histogram {
+        let mut histograms = locked(&self.0.histograms);
+        let new = || (name, Histogram::new(self.0.workers));
+        histograms.entry(name.name).or_insert_with(new).1.clone()
     }
 
     /// Everything in the OpenMetrics text format.
@@ -223,14 +229,18 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.clone()));
         let mut text = String::new();
-        // Writing to a String can't fail; an encoder's error would leave the text cut, and the
-        // missing `# EOF` tells the scraper.
+        // Writing to a String can't fail. An error of the encoder's would cut the text short, and a
+        // scraper would notice the missing `# EOF`.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
 }
 
-/// Whether the first of several labels has as many series as one may have.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the first of several labels has as many series as it may have.
 fn is_full(series: &Series, labels: &[String]) -> bool {
     let [first, _, ..] = labels else { return false };
     let same =
@@ -240,8 +250,7 @@ fn is_full(series: &Series, labels: &[String]) -> bool {
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let counters = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, series) in counters.values() {
+        for (name, series) in locked(&self.0.counters).values() {
             let mut metric =
                 encoder.encode_descriptor(name.name, name.help, None, MetricType::Counter)?;
             if name.labels.is_empty() {
@@ -256,16 +265,15 @@ impl Collector for Metrics {
                 ConstCounter::new(counter.get()).encode(family)?;
             }
         }
-        drop(counters);
-        let gauges = self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, gauge) in gauges.values() {
+        for (name, gauge) in locked(&self.0.gauges).values() {
             let metric =
                 encoder.encode_descriptor(name.name, name.help, None, MetricType::Gauge)?;
             ConstGauge::new(gauge.get()).encode(metric)?;
         }
-        drop(gauges);
-        self.0.request_seconds.encode(names::REQUEST_SECONDS, &mut encoder)?;
-        self.0.decision_seconds.encode(names::DECISION_SECONDS, &mut encoder)
+        for (name, histogram) in locked(&self.0.histograms).values() {
+            histogram.encode(*name, &mut encoder)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,15 +1,17 @@
-//! A mistake in a setting, as the room that found it tells it; `config` adds the file and the line.
+//! A mistake in a setting, as the module that found it describes it. `config` adds file and line.
 
 use std::fmt;
 
-/// Something written in the configuration that can't stand.
+/// A setting that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The setting's path from the top of the file: `policies.public.config.limits[0].quota`.
+    /// The setting's path. A module names it relative to its own section
+    /// (`config.limits[0].quota`); [`Mistake::under`] makes it absolute
+    /// (`policies.public.config.limits[0].quota`).
     pub setting: String,
     /// What was found there.
     pub found: String,
-    /// What may stand there.
+    /// What is allowed there.
     pub expected: String,
     /// Whether the setting's key is wrong rather than its value.
     pub in_key: bool,
@@ -32,6 +34,21 @@ impl Mistake {
             in_key: false,
             other: None,
         }
+    }
+
+    /// The same mistake, with its settings below `section`: `nodes[0]` under `store.redis` is
+    /// `store.redis.nodes[0]`.
+    #[must_use]
+    pub fn under(mut self, section: &str) -> Self {
+        let below = |setting: &str| {
+            let dot = if setting.is_empty() || setting.starts_with('[') { "" } else { "." };
+            format!("{section}{dot}{setting}")
+        };
+        self.setting = below(&self.setting);
+        if let Some(other) = &mut self.other {
+            other.0 = below(&other.0);
+        }
+        self
     }
 
     /// The same mistake, about the setting's key.

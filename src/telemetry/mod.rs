@@ -1,15 +1,19 @@
-//! What Weir says to its operator: logs, metrics, mistakes.
+//! What Weir tells its operator: logs, metrics, mistakes in the configuration.
 //!
-//! All metric names and their labels stand in [`names`]; a label's values are a closed or a
-//! configured set, never a key, a path or a header's value. This room uses no other room.
+//! All metrics are declared in [`names`]. A label's values are a closed set ([`Label`]) or come
+//! from the configuration; they are never a key, a path or a header's value. This module uses no
+//! other.
 
 mod histogram;
+mod label;
 mod log;
 mod metrics;
 mod mistake;
 pub mod names;
 
 pub use histogram::Histogram;
+pub(crate) use label::labels;
+pub use label::{CounterSet, Label};
 pub use log::{Access, Format, Settings, access_line, apply, flush, start};
 pub use metrics::{Counter, Gauge, Metrics, WORKERS_MAX, enter_worker};
 pub use mistake::Mistake;

@@ -1,11 +1,11 @@
 //! How many connections to upstreams this process may have open, over all upstreams and workers.
-//! Touched when a connection opens and closes, and by no request. Knows nothing of what the
+//! Touched when a connection opens or closes, and by no request. Knows nothing of what the
 //! connections do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The connections to upstreams that file descriptors were set aside for. Clones share it.
+/// The connections to upstreams that file descriptors are reserved for. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Inner>);
 
@@ -16,17 +16,17 @@ struct Inner {
     per_worker: AtomicUsize,
 }
 
-/// On a cache line of its own: requests read what stands beside it.
+/// On a cache line of its own, since requests read the fields beside it.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Open(AtomicUsize);
 
-/// One connection's share; given back when dropped.
+/// One connection's share of the budget. Returned on drop.
 #[derive(Debug)]
-pub(super) struct Permit(Arc<Inner>);
+pub(super) struct ConnectionPermit(Arc<Inner>);
 
 impl Budget {
-    /// As many as are wanted.
+    /// A budget without a limit.
     #[must_use]
     pub fn unlimited() -> Self {
         let unlimited = || AtomicUsize::new(usize::MAX);
@@ -37,33 +37,33 @@ impl Budget {
         }))
     }
 
-    /// From now on `max` for all of `workers`. Those that are open stay open.
+    /// Sets the limit to `max` for all of `workers`. Open connections stay open.
     pub fn set(&self, max: usize, workers: usize) {
         self.0.max.store(max, Ordering::Relaxed);
         self.0.per_worker.store((max / workers.max(1)).max(1), Ordering::Relaxed);
     }
 
-    /// Takes a connection's share, if one is left.
-    pub(super) fn open(&self) -> Option<Permit> {
-        let permit = Permit(Arc::clone(&self.0));
+    /// Takes a permit for one connection, if one is left.
+    pub(super) fn open(&self) -> Option<ConnectionPermit> {
+        let permit = ConnectionPermit(Arc::clone(&self.0));
         let open = self.0.open.0.fetch_add(1, Ordering::Relaxed);
-        // Dropped where there was none, which takes it off again.
+        // If none is left, dropping the permit subtracts it again.
         (open < self.0.max.load(Ordering::Relaxed)).then_some(permit)
     }
 
-    /// Whether more than half are in use: then idle connections are not kept, since another worker
-    /// may need their share.
+    /// Whether more than half is in use. Idle connections are then not kept, since another worker
+    /// may need their permits.
     pub(super) fn is_tight(&self) -> bool {
         self.0.open.0.load(Ordering::Relaxed) > self.0.max.load(Ordering::Relaxed) / 2
     }
 
-    /// What one worker may have of it, where all need the same.
+    /// One worker's part of it, if all need the same.
     pub(super) fn per_worker(&self) -> usize {
         self.0.per_worker.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.open.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! From an address to a byte stream that HTTP can be spoken on: TCP, then TLS where the endpoint
-//! says so, both within the upstream's time to connect. Knows nothing of HTTP.
+//! From an address to a byte stream for HTTP: TCP, then TLS if the endpoint uses it, both within
+//! the upstream's time to connect. Knows nothing of HTTP.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::budget::Permit;
+use super::budget::ConnectionPermit;
 use super::endpoint::Endpoint;
 use super::host::Host;
 use super::hosts::Hosts;
@@ -15,15 +15,15 @@ use super::stream::Stream;
 use super::{Cause, Inner, Protocol, pool};
 use crate::wire::is_out_of_descriptors;
 
-/// Connects to `host`. What fails is logged with its reason, once a second at most: while an
-/// upstream is down this happens at every request.
+/// Connects to `host`. Failures are logged with their reason, at most once a second: while an
+/// upstream is down, every request fails like this.
 pub(super) async fn connect(
     upstream: &Arc<Inner>,
     host: &Host,
     protocol: Protocol,
 ) -> Result<Stream, Cause> {
     let endpoint = upstream.endpoints.get(host.endpoint).ok_or(Cause::Connect)?;
-    // An idle connection to another host gives way.
+    // Close idle connections to other hosts to make room.
     let permit = upstream.budget.open().or_else(|| {
         pool::release_idle();
         upstream.budget.open()
@@ -36,7 +36,7 @@ pub(super) async fn connect(
         match timeout(upstream.connect, open(upstream, host, endpoint, protocol, permit)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err((Cause::Descriptors, _))) => {
-                // The next one may find what this one has not.
+                // The next attempt may find a descriptor.
                 pool::release_idle();
                 upstream.warn_exhausted(host);
                 return Err(Cause::Descriptors);
@@ -45,7 +45,7 @@ pub(super) async fn connect(
             Err(elapsed) => (Cause::Timeout, elapsed.into()),
         };
     upstream.warn_unconnected(host, &error);
-    Hosts::ask_soon(upstream);
+    Hosts::resolve_soon(upstream);
     Err(cause)
 }
 
@@ -54,9 +54,9 @@ async fn open(
     host: &Host,
     endpoint: &Endpoint,
     protocol: Protocol,
-    _permit: Permit,
+    _permit: ConnectionPermit,
 ) -> Result<Stream, (Cause, io::Error)> {
-    // Our own lack of descriptors says nothing of the host.
+    // A lack of descriptors on our side says nothing about the host.
     let unconnected = |error| {
         (if is_out_of_descriptors(&error) { Cause::Descriptors } else { Cause::Connect }, error)
     };

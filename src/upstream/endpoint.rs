@@ -1,4 +1,5 @@
-//! Where an upstream is: `http://host:port` read and checked. Asks nobody and connects to nothing.
+//! Reads and checks an upstream's endpoints, `http://host:port`. Resolves nothing and connects to
+//! nothing.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,38 +9,37 @@ use rustls::pki_types::ServerName;
 use crate::clock::Seldom;
 use crate::telemetry::Mistake;
 
-/// Endpoints of one upstream, at most.
+/// Maximum number of endpoints of one upstream.
 const ENDPOINTS_MAX: usize = 256;
 const EXPECTED: &str = "http://host:port or https://host:port, without a path";
 
-/// One endpoint as it was written.
+/// One endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) target: Target,
-    /// As it was written.
+    pub(super) location: Location,
+    /// As configured.
     pub(super) text: String,
-    /// What a request without a `Host` asks for.
+    /// The authority of a request without a `Host`.
     pub(super) authority: Authority,
-    /// The name to verify; none without TLS.
+    /// The name to verify; `None` without TLS.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) warned: Seldom,
 }
 
-/// Where it is.
+/// An address or a name to resolve.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum Location {
     Address(SocketAddr),
     Name { host: String, port: u16 },
 }
 
-/// Reads all endpoints of the upstream `name`. Where TLS is spoken, `server_name` is verified, or
-/// else each one's host.
+/// Reads all endpoints of the upstream `name`. With TLS, `server_name` is verified, or else each
+/// endpoint's host.
 pub(super) fn parse_all(
-    name: &str,
     endpoints: &[String],
     server_name: Option<&str>,
 ) -> Result<Vec<Endpoint>, Vec<Mistake>> {
-    let setting = format!("upstreams.{name}.endpoints");
+    let setting = "endpoints";
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(vec![Mistake::new(
             setting,
@@ -50,18 +50,19 @@ pub(super) fn parse_all(
     let mut read: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
     let mut mistakes = Vec::new();
     for (index, text) in endpoints.iter().enumerate() {
-        let place = |expected: &str| {
+        let mistake_at = |expected: &str| {
             Mistake::new(format!("{setting}[{index}]"), format!("{text:?}"), expected)
         };
         match parse(text, server_name) {
             Ok(endpoint)
                 if read.first().is_some_and(|first| first.is_tls() != endpoint.is_tls()) =>
             {
-                mistakes
-                    .push(place("the same scheme as the others: TLS to all endpoints or to none"));
+                mistakes.push(mistake_at(
+                    "the same scheme as the others: TLS to all endpoints or to none",
+                ));
             }
             Ok(endpoint) => read.push(endpoint),
-            Err(expected) => mistakes.push(place(expected)),
+            Err(expected) => mistakes.push(mistake_at(expected)),
         }
     }
     if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
@@ -79,7 +80,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     }
     let authority = uri.authority().ok_or(EXPECTED)?;
     let host = authority.host();
-    // What is left is the port: `Authority::port` is silent about one that is none.
+    // The rest is the port. `Authority::port` does not report an invalid one.
     let port = match authority.as_str().strip_prefix(host).ok_or("no user name or password")? {
         "" => default_port,
         port => port
@@ -92,9 +93,9 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
     if bare.is_empty() {
         return Err(EXPECTED);
     }
-    let target = match bare.parse::<IpAddr>() {
-        Ok(ip) => Target::Address(SocketAddr::new(ip, port)),
-        Err(_) => Target::Name { host: bare.to_owned(), port },
+    let location = match bare.parse::<IpAddr>() {
+        Ok(ip) => Location::Address(SocketAddr::new(ip, port)),
+        Err(_) => Location::Name { host: bare.to_owned(), port },
     };
     let server_name = server_name.unwrap_or(bare);
     let server_name = if tls {
@@ -106,7 +107,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
         None
     };
     Ok(Endpoint {
-        target,
+        location,
         text: text.to_owned(),
         authority: authority.clone(),
         server_name,
@@ -115,7 +116,7 @@ fn parse(text: &str, server_name: Option<&str>) -> Result<Endpoint, &'static str
 }
 
 impl Endpoint {
-    /// Whether TLS is spoken there.
+    /// Whether the endpoint uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.server_name.is_some()
     }
@@ -134,10 +135,10 @@ mod tests {
             ("http://10.0.0.1", "Address(10.0.0.1:80)"),
             ("https://10.0.0.1", "Address(10.0.0.1:443)"),
         ] {
-            assert_eq!(format!("{:?}", parse(text, None).unwrap().target), expected, "{text}");
+            assert_eq!(format!("{:?}", parse(text, None).unwrap().location), expected, "{text}");
         }
-        let Target::Name { host, port, .. } =
-            parse("http://api.internal:8080", None).unwrap().target
+        let Location::Name { host, port, .. } =
+            parse("http://api.internal:8080", None).unwrap().location
         else {
             panic!("not a name")
         };
@@ -159,12 +160,12 @@ mod tests {
             "",
         ];
         let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-        let mistakes = parse_all("api", &wrong, None).unwrap_err();
+        let mistakes = parse_all(&wrong, None).unwrap_err();
         let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
         let expected: Vec<String> =
-            (0..wrong.len()).map(|index| format!("upstreams.api.endpoints[{index}]")).collect();
+            (0..wrong.len()).map(|index| format!("endpoints[{index}]")).collect();
         assert_eq!(settings, expected);
-        assert_eq!(parse_all("api", &[], None).unwrap_err()[0].setting, "upstreams.api.endpoints");
+        assert_eq!(parse_all(&[], None).unwrap_err()[0].setting, "endpoints");
     }
 
     #[test]
@@ -179,8 +180,7 @@ mod tests {
             Some("api.internal")
         );
         assert_eq!(name("http://api.internal", Some("api.internal")), None);
-        let mixed =
-            parse_all("api", &["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
-        assert_eq!(mixed[0].setting, "upstreams.api.endpoints[1]");
+        let mixed = parse_all(&["http://a".to_owned(), "https://b".to_owned()], None).unwrap_err();
+        assert_eq!(mixed[0].setting, "endpoints[1]");
     }
 }

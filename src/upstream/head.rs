@@ -1,4 +1,4 @@
-//! A request's head in the words of HTTP/2. Knows nothing of connections.
+//! Converts a request's head to HTTP/2. Knows nothing of connections.
 
 use http::header::{HOST, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -18,8 +18,8 @@ const CONNECTION_FIELDS: [&str; 6] = [
     "http2-settings",
 ];
 
-/// From origin form and `Host` to HTTP/2's scheme and authority. Without a `Host` the endpoint
-/// itself is asked for.
+/// Converts origin form and `Host` to HTTP/2's scheme and authority. Without a `Host`, the
+/// authority is the endpoint's.
 pub(super) fn to_h2(
     request: &Request,
     body: Outgoing,
@@ -70,7 +70,7 @@ mod tests {
             (Some("not a host"), "10.0.0.1:99"),
         ] {
             let endpoint =
-                super::super::endpoint::parse_all("api", &["https://10.0.0.1:99".to_owned()], None)
+                super::super::endpoint::parse_all(&["https://10.0.0.1:99".to_owned()], None)
                     .unwrap()
                     .remove(0);
             let mut request = http::Request::get("/a?b=c")

@@ -1,8 +1,8 @@
-//! All addresses of an upstream: those that were written, and those that its names have at the
-//! moment. Knows nothing of requests.
+//! All addresses of an upstream: the configured ones, and those that its names currently resolve
+//! to. Knows nothing of requests.
 //!
-//! Names are asked again in the background while the upstream is in use. A worker sees by one
-//! number, read without a lock, that the addresses have changed.
+//! Names are resolved again in the background while the upstream is in use. Workers notice a change
+//! by one number, which is read without a lock.
 
 use std::fmt;
 use std::future::Future;
@@ -18,28 +18,28 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Inner;
-use super::endpoint::{Endpoint, Target};
+use super::endpoint::{Endpoint, Location};
 use super::host::Host;
 
-/// Addresses of one name that are used, at most.
+/// Maximum addresses used of one name.
 const ADDRESSES_MAX: usize = 64;
-/// How long the system may take to answer for a name.
-/// A resolver waits five seconds for each of its servers: the second one is to have its chance.
-const ASK_MAX: Duration = Duration::from_secs(12);
-/// Between two questions, at least, however many connections fail.
-const ASK_AGAIN_MIN_MS: u64 = 1_000;
+/// How long the system may take to resolve a name. A resolver waits five seconds for each of its
+/// servers, so this gives the second one a chance.
+const RESOLVE_MAX: Duration = Duration::from_secs(12);
+/// Minimum time between two resolutions, however many connections fail.
+const RESOLVE_INTERVAL_MIN_MS: u64 = 1_000;
 const NEVER: u64 = u64::MAX;
 
-/// What a name's addresses are.
+/// The addresses of a name.
 pub(super) type Addresses = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
-/// Who knows names: the system, or a test.
+/// Resolves names: the system, or a test's substitute.
 pub(super) trait Resolve: fmt::Debug + Send + Sync {
     /// All addresses of `host`, with `port`.
     fn resolve(&self, host: String, port: u16) -> Addresses;
 }
 
-/// `getaddrinfo`, on one of the runtime's threads for what blocks.
+/// `getaddrinfo`, on one of the runtime's blocking threads.
 #[derive(Debug)]
 pub(super) struct System;
 
@@ -54,12 +54,12 @@ impl Resolve for System {
 pub(super) struct Hosts {
     generation: AtomicU64,
     list: Mutex<Arc<[Arc<Host>]>>,
-    /// Whether there is anything to ask.
+    /// Whether there are names to resolve.
     names: bool,
-    /// When names were asked last, in the upstream's milliseconds.
-    asked_ms: AtomicU64,
-    /// Held by whoever asks.
-    asking: Arc<tokio::sync::Mutex<()>>,
+    /// When names were last resolved, in milliseconds since the upstream's creation.
+    resolved_ms: AtomicU64,
+    /// Held while names are being resolved.
+    resolving: Arc<tokio::sync::Mutex<()>>,
     resolver: Arc<dyn Resolve>,
 }
 
@@ -69,9 +69,11 @@ impl Hosts {
         Self {
             generation: AtomicU64::new(0),
             list: Mutex::new(list),
-            names: endpoints.iter().any(|endpoint| matches!(endpoint.target, Target::Name { .. })),
-            asked_ms: AtomicU64::new(NEVER),
-            asking: Arc::default(),
+            names: endpoints
+                .iter()
+                .any(|endpoint| matches!(endpoint.location, Location::Name { .. })),
+            resolved_ms: AtomicU64::new(NEVER),
+            resolving: Arc::default(),
             resolver,
         }
     }
@@ -85,11 +87,10 @@ impl Hosts {
         Arc::clone(&self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Leaves `host` alone until then, unless that many of the hosts already are: `max_percent`,
-    /// rounded down, but one at least. Says whether it did.
-    pub(super) fn eject(&self, host: &Host, until_ms: u64, max_percent: usize) -> bool {
-        // Held until it is done, so that workers that eject at the same time don't exceed the
-        // share.
+    /// Ejects `host` until then, unless too many hosts already are: `max_percent` of them, rounded
+    /// down, but at least one. Returns whether it did.
+    pub(super) fn eject(&self, host: &Host, ejected_until_ms: u64, max_percent: usize) -> bool {
+        // Locked throughout, so that workers that eject at the same time don't exceed the share.
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let others = list
             .iter()
@@ -97,12 +98,12 @@ impl Hosts {
             .count();
         let fits = others < (list.len() * max_percent / 100).max(1);
         if fits {
-            host.leave_alone(until_ms);
+            host.eject_until(ejected_until_ms);
         }
         fits
     }
 
-    /// Whether names should be asked again.
+    /// Whether names should be resolved again.
     pub(super) fn is_due(&self, upstream: &Inner) -> bool {
         self.is_older(upstream, Self::every_ms(upstream))
     }
@@ -111,38 +112,43 @@ impl Hosts {
         if !self.names {
             return false;
         }
-        let asked = self.asked_ms.load(Ordering::Relaxed);
+        let asked = self.resolved_ms.load(Ordering::Relaxed);
         asked == NEVER || upstream.now_ms().saturating_sub(asked) >= age_ms
     }
 
-    /// Waits before a request until somebody has asked: the addresses may be old, or there are
-    /// none, and then the wait is not long. The question is a task of its own and goes on when the
-    /// request's patience ends, so that a slow resolver is asked once and not once for each
-    /// request.
-    pub(super) async fn ask_now(upstream: &Arc<Inner>) {
+    /// Resolves names before a request, if the addresses are old or there are none. If there are
+    /// none, a failed attempt is repeated sooner. Resolving runs in a task of its own and continues
+    /// if the request stops waiting, so a slow resolver is asked once and not once per request.
+    pub(super) async fn resolve_now(upstream: &Arc<Inner>) {
         let every = Self::every_ms(upstream);
         Self::begin(
             upstream,
-            if upstream.hosts.current().is_empty() { every.min(ASK_AGAIN_MIN_MS) } else { every },
+            if upstream.hosts.current().is_empty() {
+                every.min(RESOLVE_INTERVAL_MIN_MS)
+            } else {
+                every
+            },
         );
-        let _asked = upstream.hosts.asking.lock().await;
+        let _asked = upstream.hosts.resolving.lock().await;
     }
 
     fn every_ms(upstream: &Inner) -> u64 {
         u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER)
     }
 
-    /// Asks all names, and takes each answer over as it comes: one name whose servers are silent
-    /// does not hold up the others. Who does not answer keeps the addresses that it had.
+    /// Resolves all names and adopts each answer as it comes, so that one silent name server does
+    /// not delay the others. A name without an answer keeps its previous addresses.
     async fn ask(&self, upstream: &Inner) {
         let mut questions = JoinSet::new();
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
-            if let Target::Name { host, port } = &endpoint.target {
+            if let Location::Name { host, port } = &endpoint.location {
                 let question = self.resolver.resolve(host.clone(), *port);
                 questions.spawn(async move {
                     (
                         index,
-                        timeout(ASK_MAX, question).await.unwrap_or_else(|late| Err(late.into())),
+                        timeout(RESOLVE_MAX, question)
+                            .await
+                            .unwrap_or_else(|late| Err(late.into())),
                     )
                 });
             }
@@ -157,7 +163,7 @@ impl Hosts {
                 Err(error) => upstream.warn_unresolved(index, &error),
             }
         }
-        self.asked_ms.store(upstream.now_ms(), Ordering::Relaxed);
+        self.resolved_ms.store(upstream.now_ms(), Ordering::Relaxed);
     }
 
     fn take_over(&self, endpoints: &[Endpoint], answers: Vec<(usize, Vec<SocketAddr>)>) {
@@ -172,32 +178,32 @@ impl Hosts {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Begins to ask where it is time, and nobody does already.
-    pub(super) fn ask_in_background(upstream: &Arc<Inner>) {
+    /// Starts resolving if it is due and not already under way.
+    pub(super) fn resolve_in_background(upstream: &Arc<Inner>) {
         Self::begin(upstream, Self::every_ms(upstream));
     }
 
-    /// A host takes no connections: it may have moved.
-    pub(super) fn ask_soon(upstream: &Arc<Inner>) {
-        Self::begin(upstream, ASK_AGAIN_MIN_MS);
+    /// Resolves soon, because a host takes no connections and may have moved.
+    pub(super) fn resolve_soon(upstream: &Arc<Inner>) {
+        Self::begin(upstream, RESOLVE_INTERVAL_MIN_MS);
     }
 
     fn begin(upstream: &Arc<Inner>, age_ms: u64) {
         if !upstream.hosts.is_older(upstream, age_ms) {
             return;
         }
-        // Whoever waits for the answers waits for this lock.
-        let Ok(asking) = Arc::clone(&upstream.hosts.asking).try_lock_owned() else { return };
+        // Requests that need the answers wait for this lock.
+        let Ok(resolving) = Arc::clone(&upstream.hosts.resolving).try_lock_owned() else { return };
         let upstream = Arc::clone(upstream);
         tokio::spawn(async move {
             upstream.hosts.ask(&upstream).await;
-            drop(asking);
+            drop(resolving);
         });
     }
 }
 
-/// The hosts of all endpoints in the configuration's order. Those that were there before stay as
-/// they are, with what is known of them.
+/// The hosts of all endpoints in the configuration's order. Hosts that were there before are kept,
+/// with their state.
 fn merge(
     endpoints: &[Endpoint],
     before: &[Arc<Host>],
@@ -206,15 +212,15 @@ fn merge(
     let mut all: Vec<Arc<Host>> = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
         let had = || before.iter().filter(move |host| host.endpoint == index);
-        let addresses = match &endpoint.target {
-            Target::Address(address) => vec![*address],
-            Target::Name { .. } => match answers.iter_mut().find(|(of, _)| *of == index) {
+        let addresses = match &endpoint.location {
+            Location::Address(address) => vec![*address],
+            Location::Name { .. } => match answers.iter_mut().find(|(of, _)| *of == index) {
                 Some((_, addresses)) => std::mem::take(addresses),
                 None => had().map(|host| host.address).collect(),
             },
         };
         let mut addresses = addresses;
-        // Servers turn the order round from answer to answer.
+        // Name servers rotate the order from answer to answer.
         addresses.sort_unstable();
         addresses.dedup();
         addresses.truncate(ADDRESSES_MAX);

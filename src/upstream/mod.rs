@@ -1,11 +1,12 @@
-//! Sends a request to an upstream and brings back its reply: endpoints, connections, time limits.
-//! Knows no limit and no policy.
+//! Sends a request to an upstream and returns its reply: endpoints, connections, time limits. Knows
+//! no limit and no policy.
 //!
-//! Read on in `send` (a request's way), `pool` and `slots` (a worker's connections, and the choice
-//! between hosts), `host` and `hosts` (addresses, as all workers see them), `link` (one HTTP/1.1
-//! connection), `multi` and `streams` (HTTP/2 connections) with `head`, `outgoing` and `patience`
-//! (a request's head and body over HTTP/2, and how long to wait for its answer), `endpoint`,
-//! `connect` with `budget`, `tls` and `stream` (from what is written to a stream).
+//! Read on in `send` (the path of a request), `pool` and `slots` (a worker's connections, and the
+//! choice between hosts), `host` and `hosts` (addresses, as all workers see them), `http1` (one
+//! HTTP/1.1 connection), `http2` and `streams` (HTTP/2 connections) with `head` and `outgoing` (a
+//! request's head and body over HTTP/2), `reply_timeout` (how long to wait for a reply),
+//! `endpoint`, `connect` with `budget`, `tls` and `stream` (from a configured endpoint to a byte
+//! stream).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock;
-use crate::telemetry::{Counter, Metrics, Mistake, names};
+use crate::telemetry::{Counter, CounterSet, Label as _, Metrics, Mistake, labels, names};
 use crate::wire::{BodyEnd, BodyError, BodyFailure, BodyOutcome, Network, Request, Response};
 
 mod budget;
@@ -22,11 +23,11 @@ mod endpoint;
 mod head;
 mod host;
 mod hosts;
-mod link;
-mod multi;
+mod http1;
+mod http2;
 mod outgoing;
-mod patience;
 mod pool;
+mod reply_timeout;
 mod send;
 mod settings;
 mod slots;
@@ -41,96 +42,78 @@ pub use settings::{Ejection, Http2Settings, Protocol, Retry, Settings, TlsSettin
 
 use hosts::{Hosts, Resolve};
 
-/// An upstream and, in each worker, its connections. Dropping it closes the idle ones within a
-/// second or two; replies under way go on.
+/// An upstream and each worker's connections to it. Dropping it closes the idle connections within
+/// a second or two; replies under way continue.
 #[derive(Debug)]
 pub struct Upstream(Arc<Inner>);
 
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
-#[error("{cause:?} (sent: {sent})")]
+#[error("{} (sent: {sent})", cause.label())]
 pub struct UpstreamError {
-    /// What went wrong.
+    /// The kind of failure.
     pub cause: Cause,
-    /// Whether the upstream may have got any of the request.
+    /// Whether any of the request may have reached the upstream.
     pub sent: bool,
-    /// The request's body was the fault, not the upstream: too large, stood still, or the client
-    /// went away.
+    /// Set if the request's body failed rather than the upstream: it was too large or stalled, or
+    /// the client went away.
     pub body: Option<BodyError>,
 }
 
-/// What went wrong, closed: a metric's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// Nobody answers there.
-    Connect,
-    /// Somebody answers whom we don't believe, or who doesn't believe us.
-    Tls,
-    /// Too slow, to connect or to answer.
-    Timeout,
-    /// The connection was cut.
-    Cut,
-    /// The reply was not HTTP.
-    Protocol,
-    /// This worker has too many requests at the upstream already; nothing was sent.
-    Overload,
-    /// This worker has much to do there, and as much of it is this client's as one may have;
-    /// nothing was sent.
-    Share,
-    /// This process has no file descriptor left for another connection; nothing was sent.
-    Descriptors,
-    /// The request's own body failed.
-    Body,
-}
-
-impl Cause {
-    const ALL: [Self; 9] = [
-        Self::Connect,
-        Self::Tls,
-        Self::Timeout,
-        Self::Cut,
-        Self::Protocol,
-        Self::Overload,
-        Self::Share,
-        Self::Descriptors,
-        Self::Body,
-    ];
-
-    /// The metric's label.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::Timeout => "timeout",
-            Self::Cut => "cut",
-            Self::Protocol => "protocol",
-            Self::Overload => "overload",
-            Self::Share => "share",
-            Self::Descriptors => "descriptors",
-            Self::Body => "body",
-        }
+labels! {
+    /// What went wrong: a metric's label.
+    pub enum Cause {
+        /// Nothing answers there.
+        Connect = "connect",
+        /// The TLS handshake failed: one side does not accept the other's certificate.
+        Tls = "tls",
+        /// Too slow, to connect or to answer.
+        Timeout = "timeout",
+        /// The connection was cut.
+        Cut = "cut",
+        /// The reply was not HTTP.
+        Protocol = "protocol",
+        /// This worker has too many requests at the upstream already; nothing was sent.
+        Overload = "overload",
+        /// This worker is busy there, and this client already has its share of the requests;
+        /// nothing was sent.
+        Share = "share",
+        /// This process has no file descriptor left for another connection; nothing was sent.
+        Descriptors = "descriptors",
+        /// The request's own body failed.
+        Body = "body",
     }
 }
 
-/// One address of an endpoint, as it stands at the moment.
+labels! {
+    /// What became of a request that lost its connection: a metric's label.
+    enum Retried {
+        /// Sent to another endpoint.
+        Sent = "sent",
+        /// Sent again on a new connection, after a pooled one was closed.
+        Reconnected = "reconnected",
+        /// Not sent again: the budget for retries is used up.
+        Held = "held",
+    }
+}
+
+/// One address of an endpoint and its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// As it was written.
+    /// The endpoint as configured.
     pub endpoint: String,
-    /// Itself, or one of its name's.
+    /// The endpoint's own address, or one that its name resolved to.
     pub address: SocketAddr,
-    /// It failed, and is left alone for a while.
+    /// It has failed and gets no requests for a while.
     pub ejected: bool,
 }
 
-/// What the upstream's connections share with it.
+/// The state that an upstream shares with its connections.
 #[derive(Debug)]
 struct Inner {
-    /// Tells this one from all others of the process, past ones included: the workers' pools are
-    /// keyed by it.
+    /// Unique in this process, past upstreams included. The workers' pools are keyed by it.
     id: u64,
-    /// As configured, for the log.
+    /// As configured, for logs.
     name: String,
     endpoints: Vec<endpoint::Endpoint>,
     protocol: Protocol,
@@ -147,31 +130,29 @@ struct Inner {
     retry: Retry,
     retry_percent: usize,
     ejection: Ejection,
-    born: Instant,
-    errors: Vec<(Cause, Counter)>,
+    created: Instant,
+    errors: CounterSet<Cause>,
     /// For each endpoint.
     ejections: Vec<Counter>,
-    retries: Counter,
-    reconnected: Counter,
-    retries_held: Counter,
+    retries: CounterSet<Retried>,
     /// The upstream itself is gone: connections are no longer kept.
     closed: AtomicBool,
 }
 
 impl Upstream {
-    /// Checks the settings; connects to nothing yet.
+    /// Checks the settings. Connects to nothing yet.
     ///
     /// # Errors
-    /// Endpoints that are none (setting `upstreams.NAME.endpoints[0]`); certificates and keys that
-    /// can't be used (`upstreams.NAME.tls.key`).
+    /// Endpoints that are none (setting `endpoints[0]`); certificates and keys that
+    /// can't be used (`tls.key`).
     pub fn build(settings: &Settings, metrics: &Metrics) -> Result<Self, Vec<Mistake>> {
         Self::build_within(settings, metrics, &Budget::unlimited())
     }
 
-    /// The same for one that shares `budget` with others.
+    /// Like [`build`](Self::build), for an upstream that shares `budget` with others.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`build`](Self::build).
     pub fn build_within(
         settings: &Settings,
         metrics: &Metrics,
@@ -180,7 +161,7 @@ impl Upstream {
         Self::build_of(settings, metrics, budget, Arc::new(hosts::System))
     }
 
-    /// The same with another way to look up names.
+    /// Like [`build`](Self::build), with another resolver.
     #[cfg(test)]
     fn build_with(
         settings: &Settings,
@@ -197,10 +178,8 @@ impl Upstream {
         resolver: Arc<dyn Resolve>,
     ) -> Result<Self, Vec<Mistake>> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let (endpoints, tls) = ends(settings)?;
+        let (endpoints, tls) = endpoints_and_tls(settings)?;
         let name = &settings.name;
-        let count =
-            |cause: Cause| (cause, metrics.counter(names::UPSTREAM_ERRORS, &[name, cause.label()]));
         let ejections = endpoints
             .iter()
             .map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
@@ -223,16 +202,14 @@ impl Upstream {
             retry: settings.retry,
             retry_percent: settings.retry_percent,
             ejection: settings.ejection.clone(),
-            born: clock::monotonic(),
-            errors: Cause::ALL.map(count).into(),
-            retries: metrics.counter(names::UPSTREAM_RETRIES, &[name, "sent"]),
-            reconnected: metrics.counter(names::UPSTREAM_RETRIES, &[name, "reconnected"]),
-            retries_held: metrics.counter(names::UPSTREAM_RETRIES, &[name, "held"]),
+            created: clock::monotonic(),
+            errors: metrics.counters(names::UPSTREAM_ERRORS, &[name]),
+            retries: metrics.counters(names::UPSTREAM_RETRIES, &[name]),
             closed: AtomicBool::new(false),
         })))
     }
 
-    /// All addresses that are known at the moment; none of a name that was not needed yet.
+    /// All addresses known at the moment. A name that was not needed yet has none.
     #[must_use]
     pub fn status(&self) -> Vec<EndpointStatus> {
         let status = |host: &Arc<host::Host>| EndpointStatus {
@@ -243,17 +220,17 @@ impl Upstream {
         self.0.hosts.current().iter().map(status).collect()
     }
 
-    /// Sends `request` (its target in origin form, its `Host` set by the caller, hop-by-hop fields
-    /// already stripped) and returns the reply's head with its body streaming. The connection goes
-    /// back to the pool when that body has ended.
+    /// Sends `request` and returns the reply's head, its body still streaming. The caller has put
+    /// the target into origin form, set `Host` and removed hop-by-hop fields. The connection
+    /// returns to the pool when the reply's body has ended.
     ///
     /// A request of which nothing was sent (the upstream had closed an idle connection, or refused
-    /// a new one) is tried on another connection or endpoint. One of which anything may have been
-    /// sent is tried once more where [`Retry`] says so: on a new connection where the upstream has
-    /// closed a pooled one before it answered, else on another endpoint.
+    /// a new one) is tried on another connection or endpoint. A request of which anything may have
+    /// been sent is tried once more if [`Retry`] allows it: on a new connection if the upstream
+    /// closed a pooled one before it answered, otherwise on another endpoint.
     ///
-    /// To a request that may be upgraded a 101 may come back: its connection is in the reply, and
-    /// its place is held as long as that lives.
+    /// A request that may be upgraded can be answered by a 101. The reply then holds the
+    /// connection, and the request's permit is held as long as the connection lives.
     ///
     /// # Errors
     /// See [`UpstreamError`].
@@ -261,8 +238,8 @@ impl Upstream {
         self.send_for(request, None).await
     }
 
-    /// The same for a request of `client`: while the worker has much to do, no client has more than
-    /// a share of its places.
+    /// Like [`send`](Self::send), for a request of `client`. While the worker is busy, each client
+    /// is limited to a share of its requests.
     ///
     /// # Errors
     /// See [`UpstreamError`].
@@ -278,15 +255,15 @@ impl Upstream {
         reply
     }
 
-    /// A reply that means nothing to who asked for it: counted, and an error like any other.
+    /// The error for a reply that makes no sense to the caller. Counted like any other.
     #[must_use]
-    pub fn misunderstood(&self) -> UpstreamError {
+    pub fn protocol_error(&self) -> UpstreamError {
         self.0.count(Cause::Protocol);
         UpstreamError::sent(Cause::Protocol)
     }
 
-    /// The error for a request whose time was over before its reply began. `uploading`: the client
-    /// had not sent all of it.
+    /// The error for a request whose time ran out before its reply began. `uploading`: the client
+    /// had not sent all of the body.
     #[must_use]
     pub fn overdue(&self, uploading: bool) -> UpstreamError {
         let error = if uploading {
@@ -298,7 +275,7 @@ impl Upstream {
         error
     }
 
-    /// How long there may be silence between two pieces of a body.
+    /// How long a body may pause between two pieces.
     #[must_use]
     pub fn idle(&self) -> Duration {
         self.0.idle
@@ -306,8 +283,10 @@ impl Upstream {
 }
 
 /// Where the upstream is, and how TLS is spoken there if it is; all mistakes of both.
-fn ends(settings: &Settings) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
-    let setting = format!("upstreams.{}.tls", settings.name);
+fn endpoints_and_tls(
+    settings: &Settings,
+) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls>), Vec<Mistake>> {
+    let setting = "tls";
     let server_name = settings.tls.server_name.as_deref();
     if let Some(name) =
         server_name.filter(|name| rustls::pki_types::ServerName::try_from(*name).is_err())
@@ -318,9 +297,9 @@ fn ends(settings: &Settings) -> Result<(Vec<endpoint::Endpoint>, Option<tls::Tls
             "a host name or an address, without a port",
         )]);
     }
-    let endpoints = endpoint::parse_all(&settings.name, &settings.endpoints, server_name)?;
+    let endpoints = endpoint::parse_all(&settings.endpoints, server_name)?;
     if endpoints.iter().any(endpoint::Endpoint::is_tls) {
-        let tls = tls::Tls::build(&setting, &settings.tls)?;
+        let tls = tls::Tls::build(setting, &settings.tls)?;
         return Ok((endpoints, Some(tls)));
     }
     if settings.tls.is_empty() {
@@ -337,20 +316,18 @@ impl Drop for Upstream {
 
 impl Inner {
     fn count(&self, cause: Cause) {
-        if let Some((_, counter)) = self.errors.iter().find(|(of, _)| *of == cause) {
-            counter.inc();
-        }
+        self.errors.inc(cause);
     }
 
-    /// How a reply's body has ended, for the request of `seat`.
-    fn ended(&self, seat: &pool::Seat, end: &BodyEnd) {
+    /// Records how a reply's body ended, for the request of `permit`.
+    fn reply_ended(&self, permit: &pool::RequestPermit, end: &BodyEnd) {
         match end.outcome {
             // The host has answered. An event stream may be quiet for long, and any client can ask
-            // for one: that is no reason to leave its host alone.
+            // for one, so this does not count against the host.
             BodyOutcome::Failed(BodyFailure::Idle) => self.count(Cause::Timeout),
             BodyOutcome::Failed(BodyFailure::Cut) => {
                 self.count(Cause::Cut);
-                seat.failed(self, Cause::Cut);
+                permit.failed(self, Cause::Cut);
             }
             BodyOutcome::Complete
             | BodyOutcome::Failed(BodyFailure::TooLarge | BodyFailure::Overdue)
@@ -358,17 +335,18 @@ impl Inner {
         }
     }
 
-    /// The upstream's own time.
+    /// Milliseconds since the upstream was created.
     fn now_ms(&self) -> u64 {
         self.at_us(clock::monotonic()) / 1_000
     }
 
-    /// The upstream's own time at `instant`, in microseconds.
+    /// Microseconds from the upstream's creation to `instant`.
     fn at_us(&self, instant: Instant) -> u64 {
-        u64::try_from(instant.saturating_duration_since(self.born).as_micros()).unwrap_or(u64::MAX)
+        u64::try_from(instant.saturating_duration_since(self.created).as_micros())
+            .unwrap_or(u64::MAX)
     }
 
-    /// The endpoint of `host` as it was written.
+    /// The endpoint of `host` as configured.
     fn text_of(&self, host: &host::Host) -> &str {
         self.endpoints.get(host.endpoint).map_or("", |endpoint| &endpoint.text)
     }
@@ -386,7 +364,7 @@ impl Inner {
             let (upstream, endpoint, max_percent) =
                 (&self.name, &endpoint.text, self.ejection.max_percent);
             let address = host.address;
-            tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails, but no more may be left alone");
+            tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails repeatedly, but no more may be ejected");
         }
     }
 
@@ -420,8 +398,8 @@ impl Inner {
         }
     }
 
-    /// Requests that one worker can have there at once, on `hosts` hosts.
-    fn places(&self, hosts: usize) -> usize {
+    /// How many requests one worker can have under way at `hosts` hosts.
+    fn request_capacity(&self, hosts: usize) -> usize {
         let connections = match self.protocol {
             Protocol::H1 => self.budget.per_worker(),
             Protocol::H2 => self
@@ -447,7 +425,7 @@ impl UpstreamError {
         Self { cause, sent: true, body: None }
     }
 
-    /// The request's own body was the fault.
+    /// The request's own body failed.
     fn body(error: BodyError) -> Self {
         Self { cause: Cause::Body, sent: true, body: Some(error) }
     }

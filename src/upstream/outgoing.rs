@@ -1,6 +1,6 @@
-//! A request's body on its way out over HTTP/2, and what the waiting side must know of it: a client
-//! that uploads slowly is not an upstream that answers slowly, and a body that failed is not the
-//! upstream's fault. Knows nothing of connections.
+//! A request's body sent over HTTP/2, and what the task that awaits the reply must know about it: a
+//! client that uploads slowly is not an upstream that answers slowly, and a body that failed is not
+//! the upstream's fault. Knows nothing of connections.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -11,81 +11,71 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use super::reply_timeout::Phase;
 use crate::clock;
 use crate::wire::{Body, BodyError};
 
-/// A request's body as the connection sees it. Boxed where there is one: hyper moves it, with its
-/// request, from place to place a dozen times.
+/// A request's body as the connection sees it. Boxed if there is one, because hyper moves it with
+/// its request about a dozen times.
 #[derive(Debug)]
-pub(super) struct Outgoing(Option<Box<Carried>>);
+pub(super) struct Outgoing(Option<Box<WatchedBody>>);
 
-/// Only one that streams is watched: the others can neither be late nor fail.
+/// Only a streaming body is watched. The others can be neither late nor broken.
 #[derive(Debug)]
-struct Carried {
+struct WatchedBody {
     body: Body,
-    watch: Option<Arc<Watch>>,
+    progress: Option<Arc<UploadProgress>>,
 }
 
-/// A request on its way, in a place where a connection takes it from and puts it back if nothing of
-/// it was sent: it is large to hand on.
-pub(super) type Load = Option<http::Request<Outgoing>>;
+/// A request to be sent. A connection takes it out, and puts it back if nothing of it was sent. It
+/// is too large to pass by value.
+pub(super) type PendingRequest = Option<http::Request<Outgoing>>;
 
-/// How far a streaming request body is.
+/// The progress of a streaming request body.
 #[derive(Debug)]
-pub(super) struct Watch {
-    began: Instant,
+pub(super) struct UploadProgress {
+    created: Instant,
     state: AtomicU8,
-    /// Milliseconds after `began` at which it came into that state.
+    /// When it entered that state, in milliseconds since `created`.
     since_ms: AtomicU64,
     error: OnceLock<BodyError>,
     given_up: AtomicBool,
-    /// Who reads the body, to be told when it is given up.
+    /// The waker of the task that reads the body, woken when the body is given up.
     reader: Mutex<Option<Waker>>,
 }
 
-/// A request's body that ends before its end. What ended it stands in the [`Watch`]. hyper finds
-/// the code here with which an HTTP/2 stream is reset.
+/// A request's body that ended too early. The cause is in [`UploadProgress`]. The source is the
+/// code with which hyper resets the HTTP/2 stream.
 #[derive(Debug, thiserror::Error)]
 #[error("the request's body was given up")]
-pub(super) struct Broken(#[source] h2::Error);
+pub(super) struct BodyAborted(#[source] h2::Error);
 
 /// The upstream has not taken the last piece yet.
 const HELD: u8 = 0;
 /// The client has not sent the next piece yet.
 const AWAITED: u8 = 1;
-/// All of it was handed over.
+/// The whole body was handed over.
 const ENDED: u8 = 2;
 
-/// Whose turn it is, and since when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// The upstream's, to take the next piece.
-    Taking(Instant),
-    /// The client's; its own idle timeout watches over it.
-    Client,
-    /// The upstream's, to answer.
-    Answering(Instant),
-}
-
 impl Outgoing {
-    pub(super) fn new(body: Body) -> (Self, Option<Arc<Watch>>) {
+    pub(super) fn new(body: Body) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_nothing() {
             return (Self(None), None);
         }
-        let watch = body.is_streaming().then(|| Arc::new(Watch::new()));
-        (Self(Some(Box::new(Carried { body, watch: watch.clone() }))), watch)
+        let progress = body.is_streaming().then(|| Arc::new(UploadProgress::new()));
+        (Self(Some(Box::new(WatchedBody { body, progress: progress.clone() }))), progress)
     }
 
-    /// The body itself, of a request that was not sent.
+    /// The body of a request that was not sent.
     pub(super) fn into_body(self) -> Body {
-        self.0.map(|carried| carried.body).unwrap_or_default()
+        self.0.map(|watched| watched.body).unwrap_or_default()
     }
 }
 
-impl Watch {
+impl UploadProgress {
     fn new() -> Self {
         Self {
-            began: clock::monotonic(),
+            created: clock::monotonic(),
             state: AtomicU8::new(HELD),
             since_ms: AtomicU64::new(0),
             error: OnceLock::new(),
@@ -95,24 +85,24 @@ impl Watch {
     }
 
     fn note(&self, state: u8) {
-        let since = clock::monotonic().saturating_duration_since(self.began);
+        let since = clock::monotonic().saturating_duration_since(self.created);
         self.since_ms
             .store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.state.store(state, Ordering::Release);
     }
 
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn phase(&self) -> Phase {
         let state = self.state.load(Ordering::Acquire);
-        let since = self.began + Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
+        let since = self.created + Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
         match state {
-            HELD => Turn::Taking(since),
-            AWAITED => Turn::Client,
-            _ => Turn::Answering(since),
+            HELD => Phase::Sending(since),
+            AWAITED => Phase::AwaitingClient,
+            _ => Phase::AwaitingReply(since),
         }
     }
 
-    /// Nobody wants the rest: whoever reads the body is told that it is broken, which resets an
-    /// HTTP/2 stream. After the body's end this does nothing.
+    /// Gives up the rest of the body: its reader gets an error, which resets an HTTP/2 stream. Does
+    /// nothing after the body's end.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -137,45 +127,47 @@ impl Watch {
 
 impl http_body::Body for Outgoing {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyAborted;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let Some(carried) = &mut self.0 else { return Poll::Ready(None) };
-        let Carried { body, watch } = &mut **carried;
-        let Some(watch) = watch else { return Pin::new(body).poll_frame(cx).map_err(broken) };
-        if watch.given_up.load(Ordering::Acquire) {
-            // Tells the client's side that nobody reads any more.
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+        let Some(watched) = &mut self.0 else { return Poll::Ready(None) };
+        let WatchedBody { body, progress } = &mut **watched;
+        let Some(progress) = progress else {
+            return Pin::new(body).poll_frame(cx).map_err(aborted);
+        };
+        if progress.given_up.load(Ordering::Acquire) {
+            // Tells the client's side that nothing reads the body any more.
             *body = Body::empty();
-            return Poll::Ready(Some(Err(Broken(h2::Reason::CANCEL.into()))));
+            return Poll::Ready(Some(Err(BodyAborted(h2::Reason::CANCEL.into()))));
         }
         let polled = Pin::new(&mut *body).poll_frame(cx);
         match &polled {
             Poll::Pending => {
-                watch.note(AWAITED);
-                watch.await_give_up(cx);
+                progress.note(AWAITED);
+                progress.await_give_up(cx);
             }
-            Poll::Ready(Some(Ok(_))) if !body.is_end_stream() => watch.note(HELD),
+            Poll::Ready(Some(Ok(_))) if !body.is_end_stream() => progress.note(HELD),
             Poll::Ready(Some(Err(error))) => {
-                // Told once: a body that failed yields nothing more.
-                let _ = watch.error.set(error.clone());
+                // Set once: a body that failed yields nothing more.
+                let _ = progress.error.set(error.clone());
             }
-            Poll::Ready(_) => watch.note(ENDED),
+            Poll::Ready(_) => progress.note(ENDED),
         }
-        polled.map_err(broken)
+        polled.map_err(aborted)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|carried| carried.body.is_end_stream())
+        self.0.as_ref().is_none_or(|watched| watched.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |carried| carried.body.size_hint())
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |watched| watched.body.size_hint())
     }
 }
 
-fn broken(_told: BodyError) -> Broken {
-    Broken(h2::Reason::CANCEL.into())
+fn aborted(_error: BodyError) -> BodyAborted {
+    BodyAborted(h2::Reason::CANCEL.into())
 }

@@ -1,6 +1,6 @@
-//! A worker's connections that can be used, by upstream and host, and the number of its requests
-//! under way; and which host a request goes to. In a thread-local: never shared, never held across
-//! an await. Knows nothing of HTTP.
+//! A worker's usable connections by upstream and host, the number of its requests under way, and
+//! the choice of a host for a request. Lives in a thread-local: never shared, never held across an
+//! await. Knows nothing of HTTP.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,18 +8,17 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::host::{Host, Turn};
+use super::host::{Host, InFlight};
 use super::hosts::Hosts;
-use super::link::Link;
-use super::multi::Multi;
+use super::http1::Http1Connection;
+use super::http2::Http2Connection;
 use super::slots::Slots;
 use super::streams::Streams;
 use super::{Cause, Inner};
 use crate::clock;
 use crate::wire::Network;
 
-/// How often a worker looks for idle connections that have become too old, and for names that
-/// should be asked again.
+/// How often a worker closes idle connections that are too old, and resolves names that are due.
 pub(super) const SWEEP: Duration = Duration::from_millis(1_000);
 
 thread_local! {
@@ -32,27 +31,29 @@ struct Pools {
     sweeping: bool,
 }
 
-/// One upstream's, in this worker.
+/// One upstream's pool in this worker.
 struct Pool {
     upstream: Arc<Inner>,
     slots: Slots,
     outstanding: usize,
-    /// Of those, by client: only those that came while many were under way.
+    /// The part of `outstanding` that is counted by client: requests that came while the worker was
+    /// busy.
     by_client: HashMap<Network, usize>,
-    /// Requests that may be sent a second time, in hundredths: see [`Inner::retry_percent`].
+    /// How many requests may be sent a second time, in hundredths. See [`Inner::retry_percent`].
     credit: usize,
 }
 
-/// Second tries that a worker may begin with, and that it may save up, in hundredths.
+/// The retries that a worker starts with, and the most that it can save up, in hundredths.
 const CREDIT_FIRST: usize = 32 * 100;
 const CREDIT_MAX: usize = 1_024 * 100;
 
-/// Where more than one of so many places are taken, requests are counted by client.
+/// Once more than one in this many of a worker's requests is under way, further ones are counted by
+/// client.
 const MANY_PART: usize = 2;
-/// And each client has one of so many places then, beside those that it had before.
+/// Each client may then have one in this many, besides those that it had before.
 const CLIENT_PART: usize = 8;
 
-/// Upstreams' ids are counted up: they need no mixing.
+/// Upstream ids are consecutive numbers and need no mixing.
 #[derive(Default)]
 struct IdHasher(u64);
 
@@ -68,61 +69,61 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // The table takes its tag from the top seven bits and its place from the lowest.
+        // The table takes its tag from the top seven bits and the bucket from the lowest.
         self.0 = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 }
 
-/// A request under way, and the host that it goes to; its places are given back when dropped.
-pub(super) struct Seat {
+/// The permit for one request at a host. Returned on drop.
+pub(super) struct RequestPermit {
     upstream: u64,
-    /// The host's place among this worker's, a moment ago at least.
+    /// The index of the host's slot, at least a moment ago.
     slot: usize,
-    /// None where there is one host only.
-    turn: Option<Turn>,
-    /// The client, where its requests are counted.
+    /// `None` if there is only one host.
+    in_flight: Option<InFlight>,
+    /// The client, if its requests are counted.
     client: Option<Network>,
 }
 
-/// What [`admit`] says.
-pub(super) enum Admitted {
-    Here(Seat),
+/// The result of [`admit`].
+pub(super) enum Admission {
+    Granted(RequestPermit),
     /// This worker has too many requests there.
     Full,
-    /// It has many, and enough of them are this client's.
+    /// The worker is busy, and the client already has its share.
     Share,
-    /// Names are to be asked first.
+    /// Names must be resolved first.
     Unresolved,
 }
 
-/// A place for one more request, at the host that has least to do.
-pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admitted {
-    // What is gone is dropped after the borrow.
-    let mut old = Old::default();
+/// A permit for one more request, at the host with the least load.
+pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission {
+    // Discarded connections are dropped after the borrow.
+    let mut discarded = Discarded::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
         let (pool, new) = pools.of(upstream);
         if pool.outstanding >= upstream.requests_per_worker {
-            return (Admitted::Full, false);
+            return (Admission::Full, false);
         }
-        let places = upstream.places(pool.slots.len());
-        let client = client.filter(|_| pool.outstanding >= places / MANY_PART);
-        if client.is_some_and(|client| pool.has_share(client, (places / CLIENT_PART).max(1))) {
-            return (Admitted::Share, false);
+        let capacity = upstream.request_capacity(pool.slots.len());
+        let client = client.filter(|_| pool.outstanding >= capacity / MANY_PART);
+        if client.is_some_and(|client| pool.has_share(client, (capacity / CLIENT_PART).max(1))) {
+            return (Admission::Share, false);
         }
-        pool.slots.follow(upstream, &mut old);
+        pool.slots.update_hosts(upstream, &mut discarded);
         if new && upstream.hosts.is_due(upstream) {
-            return (Admitted::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
+            return (Admission::Unresolved, !std::mem::replace(&mut pools.sweeping, true));
         }
-        let Some((slot, turn)) = pool.slots.choose(upstream, &[]) else {
-            return (Admitted::Unresolved, false);
+        let Some((slot, in_flight)) = pool.slots.choose(upstream, &[]) else {
+            return (Admission::Unresolved, false);
         };
         pool.outstanding += 1;
         if let Some(client) = client {
             *pool.by_client.entry(client).or_insert(0) += 1;
         }
         pool.credit = (pool.credit + upstream.retry_percent).min(CREDIT_MAX);
-        let seat = Seat { upstream: upstream.id, slot, turn, client };
-        (Admitted::Here(seat), new && !std::mem::replace(&mut pools.sweeping, true))
+        let permit = RequestPermit { upstream: upstream.id, slot, in_flight, client };
+        (Admission::Granted(permit), new && !std::mem::replace(&mut pools.sweeping, true))
     });
     if begin_to_sweep {
         start_sweeping();
@@ -130,20 +131,26 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admitted 
     admitted
 }
 
-/// Another host for the request of `seat`, none of `tried`; says whether there is one.
-pub(super) fn another(upstream: &Arc<Inner>, seat: &mut Seat, tried: &[Arc<Host>]) -> bool {
-    let mut old = Old::default();
+/// Moves the request of `permit` to a host that is not in `tried`. Returns false if there is none.
+pub(super) fn move_to_another_host(
+    upstream: &Arc<Inner>,
+    permit: &mut RequestPermit,
+    tried: &[Arc<Host>],
+) -> bool {
+    let mut discarded = Discarded::default();
     POOLS.with_borrow_mut(|pools| {
         let (pool, _) = pools.of(upstream);
-        pool.slots.follow(upstream, &mut old);
-        let Some((slot, Some(turn))) = pool.slots.choose(upstream, tried) else { return false };
-        seat.slot = slot;
-        seat.turn = Some(turn);
+        pool.slots.update_hosts(upstream, &mut discarded);
+        let Some((slot, Some(in_flight))) = pool.slots.choose(upstream, tried) else {
+            return false;
+        };
+        permit.slot = slot;
+        permit.in_flight = Some(in_flight);
         true
     })
 }
 
-/// Takes one second try off what the worker's requests have earned.
+/// Takes one retry from what the worker's requests have earned.
 pub(super) fn spend_retry(upstream: &Arc<Inner>) -> bool {
     POOLS.with_borrow_mut(|pools| {
         let (pool, _) = pools.of(upstream);
@@ -153,39 +160,38 @@ pub(super) fn spend_retry(upstream: &Arc<Inner>) -> bool {
     })
 }
 
-/// The connection to the seat's host that was used last, if one can still be used; else the host to
+/// The most recently used connection to the permit's host that is still usable, or else the host to
 /// connect to.
 pub(super) fn take(
     upstream: &Arc<Inner>,
-    seat: &Seat,
+    permit: &RequestPermit,
     now: Instant,
-) -> Result<Box<Link>, Option<Arc<Host>>> {
-    // Those that can't be used are dropped after the borrow.
-    let mut old = Old::default();
+) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
+    // Unusable connections are dropped after the borrow.
+    let mut discarded = Discarded::default();
     POOLS.with_borrow_mut(|pools| {
-        pools.of(upstream).0.slots.take(upstream, seat.slot, seat.host(), now, &mut old)
+        pools.of(upstream).0.slots.take(upstream, permit.slot, permit.host(), now, &mut discarded)
     })
 }
 
-/// The host that the seat's request goes to.
-pub(super) fn host_of(upstream: &Arc<Inner>, seat: &Seat) -> Option<Arc<Host>> {
-    seat.host().cloned().or_else(|| {
-        POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(seat.slot).cloned())
+/// The host that the permit's request goes to.
+pub(super) fn host_of(upstream: &Arc<Inner>, permit: &RequestPermit) -> Option<Arc<Host>> {
+    permit.host().cloned().or_else(|| {
+        POOLS.with_borrow_mut(|pools| pools.of(upstream).0.slots.host(permit.slot).cloned())
     })
 }
 
-/// Keeps `link`, which can take another request, unless enough are kept.
-pub(super) fn put(mut link: Box<Link>) {
-    if link.upstream.is_closed() {
+/// Keeps `connection`, which can take another request, unless enough are kept.
+pub(super) fn put(mut connection: Box<Http1Connection>) {
+    if connection.upstream.is_closed() {
         return;
     }
-    link.idle_since = clock::monotonic();
-    // Not kept while the thread ends, and its thread-locals with it; the closure then drops the
-    // connection.
+    connection.idle_since = clock::monotonic();
+    // While the thread ends its thread-locals are gone. The closure then drops the connection.
     let begin_to_sweep = POOLS.try_with(|pools| {
         let mut pools = pools.borrow_mut();
-        let upstream = Arc::clone(&link.upstream);
-        pools.of(&upstream).0.slots.put(&upstream, link);
+        let upstream = Arc::clone(&connection.upstream);
+        pools.of(&upstream).0.slots.put(&upstream, connection);
         !std::mem::replace(&mut pools.sweeping, true)
     });
     if begin_to_sweep == Ok(true) {
@@ -193,21 +199,21 @@ pub(super) fn put(mut link: Box<Link>) {
     }
 }
 
-/// Closes idle connections of this worker, to whichever upstream: their descriptors are needed.
+/// Closes idle connections of this worker to any upstream, since their descriptors are needed.
 pub(super) fn release_idle() {
     // Dropped after the borrow.
-    let mut old = Old::default();
+    let mut discarded = Discarded::default();
     let _ = POOLS.try_with(|pools| {
         pools
             .borrow_mut()
             .by_upstream
             .values_mut()
-            .for_each(|pool| pool.slots.release_idle(&mut old))
+            .for_each(|pool| pool.slots.release_idle(&mut discarded))
     });
 }
 
-/// Looks at this worker's HTTP/2 connections to `host`. Nothing where it is gone, and while the
-/// thread ends.
+/// Calls `look` with this worker's HTTP/2 connections to `host`. `None` if the host is gone, or the
+/// thread is ending.
 pub(super) fn with_streams<T>(
     upstream: &Arc<Inner>,
     host: &Arc<Host>,
@@ -219,11 +225,11 @@ pub(super) fn with_streams<T>(
         .flatten()
 }
 
-/// A place on `multi` is free again.
-pub(super) fn freed(multi: &Multi) {
+/// A stream on `connection` has become free.
+pub(super) fn freed(connection: &Http2Connection) {
     let _ = POOLS.try_with(|pools| {
-        if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&multi.upstream.id)
-            && let Some(streams) = pool.slots.streams(&multi.host)
+        if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&connection.upstream.id)
+            && let Some(streams) = pool.slots.streams(&connection.host)
         {
             streams.freed();
         }
@@ -237,35 +243,34 @@ fn start_sweeping() {
     }
 }
 
-/// Closes what has become too old, also where no request comes that would notice; ends when nothing
-/// is left.
+/// Closes what is too old even if no further request comes. Ends when nothing is left.
 async fn sweep(_sweeping: Sweeping) {
     loop {
         tokio::time::sleep(SWEEP).await;
         let now = clock::monotonic();
         // Dropped after the borrow.
-        let mut old = Old::default();
+        let mut discarded = Discarded::default();
         let mut used = Vec::new();
         let left = POOLS.with_borrow_mut(|pools| {
             for pool in pools.by_upstream.values_mut() {
-                pool.slots.follow(&pool.upstream, &mut old);
-                pool.slots.sweep(now, &mut old);
+                pool.slots.update_hosts(&pool.upstream, &mut discarded);
+                pool.slots.sweep(now, &mut discarded);
                 if pool.upstream.budget.is_tight() {
                     // Another worker may need their descriptors.
-                    pool.slots.release_idle(&mut old);
+                    pool.slots.release_idle(&mut discarded);
                 }
                 if pool.upstream.hosts.is_due(&pool.upstream) && !pool.upstream.is_closed() {
                     used.push(Arc::clone(&pool.upstream));
                 }
             }
-            old.pools.extend(
+            discarded.pools.extend(
                 pools.by_upstream.extract_if(|_, pool| pool.is_empty()).map(|(_, pool)| pool),
             );
             !pools.by_upstream.is_empty()
         });
-        drop(old);
-        used.iter().for_each(Hosts::ask_in_background);
-        // A burst of large bodies leaves buffers behind that nobody may need for long.
+        drop(discarded);
+        used.iter().for_each(Hosts::resolve_in_background);
+        // A burst of large bodies leaves buffers behind that may not be needed for long.
         crate::wire::trim_buffers();
         if !left {
             return;
@@ -273,17 +278,17 @@ async fn sweep(_sweeping: Sweeping) {
     }
 }
 
-/// What is closed.
+/// Connections to be closed, dropped outside the borrow.
 #[derive(Default)]
-pub(super) struct Old {
+pub(super) struct Discarded {
     #[allow(clippy::vec_box, reason = "as in `Slot`")]
-    pub(super) links: Vec<Box<Link>>,
-    pub(super) multis: Vec<Arc<Multi>>,
+    pub(super) http1: Vec<Box<Http1Connection>>,
+    pub(super) http2: Vec<Arc<Http2Connection>>,
     pools: Vec<Pool>,
 }
 
-/// The sweeping task lives. Where it ends, with its runtime at the latest, the next connection kept
-/// begins another.
+/// Marks the sweeping task as running. When it ends, at the latest with its runtime, the next
+/// connection kept starts another.
 struct Sweeping;
 
 impl Drop for Sweeping {
@@ -293,7 +298,7 @@ impl Drop for Sweeping {
 }
 
 impl Pools {
-    /// The upstream's pool, and whether it was made just now.
+    /// The upstream's pool, and whether it was just created.
     fn of(&mut self, upstream: &Arc<Inner>) -> (&mut Pool, bool) {
         let mut new = false;
         let pool = self.by_upstream.entry(upstream.id).or_insert_with(|| {
@@ -332,36 +337,36 @@ impl Pool {
     }
 }
 
-impl Seat {
+impl RequestPermit {
     pub(super) fn host(&self) -> Option<&Arc<Host>> {
-        self.turn.as_ref().map(|turn| &turn.host)
+        self.in_flight.as_ref().map(|in_flight| &in_flight.host)
     }
 
-    /// Its request is begun at its host.
+    /// The request is begun at its host.
     pub(super) fn begin(&mut self, now: Instant) {
-        if let Some(turn) = &mut self.turn {
-            turn.began = Some(now);
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.began = Some(now);
         }
     }
 
-    /// Its host has answered.
+    /// The host has answered.
     pub(super) fn succeeded(&self, upstream: &Inner) {
-        if let Some(turn) = &self.turn {
-            turn.host.succeeded(upstream);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.host.succeeded(upstream);
         }
     }
 
-    /// Its host has failed it.
+    /// The host has failed the request.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause) {
-        if let Some(turn) = &self.turn {
-            turn.host.failed(upstream, cause, turn.began);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.host.failed(upstream, cause, in_flight.began);
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
-        // A reply that outlives its worker's pools has nothing to give back.
+        // A reply that outlives its worker's pools has nothing to return.
         let _ = POOLS.try_with(|pools| {
             if let Some(pool) = pools.borrow_mut().by_upstream.get_mut(&self.upstream) {
                 pool.leave(self.client);

@@ -1,5 +1,5 @@
-//! A request's way to an upstream: a place, a host, a connection, the reply; and whether it is
-//! tried again. Knows nothing of how a connection works.
+//! The path of a request to an upstream: a permit, a host, a connection, the reply, and whether to
+//! try again. Knows nothing of how a connection works.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,56 +10,56 @@ use tokio::time::timeout;
 
 use super::host::Host;
 use super::hosts::Hosts;
-use super::link::{Link, Sent};
-use super::multi::{self, Held, Ticket};
-use super::outgoing::{Outgoing, Watch};
-use super::pool::{self, Admitted, Seat};
-use super::{Cause, Inner, Protocol, Retry, UpstreamError};
+use super::http1::{Http1Connection, Outcome};
+use super::http2::{self, ReplyGuard, StreamPermit};
+use super::outgoing::{Outgoing, UploadProgress};
+use super::pool::{self, Admission, RequestPermit};
+use super::{Cause, Inner, Protocol, Retried, Retry, UpstreamError};
 use super::{head, streams};
 use crate::clock;
 use crate::http1::ReplyHead;
 use crate::wire::{Body, Network, Request, Response};
 
-/// Idle connections that are tried for one request before a new one is made: each may just have
-/// been closed by the upstream.
+/// Idle connections tried for one request before a new one is opened. The upstream may have just
+/// closed each of them.
 const REUSE_TRIES_MAX: usize = 3;
-/// Times that an HTTP/2 upstream may refuse one request without doing anything with it, which
-/// connections at their end do to many at once.
+/// How often an HTTP/2 upstream may refuse one request unprocessed. A connection that closes
+/// refuses many requests at once.
 const REFUSALS_MAX: usize = 8;
-/// And what of them costs nothing of `retry_percent`.
+/// The number of refusals that take nothing from `retry_percent`.
 const REFUSALS_FREE: usize = 3;
-/// Hosts that are tried for one request, so that one that refuses costs no reply and many that hang
-/// don't add up.
+/// Hosts tried for one request: enough that a host that refuses costs no reply, few enough that
+/// timeouts don't add up.
 const HOST_TRIES_MAX: usize = 3;
 
-/// What came of a request at one host.
+/// The result of trying one host.
 #[allow(clippy::large_enum_variant, reason = "the large ones are those that come on every request")]
-enum Tried {
+enum Attempt {
     /// The reply's head, and the connection that its body comes on.
-    Reply(Box<Link>, ReplyHead),
+    Reply(Box<Http1Connection>, ReplyHead),
     /// The same over HTTP/2.
-    Shared(Box<(Ticket, http::Response<Incoming>, Option<Arc<Watch>>)>),
-    /// Nothing of it was sent: it is where it was.
+    Shared(Box<(StreamPermit, http::Response<Incoming>, Option<Arc<UploadProgress>>)>),
+    /// Nothing was sent, and the body is still there.
     Unsent(Cause),
-    /// The upstream says that it has done nothing with it.
+    /// The upstream says that it did nothing with the request.
     Refused(Cause),
     Failed(UpstreamError),
-    /// The upstream closed a connection on which it had answered others before, and has said
-    /// nothing to this one: it may have closed it before the request came.
+    /// The upstream closed a connection on which it had answered before, and sent nothing for this
+    /// request. It may have closed it before the request arrived.
     Lost(UpstreamError),
 }
 
-/// A request and its tries.
+/// A request across its attempts.
 struct Exchange<'a> {
     upstream: &'a Arc<Inner>,
     request: Request,
-    /// Until it is sent; an empty one can be sent again.
+    /// Present until it is sent. An empty one can be sent again.
     body: Option<Body>,
-    /// It had none from the start.
+    /// It had no body from the start.
     bodiless: bool,
     /// Its body is lent by a connection that is driven together with the reply.
     lent: bool,
-    /// A pooled connection was lost: no other is tried.
+    /// A pooled connection was lost, so no other pooled one is tried.
     fresh: bool,
 }
 
@@ -68,8 +68,8 @@ pub(super) async fn send(
     mut request: Request,
     client: Option<Network>,
 ) -> Result<Response, UpstreamError> {
-    let mut seat = admit(upstream, client).await?;
-    // HTTP/2 has no way to become something else.
+    let mut permit = admit(upstream, client).await?;
+    // HTTP/2 connections can't be upgraded.
     let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
     let body = std::mem::take(&mut request.body);
     let (bodiless, lent) = (body.is_nothing(), body.is_source());
@@ -82,200 +82,209 @@ pub(super) async fn send(
     let mut repeated = false;
     loop {
         let outcome = match protocol {
-            Protocol::H1 => exchange.try_h1(&mut seat).await,
-            // Boxed, as it is large and every request over HTTP/1.1 would carry its room.
-            Protocol::H2 => Box::pin(exchange.try_h2(&mut seat)).await,
+            Protocol::H1 => exchange.try_h1(&mut permit).await,
+            // Boxed: its state is large, and every HTTP/1.1 request would carry it.
+            Protocol::H2 => Box::pin(exchange.try_h2(&mut permit)).await,
         };
         let error = match outcome {
-            Tried::Reply(link, head) => {
-                seat.succeeded(upstream);
-                return Ok(link.reply(head, seat, exchange.lent));
+            Attempt::Reply(connection, head) => {
+                permit.succeeded(upstream);
+                return Ok(connection.reply(head, permit, exchange.lent));
             }
-            Tried::Shared(shared) => {
-                let (ticket, reply, watch) = *shared;
-                seat.succeeded(upstream);
-                return Ok(bring_back_shared(upstream, Held::new(ticket, seat, watch), reply));
+            Attempt::Shared(shared) => {
+                let (stream, reply, progress) = *shared;
+                permit.succeeded(upstream);
+                return Ok(shared_reply(
+                    upstream,
+                    ReplyGuard::new(stream, permit, progress),
+                    reply,
+                ));
             }
-            Tried::Unsent(cause) => {
-                seat.failed(upstream, cause);
+            Attempt::Unsent(cause) => {
+                permit.failed(upstream, cause);
                 // Another host's connection would need a descriptor, too.
                 let ours = cause == Cause::Descriptors;
                 if ours
                     || upstream.retry == Retry::Off
-                    || !elsewhere(upstream, &mut seat, &mut tried)
+                    || !move_to_another_host(upstream, &mut permit, &mut tried)
                 {
                     return Err(UpstreamError::unsent(cause));
                 }
                 continue;
             }
-            Tried::Refused(cause) => {
+            Attempt::Refused(cause) => {
                 refusals += 1;
-                // The same host will do: another connection, or another moment. From the third time
-                // on it looks like overload, which a share bounds.
+                // The same host will do, on another connection or at another moment. From the third
+                // time on it looks like overload, so retries are charged to the retry share.
                 let again = upstream.retry != Retry::Off
                     && refusals < REFUSALS_MAX
                     && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
                 if !again || !exchange.bodiless {
-                    seat.failed(upstream, cause);
+                    permit.failed(upstream, cause);
                     return Err(UpstreamError::unsent(cause));
                 }
-                elsewhere(upstream, &mut seat, &mut tried);
+                move_to_another_host(upstream, &mut permit, &mut tried);
                 continue;
             }
-            Tried::Lost(error) if repeatable && !repeated && exchange.may_reconnect(protocol) => {
+            Attempt::Lost(error) if repeatable && !repeated && exchange.may_reconnect(protocol) => {
                 repeated = true;
                 tracing::debug!(upstream = upstream.name, %error, "a pooled connection was closed: its request is sent on a new one");
                 continue;
             }
-            // Not the host's failure: it may close a connection that waits whenever it likes.
-            Tried::Lost(error) => return Err(error),
-            Tried::Failed(error) => error,
+            // Not the host's failure: it may close an idle connection whenever it likes.
+            Attempt::Lost(error) => return Err(error),
+            Attempt::Failed(error) => error,
         };
-        seat.failed(upstream, error.cause);
-        // It may have been done, and can be done again (RFC 9110, 9.2.2): the connection was lost
-        // before it was answered.
+        permit.failed(upstream, error.cause);
+        // The connection was lost before the reply. The request may have been carried out, but is
+        // idempotent (RFC 9110, 9.2.2).
         let again =
             repeatable && error.cause == Cause::Cut && !std::mem::replace(&mut repeated, true);
-        if !again || !elsewhere(upstream, &mut seat, &mut tried) {
+        if !again || !move_to_another_host(upstream, &mut permit, &mut tried) {
             return Err(error);
         }
         if !pool::spend_retry(upstream) {
-            upstream.retries_held.inc();
+            upstream.retries.inc(Retried::Held);
             return Err(error);
         }
-        upstream.retries.inc();
+        upstream.retries.inc(Retried::Sent);
         tracing::debug!(upstream = upstream.name, %error, "a request that lost its connection is sent to another endpoint");
     }
 }
 
-/// A place for the request, once it is known where the upstream is.
-async fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Result<Seat, UpstreamError> {
+/// Gets a permit for the request, after resolving the upstream's names if necessary.
+async fn admit(
+    upstream: &Arc<Inner>,
+    client: Option<Network>,
+) -> Result<RequestPermit, UpstreamError> {
     if let Some(admitted) = admitted(pool::admit(upstream, client)) {
         return admitted;
     }
-    // Who is too late finds the addresses of before, if there were any.
-    let asked = Box::pin(timeout(upstream.connect, Hosts::ask_now(upstream))).await;
+    // If resolving takes too long, the previous addresses are used, if there are any.
+    let asked = Box::pin(timeout(upstream.connect, Hosts::resolve_now(upstream))).await;
     let unresolved = if asked.is_err() { Cause::Timeout } else { Cause::Connect };
     admitted(pool::admit(upstream, client)).unwrap_or(Err(UpstreamError::unsent(unresolved)))
 }
 
-/// None where names are to be asked first.
-fn admitted(admitted: Admitted) -> Option<Result<Seat, UpstreamError>> {
+/// `None` if names must be resolved first.
+fn admitted(admitted: Admission) -> Option<Result<RequestPermit, UpstreamError>> {
     match admitted {
-        Admitted::Here(seat) => Some(Ok(seat)),
-        Admitted::Full => Some(Err(UpstreamError::unsent(Cause::Overload))),
-        Admitted::Share => Some(Err(UpstreamError::unsent(Cause::Share))),
-        Admitted::Unresolved => None,
+        Admission::Granted(permit) => Some(Ok(permit)),
+        Admission::Full => Some(Err(UpstreamError::unsent(Cause::Overload))),
+        Admission::Share => Some(Err(UpstreamError::unsent(Cause::Share))),
+        Admission::Unresolved => None,
     }
 }
 
-/// Moves the request to a host that it was not sent to yet; says whether there is one.
-fn elsewhere(
+/// Moves the request to a host that it was not sent to yet. Returns false if there is none.
+fn move_to_another_host(
     upstream: &Arc<Inner>,
-    seat: &mut Seat,
+    permit: &mut RequestPermit,
     tried: &mut SmallVec<[Arc<Host>; HOST_TRIES_MAX]>,
 ) -> bool {
-    tried.extend(seat.host().cloned());
-    (1..HOST_TRIES_MAX).contains(&tried.len()) && pool::another(upstream, seat, tried)
+    tried.extend(permit.host().cloned());
+    (1..HOST_TRIES_MAX).contains(&tried.len())
+        && pool::move_to_another_host(upstream, permit, tried)
 }
 
 impl Exchange<'_> {
-    /// Whether the request, whose pooled connection was lost, is sent on a new one: once. Over
-    /// HTTP/1.1 each connection that is lost has answered a request before, which bounds them; over
-    /// HTTP/2 many requests lose one at a time, and a share of all bounds them.
+    /// Whether a request whose pooled connection was lost is sent on a new one. This happens once
+    /// per request. Over HTTP/1.1 each lost connection has answered a request before, which bounds
+    /// the retries. Over HTTP/2 many requests can lose one connection at a time, so the retry share
+    /// bounds them.
     fn may_reconnect(&mut self, protocol: Protocol) -> bool {
         if std::mem::replace(&mut self.fresh, true) {
             return false;
         }
         let may = protocol == Protocol::H1 || pool::spend_retry(self.upstream);
-        (if may { &self.upstream.reconnected } else { &self.upstream.retries_held }).inc();
+        self.upstream.retries.inc(if may { Retried::Reconnected } else { Retried::Held });
         may
     }
 
-    async fn try_h1(&mut self, seat: &mut Seat) -> Tried {
+    async fn try_h1(&mut self, permit: &mut RequestPermit) -> Attempt {
         let mut now = clock::monotonic();
-        seat.begin(now);
+        permit.begin(now);
         for attempt in 0..=REUSE_TRIES_MAX {
             let reuse = attempt < REUSE_TRIES_MAX && !self.fresh;
-            let (mut link, reused) = match if reuse {
-                pool::take(self.upstream, seat, now)
+            let (mut connection, reused) = match if reuse {
+                pool::take(self.upstream, permit, now)
             } else {
-                Err(pool::host_of(self.upstream, seat))
+                Err(pool::host_of(self.upstream, permit))
             } {
-                Ok(mut link) => {
-                    if !link.takes(self.bodiless) || !link.is_still_open(now).await {
+                Ok(mut connection) => {
+                    if !connection.accepts(self.bodiless) || !connection.is_still_open(now).await {
                         continue;
                     }
-                    (link, true)
+                    (connection, true)
                 }
                 Err(host) => {
-                    let Some(host) = host else { return Tried::Unsent(Cause::Connect) };
-                    match Box::pin(Link::connect(self.upstream, &host)).await {
-                        Ok(link) => {
+                    let Some(host) = host else { return Attempt::Unsent(Cause::Connect) };
+                    match Box::pin(Http1Connection::connect(self.upstream, &host)).await {
+                        Ok(connection) => {
                             now = clock::monotonic();
-                            (link, false)
+                            (connection, false)
                         }
-                        Err(cause) => return Tried::Unsent(cause),
+                        Err(cause) => return Attempt::Unsent(cause),
                     }
                 }
             };
-            link.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
+            connection.begin(&mut self.request, self.body.take().unwrap_or_default(), now);
             let request = &mut self.request;
-            return match poll_fn(|cx| link.poll_exchange(request, cx)).await {
-                Sent::Reply(reply) => Tried::Reply(link, reply),
-                Sent::Failed(error)
-                    if reused && error.cause == Cause::Cut && link.is_unanswered() =>
+            return match poll_fn(|cx| connection.poll_exchange(request, cx)).await {
+                Outcome::Reply(reply) => Attempt::Reply(connection, reply),
+                Outcome::Failed(error)
+                    if reused && error.cause == Cause::Cut && connection.is_unanswered() =>
                 {
-                    Tried::Lost(error)
+                    Attempt::Lost(error)
                 }
-                Sent::Failed(error) => Tried::Failed(error),
+                Outcome::Failed(error) => Attempt::Failed(error),
             };
         }
-        Tried::Unsent(Cause::Connect)
+        Attempt::Unsent(Cause::Connect)
     }
 
-    async fn try_h2(&mut self, seat: &mut Seat) -> Tried {
-        seat.begin(clock::monotonic());
-        let Some(host) = pool::host_of(self.upstream, seat) else {
-            return Tried::Unsent(Cause::Connect);
+    async fn try_h2(&mut self, permit: &mut RequestPermit) -> Attempt {
+        permit.begin(clock::monotonic());
+        let Some(host) = pool::host_of(self.upstream, permit) else {
+            return Attempt::Unsent(Cause::Connect);
         };
         let Some(endpoint) = self.upstream.endpoints.first() else {
-            return Tried::Unsent(Cause::Connect);
+            return Attempt::Unsent(Cause::Connect);
         };
-        let (body, watch) = Outgoing::new(self.body.take().unwrap_or_default());
-        let mut load = Some(head::to_h2(&self.request, body, endpoint));
+        let (body, progress) = Outgoing::new(self.body.take().unwrap_or_default());
+        let mut request = Some(head::to_h2(&self.request, body, endpoint));
         let mut cause = Cause::Connect;
         for _ in 0..REFUSALS_MAX {
-            let ticket = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
-                Ok(ticket) => ticket,
+            let stream = match streams::acquire(self.upstream, &host, clock::monotonic()).await {
+                Ok(stream) => stream,
                 Err(why) => {
                     cause = why;
                     break;
                 }
             };
-            match ticket.exchange(&mut load, watch.as_deref(), clock::monotonic()).await {
-                multi::Sent::Reply(reply) => {
-                    return Tried::Shared(Box::new((ticket, reply, watch)));
+            match stream.exchange(&mut request, progress.as_deref(), clock::monotonic()).await {
+                http2::Outcome::Reply(reply) => {
+                    return Attempt::Shared(Box::new((stream, reply, progress)));
                 }
-                multi::Sent::Failed(error) => return Tried::Failed(error),
-                multi::Sent::Lost(error) => return Tried::Lost(error),
-                multi::Sent::Refused(cause) => return Tried::Refused(cause),
-                multi::Sent::Unsent(why) => cause = why,
+                http2::Outcome::Failed(error) => return Attempt::Failed(error),
+                http2::Outcome::Lost(error) => return Attempt::Lost(error),
+                http2::Outcome::Refused(cause) => return Attempt::Refused(cause),
+                http2::Outcome::Unsent(why) => cause = why,
             }
         }
-        self.body = load.map(|request| request.into_body().into_body());
-        Tried::Unsent(cause)
+        self.body = request.map(|request| request.into_body().into_body());
+        Attempt::Unsent(cause)
     }
 }
 
-/// The same for a reply that shares its connection, which is in use until the body's end.
-fn bring_back_shared(
+/// The reply of a shared connection. Its stream is in use until the body's end.
+fn shared_reply(
     upstream: &Inner,
-    held: Box<Held>,
+    held: Box<ReplyGuard>,
     reply: http::Response<Incoming>,
 ) -> Response {
     let reply = Response::from(
-        reply.map(|body| Body::incoming(body).window(multi::STREAM_WINDOW_BYTES as usize)),
+        reply.map(|body| Body::incoming(body).window(http2::STREAM_WINDOW_BYTES as usize)),
     );
     if !reply.body.is_streaming() {
         return reply;

@@ -1,5 +1,4 @@
-//! What the configuration says of an upstream, with the defaults of what it leaves out. Knows no
-//! file and no connection.
+//! An upstream's settings and their defaults. Knows no file and no connection.
 
 use std::time::Duration;
 
@@ -12,96 +11,95 @@ pub struct Settings {
     pub name: String,
     /// `http://host:port` or `https://host:port`, one or more, all of one scheme.
     pub endpoints: Vec<String>,
-    /// What is spoken there.
+    /// The protocol spoken there.
     pub protocol: Protocol,
     /// `[upstreams.NAME.tls]`.
     pub tls: TlsSettings,
     /// `[upstreams.NAME.http2]`.
     pub http2: Http2Settings,
-    /// Time to connect, TLS included.
+    /// Time to connect, including TLS.
     pub connect: Duration,
     /// Time from the request's end to the reply's head.
     pub response_header: Duration,
-    /// Time between two pieces of a body; also how long an unused connection is kept.
+    /// Time between two pieces of a body. Also how long an unused connection is kept.
     pub idle: Duration,
     /// Idle connections that each worker keeps.
     pub pool_idle_per_worker: usize,
-    /// Requests that each worker has there at once, at most, replies that still stream included.
+    /// Maximum requests that each worker has there at once, streaming replies included.
     pub requests_per_worker: usize,
     /// How often the names of endpoints are resolved while the upstream is in use.
     pub resolve_every: Duration,
-    /// What is tried again.
+    /// Which requests are tried again.
     pub retry: Retry,
-    /// Of a hundred requests, how many may be sent a second time.
+    /// How many of a hundred requests may be sent a second time.
     pub retry_percent: usize,
     /// `[upstreams.NAME.ejection]`.
     pub ejection: Ejection,
 }
 
-/// Which requests are tried again. One of which nothing was sent to anybody can't have been done;
-/// one that can be done twice may be.
+/// Which requests are tried again. A request of which nothing was sent was certainly not watched
+/// out. An idempotent one may be carried out twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing is tried again.
     Off,
-    /// Those of which nothing was sent.
+    /// Requests of which nothing was sent.
     Unsent,
-    /// Those too that are idempotent, have no body, and lost their connection before they were
+    /// Also idempotent requests without a body that lost their connection before they were
     /// answered.
     #[default]
     Idempotent,
 }
 
-/// When an endpoint that fails is left alone.
+/// When a failing endpoint is ejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// After this many failures without a success between; never where it is 0.
+    /// The number of failures in a row that eject it. 0: it is never ejected.
     pub failures: u32,
-    /// For how long at first; each further time twice as long.
+    /// The first ejection time. It doubles with each further ejection.
     pub time: Duration,
-    /// For how long at most.
+    /// The longest ejection time.
     pub time_max: Duration,
-    /// Of a hundred hosts, how many are left alone at once; of few, one at least.
+    /// How many of a hundred hosts may be ejected at once, rounded down, but at least one.
     pub max_percent: usize,
 }
 
-/// What is spoken to an upstream.
+/// The protocol spoken to an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.
     #[default]
     H1,
-    /// HTTP/2: agreed by ALPN over TLS, by prior knowledge without.
+    /// HTTP/2: negotiated by ALPN over TLS, by prior knowledge otherwise.
     H2,
 }
 
-/// How an `https://` upstream is known, and how it knows us.
+/// How we verify an `https://` upstream, and identify ourselves to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Authorities that are believed instead of the system's.
+    /// Certificate authorities to trust instead of the system's.
     pub ca: Option<Pem>,
-    /// Our own certificate, for upstreams that ask for one.
+    /// Our client certificate, for upstreams that ask for one.
     pub identity: Option<Identity>,
-    /// The name asked for (SNI) and verified; each endpoint's host where it is none.
+    /// The name for SNI and verification. `None`: each endpoint's own host.
     pub server_name: Option<String>,
 }
 
-/// Bounds of HTTP/2 connections.
+/// Limits of HTTP/2 connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http2Settings {
-    /// Connections that each worker opens to one endpoint, at most.
+    /// Maximum connections that each worker opens to one endpoint.
     pub connections_per_worker: usize,
-    /// Requests on one connection at once, at most; the upstream may allow fewer.
+    /// Maximum requests on one connection at once. The upstream may allow fewer.
     pub streams_per_connection: usize,
-    /// How long a connection with requests on it may be silent before it is asked whether it lives;
-    /// never where it is none.
+    /// How long a connection with requests on it may be silent before it is pinged. `None`: never.
     pub ping_interval: Option<Duration>,
-    /// How long it may take to answer that.
+    /// How long the upstream may take to answer a ping.
     pub ping_timeout: Duration,
 }
 
 impl Settings {
-    /// Endpoints under a name; all else as the configuration's defaults are.
+    /// Settings for these endpoints, with the configuration's defaults for everything else.
     #[must_use]
     pub fn new(name: impl Into<String>, endpoints: Vec<String>) -> Self {
         Self {
@@ -146,7 +144,7 @@ impl Default for Http2Settings {
 }
 
 impl TlsSettings {
-    /// Whether anything of it was written.
+    /// Whether no setting was given.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }

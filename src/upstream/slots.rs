@@ -1,26 +1,26 @@
-//! One worker's places at an upstream's hosts, a slot each: idle connections, shared connections,
-//! and the choice between hosts. Knows nothing of requests.
+//! One worker's connections to an upstream, with one slot per host: idle connections, shared
+//! connections, and the choice between hosts. Knows nothing of requests.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Inner;
-use super::host::{Host, Turn};
-use super::link::Link;
-use super::pool::Old;
+use super::host::{Host, InFlight};
+use super::http1::Http1Connection;
+use super::pool::Discarded;
 use super::streams::Streams;
 
-/// All of an upstream's.
+/// The slots of all of an upstream's hosts.
 #[derive(Default)]
 pub(super) struct Slots {
     /// In the order of the upstream's hosts.
     all: Vec<Slot>,
     idle_total: usize,
-    /// Which of the upstream's lists of hosts this is.
+    /// The generation of the list of hosts that the slots follow.
     generation: u64,
 }
 
-/// One host's.
+/// One host's connections.
 struct Slot {
     host: Arc<Host>,
     /// HTTP/1.1, the longest unused first.
@@ -28,14 +28,14 @@ struct Slot {
         clippy::vec_box,
         reason = "a connection is boxed once for its life: unboxing it here would move it twice for every request"
     )]
-    idle: Vec<Box<Link>>,
+    idle: Vec<Box<Http1Connection>>,
     /// HTTP/2.
     streams: Streams,
 }
 
 impl Slots {
-    /// Takes over the hosts that the upstream has now, where they have changed.
-    pub(super) fn follow(&mut self, upstream: &Inner, old: &mut Old) {
+    /// Adopts the upstream's current hosts, if they have changed.
+    pub(super) fn update_hosts(&mut self, upstream: &Inner, discarded: &mut Discarded) {
         let generation = upstream.hosts.generation();
         if generation == self.generation && !self.all.is_empty() {
             return;
@@ -51,23 +51,23 @@ impl Slots {
         };
         self.all = upstream.hosts.current().iter().map(slot).collect();
         self.idle_total = self.all.iter().map(|slot| slot.idle.len()).sum();
-        // Addresses that are gone: what is under way there goes on.
+        // Addresses that are gone. Requests under way there continue.
         for mut gone in before {
-            old.links.append(&mut gone.idle);
-            gone.streams.close(&mut old.multis);
+            discarded.http1.append(&mut gone.idle);
+            gone.streams.close(&mut discarded.http2);
         }
     }
 
-    /// The host for a request, none of `tried`. Where there is but one, it is not counted.
+    /// The host for a request, none of `tried`. A single host is not counted.
     ///
-    /// Of two taken at random the one with less to do (power of two choices): nearly as even as
-    /// looking at all of them, and workers that look at the same counts don't all run to the same
-    /// host. Those that are left alone are passed over while there is another.
+    /// Of two random hosts it takes the one with less load (power of two choices). That is nearly
+    /// as even as comparing all of them, and workers that see the same counts don't all choose the
+    /// same host. Ejected hosts are skipped while there is another.
     pub(super) fn choose(
         &self,
         upstream: &Inner,
         tried: &[Arc<Host>],
-    ) -> Option<(usize, Option<Turn>)> {
+    ) -> Option<(usize, Option<InFlight>)> {
         let count = self.all.len();
         if count <= 1 {
             return (count == 1 && tried.is_empty()).then_some((0, None));
@@ -90,12 +90,12 @@ impl Slots {
         let index = pair.into_iter().find(|index| may_probe(index));
         let index = index.or_else(|| pair.into_iter().filter(ready).min_by_key(load));
         let index = index.or_else(|| around().find(ready)).or_else(|| around().find(may_probe));
-        // All are left alone: then that is no reason.
+        // All are ejected, so ejection decides nothing.
         let index = index.or_else(|| around().filter(untried).min_by_key(load))?;
-        Some((index, Some(Turn::new(self.host(index)?))))
+        Some((index, Some(InFlight::new(self.host(index)?))))
     }
 
-    /// Hosts.
+    /// The number of hosts.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -104,7 +104,7 @@ impl Slots {
         self.all.get(index).map(|slot| &slot.host)
     }
 
-    /// The place of `host`, which was at `index` not long ago.
+    /// The index of `host`, which was `index` not long ago.
     fn at(&self, index: usize, host: &Arc<Host>) -> Option<usize> {
         if self.host(index).is_some_and(|at| Arc::ptr_eq(at, host)) {
             return Some(index);
@@ -112,7 +112,7 @@ impl Slots {
         self.all.iter().position(|slot| Arc::ptr_eq(&slot.host, host))
     }
 
-    /// The connection to a host that was used last; else the host. `host` is known where there are
+    /// The most recently used connection to a host, or else the host. `host` is given if there are
     /// several.
     pub(super) fn take(
         &mut self,
@@ -120,41 +120,43 @@ impl Slots {
         index: usize,
         host: Option<&Arc<Host>>,
         now: Instant,
-        old: &mut Old,
-    ) -> Result<Box<Link>, Option<Arc<Host>>> {
+        discarded: &mut Discarded,
+    ) -> Result<Box<Http1Connection>, Option<Arc<Host>>> {
         let index = match host {
             None => index,
             Some(host) => self.at(index, host).ok_or_else(|| Some(Arc::clone(host)))?,
         };
         let slot = self.all.get_mut(index).ok_or(None)?;
-        while let Some(mut link) = slot.idle.pop() {
+        while let Some(mut connection) = slot.idle.pop() {
             self.idle_total -= 1;
-            if now.saturating_duration_since(link.idle_since) < upstream.idle {
-                link.slot = index;
-                return Ok(link);
+            if now.saturating_duration_since(connection.idle_since) < upstream.idle {
+                connection.slot = index;
+                return Ok(connection);
             }
-            old.links.push(link);
+            discarded.http1.push(connection);
         }
         Err(Some(Arc::clone(&slot.host)))
     }
 
-    /// Keeps an idle connection, unless enough are kept, others need its descriptor, or its host is
-    /// gone.
-    pub(super) fn put(&mut self, upstream: &Inner, link: Box<Link>) {
+    /// Keeps an idle connection, unless enough are kept, other workers need its descriptor, or its
+    /// host is gone.
+    pub(super) fn put(&mut self, upstream: &Inner, connection: Box<Http1Connection>) {
         if self.idle_total >= upstream.pool_idle_per_worker || upstream.budget.is_tight() {
             return;
         }
-        if let Some(slot) = self.at(link.slot, &link.host).and_then(|at| self.all.get_mut(at)) {
-            slot.idle.push(link);
+        if let Some(slot) =
+            self.at(connection.slot, &connection.host).and_then(|at| self.all.get_mut(at))
+        {
+            slot.idle.push(connection);
             self.idle_total += 1;
         }
     }
 
-    /// Gives up idle connections, the longest unused first: half of each host's, and one at least.
-    pub(super) fn release_idle(&mut self, old: &mut Old) {
+    /// Closes idle connections, the longest unused first: half of each host's, and at least one.
+    pub(super) fn release_idle(&mut self, discarded: &mut Discarded) {
         for slot in &mut self.all {
             let count = slot.idle.len().div_ceil(2);
-            old.links.extend(slot.idle.drain(..count));
+            discarded.http1.extend(slot.idle.drain(..count));
             self.idle_total -= count;
         }
     }
@@ -167,12 +169,14 @@ impl Slots {
         self.idle_total == 0 && self.all.iter().all(|slot| slot.streams.is_empty())
     }
 
-    pub(super) fn sweep(&mut self, now: Instant, old: &mut Old) {
+    pub(super) fn sweep(&mut self, now: Instant, discarded: &mut Discarded) {
         for slot in &mut self.all {
             let before = slot.idle.len();
-            old.links.extend(slot.idle.extract_if(.., |link| !link.is_worth_keeping(now)));
+            discarded
+                .http1
+                .extend(slot.idle.extract_if(.., |connection| !connection.is_worth_keeping(now)));
             self.idle_total -= before - slot.idle.len();
-            slot.streams.sweep(now, &mut old.multis);
+            slot.streams.sweep(now, &mut discarded.http2);
         }
     }
 }

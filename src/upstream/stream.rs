@@ -1,9 +1,9 @@
-//! An upstream's byte stream: TCP, or TLS on TCP. What can't be written any more is no reason not
-//! to read. Knows nothing of HTTP.
+//! An upstream's byte stream: TCP, or TLS over TCP. A stream that can't be written any more can
+//! still be read. Knows nothing of HTTP.
 //!
-//! An upstream that refuses an upload answers and closes with most of it unread, and the kernel
-//! then resets the connection. The failed write says nothing that the answer does not say better,
-//! and it lies there to be read: the client is to be told 413 or 401, and not 502.
+//! An upstream that refuses an upload answers and closes with most of the upload unread, and the
+//! kernel then resets the connection. The failed write says less than the answer, which is still
+//! there to be read. So the client gets the upstream's 413 or 401 instead of a 502.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,27 +14,27 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::budget::Permit;
+use super::budget::ConnectionPermit;
 use crate::wire::{Disconnected, delegate_write};
 
-/// A connected stream, and its share of the process' connections.
+/// A connected stream and its permit.
 pub(super) enum Stream {
     Plain {
         stream: TcpStream,
-        _permit: Permit,
+        _permit: ConnectionPermit,
     },
     Tls {
         stream: Box<TlsStream<TcpStream>>,
-        _permit: Permit,
+        _permit: ConnectionPermit,
     },
     /// Shared by the task that sends a request's body and the one that reads the reply.
     Shared(Arc<Mutex<Stream>>),
-    /// Taken out.
+    /// The stream was moved out.
     Gone,
 }
 
-/// A stream that drops what is written once the other side has closed. The next read then returns
-/// the reply, or the error.
+/// A stream that discards writes once the other side has closed. The next read then returns the
+/// reply, or the error.
 pub(super) struct UpstreamStream {
     stream: Stream,
     write_closed: bool,
@@ -55,7 +55,7 @@ impl UpstreamStream {
         Self { stream: Stream::Shared(shared), write_closed: self.write_closed }
     }
 
-    /// `offered` bytes count as written where the other side has closed.
+    /// Once the other side has closed, the `offered` bytes count as written.
     fn note_close(
         &mut self,
         wrote: Poll<io::Result<usize>>,

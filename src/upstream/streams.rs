@@ -1,5 +1,5 @@
-//! A place for a request on one of a worker's HTTP/2 connections to a host: on one that has room,
-//! on a new one, or as soon as a place is free. Knows nothing of what is sent.
+//! Finds a stream for a request among a worker's HTTP/2 connections to a host: on one with room, on
+//! a new one, or as soon as one is free. Knows nothing of what is sent.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -8,67 +8,67 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::host::Host;
-use super::multi::{Multi, Ticket};
+use super::http2::{Http2Connection, StreamPermit};
 use super::{Cause, Inner, pool};
 
 /// One worker's connections to one host.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// The oldest first: it is filled first, so that few are kept.
-    connections: Vec<Arc<Multi>>,
+    /// The oldest first. It is filled first, so that few connections are kept.
+    connections: Vec<Arc<Http2Connection>>,
     opening: Option<Arc<Opening>>,
-    /// Told when a place has become free.
+    /// Notified when a stream has become free.
     freed: Arc<Notify>,
 }
 
-/// A connection that somebody is opening, for all who wait.
+/// A connection being opened by one request while others wait for it.
 #[derive(Default)]
 struct Opening {
     outcome: OnceLock<Result<(), Cause>>,
     over: Notify,
 }
 
-enum Place {
-    Here(Ticket),
-    /// Whoever gets this opens a connection.
+enum Placement {
+    Ready(StreamPermit),
+    /// The caller opens a connection.
     Open(Opener),
     Opening(Arc<Opening>),
-    /// There may be no further connection: wait for a request to end.
+    /// No further connection is allowed: wait for a request to end.
     Full(Arc<Notify>),
 }
 
-/// The duty to open a connection. Dropped, also with the request that had it, it lets the others go
-/// on.
+/// The duty to open a connection. Dropping it, also because its request was dropped, lets the
+/// waiting requests continue.
 struct Opener {
     opening: Arc<Opening>,
     upstream: Arc<Inner>,
     host: Arc<Host>,
 }
 
-/// A place on a connection to `host`. Waits for one no longer than a connection may take to come
-/// about.
+/// A stream on a connection to `host`. Waits for one at most for the time to connect.
 pub(super) async fn acquire(
     upstream: &Arc<Inner>,
     host: &Arc<Host>,
     now: Instant,
-) -> Result<Ticket, Cause> {
+) -> Result<StreamPermit, Cause> {
     let deadline = tokio::time::Instant::from_std(now + upstream.connect);
     loop {
-        let place = pool::with_streams(upstream, host, |streams| streams.place(upstream, host))
-            .ok_or(Cause::Connect)?;
-        match place {
-            Place::Here(ticket) if ticket.is_still_open(now).await => return Ok(ticket),
-            // Closed by the other side while nobody used it.
-            Place::Here(_) => {}
-            Place::Open(opener) => {
-                if let Some(ticket) = opener.open().await? {
-                    return Ok(ticket);
+        let placement =
+            pool::with_streams(upstream, host, |streams| streams.place_request(upstream, host))
+                .ok_or(Cause::Connect)?;
+        match placement {
+            Placement::Ready(permit) if permit.is_still_open(now).await => return Ok(permit),
+            // The other side closed it while it was idle.
+            Placement::Ready(_) => {}
+            Placement::Open(opener) => {
+                if let Some(permit) = opener.open().await? {
+                    return Ok(permit);
                 }
             }
-            Place::Opening(opening) => {
+            Placement::Opening(opening) => {
                 timeout_at(deadline, opening.over()).await.map_err(|_| Cause::Timeout)??;
             }
-            Place::Full(freed) => {
+            Placement::Full(freed) => {
                 timeout_at(deadline, freed.notified()).await.map_err(|_| Cause::Overload)?
             }
         }
@@ -76,23 +76,23 @@ pub(super) async fn acquire(
 }
 
 impl Streams {
-    fn place(&mut self, upstream: &Arc<Inner>, host: &Arc<Host>) -> Place {
-        self.connections.retain(|multi| multi.is_usable());
-        if let Some(ticket) = self.connections.iter().find_map(Multi::enter) {
-            return Place::Here(ticket);
+    fn place_request(&mut self, upstream: &Arc<Inner>, host: &Arc<Host>) -> Placement {
+        self.connections.retain(|connection| connection.is_usable());
+        if let Some(permit) = self.connections.iter().find_map(Http2Connection::try_acquire) {
+            return Placement::Ready(permit);
         }
         if let Some(opening) = &self.opening {
-            return Place::Opening(Arc::clone(opening));
+            return Placement::Opening(Arc::clone(opening));
         }
         if self.connections.len() >= upstream.http2.connections_per_worker {
-            return Place::Full(Arc::clone(&self.freed));
+            return Placement::Full(Arc::clone(&self.freed));
         }
         let opening = Arc::<Opening>::default();
         self.opening = Some(Arc::clone(&opening));
-        Place::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
+        Placement::Open(Opener { opening, upstream: Arc::clone(upstream), host: Arc::clone(host) })
     }
 
-    /// A place on `multi` is free again.
+    /// A stream has become free.
     pub(super) fn freed(&self) {
         self.freed.notify_one();
     }
@@ -101,39 +101,40 @@ impl Streams {
         self.connections.is_empty() && self.opening.is_none()
     }
 
-    /// Takes out what was unused for too long, for the caller to drop.
-    pub(super) fn sweep(&mut self, now: Instant, old: &mut Vec<Arc<Multi>>) {
-        old.extend(self.connections.extract_if(.., |multi| {
-            multi.upstream.is_closed() || !multi.is_usable() || multi.is_old(now)
+    /// Moves out the connections that were unused for too long, for the caller to drop.
+    pub(super) fn sweep(&mut self, now: Instant, discarded: &mut Vec<Arc<Http2Connection>>) {
+        discarded.extend(self.connections.extract_if(.., |connection| {
+            connection.upstream.is_closed() || !connection.is_usable() || connection.is_expired(now)
         }));
     }
 
-    /// The host is gone: its connections end with what is on them.
-    pub(super) fn close(&mut self, old: &mut Vec<Arc<Multi>>) {
-        old.append(&mut self.connections);
+    /// The host is gone. Its connections close once the requests on them end.
+    pub(super) fn close(&mut self, discarded: &mut Vec<Arc<Http2Connection>>) {
+        discarded.append(&mut self.connections);
     }
 }
 
 impl Opener {
-    /// Opens the connection, keeps it for all, and takes a place on it.
-    async fn open(self) -> Result<Option<Ticket>, Cause> {
-        let opened = Multi::connect(&self.upstream, &self.host).await;
+    /// Opens the connection, adds it to the pool, and takes a stream on it.
+    async fn open(self) -> Result<Option<StreamPermit>, Cause> {
+        let opened = Http2Connection::connect(&self.upstream, &self.host).await;
         let _ = self.opening.outcome.set(opened.as_ref().map(|_| ()).map_err(|cause| *cause));
-        let multi = opened?;
-        let ticket = multi.enter();
+        let connection = opened?;
+        let permit = connection.try_acquire();
         if !self.upstream.is_closed() {
             pool::with_streams(&self.upstream, &self.host, |streams| {
-                streams.connections.push(multi);
-                // Whoever found all others full may find room on this one.
+                streams.connections.push(connection);
+                // Requests that found all other connections full may find room on this one.
                 streams.freed.notify_waiters();
             });
         }
-        Ok(ticket)
+        Ok(permit)
     }
 }
 
 impl Opening {
-    /// Waits until it is over. Without an outcome whoever opened it has gone away: look again.
+    /// Waits until it is opened. If there is no outcome, the opener was dropped and the caller
+    /// looks again.
     async fn over(&self) -> Result<(), Cause> {
         if self.outcome.get().is_none() {
             self.over.notified().await;
@@ -161,8 +162,8 @@ impl std::fmt::Debug for Streams {
 
 #[cfg(test)]
 impl Streams {
-    /// Requests on each connection.
+    /// The number of requests on each connection.
     pub(super) fn loads(&self) -> Vec<usize> {
-        self.connections.iter().map(|multi| multi.streams()).collect()
+        self.connections.iter().map(|connection| connection.streams()).collect()
     }
 }

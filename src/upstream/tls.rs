@@ -1,5 +1,5 @@
-//! TLS towards an upstream: whom we believe, who we are, one handshake. Knows nothing of HTTP but
-//! the two names that it has in ALPN.
+//! TLS to an upstream: trusted authorities, our identity, one handshake. Knows nothing of HTTP but
+//! its two ALPN names.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -14,14 +14,15 @@ use super::settings::{Protocol, TlsSettings};
 use crate::telemetry::Mistake;
 use crate::wire::{Pem, provider};
 
-/// The protocols' names in ALPN.
+/// The protocols' ALPN names.
 const H1: &[u8] = b"http/1.1";
 const H2: &[u8] = b"h2";
 
-/// One upstream's side of every handshake. Sessions are resumed by whichever worker connects next.
+/// The TLS configuration of one upstream. Its sessions are resumed by whichever worker connects
+/// next.
 #[derive(Debug)]
 pub(super) struct Tls {
-    /// One for each protocol that may be asked for: upgrades need HTTP/1.1 wherever they go.
+    /// One per protocol: upgrades need HTTP/1.1 whatever the upstream's protocol is.
     h1: Arc<ClientConfig>,
     h2: Arc<ClientConfig>,
 }
@@ -82,10 +83,10 @@ impl Tls {
         Ok(Self { h1: Arc::new(config), h2: Arc::new(h2) })
     }
 
-    /// One handshake. The caller bounds the time.
+    /// Performs one handshake. The caller bounds the time.
     ///
     /// # Errors
-    /// The other side is not who it should be, or does not speak what it should.
+    /// The certificate was not accepted, or the protocol was not agreed.
     pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         name: ServerName<'static>,
@@ -97,7 +98,7 @@ impl Tls {
             Protocol::H2 => &self.h2,
         };
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
-        // A server without ALPN speaks HTTP/1.1, and can't be known to speak HTTP/2.
+        // A server without ALPN speaks HTTP/1.1. It can't be assumed to speak HTTP/2.
         match stream.get_ref().1.alpn_protocol() {
             None if protocol == Protocol::H2 => {
                 Err(io::Error::other("the endpoint did not agree to HTTP/2 (ALPN h2)"))
@@ -117,13 +118,13 @@ fn read_roots(ca: &Pem) -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(roots))
 }
 
-/// The system's authorities, read once for the process: it takes milliseconds.
+/// The system's authorities, read once per process, since reading takes milliseconds.
 fn system_roots() -> Result<Arc<RootCertStore>, String> {
     static ROOTS: OnceLock<Result<Arc<RootCertStore>, String>> = OnceLock::new();
     let read = || {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
-        // A system's store holds a few that are too old to be read; those are believed by nobody.
+        // A system's store holds a few certificates too old to be parsed. They are not trusted.
         roots.add_parsable_certificates(found.certs);
         match found.errors.first() {
             _ if !roots.is_empty() => Ok(Arc::new(roots)),

@@ -1,8 +1,8 @@
-"""An ASGI application on hypercorn, as an upstream: HTTP/1.1 and HTTP/2 (by prior knowledge; by ALPN where it is given a certificate).
+"""An ASGI application on hypercorn, as an upstream: HTTP/1.1 and HTTP/2 (by prior knowledge; by ALPN with a certificate).
 
     asgi.py [CERTIFICATE KEY]
 
-Prints `listening ADDRESS`, then a line for each thing that a test may wait for.
+Prints `listening ADDRESS`, then a line for each event that a test may wait for.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import sys
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-# Events that a listener has asked for, by its name: the stream sends the next one only then.
+# Events that a client has requested, by its name: the stream sends the next one only then.
 turns: dict[str, asyncio.Semaphore] = {}
 
 
@@ -34,7 +34,7 @@ async def answer(send, status=200, headers=(), body=b"", content_type=b"text/pla
 
 
 async def seen(scope, receive, send):
-    """What arrived, as JSON; the body as its length and digest."""
+    """Returns the request as JSON, with the body as its length and digest."""
     digest, length = hashlib.sha256(), 0
     async for piece in body_of(receive):
         digest.update(piece)
@@ -55,7 +55,7 @@ async def seen(scope, receive, send):
 
 
 async def echo(scope, receive, send):
-    """Sends each piece of the body back as it comes."""
+    """Sends each piece of the body back as it arrives."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/octet-stream")]})
     async for piece in body_of(receive):
         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -69,7 +69,7 @@ async def events(scope, receive, send):
     turns[name] = asyncio.Semaphore(0)
     head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": 200, "headers": head})
-    # So that the head leaves at once, as it does where somebody listens.
+    # Makes the head leave at once, as with a real event source.
     await send({"type": "http.response.body", "body": b": welcome\n\n", "more_body": True})
 
     async def talk():
@@ -148,7 +148,7 @@ async def main():
     config.errorlog = None
     config.keep_alive_timeout = 600
     config.h2_max_concurrent_streams = 1000
-    # Half an hour of events is no error.
+    # Half an hour of events is not an error.
     config.read_timeout = None
     if len(sys.argv) > 2:
         config.certfile, config.keyfile = sys.argv[1:3]

@@ -1,11 +1,11 @@
-"""What the clients share: how they are called, and how they say what they saw."""
+"""Shared by the clients: their arguments, and their assertions."""
 
 import argparse
 import ssl
 
 
 def arguments(description):
-    """URL --h2 --ca FILE, and what a client adds."""
+    """URL --h2 --ca FILE, and further arguments of a client."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("url")
     parser.add_argument("--h2", action="store_true", help="HTTP/2; by prior knowledge where the URL is http")
@@ -18,7 +18,7 @@ def trust(ca):
 
 
 def same(what, found, wanted):
-    """Says it, and fails unless both are equal."""
+    """Prints the name, and fails unless both values are equal."""
     assert found == wanted, f"{what}: found {found!r}, wanted {wanted!r}"
     text = repr(found)
     print(f"{what}: {text if len(text) < 100 else text[:97] + '...'}", flush=True)

@@ -2,7 +2,7 @@
 
     grpc_client.py URL [--ca FILE] --quota N [--direct]
 
-`--direct`: there is no Weir in between, and nobody refuses: what this program wants is what grpcio does.
+`--direct`: without Weir in between, so nothing is refused. This checks that the program expects what grpcio does.
 """
 
 import queue
@@ -16,7 +16,7 @@ parser = arguments("gRPC through Weir")
 parser.add_argument("--quota", type=int, required=True)
 parser.add_argument("--direct", action="store_true")
 options = parser.parse_args()
-# The second: a proxy of the machine's own would get in between.
+# The second option: a proxy configured on the machine would get in between.
 SETTINGS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_http_proxy", 0)]
 PATIENCE = 30
 
@@ -30,7 +30,7 @@ def channel_to(url):
 
 
 def failure(call, *given, **more):
-    """What a call that must fail fails with."""
+    """Returns the error of a call that must fail."""
     try:
         result = call(*given, timeout=PATIENCE, **more)
         answered = list(result) if hasattr(result, "__iter__") and not isinstance(result, bytes) else result
@@ -64,7 +64,7 @@ def streams(channel):
     same("none from the client", total(iter(()), timeout=PATIENCE), b"0")
     chat, said = channel.stream_stream("/test.Echo/Chat"), queue.Queue()
     replies = chat(iter(said.get, None), timeout=PATIENCE)
-    # The next is said only when the one before is answered: nothing may wait for more.
+    # Each message is sent only when the previous one is answered: nothing may be buffered.
     for number in range(100):
         said.put(b"%d" % number)
         assert next(replies) == b"you said %d" % number
@@ -108,7 +108,7 @@ def ends(channel):
     same("begun", next(stream), b"begun")
     stream.cancel()
     same("cancelled", stream.code(), grpc.StatusCode.CANCELLED)
-    # The connection has outlived all that.
+    # The connection still works.
     same("afterwards", channel.unary_unary("/test.Echo/Unary")(b"still here", timeout=PATIENCE), b"still here")
 
 

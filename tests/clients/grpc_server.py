@@ -12,7 +12,7 @@ import grpc
 
 
 def unary(request, context):
-    """Answers with the request, and with what it saw of it in the initial metadata; trailers at the end."""
+    """Returns the request, with details about it in the initial metadata and in trailers."""
     asked = {name: value for name, value in context.invocation_metadata() if name.startswith("x-ask")}
     context.send_initial_metadata([("x-seen", asked.get("x-ask", "nothing")), ("x-seen-bin", asked.get("x-ask-bin", b""))])
     context.set_trailing_metadata([("x-trailer", "at the end"), ("x-trailer-bin", b"\x00\xff\x80")])
@@ -20,7 +20,7 @@ def unary(request, context):
 
 
 def remaining(request, context):
-    """The time that the client leaves, in seconds; for one that set no deadline grpcio names an age or two."""
+    """Returns the time until the deadline, in seconds; without a deadline, grpcio reports a huge number."""
     left = context.time_remaining()
     return b"none" if left is None or left > 1e9 else str(left).encode()
 
@@ -35,7 +35,7 @@ def total(requests, context):
 
 
 def chat(requests, context):
-    """Answers each message before it looks at the next."""
+    """Answers each message before it reads the next."""
     for request in requests:
         yield b"you said " + request
 
@@ -55,7 +55,7 @@ waiting = collections.defaultdict(threading.Event)
 
 
 def wait(request, context):
-    """Answers when the client has gone, which nobody sees but whoever reads what this program prints."""
+    """Answers when the client has gone, which shows only in the output of this program."""
     gone = threading.Event()
     context.add_callback(gone.set)
     waiting[request].set()
@@ -70,7 +70,7 @@ def wait_stream(request, context):
 
 
 def await_waiting(request, context):
-    """Answers when a Wait of that name has begun."""
+    """Answers once a Wait of that name has begun."""
     return b"yes" if waiting[request].wait(30) else b"no"
 
 

@@ -53,7 +53,7 @@ def one_after_another():
                 came.update(piece)
         same("streamed both ways", came.hexdigest(), digest)
 
-        # Left in the middle: the next request must not meet its rest.
+        # Abandoned in the middle: the next request must not read the rest of it.
         with client.stream("GET", "/size/5000000") as reply:
             same("the first bytes", next(reply.iter_raw())[:3], b"xxx")
         same("after a reply that was left", client.post("/echo", content=b"next").text, "next")
@@ -76,10 +76,10 @@ async def at_once():
         same("200 at once", sum(reply.content == body for reply, body in zip(replies, bodies)), 200)
 
         replies = await asyncio.gather(*(client.get(f"/few/{number}") for number in range(options.quota + 20)))
-        # asgi.py has no such page: what passes is a 404.
+        # asgi.py has no such page, so an admitted request gets a 404.
         same("admitted", sum(reply.status_code == 404 for reply in replies), options.quota)
-        # With a body: the refusal comes while it is still being sent, and is read all the same.
-        # All of it fits into the connection's window: several that wait for one another's would meet a stall of httpcore's own.
+        # With a body: the refusal arrives while it is still being sent, and must be read anyway.
+        # The body fits into the connection's window: several requests that wait for it would make httpcore stall.
         uploads = await asyncio.gather(*(client.post("/few/upload", content=b"x" * size) for size in (1, 1_000, 20_000) * 10))
         uploads.append(await client.post("/few/upload", content=b"x" * 200_000))
         same("refused with a body", {reply.status_code for reply in uploads}, {429})

@@ -1,5 +1,5 @@
-"""A listener of server-sent events (httpx), through Weir to asgi.py. It asks for each event when it has read the one before: an event that stood in
-a buffer on its way would stop it for ever.
+"""A reader of server-sent events (httpx), through Weir to asgi.py. It requests each event when it has read the previous one, so an event that is
+buffered on its way would block it for ever.
 
     sse_client.py URL [--h2] [--ca FILE] NAME EVENTS PAUSE PAUSES
 """
@@ -28,7 +28,7 @@ def events(reply):
             yield event
             event = {}
         else:
-            # A comment: only the welcome has one.
+            # A comment: only the first message has one.
             event = {}
             yield None
 
@@ -42,7 +42,7 @@ with httpx.Client(**settings) as client, httpx.Client(**settings) as other:
             same("asked for one", other.get(f"/turn/{options.name}").text, "done")
             wanted = {"id": str(number), "event": "tick", "data": f"number {number} for {options.name}"}
             same("came", next(coming), wanted)
-    # The stream is left here, and the server hears of it.
+    # The stream is closed here, and the server notices.
     with client.stream("GET", f"/events/{options.name}-slow/{options.pause}/{options.pauses}") as reply:
         came = [event["id"] for event in events(reply) if event]
     same("after long pauses", came, [str(number) for number in range(1, options.pauses + 1)])

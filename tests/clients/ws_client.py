@@ -2,7 +2,7 @@
 
     ws_client.py URL [--ca FILE] --quota N [--direct]
 
-`--direct`: there is no Weir in between, and nobody refuses: what this program wants is what websockets does.
+`--direct`: without Weir in between, so nothing is refused. This checks that the program expects what websockets does.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ async def closing():
         socket.transport.abort()
     async with to("/count/3000") as socket:
         came = [message async for message in socket]
-    # What was sent before the close arrives before it.
+    # Messages sent before the close arrive before it.
     same("all that came before the close", came == [str(number) for number in range(3000)], True)
 
 
@@ -123,7 +123,7 @@ async def refusals():
             reply = refused.response
             same("refused", (reply.status_code, reply.headers["content-type"]), (429, "application/problem+json"))
             same("when to come back", 0 < int(reply.headers["retry-after"]) <= 86_400, True)
-    # Those that were admitted go on: a limit is about beginnings.
+    # Admitted connections continue: the limit counts only their starts.
     for socket in open_ones:
         await socket.send("still here")
         assert await socket.recv() == "still here"

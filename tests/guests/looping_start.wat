@@ -1,4 +1,4 @@
-;; A guest of the right shape whose start function never ends: instantiating it must be bounded too.
+;; A guest with the right exports whose start function never ends: instantiation must be bounded too.
 (module
   (memory (export "memory") 1)
   (func $start (loop $again (br $again)))

@@ -1,4 +1,4 @@
-;; Hands over an answer that lies outside its memory.
+;; Returns an answer that is outside its memory.
 (module
   (memory (export "memory") 1)
   (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 1024))

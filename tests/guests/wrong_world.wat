@@ -1,4 +1,4 @@
-;; A valid module that is no policy: it exports something else.
+;; A valid module that is not a policy: it exports something else.
 (module
   (memory (export "memory") 1)
   (func (export "on_request") (param i32 i32) (result i32) (i32.const 0)))

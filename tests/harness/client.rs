@@ -1,5 +1,5 @@
-//! HTTP clients: one that keeps its connection, a storm of them, and one that sends raw bytes to
-//! say what no library would.
+//! HTTP clients: one that keeps its connection, a storm of them, and one that sends raw bytes that
+//! no library would.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,12 +13,12 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Barrier;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
-/// Why there was no reply.
+/// Why there was no response.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A whole reply.
+/// A whole response.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -26,16 +26,15 @@ pub struct Reply {
     pub body: Bytes,
 }
 
-/// One limit as the RateLimit field tells it.
+/// One limit in a `RateLimit` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LimitStatus {
     pub remaining: i64,
     pub reset_s: Option<i64>,
 }
 
 impl Reply {
-    /// A field's value; an empty text where there is none. Repeated fields are joined as RFC 9110
-    /// says.
+    /// A field's value, empty if there is none. Repeated fields are joined as in RFC 9110.
     pub fn header(&self, name: &str) -> String {
         let values: Vec<&str> =
             self.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -51,10 +50,10 @@ impl Reply {
             .unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
-    /// What `RateLimit` says, by limit. Fails when it is not a Structured Field List of Strings
-    /// with an `r`.
-    pub fn limits(&self) -> BTreeMap<String, Told> {
-        let told = |parameters: &BTreeMap<String, i64>| Told {
+    /// The limits in `RateLimit`, by name. Fails if the field is not a Structured Field List of
+    /// Strings with an `r`.
+    pub fn limits(&self) -> BTreeMap<String, LimitStatus> {
+        let told = |parameters: &BTreeMap<String, i64>| LimitStatus {
             remaining: parameters["r"],
             reset_s: parameters.get("t").copied(),
         };
@@ -64,12 +63,12 @@ impl Reply {
             .collect()
     }
 
-    /// What `RateLimit-Policy` says, by limit: its integer parameters.
+    /// The limits in `RateLimit-Policy`, by name: their integer parameters.
     pub fn limit_policies(&self) -> BTreeMap<String, BTreeMap<String, i64>> {
         parse_list(&self.header("ratelimit-policy"))
     }
 
-    /// What remains of a limit, which must be told.
+    /// What remains of a limit, which must be in the field.
     pub fn remaining(&self, limit: &str) -> i64 {
         self.limits()
             .get(limit)
@@ -99,7 +98,7 @@ fn parse_list(field: &str) -> BTreeMap<String, BTreeMap<String, i64>> {
     all
 }
 
-/// A connection that is kept from request to request.
+/// A connection that is kept between requests.
 pub struct Client {
     sender: SendRequest<Full<Bytes>>,
     pub address: SocketAddr,
@@ -110,7 +109,7 @@ impl Client {
         let stream = tokio::net::TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // Its end shows as an error of the next request.
+        // When it ends, the next request fails.
         tokio::spawn(connection);
         Ok(Self { sender, address })
     }
@@ -119,7 +118,7 @@ impl Client {
         self.send("GET", target, headers, Bytes::new()).await
     }
 
-    /// Sends a request, and takes its whole reply, within [`PATIENCE`].
+    /// Sends a request and reads its whole response, within [`TIMEOUT`].
     pub async fn send(
         &mut self,
         method: &str,
@@ -132,7 +131,7 @@ impl Client {
             request = request.header("host", self.address.to_string());
         }
         for (name, value) in headers {
-            // Bytes above 0x7F are allowed, and are sent as Latin-1 would be.
+            // Bytes above 0x7F are allowed, and are sent as in Latin-1.
             let bytes: Vec<u8> =
                 value.chars().map(|letter| u8::try_from(letter).unwrap_or(b'?')).collect();
             request = request.header(*name, http::HeaderValue::from_bytes(&bytes)?);
@@ -144,11 +143,11 @@ impl Client {
             let body = body.collect().await?.to_bytes();
             Ok::<_, Failure>(Reply { status: head.status.as_u16(), headers: head.headers, body })
         };
-        tokio::time::timeout(PATIENCE, exchange).await?
+        tokio::time::timeout(TIMEOUT, exchange).await?
     }
 }
 
-/// A connection to a loopback address from `127.0.0.LAST`, as another client would make it.
+/// A connection from `127.0.0.LAST` to a loopback address, as from another client.
 pub async fn connect_from(last: u8, address: SocketAddr) -> tokio::net::TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind((std::net::Ipv4Addr::new(127, 0, 0, last), 0).into()).expect("a loopback address");
@@ -175,11 +174,11 @@ pub fn get_blocking(address: SocketAddr, target: &str) -> Result<Reply, Failure>
     std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
 }
 
-/// What a storm's clients were answered.
+/// The responses that a storm's clients got.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub by_status: BTreeMap<u16, u64>,
-    /// Requests without any reply.
+    /// Requests without a response.
     pub failed: Vec<String>,
 }
 
@@ -199,7 +198,7 @@ impl Tally {
         }
     }
 
-    /// Fails unless every request was answered, and only by these.
+    /// Fails unless every request was answered, with one of these statuses.
     pub fn only(&self, statuses: &[u16]) {
         assert!(
             self.failed.is_empty(),
@@ -215,9 +214,9 @@ impl Tally {
     }
 }
 
-/// `clients` clients at once, spread over `addresses`, each on a connection of its own, each
-/// sending `each` requests; all begin together, when all are connected. `headers` gives a request
-/// its fields by client and turn.
+/// `clients` clients at once, spread over `addresses`, each on its own connection, each sending
+/// `each` requests. They all start once all are connected. `headers` returns a request's fields by
+/// client and round.
 pub async fn storm(
     addresses: &[SocketAddr],
     clients: usize,
@@ -254,12 +253,12 @@ pub async fn storm(
     all
 }
 
-/// Sends `bytes` as they are, and returns all that comes back until the other side closes or stays
-/// silent for `silence`.
+/// Sends `bytes` as they are, and returns everything that comes back until the other side closes or
+/// is silent for `silence`.
 pub fn raw(address: SocketAddr, bytes: &[u8], silence: Duration) -> String {
     let mut stream = std::net::TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(silence)).expect("a timeout");
-    // The other side may have answered and closed before it has read all of it.
+    // The other side may have answered and closed before it has read everything.
     let _ = stream.write_all(bytes);
     let (mut answer, mut piece) = (Vec::new(), [0; 16 << 10]);
     while let Ok(read @ 1..) = stream.read(&mut piece) {
@@ -268,7 +267,7 @@ pub fn raw(address: SocketAddr, bytes: &[u8], silence: Duration) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The status of each reply in what [`raw`] returned.
+/// The status of each response in what [`raw`] returned.
 pub fn statuses(answer: &str) -> Vec<u16> {
     answer.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)?.parse().ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! A real Redis Cluster of masters on free ports, formed and agreed before a test sees it.
+//! A real Redis Cluster of masters on free ports, formed and in agreement before a test uses it.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Three masters, as a product would run at least.
+    /// Three masters, the minimum in production.
     pub fn start() -> Self {
         Self::of(3, &[])
     }
@@ -24,7 +24,7 @@ impl Cluster {
         Self::within(masters, options, &[])
     }
 
-    /// The same, with variables in the servers' environment.
+    /// The same, with environment variables for the servers.
     pub fn within(
         masters: usize,
         options: &[&str],
@@ -35,8 +35,7 @@ impl Cluster {
             "yes",
             "--cluster-config-file",
             "nodes.conf",
-            // A loaded machine may stop for a while; no test here wants that to look like a
-            // failure.
+            // A busy machine may stop for a while. No test here wants that to look like a failure.
             "--cluster-node-timeout",
             "15000",
             "--cluster-require-full-coverage",
@@ -59,7 +58,7 @@ impl Cluster {
         sizes.map(|size| size.parse::<i64>().expect("a number")).sum()
     }
 
-    /// Names of keys on any master that live for ever.
+    /// Names of keys without an expiry, on any master.
     pub fn keys_without_lifetime(&self) -> Vec<String> {
         self.nodes.iter().flat_map(Redis::keys_without_lifetime).collect()
     }
@@ -69,10 +68,10 @@ impl Cluster {
         for (index, node) in self.nodes.iter().enumerate() {
             let (from, to) = (SLOTS * index / count, SLOTS * (index + 1) / count - 1);
             let mut connection = node.connect();
-            // Told apart from the start, two masters never have to settle an epoch between them.
+            // With distinct epochs from the start, two masters never have to resolve a conflict.
             connection.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
             connection.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
-            // Each meets each: gossip alone would take some seconds more.
+            // Each node meets each other one. With gossip alone it would take some seconds more.
             for other in &self.nodes[..index] {
                 connection.ask(&[
                     "CLUSTER",

@@ -1,6 +1,6 @@
-//! An upstream that counts for itself: what arrived, what it failed, how much it had in hand at
-//! once, by path and by tenant. A request says with `x-do` what shall become of it: `fail` is
-//! answered 500, `hold` waits until it is let go, `slow` takes some milliseconds.
+//! An upstream that keeps its own counts: what arrived, what it failed, and how much was in flight
+//! at once, by path and by tenant. A request's `x-do` says how to answer: `fail` gets a 500, `hold`
+//! waits until it is released, `slow` takes some milliseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,25 +18,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
-/// How long a `slow` request is worked on.
+/// How long a `slow` request takes.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// Of one path, or of one path and one tenant.
+/// For one path, or for one path and one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub arrived: u64,
-    /// Those that were answered 500.
+    /// Those that were answered with 500.
     pub failed: u64,
     pub in_flight: u64,
     pub in_flight_most: u64,
-    /// The most that `arrived - failed` ever was.
+    /// The maximum of `arrived - failed` over time.
     pub kept_most: u64,
 }
 
 impl Count {
-    /// What arrived and was not failed.
+    /// Requests that arrived and were not failed.
     pub fn kept(&self) -> u64 {
         self.arrived - self.failed
     }
@@ -45,15 +45,15 @@ impl Count {
 #[derive(Default)]
 struct Book {
     counts: BTreeMap<String, Count>,
-    /// What `x-id` named.
+    /// The `x-id` of each request.
     arrived: BTreeSet<String>,
-    /// Told whenever `arrived` grows.
+    /// Notified whenever `arrived` grows.
     news: watch::Sender<()>,
 }
 
 type Shared = Arc<Mutex<Book>>;
 
-/// A running one; ends when it is dropped.
+/// A running upstream; ends when it is dropped.
 pub struct Counting {
     pub address: SocketAddr,
     book: Shared,
@@ -91,12 +91,12 @@ impl Counting {
         format!("http://{}", self.address)
     }
 
-    /// Of a path, `PATH`, or of a tenant there, `PATH TENANT`.
+    /// For a path, `PATH`, or for a tenant there, `PATH TENANT`.
     pub fn of(&self, name: &str) -> Count {
         lock(&self.book).counts.get(name).copied().unwrap_or_default()
     }
 
-    /// Waits until the request with this `x-id` is here.
+    /// Waits until the request with this `x-id` has arrived.
     pub async fn arrival(&self, id: &str) {
         let mut news = lock(&self.book).news.subscribe();
         while !lock(&self.book).arrived.contains(id) {
@@ -104,7 +104,7 @@ impl Counting {
         }
     }
 
-    /// Answers all that `hold`, and from now on at once.
+    /// Answers all requests that `hold`; later ones are answered at once.
     pub fn release(&self) {
         self.hold.send_replace(false);
     }
@@ -131,14 +131,14 @@ async fn serve(listener: tokio::net::TcpListener, book: Shared, held: watch::Rec
         tokio::spawn(async move {
             let service =
                 service_fn(move |request| reply(request, Arc::clone(&book), held.clone()));
-            // A proxy whose client goes away closes in mid-request, and the reply's future is
-            // dropped.
+            // A proxy whose client goes away closes in the middle of a request, and the response's
+            // future is dropped.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-/// A request in hand, until it is answered or its proxy is gone.
+/// A request in flight, until it is answered or its proxy is gone.
 struct InFlight {
     book: Shared,
     names: Vec<String>,
@@ -198,16 +198,16 @@ async fn reply(
             status = 500;
         }
         Some("slow") => tokio::time::sleep(SLOW).await,
-        // An error says that the upstream is being dropped.
+        // An error means that the upstream is being dropped.
         Some("hold") => drop(held.wait_for(|held| !*held).await),
         _ => {}
     }
-    // Out of hand before anybody can know that it is answered.
+    // No longer in flight before anybody can know that it is answered.
     drop(in_flight);
     http::Response::builder().status(status).body(Full::new(Bytes::from_static(b"counted\n")))
 }
 
-/// Writes a request, and reads nothing.
+/// Sends a request, and reads nothing.
 pub async fn write(address: SocketAddr, target: &str, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     stream
@@ -217,8 +217,8 @@ pub async fn write(address: SocketAddr, target: &str, fields: &str) -> TcpStream
     stream
 }
 
-/// Sends a request that the upstream holds: waits until it is there, or gives the status of what
-/// was answered instead.
+/// Sends a request that the upstream holds. Waits until it has arrived, or returns the status of
+/// the response that came instead.
 pub async fn held(
     address: SocketAddr,
     target: &str,
@@ -235,10 +235,10 @@ pub async fn held(
     }
 }
 
-/// The status of what is answered next.
+/// The status of the next response.
 pub async fn status(stream: &mut TcpStream) -> u16 {
     let mut answer = [0; 4096];
-    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer))
+    let read = tokio::time::timeout(TIMEOUT, stream.read(&mut answer))
         .await
         .expect("an answer in time")
         .expect("an answer");

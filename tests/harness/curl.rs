@@ -3,20 +3,20 @@
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
-/// What curl said.
+/// The result of a curl run.
 #[derive(Debug)]
 pub struct Curl {
-    /// 0 when it got a reply, whatever its status.
+    /// 0 if it got a response, whatever its status.
     pub exit: i32,
     pub status: u16,
     /// `1.1` or `2`.
     pub version: String,
-    /// Heads, all of them, and the body.
+    /// All heads, and the body.
     pub text: String,
     pub errors: String,
 }
 
-/// `curl ARGUMENTS URL`, with `api.example` at `address`. The scheme is the caller's:
+/// `curl ARGUMENTS URL`, with `api.example` resolved to `address`. The caller chooses the scheme:
 /// `https://api.example/path`.
 pub async fn curl(address: SocketAddr, url: &str, arguments: &[&str]) -> Curl {
     let port = address.port();
@@ -26,7 +26,7 @@ pub async fn curl(address: SocketAddr, url: &str, arguments: &[&str]) -> Curl {
     command.args(["--resolve", &format!("api.example:{port}:{}", address.ip())]);
     command.args(["--write-out", "\n%{http_code} %{http_version}"]).args(arguments).arg(url);
     command.stdin(Stdio::null());
-    // A thread of its own: the test's upstream may live on this one.
+    // On a thread of its own: the test's upstream may run on this one.
     let output = tokio::task::spawn_blocking(move || command.output().expect("curl is installed"))
         .await
         .expect("no panic");

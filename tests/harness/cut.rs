@@ -1,12 +1,12 @@
 //! A TCP proxy between Weir and Redis that can cut a connection at the worst moment: when Redis has
-//! run the script and before Weir hears of it.
+//! run the script but Weir has not received the answer.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-/// A running cutter. Its threads end with the connections that they serve.
+/// A running proxy. Its threads end with the connections that they serve.
 pub struct Cutter {
     pub address: SocketAddr,
     state: Arc<State>,
@@ -15,14 +15,14 @@ pub struct Cutter {
 #[derive(Default)]
 struct State {
     target: AtomicU16,
-    /// The next script is let through, and its answer is not.
+    /// The next script is forwarded, but its answer is not.
     armed: AtomicBool,
     cuts: AtomicU64,
     closed: AtomicBool,
 }
 
 impl Cutter {
-    /// Listens before the server is known: a cluster's node must be told this port when it starts.
+    /// Listens before the server is known: a cluster's node must be given this port when it starts.
     pub fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -35,7 +35,8 @@ impl Cutter {
                 }
                 let target =
                     SocketAddr::from((Ipv4Addr::LOCALHOST, shared.target.load(Ordering::SeqCst)));
-                // Without a server the client sees its connection closed, as it would without us.
+                // Without a server the client sees its connection closed, as it would without this
+                // proxy.
                 if let Ok(server) = TcpStream::connect(target) {
                     join(client, server, &shared);
                 }
@@ -75,7 +76,7 @@ fn join(client: TcpStream, server: TcpStream, state: &Arc<State>) {
     std::thread::spawn(move || {
         copy(client, server_out, |bytes| {
             let script = bytes.windows(4).any(|word| word.eq_ignore_ascii_case(b"EVAL"));
-            // Before it is forwarded: the answer must find the connection doomed.
+            // Before it is forwarded, so that the connection is marked when the answer comes.
             if script && up.0.armed.swap(false, Ordering::SeqCst) {
                 up.1.store(true, Ordering::SeqCst);
             }
@@ -93,7 +94,7 @@ fn join(client: TcpStream, server: TcpStream, state: &Arc<State>) {
     });
 }
 
-/// Copies until one side ends or `pass` refuses a piece; then both directions end.
+/// Copies until one side ends or `pass` rejects a piece. Then both directions end.
 fn copy(mut from: TcpStream, mut to: TcpStream, mut pass: impl FnMut(&[u8]) -> bool) {
     let mut piece = vec![0; 64 << 10];
     while let Ok(read @ 1..) = from.read(&mut piece) {
@@ -119,6 +120,6 @@ fn the_cutter_cuts_a_script_when_redis_has_run_it() {
     assert_eq!(
         (cutter.cuts(), open().ask(&["GET", "k"]).text().as_str()),
         (1, "2"),
-        "it ran, and nobody heard of it"
+        "it ran, but its answer was lost"
     );
 }

@@ -1,5 +1,5 @@
-//! An upstream for large bodies: it sends as many zeros as it is asked for, and counts what it is
-//! sent. It keeps neither.
+//! An upstream for large bodies: it sends as many zeros as requested, counts the bytes that it
+//! receives, and keeps neither.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ use super::pki::Issued;
 
 const PIECE: &[u8] = &[0; 64 << 10];
 
-/// A running upstream: `GET /BYTES` sends so many, anything else is answered with the number of
-/// bytes that came.
+/// A running upstream: `GET /BYTES` sends that many, anything else is answered with the number of
+/// bytes received.
 pub struct Flood {
     pub address: SocketAddr,
     scheme: &'static str,
@@ -36,7 +36,7 @@ pub struct Flood {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it speaks, and with TLS if it is given a certificate.
+/// The protocol; with TLS if it is given a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     Http1,
@@ -78,7 +78,7 @@ impl Flood {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    /// Bytes that its connections have taken so far, of all bodies.
+    /// Bytes that its connections have accepted so far, for all bodies.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -141,7 +141,7 @@ async fn talk(
 ) {
     let service = service_fn(move |request| reply(request, Arc::clone(&sent)));
     let stream = TokioIo::new(stream);
-    // A proxy that goes away in the middle is no fault of this end's.
+    // A proxy that goes away in the middle is not an error here.
     match speaks {
         Speaks::Http1 => drop(http1::Builder::new().serve_connection(stream, service).await),
         Speaks::Http2 => {

@@ -1,4 +1,4 @@
-//! Guests for tests, built from their sources once and then kept by cargo.
+//! Guests for tests, built from source once and then cached by cargo.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn module(package: &str) -> PathBuf {
     modules.into_iter().next().expect("one module for one package")
 }
 
-/// `tests/guests/misbehaving`, which fails in the way that the fact `query` names.
+/// `tests/guests/misbehaving`, which fails in the way that the fact `query` selects.
 #[must_use]
 #[allow(dead_code, reason = "each user of this file needs other guests")]
 pub(crate) fn misbehaving() -> PathBuf {

@@ -1,5 +1,5 @@
-//! Processes whose wall clock a test holds and moves, second by second, and processes some of whose
-//! calls never return. Only the wall clock: timers and deadlines go on the monotonic one.
+//! Processes whose wall clock a test stops and sets, and processes in which some calls never
+//! return. Only the wall clock is affected: timers and deadlines use the monotonic one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,14 +24,14 @@ fn build(source: &str) -> TempDir {
     folder
 }
 
-/// A clock that a test holds.
+/// A wall clock under a test's control.
 pub struct HeldTime {
     folder: TempDir,
     file: File,
 }
 
 impl HeldTime {
-    /// The right time, which runs, until [`HeldTime::set`] stops it.
+    /// The real time, which runs until [`HeldTime::set`] stops it.
     pub fn running() -> Self {
         let folder = build(TIME);
         let file = File::create(folder.path().join("now")).expect("a file");
@@ -40,12 +40,12 @@ impl HeldTime {
         held
     }
 
-    /// Stops it at this second since 1970.
+    /// Stops the clock at this second since 1970.
     pub fn set(&self, at_s: i64) {
         self.file.write_all_at(&at_s.to_ne_bytes(), 0).expect("a written file");
     }
 
-    /// What a process needs to be held.
+    /// The environment variables of a process with this clock.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let path =
             |name| PathBuf::from(self.folder.path()).join(name).to_string_lossy().into_owned();
@@ -53,11 +53,11 @@ impl HeldTime {
     }
 }
 
-/// Calls that a test holds: see `held_calls.c`.
+/// Calls that never return: see `held_calls.c`.
 pub struct HeldCalls(TempDir);
 
 impl HeldCalls {
-    /// Names that begin with `hung.` are asked for in vain; files are opened, until
+    /// Resolving a name that starts with `hung.` hangs. Files can be opened until
     /// [`HeldCalls::hold_files`].
     pub fn new() -> Self {
         Self(build(CALLS))
@@ -68,12 +68,12 @@ impl HeldCalls {
         std::fs::write(self.0.path().join("now"), "").expect("a written file");
     }
 
-    /// Whether a call has been held.
+    /// Whether a call is hanging.
     pub fn reached(&self) -> bool {
         self.0.path().join("now.reached").exists()
     }
 
-    /// What a process needs for its calls to be held.
+    /// The environment variables of a process whose calls hang.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let path = |name| PathBuf::from(self.0.path()).join(name).to_string_lossy().into_owned();
         vec![("LD_PRELOAD", path("held.so")), ("HELD_CALLS", path("now"))]

@@ -1,5 +1,5 @@
-/* Calls of a process that never return, as those to a resolver or a file server that is gone: getaddrinfo of names that begin with "hung.", and opening
-   files named "held.*" while the file $HELD_CALLS exists. $HELD_CALLS.reached is made when a call is held. */
+/* Calls that never return, like those to a resolver or a file server that is gone: getaddrinfo of names that start with "hung.", and opening
+   files named "held.*" while the file $HELD_CALLS exists. When a call hangs, $HELD_CALLS.reached is created. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

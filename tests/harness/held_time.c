@@ -1,5 +1,5 @@
-/* The wall clock of a process, held where a test puts it: seconds since 1970, in a file of eight bytes that is mapped; 0 lets the clock run.
-   libfaketime can do the same from a file, but a program with jemalloc, as Debian's Redis, does not start under it. */
+/* Sets a process's wall clock for a test: seconds since 1970, in a mapped file of eight bytes; 0 lets the clock run. libfaketime can also
+   read the time from a file, but a program with jemalloc, such as Debian's Redis, does not start under it. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -22,7 +22,7 @@ __attribute__((constructor)) static void map(void) {
     held = page;
 }
 
-/* Called before `map` by whoever starts earlier. */
+/* Other constructors may call this before `map` has run. */
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int64_t at = held ? *held : 0;
     if (at == 0 || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return (int)syscall(SYS_clock_gettime, clock, now);

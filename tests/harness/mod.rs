@@ -1,6 +1,6 @@
-//! What the integration tests stand on: real processes, real sockets, stopped by `Drop`. Nothing
-//! here sleeps for a result: `eventually` looks again and again until a condition holds, and fails
-//! with what it saw at a deadline that is generous enough for a loaded machine.
+//! Helpers of the integration tests: real processes, real sockets, stopped by `Drop`. Nothing here
+//! sleeps for a fixed time: `eventually` polls until a condition holds, and at a deadline that is
+//! generous enough for a busy machine fails with the last state.
 
 pub mod client;
 pub mod cluster;
@@ -8,7 +8,6 @@ pub mod counting;
 pub mod curl;
 pub mod cut;
 pub mod flood;
-pub mod front;
 pub mod guest;
 #[cfg(target_os = "linux")]
 pub mod held;
@@ -19,6 +18,7 @@ pub mod pki;
 pub mod process;
 pub mod python;
 pub mod redis;
+pub mod test_proxy;
 pub mod tls;
 pub mod toml;
 pub mod transfer;
@@ -29,18 +29,18 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for something that should happen at once.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at a condition.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two polls of a condition.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Looks until `look` answers, at most [`PATIENCE`]; then fails with the last reason why not.
+/// Polls until `look` succeeds, for at most [`TIMEOUT`]; then fails with the last reason.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match look() {
             Ok(value) => return value,
             Err(why) if Instant::now() > deadline => {
-                panic!("not within {PATIENCE:?}: {what}: {why}")
+                panic!("not within {TIMEOUT:?}: {what}: {why}")
             }
             Err(_) => std::thread::sleep(LOOK_AGAIN),
         }
@@ -52,20 +52,20 @@ pub async fn eventually_async<T>(
     what: &str,
     mut look: impl AsyncFnMut() -> Result<T, String>,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match look().await {
             Ok(value) => return value,
             Err(why) if Instant::now() > deadline => {
-                panic!("not within {PATIENCE:?}: {what}: {why}")
+                panic!("not within {TIMEOUT:?}: {what}: {why}")
             }
             Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
 }
 
-/// A loopback address that was free a moment ago. For what can't take port 0; whoever uses it must
-/// be ready for it to be taken meanwhile.
+/// A loopback address that was free a moment ago, for servers that can't use port 0. It may be
+/// taken before the server starts, so callers must be prepared to retry.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())

@@ -1,4 +1,4 @@
-//! nginx as an upstream: one process, so that killing it is the whole of its end.
+//! nginx as an upstream: a single process, so that killing it ends it completely.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::process::Service;
 use super::{eventually, free_address};
 
-/// Times that another port is tried when somebody was faster.
+/// Attempts with another port, if a port was taken meanwhile.
 const TRIES: usize = 10;
 
 /// A running nginx; killed when dropped.
@@ -22,12 +22,12 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Serves these lines of a `server { }`; its files are in [`Nginx::folder`]`/www`.
+    /// Serves with these lines of a `server { }`. Its files are in [`Nginx::folder`]`/www`.
     pub fn start(server: &str) -> Self {
         Self::with("", server)
     }
 
-    /// The same; `listen` are further words of its `listen`, `ssl http2` say.
+    /// The same; `listen` is appended to its `listen`, for example `ssl http2`.
     pub fn with(listen: &str, server: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir_all(folder.path().join("www")).expect("a folder for its files");
@@ -50,7 +50,7 @@ impl Nginx {
         format!("http://{}", self.address)
     }
 
-    /// Puts a file below `/`.
+    /// Writes a file below `/`.
     pub fn file(&self, name: &str, bytes: &[u8]) {
         std::fs::write(self.folder.path().join("www").join(name), bytes).expect("a file");
     }
@@ -60,14 +60,14 @@ impl Nginx {
         self.service.kill();
     }
 
-    /// Starts it again where it was.
+    /// Starts it again on the same address.
     pub fn start_again(&mut self) {
         self.service = spawn(self.folder.path(), self.address, &self.listen, &self.server)
             .unwrap_or_else(|| panic!("no restart; its log:\n{}", log(self.folder.path())));
     }
 }
 
-/// Debian puts it where only root's PATH leads.
+/// Debian installs it in a folder that is only on root's PATH.
 fn program() -> &'static str {
     if Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" }
 }
@@ -76,7 +76,7 @@ fn log(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("error")).unwrap_or_default()
 }
 
-/// Starts it and waits until it listens; nothing where its port was taken meanwhile.
+/// Starts it and waits until it listens; `None` if its port was taken meanwhile.
 fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Option<Service> {
     let here = folder.display();
     let temp: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -94,7 +94,7 @@ fn spawn(folder: &Path, address: SocketAddr, listen: &str, server: &str) -> Opti
     let mut command = Command::new(program());
     command.arg("-e").arg(folder.join("error")).arg("-p").arg(folder).arg("-c").arg(&path);
     let mut service = Service::spawn(&mut command);
-    // It writes its id when it has its port, which it tries for some seconds to get.
+    // It writes its process id once it has its port, which it tries to get for some seconds.
     let pid = folder.join("pid");
     let listens = eventually("nginx listens, or ends", || {
         let listens =

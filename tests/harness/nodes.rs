@@ -15,10 +15,10 @@ use weir::plan::{
 };
 use weir::telemetry::Metrics;
 
-/// A loaded machine never meets it: these tests are about counts, not about time.
+/// Too long to be reached on a busy machine: these tests are about counts, not about time.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// One of those who share the counters; each has connections of its own.
+/// A node that shares its counters with others and has connections of its own.
 #[derive(Clone)]
 pub struct Node {
     pub limiter: Arc<Limiter>,
@@ -48,7 +48,7 @@ impl Node {
         Self::with(&weir::engine::Settings::Redis(settings))
     }
 
-    /// In memory: those who share it are its clones.
+    /// In memory. Its clones share the counters.
     pub fn embedded() -> Self {
         Self::with(&weir::engine::Settings::Embedded(EmbeddedSettings { keys_max: 1_000_000 }))
     }
@@ -65,7 +65,7 @@ impl Node {
         Self { limiter: Arc::new(limiter), scope: Arc::new(scope) }
     }
 
-    /// As many as `count`, on one Redis.
+    /// `count` nodes on one Redis.
     pub fn several(count: usize, address: SocketAddr) -> Vec<Self> {
         (0..count).map(|_| Self::single(address)).collect()
     }
@@ -74,7 +74,7 @@ impl Node {
         self.limiter.take(&self.scope, plan).await
     }
 
-    /// Takes, and lets go of the grant: what was taken stays taken.
+    /// Takes, and drops the grant, so that the charge stands.
     pub async fn ask(&self, plan: &Arc<Plan>) -> Outcome {
         match self.take(plan).await {
             Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// How many of `tries`, one after another, are admitted.
+    /// How many of `tries` takes, one after another, are admitted.
     pub async fn admitted(&self, plan: &Arc<Plan>, tries: usize) -> u64 {
         let mut admitted = 0;
         for _ in 0..tries {
@@ -97,7 +97,7 @@ impl Node {
         self.ask(&of(looks.collect())).await.limits[0].remaining
     }
 
-    /// Waits until all that was given back has arrived.
+    /// Waits until everything that was given back has arrived.
     pub async fn drain(&self) {
         self.limiter.drain(DEADLINE).await;
     }
@@ -120,8 +120,7 @@ pub fn fixed_window(amount: u64, per_ms: u64) -> Algorithm {
     })
 }
 
-/// Each algorithm that is exact, with room for `amount` and periods of `per_ms`; `quota` counts for
-/// ever.
+/// Every exact algorithm, for `amount` units and periods of `per_ms`; `quota` never restarts.
 pub fn exact(amount: u64, per_ms: u64) -> Vec<Algorithm> {
     let rate = Rate { amount, per_ms };
     vec![
@@ -134,7 +133,7 @@ pub fn exact(amount: u64, per_ms: u64) -> Vec<Algorithm> {
     ]
 }
 
-/// `count` takes of one plan by these nodes, all begun together.
+/// `count` takes of one plan by these nodes, all started together. Returns the number admitted.
 pub async fn together(nodes: &[Node], count: usize, plan: &Arc<Plan>) -> u64 {
     let barrier = Arc::new(Barrier::new(count));
     let mut tasks = tokio::task::JoinSet::new();

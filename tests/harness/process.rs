@@ -1,5 +1,5 @@
-//! Programs that are not ours, as clients and as upstreams: run to their end, or kept while a test
-//! needs them and killed when it is done.
+//! Programs that are not ours, as clients and upstreams: run to their end, or kept running while a
+//! test needs them and killed afterwards.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use super::eventually;
 
-/// How long a client may take for all that it does: several times `PATIENCE`, since one run makes
+/// The time limit for everything that a client does: several times `TIMEOUT`, since one run makes
 /// many requests.
 const RUN: Duration = Duration::from_secs(120);
-/// Lines of a service's output that are kept for a failure, at most.
+/// Lines of a service's output that are kept for error messages, at most.
 const LINES_MAX: usize = 2_000;
 
 /// How a program ended, and what it wrote.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// Its exit code; -1 where a signal ended it.
+    /// Its exit code; -1 if a signal ended it.
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-/// Runs a program to its end. Fails where it does not end in time.
+/// Runs a program to its end. Fails if it does not end in time.
 pub fn run(command: &mut Command) -> Finished {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -79,7 +79,7 @@ impl Service {
         self.child.id()
     }
 
-    /// What it wrote so far.
+    /// Its output so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().expect("no panic while it is held").clone()
     }
@@ -94,7 +94,7 @@ impl Service {
         })
     }
 
-    /// Waits until it has written a line that begins so, and returns that line.
+    /// Waits until it has written a line with this prefix, and returns that line.
     pub fn await_line(&self, prefix: &str) -> String {
         eventually(&format!("{} writes {prefix:?}", self.what), || {
             let lines = self.lines();
@@ -110,7 +110,7 @@ impl Service {
         self.child.try_wait().expect("a child's status").is_none()
     }
 
-    /// SIGKILL, as a crash would be.
+    /// SIGKILL, like a crash.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,5 +1,5 @@
-//! The Python programs in `tests/clients`: clients and upstreams that people really use. They run
-//! in an environment that `make setup` makes under target/, from tests/clients/requirements.txt.
+//! The Python programs in `tests/clients`: popular clients and upstreams. They run in an
+//! environment that `make setup` creates under target/, from tests/clients/requirements.txt.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::process::Command;
 use super::process::{Service, run};
 
 const WANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/requirements.txt");
-/// Beside the folder that cargo gives to tests, and so inside target/ wherever that is.
+/// Next to the folder that cargo gives to tests, and so inside target/ wherever that is.
 const ENVIRONMENT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../python");
 
-/// `python SCRIPT ARGUMENTS`, in the tests' environment, which must be there and up to date.
+/// `python SCRIPT ARGUMENTS` in the tests' environment, which must exist and be up to date.
 pub fn python(script: &str, arguments: &[&str]) -> Command {
     let environment = Path::new(ENVIRONMENT);
     let wanted = std::fs::read(WANTED).expect("the list of packages");
@@ -22,9 +22,10 @@ pub fn python(script: &str, arguments: &[&str]) -> Command {
     );
     let mut command = Command::new(environment.join("bin/python"));
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
-    // Unbuffered: what it says is read while it runs. No byte code beside the sources.
+    // Unbuffered, so that its output can be read while it runs, and without byte code next to the
+    // sources.
     command.args(["-u", "-B"]).arg(script).args(arguments);
-    // A proxy of the machine's own would get between the client and Weir.
+    // A proxy configured on the machine would get between the client and Weir.
     for name in [
         "http_proxy",
         "https_proxy",
@@ -39,8 +40,8 @@ pub fn python(script: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a client to its end. It asserts for itself, so that it must end well; returns what it
-/// printed.
+/// Runs a client to its end. The client makes its own assertions, so it must succeed. Returns its
+/// output.
 pub fn client(script: &str, arguments: &[&str]) -> String {
     let finished = run(&mut python(script, arguments));
     assert_eq!(finished.code, 0, "{script} {arguments:?}\n{}\n{}", finished.out, finished.err);

@@ -1,5 +1,5 @@
-//! Real Redis servers, each in a folder of its own and killed when dropped, and the few words of
-//! RESP that tests need to look into them.
+//! Real Redis servers, each in a folder of its own and killed when dropped, and the part of RESP
+//! that tests need to inspect them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
-/// A cluster's bus listens this far above its port.
+/// The offset of a cluster bus's port from the server's port.
 const BUS_OFFSET: u16 = 10_000;
-/// Times that other ports are tried when somebody was faster.
+/// Attempts with other ports, if a port was taken meanwhile.
 const TRIES: usize = 10;
 
 /// A running `redis-server`.
@@ -25,17 +25,17 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// A server on its own, keeping nothing on disk.
+    /// A single server that keeps nothing on disk.
     pub fn start() -> Self {
         Self::with(&[])
     }
 
-    /// With further options, as on its command line: `&["--maxmemory", "5mb"]`.
+    /// With further options, as on the command line: `&["--maxmemory", "5mb"]`.
     pub fn with(options: &[&str]) -> Self {
         Self::within(options, &[])
     }
 
-    /// The same, with variables in its environment.
+    /// The same, with environment variables.
     pub fn within(options: &[&str], environment: &[(&'static str, String)]) -> Self {
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -48,13 +48,13 @@ impl Redis {
         panic!("redis-server did not start on any of {TRIES} ports; its log:\n{}", log(&folder));
     }
 
-    /// Kills it, as a crash would.
+    /// Kills it, like a crash.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again where it was, empty.
+    /// Starts it again on the same address, empty.
     pub fn start_again(&mut self) {
         self.child = spawn(&self.folder, self.address, &self.options, &self.environment)
             .unwrap_or_else(|| panic!("no restart; its log:\n{}", log(&self.folder)));
@@ -64,7 +64,7 @@ impl Redis {
         Connection::open(self.address).expect("a connection to Redis")
     }
 
-    /// Names of keys that live for ever.
+    /// Names of keys without an expiry.
     pub fn keys_without_lifetime(&self) -> Vec<String> {
         let mut connection = self.connect();
         let keys = connection.ask(&["KEYS", "*"]);
@@ -86,7 +86,7 @@ impl Drop for Redis {
     }
 }
 
-/// Starts a server and waits until it answers; nothing where its port was taken meanwhile.
+/// Starts a server and waits until it answers; `None` if its port was taken meanwhile.
 fn spawn(
     folder: &TempDir,
     address: SocketAddr,
@@ -112,12 +112,12 @@ fn spawn(
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("redis-server on the PATH: `make setup` installs it");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         if child.try_wait().expect("a child's status").is_some() {
             return None;
         }
-        // Ours, and not whoever else took the port: the process id says.
+        // Checks by its process id that it is ours, and not another server that took the port.
         let info = Connection::open(address)
             .and_then(|mut connection| connection.command(&["INFO", "server"]));
         if info.is_ok_and(|info| info.text().contains(&format!("process_id:{}\r", child.id()))) {
@@ -134,7 +134,7 @@ fn log(folder: &TempDir) -> String {
     std::fs::read_to_string(folder.path().join("log")).unwrap_or_default()
 }
 
-/// A port that was free a moment ago, together with the one that its cluster bus would take.
+/// A port that was free a moment ago, together with the port of its cluster bus.
 fn free_pair() -> SocketAddr {
     loop {
         let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -147,7 +147,7 @@ fn free_pair() -> SocketAddr {
     }
 }
 
-/// What Redis answered.
+/// An answer of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Nil,
@@ -166,7 +166,7 @@ impl Value {
         }
     }
 
-    /// A number, however it is told; 0 where there is nothing.
+    /// An answer as a number, in whatever form it came; 0 if there is none.
     pub fn number(&self) -> i64 {
         match self {
             Self::Nil => 0,
@@ -191,7 +191,7 @@ pub struct Connection(BufReader<TcpStream>);
 impl Connection {
     pub fn open(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(Self(BufReader::new(stream)))
     }
@@ -213,7 +213,7 @@ impl Connection {
         }
     }
 
-    /// How often a command was called, as `INFO commandstats` counts.
+    /// How often a command was called, according to `INFO commandstats`.
     pub fn calls(&mut self, command: &str) -> u64 {
         let stats = self.ask(&["INFO", "commandstats"]).text();
         let prefix = format!("cmdstat_{command}:calls=");

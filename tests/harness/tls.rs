@@ -18,13 +18,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use super::client::{Failure, Reply};
 
-/// The host in all requests, and what a server's certificate is for.
+/// The host in all requests, and the name in a server's certificate.
 pub const HOST: &str = "api.example";
 
-/// Trusts `ca` (PEM), offers `alpn`.
+/// Trusts `ca` (PEM) and offers `alpn`.
 pub fn config(ca: &str, alpn: &[&[u8]]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
@@ -39,7 +39,7 @@ pub fn config(ca: &str, alpn: &[&[u8]]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Shakes hands, asking for [`HOST`].
+/// Does the TLS handshake, with [`HOST`] as server name.
 pub async fn connect(
     address: SocketAddr,
     config: &Arc<ClientConfig>,
@@ -47,11 +47,11 @@ pub async fn connect(
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from(HOST).expect("a name");
-    Ok(tokio::time::timeout(PATIENCE, TlsConnector::from(Arc::clone(config)).connect(name, stream))
+    Ok(tokio::time::timeout(TIMEOUT, TlsConnector::from(Arc::clone(config)).connect(name, stream))
         .await??)
 }
 
-/// The certificate that a server shows now.
+/// The certificate that a server presents now.
 pub async fn shown(address: SocketAddr, ca: &str) -> Result<Vec<u8>, Failure> {
     let stream = connect(address, &config(ca, &[])).await?;
     Ok(stream
@@ -74,7 +74,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Spawn 
 
 type Outgoing = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// A body that begins and never goes on.
+/// A body that begins and then stalls.
 struct Stalled(Option<Bytes>);
 
 impl http_body::Body for Stalled {
@@ -114,7 +114,7 @@ impl Http2 {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (sender, connection) = http2::handshake(Spawn, TokioIo::new(stream)).await?;
-        // Its end shows as an error of the next request.
+        // When it ends, the next request fails.
         tokio::spawn(connection);
         Ok(Self { sender, scheme })
     }
@@ -133,7 +133,7 @@ impl Http2 {
         self.exchange(method, target, headers, Full::new(body).boxed_unsync()).await
     }
 
-    /// A POST whose body stands still after its first piece.
+    /// A POST whose body stalls after its first piece.
     pub async fn send_stalled(&mut self, target: &str) -> Result<Reply, Failure> {
         self.exchange("POST", target, &[], Stalled(Some("begun".into())).boxed_unsync()).await
     }
@@ -157,6 +157,6 @@ impl Http2 {
             let body = body.collect().await?.to_bytes();
             Ok::<_, Failure>(Reply { status: head.status.as_u16(), headers: head.headers, body })
         };
-        tokio::time::timeout(PATIENCE, exchange).await?
+        tokio::time::timeout(TIMEOUT, exchange).await?
     }
 }

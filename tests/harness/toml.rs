@@ -1,10 +1,10 @@
-//! Writes the configurations of tests. Only what a test is about stands in the test; the rest is
-//! here: free ports, JSON logs, no access log.
+//! Builds the configurations of tests. A test contains only what it is about; the rest is here:
+//! free ports, JSON logs, no access log.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-/// A configuration in the making.
+/// A configuration under construction.
 #[derive(Clone, Debug)]
 pub struct Toml {
     pub listener: String,
@@ -34,7 +34,7 @@ impl Toml {
         self
     }
 
-    /// Speaks TLS with `NAME.pem` and `NAME.key`, which
+    /// Serves TLS with `NAME.pem` and `NAME.key`, which
     /// [`Builder::identity`](super::weir::Builder::identity) writes.
     pub fn secured(self, names: &[&str]) -> Self {
         let all: Vec<String> = names
@@ -62,8 +62,8 @@ impl Toml {
         self
     }
 
-    /// Counts on Redis, with a deadline that a loaded machine never meets: these tests are about
-    /// counts, not about time.
+    /// Counts on Redis, with a deadline that is not reached on a busy machine: these tests are
+    /// about counts, not about time.
     pub fn redis(self, mode: &str, nodes: &[SocketAddr]) -> Self {
         self.redis_within(mode, nodes, "deny", "10s")
     }
@@ -89,8 +89,8 @@ impl Toml {
         self
     }
 
-    /// A `client-ip` policy; each limit is the inside of an inline table: `name = "a", algorithm =
-    /// "gcra", quota = 1, period = "1s"`.
+    /// A `client-ip` policy. Each limit is the content of an inline table:
+    /// `name = "a", algorithm = "gcra", quota = 1, period = "1s"`.
     pub fn policy(mut self, name: &str, limits: &[&str]) -> Self {
         let limits: Vec<String> =
             limits.iter().map(|limit| format!("    {{ {limit} }},\n")).collect();
@@ -108,7 +108,7 @@ impl Toml {
         self
     }
 
-    /// Anything else, as it stands.
+    /// Anything else, verbatim.
     pub fn more(mut self, text: &str) -> Self {
         let _ = writeln!(self.rest, "\n{text}");
         self
@@ -130,7 +130,7 @@ impl Toml {
     }
 }
 
-/// The commonest house: every path goes to `url`, under these limits.
+/// The most common configuration: every path goes to `url`, with these limits.
 pub fn simple(url: &str, limits: &[&str]) -> Toml {
     Toml::new()
         .upstream("api", url, "")

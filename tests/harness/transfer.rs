@@ -1,10 +1,10 @@
-//! curl, the command: what it was answered, the bytes of heads and trailers included.
+//! curl, the command, with the complete response: the bytes of heads and trailers included.
 
 use std::process::Command;
 
 use super::process::run;
 
-/// What curl says of a transfer.
+/// curl's report about a transfer.
 #[derive(Clone, Debug)]
 pub struct Transfer {
     /// curl's own exit code.
@@ -12,14 +12,14 @@ pub struct Transfer {
     pub status: u16,
     /// "1" (which is 1.0), "1.1" or "2".
     pub version: String,
-    /// All heads that came, interim ones and trailers included, as they came.
+    /// All heads as they came, interim responses and trailers included.
     pub heads: String,
     pub body: Vec<u8>,
     /// Connections that were made, for all URLs.
     pub connects: u64,
     /// Bytes of the request's body that were sent.
     pub sent: u64,
-    /// Bytes of the reply's body that came.
+    /// Bytes of the response's body that were received.
     pub received: u64,
     pub err: String,
 }
@@ -38,14 +38,14 @@ impl Transfer {
             .map(|(_, value)| value.trim())
     }
 
-    /// The status of each head that came: `[100, 200]` where the server asked for the body first.
+    /// The status of each head that came: `[100, 200]` if the server asked for the body first.
     pub fn statuses(&self) -> Vec<u16> {
         let lines = self.heads.lines().filter(|line| line.starts_with("HTTP/"));
         lines.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect()
     }
 }
 
-/// Runs curl; the transfer may fail, which `exit` tells.
+/// Runs curl. The transfer may fail; see `exit`.
 pub fn try_curl(arguments: &[&str]) -> Transfer {
     transfer(arguments, true)
 }
@@ -59,7 +59,7 @@ fn transfer(arguments: &[&str], keep: bool) -> Transfer {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (heads, body) = (folder.path().join("heads"), folder.path().join("body"));
     let mut command = Command::new("curl");
-    // Nobody's ~/.curlrc, no proxy of the machine's own; the deadline is a test's patience.
+    // Without a ~/.curlrc and without a proxy of the machine; the time limit is that of a test.
     command.args(["--disable", "--noproxy", "*", "--silent", "--show-error", "--max-time", "60"]);
     command.arg("--dump-header").arg(&heads).arg("--output").arg(if keep {
         body.as_os_str()
@@ -68,7 +68,7 @@ fn transfer(arguments: &[&str], keep: bool) -> Transfer {
     });
     command.args(["--write-out", "%{json}"]).args(arguments);
     let finished = run(&mut command);
-    // One object for each URL; the last tells.
+    // There is one object for each URL. The last one is used.
     let told = serde_json::Deserializer::from_str(&finished.out)
         .into_iter::<serde_json::Value>()
         .map_while(Result::ok);

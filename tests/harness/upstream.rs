@@ -1,4 +1,4 @@
-//! An upstream inside the test: it remembers what it saw, and answers as it is told.
+//! An upstream inside the test: it records requests, and answers as configured.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 
-/// Requests that are remembered, at most.
+/// Requests that are recorded, at most.
 const SEEN_MAX: usize = 10_000;
 
-/// What to answer.
+/// The response to send.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -63,7 +63,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Answers 200 with a short text.
+    /// Answers with 200 and a short text.
     pub fn start() -> Self {
         let listener = listener();
         listener.set_nonblocking(true).expect("a socket that doesn't block");
@@ -122,7 +122,7 @@ impl Upstream {
         self.state.book.lock().expect("no panic while it is held").connections
     }
 
-    /// Requests that arrived whole.
+    /// Requests that arrived completely.
     pub fn seen(&self) -> Vec<Seen> {
         self.state.book.lock().expect("no panic while it is held").seen.clone()
     }
@@ -139,8 +139,8 @@ impl Upstream {
     }
 }
 
-/// Its queue holds a whole storm: the standard library's holds 128, and whoever doesn't fit waits a
-/// second for his next try.
+/// Its queue holds a whole storm. The standard library's holds 128, and a client that doesn't fit
+/// waits a second before it retries.
 pub fn listener() -> std::net::TcpListener {
     let socket =
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
@@ -166,7 +166,7 @@ async fn serve(listener: tokio::net::TcpListener, state: Arc<State>) {
         state.book.lock().expect("no panic while it is held").connections += 1;
         tokio::spawn(async move {
             let service = service_fn(move |request| reply(request, Arc::clone(&state)));
-            // A proxy that goes away in mid-request is some tests' very point.
+            // In some tests, a proxy that goes away in the middle of a request is the point.
             let _ = http1::Builder::new()
                 .max_buf_size(1 << 20)
                 .serve_connection(TokioIo::new(stream), service)
@@ -194,7 +194,7 @@ async fn reply(
         }
     }
     let mut held = state.held.clone();
-    // An error says that the upstream is being dropped.
+    // An error means that the upstream is being dropped.
     let _ = held.wait_for(|held| !*held).await;
     let answer = state.answer.lock().expect("no panic while it is held").clone();
     let mut response = http::Response::builder().status(answer.status);

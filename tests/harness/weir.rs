@@ -1,5 +1,5 @@
-//! A `weir` process: its configuration in a folder of its own, its log read by a thread, its
-//! addresses learnt from that log.
+//! A `weir` process, with its configuration in a folder of its own, a thread that reads its log,
+//! and its addresses taken from that log.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write as _};
@@ -14,9 +14,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::pki::Issued;
-use super::{PATIENCE, client, eventually};
+use super::{TIMEOUT, client, eventually};
 
-/// Lines of a process' output that are kept for a failure, at most.
+/// Lines of a process's output that are kept for error messages, at most.
 const LINES_MAX: usize = 20_000;
 
 /// The program under test.
@@ -38,11 +38,11 @@ pub struct Builder {
     folder: TempDir,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
-    /// An argument of `ulimit`.
+    /// An argument for `ulimit`.
     files: Option<String>,
 }
 
-/// What a process wrote on both its outputs so far.
+/// The output of a process so far, stdout and stderr.
 #[derive(Clone, Default)]
 pub struct Output(Arc<Mutex<Vec<String>>>);
 
@@ -64,7 +64,7 @@ impl Weir {
         }
     }
 
-    /// `weir ARGUMENTS`, without a file.
+    /// `weir ARGUMENTS`, without a configuration file.
     pub fn with_arguments(arguments: &[&str]) -> Builder {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Builder {
@@ -75,14 +75,13 @@ impl Weir {
         }
     }
 
-    /// `weir check` of a configuration that was made for [`Builder::start`]: exit code, standard
-    /// output, standard error.
+    /// `weir check` of a configuration built for [`Builder::start`]: exit code, stdout, stderr.
     pub fn check(mut builder: Builder) -> (i32, String, String) {
         builder.arguments[0] = "check".into();
         builder.run()
     }
 
-    /// `weir demo` in the place of `weir run`.
+    /// `weir demo` instead of `weir run`.
     pub fn demo(mut builder: Builder) -> Builder {
         builder.arguments[0] = "demo".into();
         builder
@@ -92,7 +91,7 @@ impl Weir {
         self.folder.path()
     }
 
-    /// Replaces the configuration as an editor does: a new file, renamed over the old.
+    /// Replaces the configuration as an editor does: with a new file, renamed over the old one.
     pub fn rewrite(&self, config: &str) {
         replace(&self.folder().join("proxy.toml"), config.as_bytes());
     }
@@ -103,8 +102,8 @@ impl Weir {
         replace(&self.folder().join(format!("{name}.key")), issued.key.as_bytes());
     }
 
-    /// Rewrites the configuration, and waits until the reload has come out as `result`: `applied`
-    /// or `refused`.
+    /// Rewrites the configuration, and waits until the reload has ended with `result`: `applied` or
+    /// `refused`.
     pub fn reload(&self, config: &str, result: &str) {
         let before = self.reloads(result);
         self.rewrite(config);
@@ -115,7 +114,7 @@ impl Weir {
         self.metric(&format!("weir_reloads_total{{result=\"{result}\"}}"))
     }
 
-    /// Waits until at least `count` reloads have come out as `result`.
+    /// Waits until at least `count` reloads have ended with `result`.
     pub fn await_reloads(&self, result: &str, count: u64) {
         eventually(&format!("reload {count} {result}"), || {
             let now = self.reloads(result);
@@ -147,7 +146,7 @@ impl Weir {
         })
     }
 
-    /// Where it listens for clients, in the configuration's order.
+    /// The addresses on which it listens for clients, in the configuration's order.
     pub fn listeners(&self) -> Vec<SocketAddr> {
         let events = self.output.events();
         let listening = events
@@ -156,13 +155,13 @@ impl Weir {
         listening.filter_map(|event| event["address"].as_str()?.parse().ok()).collect()
     }
 
-    /// The most memory that the process ever had (`VmHWM`).
+    /// The most memory that the process has used (`VmHWM`).
     #[cfg(target_os = "linux")]
     pub fn peak_memory_kib(&self) -> u64 {
         self.status_kib("VmHWM:")
     }
 
-    /// The memory that it has now.
+    /// The memory that it uses now.
     pub fn memory_kib(&self) -> u64 {
         self.status_kib("VmRSS:")
     }
@@ -186,7 +185,7 @@ impl Weir {
         })
     }
 
-    /// A metric's value, 0 where its series is not there yet.
+    /// A metric's value, 0 if its series does not exist yet.
     pub fn metric(&self, series: &str) -> u64 {
         let page = self.admin_page("/metrics").text();
         let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -205,7 +204,7 @@ impl Drop for Weir {
 }
 
 impl Builder {
-    /// A file beside the configuration, or in a folder there.
+    /// Writes a file next to the configuration, or in a folder there.
     pub fn file(self, name: &str, bytes: &[u8]) -> Self {
         let path = self.folder.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a folder"))
@@ -214,7 +213,7 @@ impl Builder {
         self
     }
 
-    /// A certificate and its key beside the configuration: `NAME.pem`, `NAME.key`.
+    /// Writes a certificate and its key next to the configuration: `NAME.pem`, `NAME.key`.
     pub(crate) fn identity(self, name: &str, issued: &Issued) -> Self {
         self.file(&format!("{name}.pem"), issued.certificate.as_bytes())
             .file(&format!("{name}.key"), issued.key.as_bytes())
@@ -225,13 +224,13 @@ impl Builder {
         self
     }
 
-    /// Lets it have so many files open and no more, as `ulimit -n` does.
+    /// Limits its open files to `max`, as `ulimit -n` does.
     pub fn files(mut self, max: u64) -> Self {
         self.files = Some(format!("-n {max}"));
         self
     }
 
-    /// Starts it with so many, which it may raise.
+    /// Starts it with this soft limit of open files, which it may raise.
     pub fn soft_files(mut self, max: u64) -> Self {
         self.files = Some(format!("-Sn {max}"));
         self
@@ -241,7 +240,7 @@ impl Builder {
         self.folder.path().to_owned()
     }
 
-    /// Starts it, and waits until it says that it is ready.
+    /// Starts it, and waits until it reports that it is ready.
     pub fn start(self) -> Weir {
         let mut child = self.command().spawn().expect("the weir binary");
         let output = Output::default();
@@ -249,12 +248,12 @@ impl Builder {
         output.follow(child.stderr.take().expect("a pipe"));
         let nowhere: SocketAddr = ([0, 0, 0, 0], 0).into();
         let mut weir = Weir { child, folder: self.folder, output, http: nowhere, admin: None };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !weir.output.says("ready") {
             assert!(weir.running(), "weir ended before it was ready:\n{}", weir.output.tail(60));
             assert!(
                 Instant::now() < deadline,
-                "weir was not ready within {PATIENCE:?}:\n{}",
+                "weir was not ready within {TIMEOUT:?}:\n{}",
                 weir.output.tail(60)
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -264,8 +263,7 @@ impl Builder {
         weir
     }
 
-    /// Runs it to its end, for commands that don't serve: exit code, standard output, standard
-    /// error.
+    /// Runs it to its end, for commands that don't serve: exit code, stdout, stderr.
     pub fn run(self) -> (i32, String, String) {
         let mut child = self.command().spawn().expect("the weir binary");
         let (out, err) = (
@@ -289,7 +287,7 @@ impl Builder {
         let mut command = match &self.files {
             None => Command::new(binary()),
             Some(files) => {
-                // The shell becomes the program, so that its id is the program's.
+                // The shell is replaced by the program, so that its process id is the program's.
                 let mut shell = Command::new("sh");
                 shell.arg("-c").arg(format!("ulimit {files} && exec \"$0\" \"$@\"")).arg(binary());
                 shell
@@ -345,8 +343,8 @@ impl Output {
     }
 }
 
-/// Puts `bytes` in the place of `path` at once: a reader sees the old file or the new one, never
-/// half of it.
+/// Replaces `path` by `bytes` atomically: a reader sees the old file or the new one, never half of
+/// it.
 pub fn replace(path: &Path, bytes: &[u8]) {
     let folder = path.parent().expect("a file in a folder");
     let mut file = tempfile::NamedTempFile::new_in(folder).expect("a new file");

@@ -1,10 +1,10 @@
-//! The operator's pages: what is counted, and whether to send traffic.
+//! The admin pages: metrics, status, and readiness for traffic.
 
 use crate::harness::client::{Client, get, raw, statuses};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 3, period = \"1d\"";
 
@@ -26,7 +26,8 @@ async fn metrics_count_what_happened() {
         ("weir_embedded_keys", 1),
     ];
     for (series, expected) in counted {
-        // A request is counted at its reply's end, which the client may see a moment earlier.
+        // A request is counted at the end of its response, which the client may see a moment
+        // earlier.
         eventually(series, || {
             let found = weir.metric(series);
             if found == expected { Ok(()) } else { Err(format!("{found}, expected {expected}")) }
@@ -83,10 +84,10 @@ async fn the_access_log_is_one_json_object_a_request() {
     assert!(text.contains("/one") && text.contains("200") && text.contains("127.0.0.1"), "{text}");
 }
 
-/// The status of an admin page that is asked for with these fields, and the whole reply.
+/// Requests an admin page with these fields. Returns its status and the whole response.
 fn page(weir: &Weir, method: &str, path: &str, fields: &str) -> (u16, String) {
     let request = format!("{method} {path} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
-    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), PATIENCE);
+    let reply = raw(weir.admin.expect("an admin listener"), request.as_bytes(), TIMEOUT);
     (statuses(&reply).first().copied().unwrap_or_default(), reply)
 }
 
@@ -207,7 +208,7 @@ async fn with_a_token_it_is_needed_and_may_be_renewed_and_weir_key_sends_it() {
     let (code, out, err) = Weir::with_arguments(&arguments).run();
     assert!(code == 0 && out.contains("deleted: fixed_window: 1 of 3 used"), "{out}{err}");
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 2);
-    // Without it the command says what is missing.
+    // Without the token file the command says what is missing.
     let bare = weir.folder().join("bare.toml");
     std::fs::write(
         &bare,

@@ -1,9 +1,9 @@
-//! A limit of N admits N, never N+1, whatever the number of clients, workers and proxies.
+//! A limit of N admits N, never N+1, however many clients, workers and proxies there are.
 //!
-//! Every exact algorithm at once, each on a route of its own: 256 clients ask in turns, upstreams
-//! fail and units come back, clients go away in the middle. The upstream counts for itself;
-//! afterwards each counter must say what it saw. Periods are long, so that nothing flows back
-//! meanwhile.
+//! All exact algorithms at once, each on its own route: 256 clients send requests in turn,
+//! upstreams fail and units are given back, clients go away in the middle. The upstream keeps its
+//! own counts, and at the end each counter must agree with them. Periods are long, so that nothing
+//! is refilled meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
 
 const CLIENTS: usize = 256;
-/// Of all clients together: they share an address.
+/// For all clients together: they share an address.
 const OWN: u64 = 100;
-/// A second limit under the same tag, far off.
+/// A second limit with the same tag, which is not reached.
 const WIDE: u64 = 1_000;
-/// A second limit under a tag of its own, on each of so many tenants.
+/// A second limit with another tag, for each of the tenants.
 const TENANT: u64 = 30;
 const TENANTS: usize = 4;
-/// Requests in flight: of all, and of a tenant.
+/// Requests in flight: for all, and for a tenant.
 const OWN_IN_FLIGHT: u64 = 8;
 const TENANT_IN_FLIGHT: u64 = 3;
 
-/// What a failed request's units do.
+/// What happens to the units of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// They come back whole.
+    /// They are given back completely.
     Whole,
-    /// They come back but for what has flowed back by itself meanwhile: a counter may lack the
-    /// fraction of a unit.
+    /// They are given back except for what was refilled meanwhile: a fraction of a unit may be
+    /// missing.
     Flows,
     /// They stay taken.
     Stands,
-    /// They are held only while the request is under way.
+    /// They are held only while the request is in flight.
     InFlight,
 }
 
@@ -99,14 +99,14 @@ const LEAKY: &str =
 /// The limits of each plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tags {
-    /// Both under the client's address.
+    /// Both limits have the tag of the client's address.
     One,
-    /// The second one under the tenant's name.
+    /// The second limit has the tag of the tenant.
     Two,
 }
 
 impl Case {
-    /// Of the first limit and of the second.
+    /// The quotas of the first limit and of the second.
     fn quotas(&self, tags: Tags) -> [u64; 2] {
         match (self.kind, tags) {
             (Kind::InFlight, Tags::One) => [OWN_IN_FLIGHT, WIDE],
@@ -116,19 +116,20 @@ impl Case {
         }
     }
 
-    /// The second limit's: the same algorithm, but that a plan has one leaky bucket at most.
+    /// The algorithm of the second limit: the same, except that a plan has at most one leaky
+    /// bucket.
     fn second(&self) -> Self {
         if self.kind == Kind::Stands { CASES[0] } else { *self }
     }
 
-    /// What is left of a quota by what the upstream saw; what else it may be.
+    /// What is left of a quota according to the upstream, and the other value that is acceptable.
     fn left(&self, quota: u64, upstream: &Counting, name: &str) -> [i64; 2] {
         let count = upstream.of(name);
         let (charged, slack) = match self.kind {
             Kind::Whole => (count.kept(), 0),
             Kind::Flows => (count.kept(), 1),
             Kind::Stands => (count.arrived, 0),
-            // The one that asks.
+            // The request that reads it is in flight itself.
             Kind::InFlight => (1, 0),
         };
         assert!(charged <= quota, "{charged} of {quota} under {name}: {self:?}");
@@ -161,8 +162,8 @@ fn tenant(number: usize) -> String {
     format!("t{}", number % TENANTS)
 }
 
-/// 256 clients; each asks each route once, one route after another, each client beginning
-/// elsewhere.
+/// 256 clients. Each sends one request to each route, one route after another, starting at a
+/// different one.
 async fn storm(addresses: &[SocketAddr], upstream: &Arc<Counting>) {
     let barrier = Arc::new(Barrier::new(CLIENTS));
     let mut clients = tokio::task::JoinSet::new();
@@ -176,11 +177,11 @@ async fn storm(addresses: &[SocketAddr], upstream: &Arc<Counting>) {
             for turn in 0..CASES.len() {
                 let case = &CASES[(number + turn) % CASES.len()];
                 let (target, tenant) = (format!("/{}", case.name), tenant(number / CASES.len()));
-                // By a number that neither the routes' nor the tenants' turns follow.
+                // Chosen by a number that is independent of the order of routes and tenants.
                 let what = match (number * 7 + turn) % 11 {
                     0..3 => "fail",
                     3 if case.kind != Kind::InFlight => {
-                        // And goes away when the upstream has it.
+                        // The client goes away when the upstream has the request.
                         let held =
                             held(address, &target, &tenant, &format!("{number} {turn}"), &upstream)
                                 .await;
@@ -200,7 +201,7 @@ async fn storm(addresses: &[SocketAddr], upstream: &Arc<Counting>) {
     }
 }
 
-/// Each counter says what the upstream saw, by the fields of one more request.
+/// Checks by one more request that each counter agrees with the upstream.
 async fn read_back(case: &Case, tags: Tags, address: SocketAddr, upstream: &Counting) {
     let quotas = case.quotas(tags);
     for number in 0..TENANTS {
@@ -213,7 +214,7 @@ async fn read_back(case: &Case, tags: Tags, address: SocketAddr, upstream: &Coun
                 format!("{} {tenant}", case.name)
             },
         ];
-        // What was under way when the last client left comes back in its own time.
+        // What was in flight when the last client left is given back a little later.
         eventually_async(&format!("the counters of {names:?} say what was admitted"), async || {
             let told = ask(case, address, &tenant).await;
             let told = [told.remaining("own"), told.remaining("second")];
@@ -242,7 +243,7 @@ async fn ask(case: &Case, address: SocketAddr, tenant: &str) -> Reply {
     reply
 }
 
-/// What is left can be had, to the last one, and no more.
+/// Checks that everything that is left can be used, and no more.
 async fn use_up(case: &Case, tags: Tags, address: SocketAddr, upstream: &Counting) {
     let [own, second] = case.quotas(tags);
     eventually_async(&format!("the whole allowance of {case:?} is used"), async || {
@@ -251,7 +252,7 @@ async fn use_up(case: &Case, tags: Tags, address: SocketAddr, upstream: &Countin
             refused += usize::from(ask(case, address, &tenant(number)).await.status == 429);
         }
         let used = own as i64 - case.left(own, upstream, case.name)[1];
-        // The second one's allowance is larger in all, so that the first one's decides.
+        // The second limits allow more in total, so the first one decides.
         if refused == TENANTS && used >= own as i64 {
             Ok(())
         } else {
@@ -281,7 +282,7 @@ async fn exact(proxies: &[Weir], upstream: &Arc<Counting>, tags: Tags) {
     let addresses: Vec<SocketAddr> = proxies.iter().map(|weir| weir.http).collect();
     storm(&addresses, upstream).await;
     for case in &CASES {
-        // Of those that went away the upstream is told.
+        // The upstream learns of the clients that went away.
         eventually_async(&format!("nothing is in flight of {case:?}"), async || {
             match upstream.of(case.name).in_flight {
                 0 => Ok(()),
@@ -318,8 +319,8 @@ async fn exact(proxies: &[Weir], upstream: &Arc<Counting>, tags: Tags) {
     }
 }
 
-/// As many requests in flight as there may be, none of them ever ending by itself: what the
-/// upstream has in hand is what is held.
+/// Sends as many requests as may be in flight, none of which ends by itself: the upstream must have
+/// exactly as many as the counter holds.
 async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
     let case = CASES.iter().find(|case| case.kind == Kind::InFlight).unwrap();
     let target = format!("/{}", case.name);
@@ -339,7 +340,7 @@ async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
     );
     assert!(refused.iter().all(|held| matches!(held, Err(429))), "{refused:?}");
 
-    // Half of their clients go away: as many places come back, whichever proxy had them.
+    // Half of the clients go away: as many leases are released, whichever proxy held them.
     let mut kept: Vec<TcpStream> =
         held_now.into_iter().flatten().skip(OWN_IN_FLIGHT as usize / 2).collect();
     for address in proxies.iter().map(|weir| weir.http).cycle().take(OWN_IN_FLIGHT as usize / 2) {
@@ -364,8 +365,8 @@ async fn in_flight(proxies: &[Weir], upstream: &Arc<Counting>) {
     read_back(case, Tags::One, proxies[0].http, upstream).await;
 }
 
-/// Clients that are gone before their request is decided, sent or answered: each is charged once
-/// where the upstream may have got it, or not at all.
+/// Clients that go away before their request is decided, sent or answered. Each is charged once if
+/// the upstream may have got the request, or not at all.
 async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
     const GONE: usize = 20 * CASES.len();
     for number in 0..GONE {
@@ -381,7 +382,7 @@ async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
     }
     let all_gone = async || {
         let open: u64 = proxies.iter().map(|weir| weir.metric("weir_connections_open")).sum();
-        // Each answers on one that it counts as well.
+        // Each proxy answers on a connection that it counts as well.
         if open <= proxies.len() as u64 {
             Ok(())
         } else {
@@ -394,8 +395,8 @@ async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
             read_back(case, Tags::One, proxies[0].http, upstream).await;
             continue;
         }
-        // Twenty are gone; what they took and the upstream never saw is missing here, and nothing
-        // else.
+        // Twenty clients are gone. What they took and the upstream never saw is missing here, and
+        // nothing else.
         let gone = (GONE / CASES.len()) as u64;
         let arrived_gone = upstream.of(case.name).arrived;
         assert!(arrived_gone <= gone, "{:?}", upstream.of(case.name));
@@ -412,8 +413,8 @@ async fn gone_at_any_moment(proxies: &[Weir], upstream: &Arc<Counting>) {
     }
 }
 
-/// A leaky bucket that lets some wait: those who passed, each when its wait was over, are no more
-/// than the burst, those who may wait and what flowed in.
+/// A leaky bucket that lets some requests wait. Those that passed, each after its wait, are no more
+/// than the burst, those that may wait and what was refilled.
 async fn turns(proxies: &[Weir], upstream: &Counting) {
     const EACH: usize = 2;
     let addresses: Vec<SocketAddr> = proxies.iter().map(|weir| weir.http).collect();
@@ -422,7 +423,7 @@ async fn turns(proxies: &[Weir], upstream: &Counting) {
     let flowed = (begun.elapsed().as_secs_f64() * TURNS_A_SECOND as f64).ceil() as u64;
     tally.only(&[200, 429]);
     let most = TURNS_AT_ONCE + TURNS_WAITING + flowed;
-    // The first ones found it full, and the last of those who waited was answered as well.
+    // The last ones found it full, and the last of those that waited was answered as well.
     assert!(
         (TURNS_AT_ONCE + TURNS_WAITING..=most).contains(&tally.count(200)),
         "at most {most}: {tally:?}"

@@ -1,5 +1,5 @@
-//! The benchmark, as far as it can be tested without measuring: its list of cases, what it reads
-//! from the load generators, what it reckons and writes.
+//! The benchmark, as far as it can be tested without measuring: its list of cases, reading the
+//! reports of the load generators, calculating, writing.
 
 #[path = "../../benches/compare/cases.rs"]
 mod cases;
@@ -104,7 +104,7 @@ fn connections_that_failed_and_reports_that_lack_something_are_errors() {
     );
 }
 
-/// A row of `name` whose rounds cost so much.
+/// A row of `name` whose rounds cost this much.
 fn row(name: &str, rounds_us: &[f64], redis_us: Option<f64>) -> Row {
     let figure = |cpu_us: &f64| Figure {
         requests_a_second: 50_000.0,
@@ -121,7 +121,7 @@ fn row(name: &str, rounds_us: &[f64], redis_us: Option<f64>) -> Row {
 }
 
 #[test]
-fn a_row_tells_medians_and_the_distance_between_rounds() {
+fn a_row_has_medians_and_the_distance_between_rounds() {
     let row = row("h1/nginx/plain", &[10.0, 12.0, 9.0], None);
     assert_eq!((row.cpu_us(), row.range_us(), row.spread()), (10.0, (9.0, 12.0), 0.3));
     assert_eq!(row.redis_us(), None);
@@ -146,8 +146,8 @@ fn the_report_holds_ratios_targets_and_noise() {
     };
     let report = table::report(&rows, &about);
     for line in [
-        "| admitted, beside nginx `limit_req` | 15.0 / 12.5 us | 1.20 | 1.05, then 1.00 | **no** |",
-        "| Redis Cluster, beside nginx + Lua + Redis, admitted | 16.5 / 33.0 us | 0.50 | 0.55 | yes |",
+        "| admitted, vs nginx `limit_req` | 15.0 / 12.5 us | 1.20 | 1.05, then 1.00 | **no** |",
+        "| Redis Cluster, vs nginx + Lua + Redis, admitted | 16.5 / 33.0 us | 0.50 | 0.55 | yes |",
         "| Redis' own CPU for it | 6.6 / 12.0 us | 0.55 | 0.50 | **no** |",
         "| memory at rest | 10 MiB | | 30 MiB | yes |",
         "| nginx limit_req, admitted | 12.5 | 4.5 | 8.0 | 1.00 | 8 % | 50000 | 1.00 | 2.00 | 100 % | 10 | 20 |",
@@ -155,7 +155,7 @@ fn the_report_holds_ratios_targets_and_noise() {
     ] {
         assert!(report.lines().any(|found| found == line), "{line}\nis not in\n{report}");
     }
-    assert!(!report.contains("download"), "what was not measured is not told");
+    assert!(!report.contains("download"), "what was not measured is not reported");
     assert_eq!(table::raw(&rows).lines().count(), 1 + 3 + 3 + 1 + 1);
     let picture = picture::draw(&rows, "a machine");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The store tells the time: proxies whose clocks disagree agree on limits.
+//! Time comes from the store: proxies with different clocks agree on limits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::{Builder, Weir};
 
 const QUOTA: u64 = 60;
-/// Of each proxy; and how often each asks each limit when all ask at once.
+/// Clients per proxy, and how often each uses each limit when all run at once.
 const CLIENTS: usize = 4;
 const EACH: usize = 8;
 const HOUR_S: i64 = 3_600;
 
-/// Each on a route of its own; the periods are the hours of the store's clock where one is to end,
-/// and otherwise so long that nothing comes back.
+/// Each limit is on its own route. The periods are the hours of the store's clock if one is to end
+/// in the test, and otherwise so long that nothing is refilled.
 const LIMITS: [(&str, &str); 11] = [
     ("first", "algorithm = \"fixed_window\", period = \"400d\""),
     ("clock", "algorithm = \"fixed_window\", period = \"1h\", alignment = \"clock\""),
@@ -36,11 +36,10 @@ const LIMITS: [(&str, &str); 11] = [
     ("ever", "algorithm = \"quota\", calendar = \"forever\""),
 ];
 
-/// Those whose period ends with the store's hour.
+/// The limits whose period ends with the store's hour.
 const HOURLY: [&str; 2] = ["clock", "hour"];
 
-/// libfaketime: a process under it believes another wall clock. Debian's package `faketime` holds
-/// it.
+/// libfaketime gives a process another wall clock. It is in Debian's package `faketime`.
 fn faketime() -> PathBuf {
     let mut folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let library = folders.find_map(|folder| {
@@ -49,8 +48,8 @@ fn faketime() -> PathBuf {
     library.expect("libfaketime.so.1 under /usr/lib: `make setup` installs it")
 }
 
-/// Moves only the wall clock: deadlines and timers go on the monotonic one, as they would on a
-/// machine that is simply wrong about the hour.
+/// Moves only the wall clock: deadlines and timers use the monotonic one, as on a machine whose
+/// clock is simply wrong.
 fn skewed(by: &str) -> [(&'static str, String); 4] {
     [
         ("LD_PRELOAD", faketime().to_string_lossy().into_owned()),
@@ -69,13 +68,13 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// How far ahead a proxy believes to be, in seconds.
+/// How far ahead a proxy's clock is, in seconds.
 fn skew_s(weir: &Weir) -> i64 {
     weir.metric("weir_config_applied_timestamp_seconds") as i64 - now_s() as i64
 }
 
 fn config(upstream: &Counting, redis: &Redis) -> String {
-    let house = LIMITS.iter().fold(
+    let toml = LIMITS.iter().fold(
         Toml::new().upstream("api", &upstream.url(), ""),
         |toml, (name, algorithm)| {
             toml.policy(name, &[&format!("name = \"limit\", {algorithm}, quota = {QUOTA}")]).route(
@@ -85,10 +84,10 @@ fn config(upstream: &Counting, redis: &Redis) -> String {
             )
         },
     );
-    house.redis("single", &[redis.address]).text()
+    toml.redis("single", &[redis.address]).text()
 }
 
-/// So many clients of each of these proxies, all at once, ask each limit.
+/// This many clients of each of these proxies use each limit, all at once.
 async fn ask(proxies: &[SocketAddr], each: usize) {
     let mut clients = tokio::task::JoinSet::new();
     for address in proxies.iter().copied().cycle().take(proxies.len() * CLIENTS) {
@@ -106,8 +105,8 @@ async fn ask(proxies: &[SocketAddr], each: usize) {
     clients.join_all().await;
 }
 
-/// Each proxy in turn, and each is given what it asks for, whatever the others had; so either would
-/// have every chance to begin a window of its own. Then all together, for more than there is.
+/// First each proxy in turn uses its part of the limit, so each would have the chance to start a
+/// window of its own. Then all together ask for more than is left.
 async fn ask_for_more_than_there_is(proxies: &[SocketAddr], upstream: &Counting, limits: &[&str]) {
     let arrived = || limits.iter().map(|name| upstream.of(name).arrived).collect::<Vec<_>>();
     for address in proxies {
@@ -122,13 +121,13 @@ async fn ask_for_more_than_there_is(proxies: &[SocketAddr], upstream: &Counting,
 async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorithm() {
     let (upstream, time) = (Counting::start(), HeldTime::running());
     let redis = Redis::within(&[], &time.environment());
-    // In the middle of an hour that is not over for the one, and long over for the other: the
-    // store's clock stands meanwhile.
+    // In the middle of an hour of the store, which is over for one proxy and has not begun for the
+    // other. The store's clock is stopped meanwhile.
     let noon_s = (now_s() as i64).div_euclid(HOUR_S) * HOUR_S + HOUR_S / 2;
     time.set(noon_s);
     let config = config(&upstream, &redis);
-    // An hour ahead is in the next period. Three hours behind, none of the periods that it names
-    // around its own now is the store's.
+    // An hour ahead is in the next period. Three hours behind, none of the periods that the proxy
+    // names around its own time is the store's.
     let proxies = [
         start(&config, "+0"),
         start(&config, "+0.2"),
@@ -147,7 +146,7 @@ async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorit
     for (name, _) in LIMITS {
         assert_eq!(upstream.of(name).arrived, QUOTA, "{name}");
     }
-    // The store's hour ends: for all of them at once, and for the hourly ones only.
+    // The store's hour ends: for all proxies at once, and only for the hourly limits.
     time.set(noon_s + HOUR_S / 2 - 1);
     ask(&addresses, 1).await;
     for (name, _) in LIMITS {
@@ -162,7 +161,7 @@ async fn proxies_200_ms_and_hours_apart_admit_what_one_would_under_every_algorit
     assert!(proxies.iter().all(|weir| weir.metric("weir_takes_unknown_total") == 0));
 }
 
-/// A lease ends by the store's clock: nobody's wrong one frees a place too early, or keeps it.
+/// A lease ends by the store's clock: a wrong clock neither releases it early nor keeps it longer.
 #[tokio::test]
 async fn proxies_hours_apart_hold_no_more_in_flight_than_may_be() {
     const IN_FLIGHT: usize = 6;

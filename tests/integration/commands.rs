@@ -8,7 +8,7 @@ use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// A wrong configuration's own exit code (`EX_CONFIG`): no restart mends it.
+/// The exit code for a wrong configuration (`EX_CONFIG`): a restart does not help.
 const EXIT_CONFIG: i32 = 78;
 
 #[test]
@@ -182,7 +182,7 @@ fn check_refuses_a_refund_that_the_policy_never_gives() {
 
 const HEAD: &str = "[upstreams.api]\nendpoints = [\"http://127.0.0.1:9\"]\n\n";
 
-/// `weir check` of this text: its exit code and everything that it says.
+/// `weir check` of this text: its exit code and its whole output.
 fn checked(text: &str) -> (i32, String) {
     let (code, out, err) = Weir::check(Weir::build(text));
     (code, format!("{out}{err}"))
@@ -254,7 +254,7 @@ fn check_names_what_a_guest_lacks() {
     let text = format!(
         "{HEAD}[policies.p]\nwasm = \"empty.wasm\"\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\npolicy = \"p\"\n"
     );
-    // The smallest component: it exports nothing.
+    // The smallest component: it has no exports.
     let (code, out, err) = Weir::check(Weir::build(&text).file("empty.wasm", b"\0asm\x0d\0\x01\0"));
     assert!(
         code == EXIT_CONFIG && err.contains("no export `weir:policy/handler@0.1.0`"),
@@ -290,8 +290,7 @@ fn toml_blocks(readme: &str) -> Vec<&str> {
     readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// What a newcomer copies must work: each of the README's TOML blocks, with what it leaves out put
-/// beside it.
+/// Newcomers copy these: each of the README's TOML blocks, completed with what it leaves out.
 #[test]
 fn the_readmes_configurations_have_no_mistakes() {
     let blocks = toml_blocks(include_str!("../../README.md"));

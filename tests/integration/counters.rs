@@ -1,4 +1,4 @@
-//! `weir key show` and `weir key reset`: what is counted for a key, found again on each engine.
+//! `weir key show` and `weir key reset`: what is counted for a key, on each engine.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn key(weir: &Weir, verb: &str, limit: &str, key: &str, more: &[&str]) -> (i32, 
         "--config",
         config.to_str().unwrap(),
     ];
-    // The one in the configuration is port 0.
+    // The configuration has port 0.
     arguments.extend(["--admin", &admin]);
     arguments.extend(more);
     Weir::with_arguments(&arguments).run()
@@ -59,7 +59,7 @@ async fn a_key_is_shown_and_reset_wherever_it_is_counted() {
         assert_eq!((remaining(&weir).await, remaining(&weir).await), (4, 3));
         let (code, out, err) = key(&weir, "show", "day", "127.0.0.1", &[]);
         assert_eq!(code, 0, "{out}{err}");
-        // The command that was asked with comes first, so that it can be pasted.
+        // The command itself is printed first, so that it can be pasted.
         assert!(
             out.starts_with("weir key show --policy public --limit day --key 127.0.0.1 --config "),
             "{out}"
@@ -116,7 +116,7 @@ async fn after_an_edit_each_shape_is_told() {
         remaining(&weir).await;
         let both = |weir: &Weir| {
             let (_, out, _) = key(weir, "show", "day", "127.0.0.1", &[]);
-            // What the limit was before the edit is told without its quota.
+            // The limit before the edit is described without its quota.
             let found = [
                 "  fixed_window: 1 used",
                 "    shape fw1-86400000f",
@@ -128,7 +128,7 @@ async fn after_an_edit_each_shape_is_told() {
             assert!(places.is_sorted(), "{out}");
         };
         both(&weir);
-        // Another deadline: a new limiter on the same store, and nobody has asked it yet.
+        // Another deadline: a new limiter on the same store, which has not been used yet.
         let mut later = config.clone();
         later.store = if later.store.is_empty() {
             "[store]\n".into()
@@ -239,7 +239,7 @@ async fn the_keys_that_the_guide_tells_are_those_that_policies_answer() {
     }
 }
 
-/// The guide's lines for `plans`: the key is a digest behind the plan's name.
+/// The guide's commands for `plans`: the key is the plan's name and a digest.
 #[tokio::test]
 async fn a_customers_counter_is_found_as_the_guide_says() {
     let page =

@@ -1,5 +1,4 @@
-//! A proxy is killed: what it had charged stands, what it held ends with its leases, and what the
-//! others hold is held on.
+//! A proxy is killed: its charges stand, its leases end, and those of the other proxies are kept.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ const PLACES: u64 = 8;
 const QUOTA: u64 = 100;
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Asks for a place that the upstream keeps busy.
+/// Sends a request that the upstream holds, and so takes a lease.
 async fn place(address: SocketAddr, upstream: &Counting) -> Result<TcpStream, u16> {
     let id = format!("{address} {}", upstream.of("places").arrived);
     held(address, "/places", "t", &id, upstream).await
@@ -42,14 +41,14 @@ async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_wh
         clients.push(place(address, &upstream).await.unwrap());
     }
     assert_eq!(place(one.http, &upstream).await.err(), Some(429));
-    // Of eight in turns it had three.
+    // In turn it had three of the eight.
     killed.signal(Signal::KILL);
     killed.exit();
     let killed_at = Instant::now();
     assert_eq!(
         place(one.http, &upstream).await.err(),
         Some(429),
-        "nobody knows yet that they are free"
+        "the other proxies do not know yet that they are free"
     );
     for address in [one.http, other.http, one.http] {
         let next = eventually_async("a lease ends", async || {
@@ -57,7 +56,7 @@ async fn of_a_proxy_that_is_killed_the_charges_stand_and_the_places_come_back_wh
         });
         clients.push(next.await);
     }
-    // Until every lease, also of those that came last, would have ended, were they not renewed.
+    // Until every lease, including the latest, would have ended without renewal.
     let taken_at = Instant::now();
     let mut asked = 0;
     while taken_at.elapsed() < 2 * LEASE {

@@ -1,5 +1,5 @@
-//! A process that may have few files open: it says so, serves as many clients as it can, and its
-//! lack is no upstream's fault.
+//! A process that may open only few files: it says so, serves as many clients as it can, and does
+//! not blame upstreams for it.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -9,12 +9,12 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// What `ulimit -n` says: enough for one worker and a few connections.
+/// The value of `ulimit -n`: enough for one worker and a few connections.
 const FILES: u64 = 64;
-/// Far more than that, each from an address of its own.
+/// Far more clients than that, each with its own address.
 const CLIENTS: u8 = 192;
 
-fn house(upstreams: &[&Upstream]) -> Toml {
+fn config(upstreams: &[&Upstream]) -> Toml {
     let endpoints: Vec<String> =
         upstreams.iter().map(|upstream| format!("\"{}\"", upstream.url())).collect();
     Toml::new()
@@ -33,7 +33,7 @@ fn open_files(weir: &Weir) -> usize {
 #[tokio::test]
 async fn started_with_few_descriptors_it_says_how_many_it_has_and_wants() {
     let upstream = Upstream::start();
-    let weir = Weir::build(&house(&[&upstream]).text()).files(FILES).start();
+    let weir = Weir::build(&config(&[&upstream]).text()).files(FILES).start();
     let events = weir.output().events();
     let said = events
         .iter()
@@ -57,7 +57,7 @@ async fn started_with_few_descriptors_it_says_how_many_it_has_and_wants() {
 async fn with_enough_descriptors_nothing_is_said_and_the_soft_limit_does_not_count() {
     let upstream = Upstream::start();
     let weir =
-        Weir::build(&house(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
+        Weir::build(&config(&[&upstream]).limit("connections = 20").text()).soft_files(40).start();
     assert!(
         weir.output().events().iter().all(|event| !event["wanted"].is_u64()),
         "{}",
@@ -74,7 +74,7 @@ async fn with_enough_descriptors_nothing_is_said_and_the_soft_limit_does_not_cou
 #[tokio::test]
 async fn idle_connections_give_way_and_every_new_client_is_served() {
     let (one, other) = (Upstream::start(), Upstream::start());
-    let weir = Weir::build(&house(&[&one, &other]).text()).files(FILES).start();
+    let weir = Weir::build(&config(&[&one, &other]).text()).files(FILES).start();
     let mut idle = Vec::new();
     let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", weir.http);
     for number in 1..=CLIENTS {
@@ -98,14 +98,14 @@ async fn idle_connections_give_way_and_every_new_client_is_served() {
 #[tokio::test]
 async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered() {
     let (one, other) = (Upstream::start(), Upstream::start());
-    let weir = Weir::build(&house(&[&one, &other]).text()).files(FILES).start();
+    let weir = Weir::build(&config(&[&one, &other]).text()).files(FILES).start();
     one.hold();
     other.hold();
     let ask = format!("GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", weir.http);
     let mut busy = Vec::new();
     for number in 1..=CLIENTS {
         let mut stream = connect_from(number, weir.http).await;
-        // It may have been closed at once.
+        // The connection may have been closed at once.
         let _ = stream.write_all(ask.as_bytes()).await;
         busy.push(stream);
     }
@@ -130,7 +130,7 @@ async fn where_all_are_busy_no_endpoint_is_blamed_and_the_operator_is_answered()
     }
     assert!(served > 0 && closed > FILES as usize, "{served} {closed}");
     unharmed(&weir);
-    // And then all is well.
+    // Afterwards everything works again.
     assert_eq!(Client::connect(weir.http).await.unwrap().get("/", &[]).await.unwrap().status, 200);
 }
 

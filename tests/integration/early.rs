@@ -1,5 +1,5 @@
-//! Answers that come before the upload is finished: the client sees the status, however it and the
-//! upstream are connected, also where it looks only when it has sent everything.
+//! Responses that come before the upload has ended: the client sees the status, however it and the
+//! upstream are connected, even if it reads only after it has sent everything.
 
 use std::net::SocketAddr;
 
@@ -8,19 +8,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::flood::{self, Speaks};
 use crate::harness::pki::Pki;
 use crate::harness::tls::{HOST, Http2, config, connect};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
-/// Far more than all buffers between a client and its upstream hold.
+/// Far more than all buffers between a client and its upstream.
 const UPLOAD_BYTES: usize = 32 << 20;
 const PIECE: &[u8] = &[b'x'; 64 << 10];
 
-/// An upstream that reads the head of an upload and no more, refuses it and closes.
-fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
+/// An upstream on a thread of its own that serves each connection with `serve`.
+fn serving<F, R>(serve: F) -> SocketAddr
+where
+    F: Fn(TcpStream) -> R + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
     let listener = crate::harness::upstream::listener();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -30,17 +34,24 @@ fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let tls = tls.clone();
-                tokio::spawn(async move {
-                    match tls {
-                        Some(tls) => refuse(tls.accept(stream).await.unwrap(), reply).await,
-                        None => refuse(stream, reply).await,
-                    }
-                });
+                tokio::spawn(serve(stream));
             }
         });
     });
     address
+}
+
+/// An upstream that reads only the head of an upload, refuses it and closes.
+fn refusing(tls: Option<TlsAcceptor>, reply: &'static str) -> SocketAddr {
+    serving(move |stream| {
+        let tls = tls.clone();
+        async move {
+            match tls {
+                Some(tls) => refuse(tls.accept(stream).await.unwrap(), reply).await,
+                None => refuse(stream, reply).await,
+            }
+        }
+    })
 }
 
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
@@ -50,38 +61,25 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, reply: &str) {
         head.push(byte);
     }
     let _ = stream.write_all(reply.as_bytes()).await;
-    // With most of the upload unread: the kernel resets the connection.
+    // Most of the upload is unread, so the kernel resets the connection.
     let _ = stream.shutdown().await;
 }
 
-/// The same over HTTP/2: the connection goes on, and the rest of the upload is not wanted.
+/// The same over HTTP/2: the connection continues, and the rest of the upload is not read.
 fn refusing_over_http2() -> SocketAddr {
-    let listener = crate::harness::upstream::listener();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(async move {
-                    let mut connection = h2::server::handshake(stream).await.unwrap();
-                    while let Some(Ok((request, mut respond))) = connection.accept().await {
-                        let refusal = http::Response::builder().status(413).body(()).unwrap();
-                        let mut body = respond.send_response(refusal, false).unwrap();
-                        let _ = body.send_data(Bytes::from_static(b"big"), true);
-                        // Resets the stream, without an error.
-                        drop(request);
-                    }
-                });
-            }
-        });
-    });
-    address
+    serving(|stream| async move {
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        while let Some(Ok((request, mut respond))) = connection.accept().await {
+            let refusal = http::Response::builder().status(413).body(()).unwrap();
+            let mut body = respond.send_response(refusal, false).unwrap();
+            let _ = body.send_data(Bytes::from_static(b"big"), true);
+            // Resets the stream, without an error.
+            drop(request);
+        }
+    })
 }
 
-/// Sends all of an upload, and only then looks what was answered.
+/// Sends a whole upload, and reads the response only then.
 async fn upload(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> (usize, String) {
     let head = format!(
         "POST /upload HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {UPLOAD_BYTES}\r\nConnection: close\r\n\r\n"
@@ -106,15 +104,15 @@ async fn seen_by_all(plain: &Weir, secured: &Weir, ca: &str, status: u16, how: &
         );
         assert_eq!(
             sent, UPLOAD_BYTES,
-            "{how}, {who}: what is sent is taken, or its sender may never look at the answer"
+            "{how}, {who}: everything sent must be read, or the sender may never read the answer"
         );
     };
     let stream = TcpStream::connect(plain.http).await.unwrap();
-    check("HTTP/1.1", tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"));
+    check("HTTP/1.1", tokio::time::timeout(TIMEOUT, upload(stream)).await.expect("in time"));
     let stream = connect(secured.http, &config(ca, &[b"http/1.1"])).await.unwrap();
     check(
         "HTTP/1.1 over TLS",
-        tokio::time::timeout(PATIENCE, upload(stream)).await.expect("in time"),
+        tokio::time::timeout(TIMEOUT, upload(stream)).await.expect("in time"),
     );
     for (who, client) in [
         ("HTTP/2", Http2::plain(plain.http).await),

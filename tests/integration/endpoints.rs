@@ -1,5 +1,5 @@
-//! Upstreams with several endpoints, and over TLS and HTTP/2: real processes that are killed,
-//! certificates that are changed.
+//! Upstreams with several endpoints, over TLS and HTTP/2: real processes that are killed,
+//! certificates that are replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ fn answers(text: &str) -> Toml {
 }
 
 /// A proxy in front of these processes.
-fn front(endpoints: &[&Weir], more: &str) -> Weir {
+fn proxy(endpoints: &[&Weir], more: &str) -> Weir {
     let endpoints: Vec<String> =
         endpoints.iter().map(|weir| format!("\"http://{}\"", weir.http)).collect();
     Weir::start(
@@ -84,7 +84,7 @@ async fn over_http2_neither() {
 
 async fn not_one_get_fails(protocol: &str) {
     let (stays, mut killed) = (answering("stays"), answering("killed"));
-    let weir = front(&[&stays, &killed], &format!("protocol = \"{protocol}\""));
+    let weir = proxy(&[&stays, &killed], &format!("protocol = \"{protocol}\""));
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut clients = load(&weir, 32, &stop, &answered).await;
     until_more(&answered, 1_000).await;
@@ -103,7 +103,7 @@ async fn not_one_get_fails(protocol: &str) {
         killed.http
     );
     assert!(weir.metric(&endpoint) >= 1);
-    assert!(weir.output().says("an endpoint fails: it is left alone for a while"));
+    assert!(weir.output().says("an endpoint is ejected after repeated failures"));
     let status = weir.admin_page("/status").json();
     let left_alone: Vec<(&str, bool)> = status["upstreams"]["api"]
         .as_array()
@@ -125,7 +125,7 @@ async fn not_one_get_fails(protocol: &str) {
 #[tokio::test]
 async fn the_only_endpoint_is_killed_and_502_comes_at_once() {
     let mut killed = answering("killed");
-    let weir = front(&[&killed], "");
+    let weir = proxy(&[&killed], "");
     let mut client = Client::connect(weir.http).await.unwrap();
     assert_eq!(client.get("/", &[]).await.unwrap().status, 200);
     killed.signal(Signal::KILL);
@@ -134,7 +134,7 @@ async fn the_only_endpoint_is_killed_and_502_comes_at_once() {
         let began = Instant::now();
         let reply = client.get("/", &[]).await.unwrap();
         assert_eq!(reply.status, 502, "{reply:?}");
-        // The time to connect is one second.
+        // The connect timeout is one second.
         assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
     }
 }
@@ -142,7 +142,7 @@ async fn the_only_endpoint_is_killed_and_502_comes_at_once() {
 #[tokio::test]
 async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
     let (stays, frozen) = (answering("stays"), answering("frozen"));
-    let weir = front(
+    let weir = proxy(
         &[&stays, &frozen],
         "timeouts = { connect = \"500ms\", response_header = \"500ms\" }\nejection = { failures = 1, time = \"1s\", time_max = \"1s\" }",
     );
@@ -154,7 +154,7 @@ async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
         assert!([200, 504].contains(&reply.status), "{reply:?}");
         slow += usize::from(reply.status == 504);
     }
-    // Not half of them.
+    // Fewer than half of them.
     assert!((1..10).contains(&slow), "{slow}");
     frozen.signal(Signal::CONT);
     eventually_async("it answers again", async || {
@@ -165,7 +165,7 @@ async fn an_endpoint_that_is_frozen_is_left_alone_and_comes_back() {
 }
 
 /// An upstream that never answers `/slow/*`, answers `/events` with the head of an event stream,
-/// and all else at once.
+/// and everything else at once.
 fn moody() -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = crate::harness::upstream::listener();
@@ -212,13 +212,13 @@ async fn slow_urls_and_quiet_streams_of_one_client_take_no_endpoint_from_others(
         let endpoints = status["upstreams"]["api"].as_array().unwrap().clone();
         endpoints.iter().map(|endpoint| endpoint["ejected"].as_bool().unwrap()).collect::<Vec<_>>()
     };
-    // One that is really down is found ...
+    // An endpoint that is really down is detected ...
     eventually_async("the frozen one is left alone", async || {
         let _ = get(weir.http, "/", &[]).await;
         if ejected() == [false, true] { Ok(()) } else { Err(format!("{:?}", ejected())) }
     })
     .await;
-    // ... and the other serves strangers, whatever one client asks of it.
+    // ... and the other one serves other clients, whatever one client requests from it.
     for _ in 0..3 {
         let mut slow = tokio::task::JoinSet::new();
         for number in 0..30 {
@@ -235,7 +235,7 @@ async fn slow_urls_and_quiet_streams_of_one_client_take_no_endpoint_from_others(
             });
         }
         while let Some(status) = slow.join_next().await {
-            // A stream is cut where it stood still; a slow URL is a 504.
+            // A stream is cut off where it stalled; a slow URL gets a 504.
             assert!(status.unwrap().map_or(true, |status| status == 504));
         }
         assert_eq!(ejected(), [false, true]);
@@ -246,7 +246,7 @@ async fn slow_urls_and_quiet_streams_of_one_client_take_no_endpoint_from_others(
     }
 }
 
-/// A process that speaks TLS and HTTP/2, as an upstream does.
+/// An upstream process that serves TLS and HTTP/2.
 fn secured(pki: &Pki, clients: Option<&Pki>) -> Weir {
     let mut config = answers("secret").secured(&["api"]);
     if clients.is_some() {
@@ -257,7 +257,7 @@ fn secured(pki: &Pki, clients: Option<&Pki>) -> Weir {
     build.file("clients.pem", ca.as_bytes()).start()
 }
 
-fn secured_front(upstream: &Weir, protocol: &str, tls: &str) -> Toml {
+fn secured_proxy(upstream: &Weir, protocol: &str, tls: &str) -> Toml {
     let lines = format!("endpoints = [\"https://{}\"]\nprotocol = \"{protocol}\"", upstream.http);
     Toml::new().more(&format!(
         "[upstreams.api]\n{lines}\n[upstreams.api.tls]\nserver_name = \"{HOST}\"\n{tls}\n{SPREAD}"
@@ -269,15 +269,15 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
     let (pki, clients) = (Pki::new(), Pki::new());
     let upstream = secured(&pki, None);
     for protocol in ["h1", "h2"] {
-        let weir = Weir::build(&secured_front(&upstream, protocol, "ca = \"ca.pem\"").text())
+        let weir = Weir::build(&secured_proxy(&upstream, protocol, "ca = \"ca.pem\"").text())
             .file("ca.pem", pki.ca.as_bytes())
             .start();
         for _ in 0..5 {
             let reply = get(weir.http, "/", &[]).await;
             assert_eq!((reply.status, reply.text().as_str()), (200, "secret"), "{reply:?}");
         }
-        // And by the system's authorities, among which ours is none ...
-        let system = secured_front(&upstream, protocol, "").text();
+        // And with the system's authorities, which do not include ours ...
+        let system = secured_proxy(&upstream, protocol, "").text();
         let stranger = Weir::build(&system).file("ca.pem", Pki::new().ca.as_bytes());
         let file = stranger.folder().join("ca.pem").display().to_string();
         let stranger = stranger.environment("SSL_CERT_FILE", &file).start();
@@ -286,7 +286,7 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
             stranger.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"tls\"}"),
             1
         );
-        // ... until it is.
+        // ... until it is added.
         let friend = Weir::build(&system).file("ca.pem", pki.ca.as_bytes());
         let file = friend.folder().join("ca.pem").display().to_string();
         assert_eq!(
@@ -295,7 +295,7 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
         );
     }
     let careful = secured(&pki, Some(&clients));
-    let known = secured_front(
+    let known = secured_proxy(
         &careful,
         "h2",
         "ca = \"ca.pem\"\ncertificate = \"weir.pem\"\nkey = \"weir.key\"",
@@ -305,7 +305,7 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
         .identity("weir", &clients.client("weir"))
         .start();
     assert_eq!(get(known.http, "/", &[]).await.status, 200);
-    let unknown = Weir::build(&secured_front(&careful, "h2", "ca = \"ca.pem\"").text())
+    let unknown = Weir::build(&secured_proxy(&careful, "h2", "ca = \"ca.pem\"").text())
         .file("ca.pem", pki.ca.as_bytes())
         .start();
     assert_eq!(get(unknown.http, "/", &[]).await.status, 502);
@@ -315,7 +315,7 @@ async fn upstreams_speak_tls_with_either_protocol_and_ask_who_we_are() {
 async fn an_authority_that_is_changed_on_the_disk_is_taken_over() {
     let pki = Pki::new();
     let upstream = secured(&pki, None);
-    let weir = Weir::build(&secured_front(&upstream, "h1", "ca = \"ca.pem\"").text())
+    let weir = Weir::build(&secured_proxy(&upstream, "h1", "ca = \"ca.pem\"").text())
         .file("ca.pem", Pki::new().ca.as_bytes())
         .start();
     assert_eq!(get(weir.http, "/", &[]).await.status, 502);
@@ -338,7 +338,7 @@ async fn a_body_larger_than_all_windows_passes_over_http2_both_ways() {
             .more(&format!("[upstreams.api]\nendpoints = [\"{}\"]\n{SPREAD}", echo.url()))
             .text(),
     );
-    let weir = front(&[&middle], "protocol = \"h2\"");
+    let weir = proxy(&[&middle], "protocol = \"h2\"");
     let large = Bytes::from(vec![b'x'; 8 << 20]);
     echo.answer(200, &[], large.clone());
     let mut client = Client::connect(weir.http).await.unwrap();

@@ -1,4 +1,4 @@
-//! The programs in `examples/`, run as a reader runs them: what they show is so.
+//! The programs in `examples/`, run as a reader would run them.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -36,64 +36,65 @@ fn a_program_serves_through_weir_on_a_socket_of_its_own() {
     );
 }
 
-/// A hundred mails to send, and ten to nobody.
-fn outbox(folder: &Path) -> limiter::Post {
+/// A hundred mails to send, and ten to a recipient that does not exist.
+fn outbox(folder: &Path) -> limiter::Mailbox {
     let mails = (0..100)
         .map(|number| format!("customer-{number}"))
         .chain((0..10).map(|number| format!("nobody-{number}")));
-    limiter::Post::open(folder).unwrap().filled(mails).unwrap()
+    limiter::Mailbox::open(folder).unwrap().filled(mails).unwrap()
 }
 
-/// What the hour's counter holds.
+/// The count of the current hour.
 async fn counted(limiter: &Limiter) -> String {
     let wanted =
         Wanted { scope: "mail".into(), limit: "hourly".into(), key: "everybody".into(), tag: None };
     let found = limiter.find(&wanted).await.unwrap();
     let Some(counter) = found.first() else { return String::new() };
-    // Also of an hour that is over: "0 used (the window from .. to .., with 100, is over)".
+    // This is also printed for an hour that is over: "0 used (the window from .. to .., with 100,
+    // is over)".
     let state = counter.state(None);
     let over = state.split_once(", with ").and_then(|(_, rest)| rest.split(',').next());
     over.unwrap_or_else(|| state.split(" used").next().unwrap()).to_owned()
 }
 
-/// Waits until all that can be sent in this hour is: of the hundred one unit is in the hand of a
+/// Waits until all mails that this hour allows are sent. One unit of the hundred is held by a
 /// worker that is stuck.
-async fn until_the_hour_is_full(post: &limiter::Post, limiter: &Limiter) {
+async fn until_the_hour_is_full(mailbox: &limiter::Mailbox, limiter: &Limiter) {
     eventually_async("an hour's mails", async || {
-        // Mails to nobody may be left for the next hour: they count for nothing.
-        let seen = (post.names("sent").unwrap().len(), counted(limiter).await);
+        // Undeliverable mails may be left for the next hour: they count for nothing.
+        let seen = (mailbox.names("sent").unwrap().len(), counted(limiter).await);
         if seen == (99, "100".to_owned()) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
 }
 
-/// Exactly a hundred went out, each once; the last one in the second hour, of which nothing else is
-/// taken.
-async fn assert_all_are_sent(post: &limiter::Post, limiter: &Limiter) {
+/// Exactly a hundred were sent, each once. The last one was sent in the second hour, in which
+/// nothing else is taken.
+async fn assert_all_are_sent(mailbox: &limiter::Mailbox, limiter: &Limiter) {
     assert_eq!(
-        (post.names("sent").unwrap().len(), post.names("returned").unwrap().len()),
+        (mailbox.names("sent").unwrap().len(), mailbox.names("returned").unwrap().len()),
         (100, 10)
     );
-    assert_eq!(post.names("outbox").unwrap(), [] as [&str; 0], "none is lost");
+    assert_eq!(mailbox.names("outbox").unwrap(), [] as [&str; 0], "none is lost");
     assert_eq!(counted(limiter).await, "1", "no drift");
 }
 
 #[tokio::test]
 async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with_a_mail_in_hand() {
     let folder = tempfile::tempdir().unwrap();
-    let post = outbox(folder.path());
+    let mailbox = outbox(folder.path());
     let limiter = Arc::new(limiter::limiter(&limiter::in_memory()).unwrap());
     let pace = limiter::Pace { quota: 100, hour: Duration::from_secs(4), send: Duration::ZERO };
     let never = limiter::Pace { send: Duration::from_secs(3_600), ..pace };
-    let stuck = tokio::spawn(limiter::worker(Arc::clone(&limiter), never, post.clone()));
+    let stuck = tokio::spawn(limiter::worker(Arc::clone(&limiter), never, mailbox.clone()));
     eventually_async("one in hand", async || {
         if counted(&limiter).await == "1" { Ok(()) } else { Err("not yet".into()) }
     })
     .await;
     let workers: Vec<_> = (0..3)
-        .map(|_| tokio::spawn(limiter::worker(Arc::clone(&limiter), pace, post.clone())))
+        .map(|_| tokio::spawn(limiter::worker(Arc::clone(&limiter), pace, mailbox.clone())))
         .collect();
-    until_the_hour_is_full(&post, &limiter).await;
+    until_the_hour_is_full(&mailbox, &limiter).await;
     stuck.abort();
     let (mut sent, mut waited) = (0, 0);
     for worker in workers {
@@ -102,10 +103,10 @@ async fn workers_in_one_process_send_exactly_a_hundred_though_one_is_killed_with
         waited += report.waited;
     }
     assert!(sent == 100 && waited > 0, "{sent} sent, {waited} waits");
-    assert_all_are_sent(&post, &limiter).await;
+    assert_all_are_sent(&mailbox, &limiter).await;
 }
 
-/// `cargo run --example limiter`, built as the tests are: with the features of the whole workspace,
+/// `cargo run --example limiter`, built with the features of the whole workspace, like the tests,
 /// so that no dependency is built again.
 fn program() -> PathBuf {
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -114,7 +115,7 @@ fn program() -> PathBuf {
         .args(["build", "--quiet", "--workspace", "--example", "limiter", "--profile", profile])
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     assert!(cargo.status().expect("cargo").success());
-    // Beside `deps`, where this test's own program is.
+    // Next to `deps`, where this test's own program is.
     let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     folder.join("limiter")
 }
@@ -141,7 +142,7 @@ impl Worker {
         )
     }
 
-    /// Its next line that begins so.
+    /// Its next line with this prefix.
     fn says(&mut self, what: &str) -> String {
         let lines = BufReader::new(self.0.stdout.take().unwrap()).lines().map_while(Result::ok);
         lines
@@ -163,7 +164,7 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
  {
     let program = program();
     let (folder, cluster) = (tempfile::tempdir().unwrap(), Cluster::start());
-    let post = outbox(folder.path());
+    let mailbox = outbox(folder.path());
     let nodes: Vec<String> = cluster.addresses().iter().map(SocketAddr::to_string).collect();
     let looks = limiter::limiter(&limiter::on_redis(
         weir::engine::RedisMode::Cluster,
@@ -174,8 +175,8 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
     stuck.says("taken for ");
     let mut workers: Vec<Worker> =
         (0..3).map(|_| Worker::start(&program, folder.path(), &cluster.addresses(), 0)).collect();
-    until_the_hour_is_full(&post, &looks).await;
-    // As `kill -9` does: nothing of it is given back.
+    until_the_hour_is_full(&mailbox, &looks).await;
+    // Like `kill -9`: nothing of it is given back.
     drop(stuck);
     for worker in &mut workers {
         assert!(worker.0.try_wait().unwrap().is_none(), "it waits for the next hour");
@@ -186,6 +187,6 @@ async fn workers_in_many_processes_on_one_cluster_send_exactly_a_hundred_though_
         });
         assert!(status.success(), "{status}");
     }
-    assert_all_are_sent(&post, &looks).await;
+    assert_all_are_sent(&mailbox, &looks).await;
     assert_eq!(cluster.keys_without_lifetime(), [] as [&str; 0]);
 }

@@ -1,5 +1,5 @@
-//! When the store fails: refusals and pass-throughs as written in the configuration, counted and
-//! visible, and never a charge twice.
+//! When the store fails: requests are refused or let through as configured, this is counted and
+//! visible, and nothing is charged twice.
 
 use std::net::SocketAddr;
 
@@ -15,12 +15,12 @@ use crate::harness::{eventually_async, free_address};
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const DEGRADED: &str = "weir_store_degraded_total{policy=\"public\"}";
 
-/// Cuts one take's connection when Redis has run it, and shows by the counter that it stands once.
+/// Cuts the connection of one take after Redis has run it, and checks that it is charged once.
 async fn a_cut_take_stands_once(config: &Toml, cutter: &Cutter, redis: &Redis) {
     let weir = Weir::start(&config.text());
     let mut client = Client::connect(weir.http).await.unwrap();
-    // Every worker connects and every script is known to Redis before the cut, so that what is cut
-    // is a take and nothing else.
+    // Before the cut, every worker connects and Redis learns every script, so that what is cut is a
+    // take and nothing else.
     let mut admitted = 0;
     for _ in 0..20 {
         let mut client = Client::connect(weir.http).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_connection_cut_after_the_send_is_charged_once() {
 #[tokio::test]
 async fn on_a_cluster_a_connection_cut_after_the_send_is_charged_once() {
     let (upstream, cutter) = (Upstream::start(), Cutter::start());
-    // The node says that it is where the cutter is, so that every connection leads through it.
+    // The node announces the cutter's port, so that every connection goes through it.
     let cluster = Cluster::of(1, &["--cluster-announce-port", &cutter.address.port().to_string()]);
     cutter.forward_to(cluster.nodes[0].address);
     let config = simple(&upstream.url(), &[LIMIT]).redis("cluster", &[cutter.address]);
@@ -168,7 +168,7 @@ async fn a_cluster_that_loses_a_master_still_serves_the_callers_of_the_others() 
     );
     let weir = Weir::start(&config.text());
     let names: Vec<String> = (0..30).map(|number| format!("t{number}")).collect();
-    // Which callers are counted where: the master whose number of keys grew.
+    // Which callers are counted where: on the master whose number of keys grew.
     let mut on_first = Vec::new();
     for name in &names {
         let size = || cluster.nodes[0].connect().ask(&["DBSIZE"]).text();

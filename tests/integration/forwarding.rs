@@ -1,9 +1,8 @@
-//! What passes through: bodies both ways, whose address is believed, which fields stay on their
-//! hop.
+//! Forwarding: bodies both ways, which client addresses are believed, hop-by-hop fields.
 
 use bytes::Bytes;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{Client, get, raw, statuses};
 use crate::harness::curl::curl;
 use crate::harness::toml::simple;
@@ -133,7 +132,7 @@ async fn a_name_with_an_underscore_does_not_pass_for_the_one_with_a_hyphen() {
         }
         let request = "POST / HTTP/1.1\r\nHost: a\r\nX_Plan: gold\r\nx-plan: free\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
                        Trailer: x_plan\r\n\r\n2\r\nhi\r\n0\r\nx_plan: gold\r\n\r\n";
-        assert_eq!(statuses(&raw(weir.http, request.as_bytes(), PATIENCE)), [200]);
+        assert_eq!(statuses(&raw(weir.http, request.as_bytes(), TIMEOUT)), [200]);
         assert_eq!(
             (upstream.last().header("x_plan"), upstream.last().header("x-plan").as_deref()),
             (None, Some("free"))
@@ -187,7 +186,7 @@ async fn a_trusted_proxy_is_believed_from_the_right() {
     let config = simple(&upstream.url(), &[THREE])
         .server("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
     let weir = Weir::start(&config.text());
-    // The same client however much is invented on its left, and whichever of our proxies it came
+    // The same client, whatever is made up to the left of it, and whichever of our proxies it came
     // through.
     let chains = [
         "198.51.100.7",

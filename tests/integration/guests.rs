@@ -1,5 +1,5 @@
-//! Guests that misbehave: each costs one request or one reload, never the process, and never
-//! anybody else's request.
+//! Guests that misbehave: each fails one request or one reload, never the process, and never
+//! another request.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use crate::harness::weir::Weir;
 const WHOLE: &str =
     "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
-/// A house whose policy does as the query says.
-fn house(url: &str, more: &str) -> Toml {
+/// A configuration whose policy does what the query says.
+fn config(url: &str, more: &str) -> Toml {
     Toml::new()
         .upstream("api", url, "")
         .more("[policies.guest]\nwasm = \"guest.wasm\"\ncpu_time = \"100ms\"\nmemory = \"64MiB\"")
@@ -24,11 +24,11 @@ fn house(url: &str, more: &str) -> Toml {
 
 fn start(upstream: &Upstream, more: &str) -> Weir {
     let module = std::fs::read(guest::misbehaving()).expect("the module");
-    Weir::build(&house(&upstream.url(), more).text()).file("guest.wasm", &module).start()
+    Weir::build(&config(&upstream.url(), more).text()).file("guest.wasm", &module).start()
 }
 
-/// Each way to misbehave at a decision, and what it is counted as. The guest has memory enough to
-/// write its largest answers: they meet the bound on what may be handed over, and not the one on
+/// Each way to misbehave in a decision, and the cause under which it is counted. The guest has
+/// enough memory for its largest answers: they exceed the limit on an answer's size, not the one on
 /// memory.
 const WAYS: &[(&str, &str)] = &[
     ("loop", "time"),
@@ -66,7 +66,7 @@ async fn each_way_to_misbehave_costs_its_own_request_and_no_other() {
         assert_eq!(reply.status, 503, "{way}: {reply:?}");
         assert_eq!(reply.header("content-type"), "application/problem+json");
         assert_eq!(errors(&weir), turn as u64 + 1, "{way}");
-        // On the same connection, so on the same worker: nothing of the failure is left there.
+        // On the same connection, so on the same worker: the failure has left nothing behind there.
         assert_eq!(client.get("/?bypass", &[]).await.unwrap().status, 200, "after {way}");
     }
     for (_, cause) in WAYS {
@@ -98,12 +98,12 @@ async fn while_some_requests_meet_a_failing_guest_the_others_are_served() {
             assert_eq!(client.get(&format!("/?{way}"), &[]).await.unwrap().status, 503, "{way}");
         }
     });
-    // `storm` asks for `/`, which the guest answers with a limit of ten a second: refused or not,
-    // but never failed.
+    // `storm` requests `/`, which the guest answers with a limit of ten a second: the requests are
+    // admitted or refused, but never fail.
     let tally = storm(&[weir.http], 16, 100, |_, _| Vec::new()).await;
     bad.await.unwrap();
     tally.only(&[200, 429]);
-    // Each is counted; the log is left to others, too.
+    // Each is counted, but the log is rate-limited.
     let seconds = began.elapsed().as_secs() + 1;
     let events = weir.output().events();
     let said: Vec<u64> = events
@@ -170,7 +170,7 @@ fn wat(name: &str) -> Vec<u8> {
     wat::parse_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Everything that is no policy, with a name.
+/// Files that are not policies, with names.
 fn no_policies() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("wrong-world", wat("wrong_world.wat")),
@@ -183,7 +183,7 @@ fn no_policies() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A good module of which a piece was overwritten.
+/// A valid module of which a part was overwritten.
 fn damaged() -> Vec<u8> {
     let mut module = std::fs::read(guest::api_key()).expect("the module");
     let middle = module.len() / 2;
@@ -195,7 +195,7 @@ fn damaged() -> Vec<u8> {
 fn a_module_that_cannot_be_a_policy_ends_the_start_with_its_place() {
     for (name, module) in no_policies() {
         let builder =
-            Weir::build(&house("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
+            Weir::build(&config("http://127.0.0.1:9", "").text()).file("guest.wasm", &module);
         let (code, out, err) = Weir::check(builder);
         assert_eq!(code, 78, "{name}: {out}{err}");
         let told = format!("{out}{err}");
@@ -227,15 +227,15 @@ async fn a_module_that_cannot_be_a_policy_costs_a_reload_and_nothing_else() {
         );
         check(name).await;
     }
-    // One that is a policy, and never comes back from `configure`.
-    let looping = house(&upstream.url(), "")
+    // A valid policy whose `configure` never returns.
+    let looping = config(&upstream.url(), "")
         .more("[policies.guest.config]\nloops_in_configure = true")
         .text();
     weir.reload(&looping, "refused");
     check("a loop in configure").await;
-    // One that wants to see what nobody knows.
+    // A policy that reads an unknown fact.
     let curious =
-        house(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
+        config(&upstream.url(), "").more("[policies.guest.config]\nfacts = [\"shoe-size\"]").text();
     weir.reload(&curious, "refused");
     assert!(weir.admin_page("/status").text().contains("shoe-size"));
     check("an unknown fact").await;

@@ -1,5 +1,5 @@
-//! Peers that do not play by the rules, on both sides: what each costs is one request or one
-//! connection, and everybody is told the truth.
+//! Peers that break the rules, on both sides: each costs one request or one connection, and
+//! everybody gets a correct response.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::harness::client::{get, raw, statuses};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const SILENCE: Duration = Duration::from_secs(2);
@@ -85,7 +85,7 @@ async fn what_a_proxy_would_say_is_not_believed_of_a_client() {
     }
 }
 
-/// Answers at once, and neither reads the body nor closes until the test ends.
+/// Answers at once, without reading the body, and closes only when the test ends.
 fn hasty_upstream() -> (String, std::thread::JoinHandle<Vec<TcpStream>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -107,7 +107,7 @@ fn an_upload_that_its_upstream_has_answered_and_takes_no_more_of_is_let_go() {
     let (url, hasty) = hasty_upstream();
     let weir = Weir::start(&simple(&url, &[LIMIT]).text());
     let mut client = TcpStream::connect(weir.http).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").unwrap();
     let mut sender = client.try_clone().unwrap();
     let sending = std::thread::spawn(move || {
@@ -157,7 +157,7 @@ fn an_answer_that_its_upstream_gave_before_it_cut_the_upload_arrives() {
         for _ in 0..TURNS {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 4096]);
-            // Closed with most of the body unread: the kernel resets the connection.
+            // Closed with most of the body unread, so the kernel resets the connection.
             let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig");
         }
     });
@@ -167,7 +167,7 @@ fn an_answer_that_its_upstream_gave_before_it_cut_the_upload_arrives() {
             .to_vec();
     request.resize(request.len() + 3_000_000, b'x');
     let told: Vec<Vec<u16>> =
-        (0..TURNS).map(|_| statuses(&raw(weir.http, &request, PATIENCE))).collect();
+        (0..TURNS).map(|_| statuses(&raw(weir.http, &request, TIMEOUT))).collect();
     assert!(told.iter().all(|statuses| *statuses == [413]), "{told:?}");
     refusing.join().unwrap();
 }

@@ -1,4 +1,4 @@
-//! HTTP/1 as old, frugal and pedantic clients speak it.
+//! HTTP/1 as old, minimal and strict clients speak it.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn an_upload_that_waits_for_100_gets_it_when_admitted_and_only_then() {
     assert_eq!((admitted.exit, admitted.status), (0, 200), "{admitted:?}");
     assert!(admitted.text.starts_with("HTTP/1.1 100 Continue"), "{admitted:?}");
     assert_eq!(upstream.last().body.len(), 2 << 20);
-    // Refused: the client is told at once, and never asked for its body.
+    // Refused: the client is told at once, and is never asked for its body.
     let refused = raw(weir.http, ask, SILENCE);
     assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
     assert_eq!(upstream.count(), 1);
@@ -53,7 +53,7 @@ async fn a_client_of_http_1_0_is_answered_in_its_way() {
     let twice = raw(weir.http, &kept, SILENCE);
     assert_eq!(twice.matches("HTTP/1.0 200 OK").count(), 2, "{twice}");
     assert_eq!(twice.matches("connection: keep-alive").count(), 2, "{twice}");
-    // Without a length it ends with the connection: chunks are nothing that it knows.
+    // Without a length the body ends with the connection: this client does not know chunks.
     upstream.answer(200, &[("transfer-encoding", "chunked")], "piece");
     let unknown =
         raw(weir.http, b"GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n", SILENCE);

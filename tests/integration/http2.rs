@@ -10,7 +10,7 @@ use crate::harness::tls::{HOST, Http2};
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 fn day(quota: u32) -> String {
     format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"")
@@ -40,8 +40,8 @@ async fn curl_is_served_by_prior_knowledge_and_told_of_its_limits() {
     let seen = upstream.last();
     assert_eq!(seen.header("x-tea").as_deref(), Some("earl grey"));
     assert!(seen.header("host").is_some_and(|host| host.starts_with(HOST)), "{seen:?}");
-    // By the h1 upgrade it is not spoken (RFC 9113 has withdrawn it): the request is served as it
-    // is.
+    // HTTP/2 is not spoken after an HTTP/1.1 upgrade, which RFC 9113 has withdrawn: the request is
+    // served as HTTP/1.1.
     let upgrade = curl(weir.http, "http://api.example/x", &["--http2"]).await;
     assert_eq!((upgrade.status, upgrade.version.as_str()), (429, "1.1"), "{upgrade:?}");
 }
@@ -109,7 +109,8 @@ async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_whil
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
     let mut client = client.ready().await.unwrap();
-    // The first has its reply when its declared length has come, the second is refused at its head.
+    // The first gets its response when its declared length has arrived, the second is refused at
+    // its head.
     for (length, expected) in [(10, 200), (60_000, 429)] {
         let request = http::Request::post("http://api.example/up")
             .header("content-length", length)
@@ -119,13 +120,13 @@ async fn a_reply_that_comes_before_the_requests_end_is_followed_by_no_reset_whil
         if expected == 200 {
             body.send_data(Bytes::from(vec![b'x'; length]), false).unwrap();
         }
-        let mut reply = tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap();
+        let mut reply = tokio::time::timeout(TIMEOUT, reply).await.expect("in time").unwrap();
         assert_eq!(reply.status(), expected);
         while let Some(piece) = reply.body_mut().data().await {
             piece.unwrap();
         }
-        // A stream's frames come in order, and a later stream's come after them: had the stream
-        // been reset, we would know.
+        // A stream's frames come in order, and a later stream's come after them. So a reset would
+        // have been seen by now.
         let mut client = client.clone().ready().await.unwrap();
         let (later, _) = client
             .send_request(http::Request::get("http://api.example/later").body(()).unwrap(), true)

@@ -1,5 +1,5 @@
-//! Whose allowance is counted: no caller can steer, collide with or hide from a counter, whatever
-//! bytes it sends.
+//! Which key is counted: no caller can choose a counter's slot, collide with another counter or
+//! hide from its own, whatever bytes it sends.
 
 use crate::harness::client::{Client, get};
 use crate::harness::cluster::Cluster;
@@ -9,8 +9,8 @@ use crate::harness::weir::Weir;
 
 const BY_TENANT: &str = "name = \"tenant\", algorithm = \"fixed_window\", quota = 3, period = \"1d\", key = \"{header.x-tenant}\"";
 
-/// Names that would meet, or steer their slot, or end early, if a key were built by putting strings
-/// together. Bytes above 0x7F stand for themselves.
+/// Names that would collide, choose their slot or end early if a key were built by concatenating
+/// strings. Bytes above 0x7F are sent as they are.
 const TRICKY: &[&str] = &[
     "a",
     "A",
@@ -39,7 +39,7 @@ const TRICKY: &[&str] = &[
 async fn each_name_has_its_own_three(config: &Toml) -> usize {
     let weir = Weir::start(&config.text());
     let mut client = Client::connect(weir.http).await.unwrap();
-    // In turns, so that each counter is met while all others are in use.
+    // In turn, so that each counter is used while all others exist.
     for turn in 0..5 {
         for name in TRICKY {
             let reply = client.get("/", &[("x-tenant", name)]).await.unwrap();
@@ -66,7 +66,7 @@ async fn on_a_cluster_names_with_braces_and_odd_bytes_are_counted_apart() {
     let config = simple(&upstream.url(), &[BY_TENANT]).redis("cluster", &cluster.addresses());
     let names = each_name_has_its_own_three(&config).await;
     assert_eq!(cluster.keys(), i64::try_from(names).unwrap());
-    // A caller's braces choose no slot: the names are spread over all masters.
+    // A caller's braces do not choose a slot: the names are spread over all masters.
     for node in &cluster.nodes {
         assert_ne!(node.connect().ask(&["DBSIZE"]).text(), "0");
     }
@@ -104,7 +104,7 @@ async fn an_escaped_nul_in_a_path_neither_ends_a_key_nor_passes_uncounted() {
         assert_eq!(reply.status, 400, "{target}: {reply:?}");
     }
     assert_eq!(upstream.count(), 0);
-    // The same resource, however it is written, is one counter.
+    // The same resource is one counter, however it is written.
     for (turn, target) in
         ["/items/a", "/items/%61", "/items/./a", "/x/../items/a"].iter().enumerate()
     {

@@ -1,24 +1,60 @@
-//! From start to signal: what is under way is finished, and the process ends as it should.
+//! From start to signal: requests in flight are finished, and the process ends properly.
 
 use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
-use crate::harness::client::{Client, get};
+use crate::harness::client::{Client, Failure, get};
 use crate::harness::cluster::Cluster;
 #[cfg(target_os = "linux")]
 use crate::harness::held::HeldCalls;
 use crate::harness::redis::Redis;
+#[cfg(target_os = "linux")]
+use crate::harness::toml::Toml;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
+#[cfg(target_os = "linux")]
+use crate::harness::weir::Builder;
 use crate::harness::weir::Weir;
 use crate::harness::{eventually_async, free_address};
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 
+/// A request that waits at the upstream until [`Upstream::release`]. Yields its status.
+async fn held_request(weir: &Weir, upstream: &Upstream) -> JoinHandle<Result<u16, Failure>> {
+    upstream.hold();
+    let mut client = Client::connect(weir.http).await.unwrap();
+    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
+    eventually_async("the request waits at the upstream", async || {
+        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
+    })
+    .await;
+    held
+}
+
+/// Waits until no connection is accepted any more.
+async fn no_longer_accepts(weir: &Weir) {
+    eventually_async("connections are refused", async || {
+        match TcpStream::connect(weir.http).await {
+            Ok(_) => Err("connected".into()),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+}
+
+/// A proxy whose system calls `held` can hold up.
+#[cfg(target_os = "linux")]
+fn with_held_calls(held: &HeldCalls, config: &Toml) -> Builder {
+    let build = Weir::build(&config.text());
+    held.environment().iter().fold(build, |build, (name, value)| build.environment(name, value))
+}
+
 async fn a_signal_lets_requests_finish(signal: Signal) {
     let upstream = Upstream::start();
     upstream.answer(200, &[], "x".repeat(300_000));
     let mut weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
-    // Eight that wait for the upstream, and eight connections that wait for nothing.
+    // Eight requests that wait for the upstream, and eight idle connections.
     let mut idle = Vec::new();
     for _ in 0..8 {
         let mut client = Client::connect(weir.http).await.unwrap();
@@ -31,23 +67,14 @@ async fn a_signal_lets_requests_finish(signal: Signal) {
         let address = weir.http;
         under_way.spawn(async move { Client::connect(address).await?.get("/", &[]).await });
     }
-    // The runtime must turn while we wait.
+    // The runtime must run while we wait.
     eventually_async("all eight wait at the upstream", async || {
         let count = upstream.count();
         if count == 16 { Ok(()) } else { Err(count.to_string()) }
     })
     .await;
     weir.signal(signal);
-    let address = weir.http;
-    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(
-        address,
-    )
-    .await
-    {
-        Ok(_) => Err("connected".into()),
-        Err(_) => Ok(()),
-    })
-    .await;
+    no_longer_accepts(&weir).await;
     assert!(weir.running(), "requests are under way");
     upstream.release();
     while let Some(reply) = under_way.join_next().await {
@@ -79,18 +106,12 @@ async fn what_does_not_finish_within_the_grace_period_does_not_keep_the_process(
             .text()
             .replace("access = \"off\"", "access = \"all\""),
     );
-    upstream.hold();
-    let mut client = Client::connect(weir.http).await.unwrap();
-    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || {
-        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
-    })
-    .await;
+    let held = held_request(&weir, &upstream).await;
     weir.signal(Signal::TERM);
     let status = weir.exit();
     assert_eq!(status.code(), Some(1), "it says that something was cut: {status:?}");
     assert!(held.await.unwrap().is_err());
-    // The client waited to the end: it is not said to have gone.
+    // The client waited to the end, so it is not logged as gone.
     let lines = weir.output().events();
     let line = lines
         .iter()
@@ -104,13 +125,7 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     let upstream = Upstream::start();
     let mut weir =
         Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").text());
-    upstream.hold();
-    let mut client = Client::connect(weir.http).await.unwrap();
-    let held = tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || {
-        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
-    })
-    .await;
+    let held = held_request(&weir, &upstream).await;
     weir.signal(Signal::TERM);
     let said = |weir: &Weir, what: &str| {
         weir.output()
@@ -131,17 +146,14 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     .await;
 }
 
-/// With calls that never return. The preloaded library works elsewhere, but only here is it built.
+/// A process with calls that never return. The preloaded library would work elsewhere, but is built
+/// only on Linux.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_resolver_that_never_answers_does_not_hold_the_exit() {
     let held = HeldCalls::new();
     let config = simple("http://hung.example:80", &[LIMIT]).server("shutdown_grace = \"5s\"");
-    let build = held
-        .environment()
-        .iter()
-        .fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
-    let mut weir = build.start();
+    let mut weir = with_held_calls(&held, &config).start();
     assert_eq!(
         get(weir.http, "/", &[]).await.status,
         504,
@@ -160,19 +172,8 @@ async fn a_reload_under_way_does_not_delay_a_shutdown() {
     let config = simple(&upstream.url(), &[LIMIT]).more(
         "[[refusals]]\nstatus = [503]\ncontent_type = \"text/html\"\nbody_file = \"held.html\"\n",
     );
-    let build = held
-        .environment()
-        .iter()
-        .fold(Weir::build(&config.text()), |build, (name, value)| build.environment(name, value));
-    let mut weir = build.file("held.html", b"busy").start();
-    upstream.hold();
-    let mut client = Client::connect(weir.http).await.unwrap();
-    let under_way =
-        tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status) });
-    eventually_async("the request waits at the upstream", async || {
-        if upstream.count() == 1 { Ok(()) } else { Err("not yet".into()) }
-    })
-    .await;
+    let mut weir = with_held_calls(&held, &config).file("held.html", b"busy").start();
+    let under_way = held_request(&weir, &upstream).await;
     held.hold_files();
     weir.signal(Signal::HUP);
     eventually_async("the reload reads the file", async || {
@@ -180,16 +181,7 @@ async fn a_reload_under_way_does_not_delay_a_shutdown() {
     })
     .await;
     weir.signal(Signal::TERM);
-    let address = weir.http;
-    eventually_async("nobody is accepted any more", async || match tokio::net::TcpStream::connect(
-        address,
-    )
-    .await
-    {
-        Ok(_) => Err("connected".into()),
-        Err(_) => Ok(()),
-    })
-    .await;
+    no_longer_accepts(&weir).await;
     upstream.release();
     assert_eq!(under_way.await.unwrap().unwrap(), 200);
     let status = weir.exit();

@@ -1,9 +1,9 @@
-//! What Weir promises, shown with real processes, real sockets, real Redis Clusters and real Wasm
+//! What Weir guarantees, shown with real processes, real sockets, real Redis Clusters and real Wasm
 //! guests. One binary, so that it is linked once.
 //!
-//! Each test is named after what it shows. They know nothing of the proxy's inside, except
-//! `windows` and `classics`, which use the limiter as a library: to see more of a decision than a
-//! response tells, and because their subject is counting alone. What they stand on is in `harness`.
+//! Each test is named after what it shows. They do not know the proxy's internals, except `windows`
+//! and `classics`, which use the limiter as a library: to see more of a decision than a response
+//! shows, and because they are about counting alone. `harness` has their helpers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,11 +20,11 @@ mod admin;
 mod admission;
 #[allow(dead_code, reason = "parts of the benchmark that only measuring needs")]
 mod bench;
-// They hold Redis' clock.
+// They control Redis' clock.
 #[cfg(target_os = "linux")]
 mod classics;
 mod clients;
-// libfaketime works elsewhere, but only here does it spare the monotonic clock for certain.
+// libfaketime works elsewhere, but only on Linux does it reliably leave the monotonic clock alone.
 #[cfg(target_os = "linux")]
 mod clocks;
 mod commands;

@@ -1,5 +1,5 @@
-//! The one cap on what buffers hold: clients that take nothing fill it, new requests are refused,
-//! and what is under way goes on.
+//! The limit on all buffers: clients that read nothing fill it, new requests are refused, and
+//! requests in flight continue.
 
 use std::net::SocketAddr;
 
@@ -14,12 +14,12 @@ use crate::harness::tls::Http2;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
-/// Far more than anything between an upstream and its client holds.
+/// Far more than everything between an upstream and its client can buffer.
 const LARGE: u64 = 64 << 20;
 const CAP: u64 = 8 << 20;
-/// Readers that stand still, at most, until the cap is reached.
+/// Stalled readers, at most, until the limit is reached.
 const READERS_MAX: usize = 600;
 /// Streams of one connection.
 const STREAMS: usize = 50;
@@ -38,7 +38,7 @@ fn config(upstream: &Upstream, flood: &Flood, protocol: &str) -> Toml {
         .more(&format!("[[routes]]\npath = \"/{LARGE}\"\nupstream = \"flood\""))
 }
 
-/// What a newcomer is answered; the refusal is a whole one.
+/// The status of a new client's request. A refusal must be complete.
 async fn newcomer(weir: &Weir) -> u16 {
     let reply: Reply = get(weir.http, "/", &[]).await;
     if reply.status != 200 {
@@ -53,7 +53,7 @@ async fn newcomer(weir: &Weir) -> u16 {
     reply.status
 }
 
-/// The cap is reached: what an operator sees.
+/// Checks what an operator sees while the limit is reached.
 async fn the_operator_is_answered(weir: &Weir) {
     assert_eq!(weir.admin_page("/live").status, 200);
     eventually_async("the gauge shows it", async || {
@@ -74,7 +74,7 @@ async fn served_again(weir: &Weir) {
     .await;
 }
 
-/// Asks for a large reply and takes nothing of it.
+/// Requests a large response and reads nothing of it.
 async fn stalled(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream
@@ -83,7 +83,7 @@ async fn stalled(address: SocketAddr) -> TcpStream {
         )
         .await
         .unwrap();
-    // Its head has come, so it was admitted, or refused.
+    // Its head has arrived, so the request was admitted or refused.
     stream.readable().await.unwrap();
     stream
 }
@@ -100,10 +100,10 @@ async fn readers_that_stand_still_on_http1_have_newcomers_refused_and_finish() {
         }
     }
     the_operator_is_answered(&weir).await;
-    // The first were admitted, and get all of their replies.
+    // The first were admitted, and get their whole responses.
     for mut reader in readers.drain(..2) {
         let mut reply = Vec::new();
-        tokio::time::timeout(PATIENCE, reader.read_to_end(&mut reply))
+        tokio::time::timeout(TIMEOUT, reader.read_to_end(&mut reply))
             .await
             .expect("in time")
             .unwrap();
@@ -148,8 +148,7 @@ async fn streams_that_stand_still_on_http2_have_newcomers_refused_and_finish() {
         the_operator_is_answered(&weir).await;
         let mut body = bodies.remove(0);
         let mut bytes = 0;
-        while let Some(piece) = tokio::time::timeout(PATIENCE, body.data()).await.expect("in time")
-        {
+        while let Some(piece) = tokio::time::timeout(TIMEOUT, body.data()).await.expect("in time") {
             let piece = piece.unwrap();
             bytes += piece.len() as u64;
             body.flow_control().release_capacity(piece.len()).unwrap();
@@ -160,12 +159,12 @@ async fn streams_that_stand_still_on_http2_have_newcomers_refused_and_finish() {
     }
 }
 
-/// Of each upload: more than the kernel takes of it.
+/// The size of each upload: more than the kernel buffers.
 const UPLOAD_BYTES: usize = 4 << 20;
-/// Uploads whose windows together are more than the cap.
+/// Uploads whose windows together exceed the limit.
 const UPLOADS: usize = 90;
 
-/// An upstream that reads nothing until it may, and then answers 200 to whole uploads.
+/// An upstream that reads nothing until it may, and then answers complete uploads with 200.
 async fn withholding(may: watch::Receiver<bool>) -> SocketAddr {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(16 << 10).unwrap();

@@ -1,4 +1,4 @@
-//! The policies that ship, each as its README's examples have it, through the running proxy.
+//! The built-in policies with the examples from their READMEs, through the running proxy.
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ fn examples(readme: &str) -> Vec<&str> {
     readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// A block with an upstream and a route for its policy.
+/// A block, completed with an upstream and a route for its policy.
 fn whole(block: &str, url: &str) -> Toml {
     let name = block.split("[policies.").nth(1).unwrap().split([']', '.']).next().unwrap();
     let route = format!("path = \"/customers/{{id}}/*\"\nupstream = \"api\"\npolicy = \"{name}\"");
@@ -80,13 +80,13 @@ async fn keyed_counts_keys_apart_and_nobody_gains_by_having_none_or_two_or_many(
     };
     assert_eq!(statuses(&[("x-api-key", "a")], 4).await, [200, 200, 200, 429]);
     assert_eq!(statuses(&[], 2).await, [200, 200]);
-    // An empty key is none, and two keys are none: all of them are the address, of which one is
-    // left.
+    // An empty key counts as none, and so do two keys: all of these are counted by address, of
+    // which one is left.
     assert_eq!(statuses(&[("x-api-key", "")], 1).await, [200]);
     assert_eq!(statuses(&[("x-api-key", "b"), ("x-api-key", "c")], 1).await, [429]);
-    // What looks like an address's key is a key.
+    // A key that looks like an address's is still a key.
     assert_eq!(statuses(&[("x-api-key", "\\@127.0.0.1")], 1).await, [200]);
-    // Inventing keys ends at the limit on the address: seven of its ten are used.
+    // The limit on the address stops invented keys: seven of its ten are used.
     assert_eq!(statuses(&[("x-api-key", "d")], 2).await, [200, 200]);
     assert_eq!(statuses(&[("x-api-key", "e")], 2).await, [200, 429]);
     assert_eq!(upstream.count(), 10);
@@ -131,7 +131,7 @@ async fn keyed_counts_a_part_of_the_path() {
     ] {
         assert_eq!(get(weir.http, target, &[]).await.status, expected, "{target}");
     }
-    // A route that has no such part charges the address.
+    // A route without that part charges the address.
     assert_eq!(
         [get(weir.http, "/a", &[]).await.status, get(weir.http, "/b", &[]).await.status],
         [200, 429]
@@ -233,7 +233,7 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
         weir.await_reloads(result, before + 1);
     };
     change(&customers(&[("a", "gold"), ("b", "trial"), ("c", "trial")]), "applied");
-    // `a` was moved and starts afresh; `b` goes on where it was; `c` is new.
+    // `a` was moved and starts with a new counter; `b` continues; `c` is new.
     assert_eq!(
         [status("a").await, status("b").await, status("b").await, status("c").await],
         [200, 200, 429, 200]
@@ -245,7 +245,7 @@ async fn a_file_of_customers_is_watched_and_no_counter_is_lost_by_a_change() {
         "moved back, and gone"
     );
 
-    // A mistake is told with its own file and line, and changes nothing.
+    // A mistake is reported with its own file and line, and changes nothing.
     change(
         &format!("{}\n\"sha256:12\" = \"trial\"\n", customers(&[("a", "gold"), ("x", "silver")])),
         "refused",

@@ -1,5 +1,5 @@
-//! What is refused without a policy being asked: no route, wrong method, too large, upstream away
-//! or too slow. Each a short problem document.
+//! Refusals without a policy: no route, wrong method, too large, upstream down or too slow. Each is
+//! a short problem document.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
-/// How long a raw client waits for more before it takes what it has.
+/// How long a raw client waits for more before it stops reading.
 const SILENCE: Duration = Duration::from_secs(20);
 
 #[track_caller]
@@ -55,7 +55,7 @@ async fn no_route_is_404_and_a_wrong_method_405_with_allow() {
 async fn the_most_specific_route_wins_whatever_the_order() {
     let upstream = Upstream::start();
     let mut config = Toml::new();
-    // From the least to the most specific, and back: the order in the file decides nothing.
+    // From the least to the most specific and back: the order in the file does not matter.
     let paths = ["/*", "/v1/*", "/v1/{kind}", "/v1/items", "/v1/{kind}/*", "/v1/items/{id}"];
     let (forwards, backwards): (Vec<_>, Vec<_>) =
         (paths.to_vec(), paths.iter().rev().copied().collect());
@@ -108,7 +108,7 @@ async fn a_body_above_the_routes_limit_is_413() {
     is_problem(&put(1025).await, 413);
     assert_eq!(upstream.count(), 1, "a declared length is refused before anything is sent");
 
-    // Without a declared length it shows on the way.
+    // Without a declared length, the size is noticed while the body arrives.
     let piece = format!("400\r\n{}\r\n", "x".repeat(1024));
     let head = "PUT /items/1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     let answer = raw(weir.http, format!("{head}{piece}{piece}0\r\n\r\n").as_bytes(), SILENCE);
@@ -151,7 +151,7 @@ async fn an_upstream_that_is_not_there_is_502() {
         told.then_some(()).ok_or_else(|| weir.output().lines().join("\n"))
     })
     .await;
-    // A limit that is never refunded stands: the request was made.
+    // The charge of a limit that is never refunded stands: the request was made.
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 998);
 }
 
@@ -184,7 +184,11 @@ async fn an_upstream_that_is_too_slow_is_504() {
     upstream.hold();
     is_problem(&get(weir.http, "/", &[]).await, 504);
     upstream.release();
-    assert_eq!(get(weir.http, "/", &[]).await.status, 200, "the slow answer is nobody else's");
+    assert_eq!(
+        get(weir.http, "/", &[]).await.status,
+        200,
+        "the slow response does not affect other requests"
+    );
 }
 
 #[test]
@@ -207,8 +211,8 @@ fn a_head_that_never_ends_and_a_connection_that_stands_idle_are_closed() {
     let config =
         routed(&upstream).timeout("request_header = \"200ms\"").timeout("keep_alive = \"200ms\"");
     let weir = Weir::start(&config.text());
-    // `raw` returns when the other side closes, or after its silence: then it would take the whole
-    // of it.
+    // `raw` returns when the other side closes, or after its silence. Then it would take the whole
+    // silence.
     let begun = std::time::Instant::now();
     let answer = raw(weir.http, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ", SILENCE);
     assert!(!statuses(&answer).contains(&200), "{answer}");

@@ -1,5 +1,5 @@
-//! Configuration and policies change under load: no request fails, no count is lost, and a bad file
-//! changes nothing.
+//! Configuration and policies change under load: no request fails, no count is lost, and an invalid
+//! file changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,7 +61,7 @@ impl Load {
         all
     }
 
-    /// Waits until the load has gone on: requests that came after what was just done.
+    /// Waits until the load has made requests that were sent after this call.
     fn await_more(&self) {
         let seen = self.answered.load(Ordering::Relaxed);
         eventually("the load goes on", || {
@@ -71,7 +71,8 @@ impl Load {
     }
 }
 
-/// Four ways to be wrong: no TOML, an unknown key, a policy's own mistake, a module that is none.
+/// Four kinds of invalid configuration: not TOML, an unknown key, a mistake found by the policy, a
+/// module that is none.
 fn bad(good: &str, turn: usize) -> String {
     match turn % 4 {
         0 => format!("{good}\n[[routes"),
@@ -81,8 +82,7 @@ fn bad(good: &str, turn: usize) -> String {
     }
 }
 
-// Two threads: the load runs in one, while the other rewrites the file and waits for what comes of
-// it.
+// Two threads: one runs the load, while the other rewrites the file and waits for the result.
 #[test]
 fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every_count() {
     const START: u64 = 10_000_000;
@@ -100,7 +100,7 @@ fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every
             runtime.block_on(async {
                 let load = Load::start(weir_ref, 16);
                 started.send((Arc::clone(&load.stop), Arc::clone(&load.answered))).unwrap();
-                // An error says that the other thread failed: then this one ends as well.
+                // An error means that the other thread failed. Then this one ends as well.
                 let _ = finished.await;
                 load.end().await
             })
@@ -124,8 +124,8 @@ fn twenty_reloads_under_load_every_fourth_one_bad_fail_no_request_and_keep_every
     assert_eq!(upstream.count(), tally.total());
     assert!(weir.reloads("applied") >= 15 && weir.reloads("refused") >= 5);
     let last = crate::harness::client::get_blocking(weir.http, "/").unwrap();
-    // The twentieth was bad, so the nineteenth's quota stands, less all that was ever admitted and
-    // this one.
+    // The twentieth configuration was invalid, so the nineteenth's quota applies, minus all
+    // requests that were admitted and this one.
     assert_eq!(last.remaining("day"), (START + 19 - tally.total() - 1) as i64, "{last:?}");
 }
 
@@ -175,8 +175,8 @@ async fn a_quota_that_is_edited_applies_to_the_counters_as_they_are() {
 async fn sighup_reloads_a_file_that_was_written_in_place() {
     let upstream = Upstream::start();
     let weir = Weir::start(&quota(&upstream.url(), 10, "1d").text());
-    // Touched, so that there is something to apply; the watcher may be faster than the signal, and
-    // then the signal finds nothing new.
+    // Rewritten, so that there is something to apply. The watcher may be faster than the signal,
+    // which then finds nothing new.
     std::fs::write(weir.folder().join("proxy.toml"), quota(&upstream.url(), 77, "1d").text())
         .unwrap();
     weir.signal(Signal::HUP);
@@ -198,7 +198,7 @@ async fn a_bad_file_is_told_with_its_line_and_the_old_house_serves_on() {
         let log = weir.output().lines().join("\n");
         if log.contains("qouta") { Ok(()) } else { Err(log) }
     });
-    // And the next good one is taken.
+    // The next valid one is applied.
     weir.reload(&good.replace("quota = 10", "quota = 20"), "applied");
     assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 17);
 }
@@ -217,14 +217,13 @@ async fn a_policy_rebuilt_in_its_file_is_reloaded() {
     assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 4);
     assert_eq!(get(weir.http, "/", &[("x-api-key", "b")]).await.remaining("key"), 4);
 
-    // Half of it, as a compiler that is still writing would leave it: refused, and the old one
-    // serves on.
+    // Half of it, as from a compiler that is still writing: refused, and the old one stays in use.
     let refused = weir.reloads("refused");
     replace(&weir.folder().join("policy.wasm"), &module[..module.len() / 2]);
     weir.await_reloads("refused", refused + 1);
     assert_eq!(get(weir.http, "/", &[("x-api-key", "a")]).await.remaining("key"), 3);
 
-    // The whole again, with a custom section that makes it another file.
+    // The whole module again, with a custom section that makes it a different file.
     let applied = weir.reloads("applied") + weir.reloads("unchanged");
     let mut rebuilt = module.clone();
     rebuilt.extend_from_slice(b"\0\x05\x04note");
@@ -247,7 +246,7 @@ fn the_logs_level_and_format_change_with_a_reload() {
     let config = quota(&upstream.url(), 1_000, "1d").text();
     let weir = Weir::start(&config);
     let said = || weir.output().lines().iter().filter(|line| line.contains("applied")).count();
-    // What was changed holds from the reload's own line on.
+    // The change applies from the reload's own log line on.
     let quiet = config.replace("level = \"info\"", "level = \"error\"");
     weir.reload(&quiet, "applied");
     weir.reload(&quiet.replace("quota = 1000", "quota = 1001"), "applied");

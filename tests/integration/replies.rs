@@ -1,5 +1,5 @@
-//! What a client is told: RateLimit fields that a parser of Structured Fields reads, problem
-//! documents, when to come back.
+//! What a client is told: RateLimit fields that a parser of Structured Fields accepts, problem
+//! documents, when to retry.
 
 use crate::harness::client::{Client, get};
 use crate::harness::toml::{Toml, simple};
@@ -116,8 +116,7 @@ async fn a_client_that_waits_as_told_is_admitted() {
         if refused.status == 429 {
             let wait: u64 = refused.header("retry-after").parse().unwrap();
             assert!((1..=2).contains(&wait), "{algorithm}: {wait}");
-            // Not a guess at how long something takes: exactly the wait that was promised to be
-            // enough.
+            // Not a guess at a duration: exactly the wait that was promised to be enough.
             tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
             assert_eq!(
                 get(weir.http, "/", &[]).await.status,

@@ -1,5 +1,5 @@
-//! What a route does beside deciding and forwarding, through a running proxy: files that are
-//! reloaded, trailers, interim replies.
+//! What a route does besides deciding and forwarding, through a running proxy: files that are
+//! reloaded, trailers, interim responses.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{Client, get, raw};
 use crate::harness::guest;
 use crate::harness::toml::{Toml, simple};
@@ -67,7 +67,7 @@ async fn a_fields_value_may_be_a_secret_that_nothing_shows() {
     weir.await_reloads("applied", before + 1);
     assert_eq!(get(weir.http, "/", &[]).await.status, 200);
     assert_eq!(upstream.last().header("authorization").as_deref(), Some("Bearer s3cret renewed"));
-    // One that is no field's value is a mistake that does not show it.
+    // An invalid value is a mistake whose message does not show the value.
     let before = weir.reloads("refused");
     replace(&weir.folder().join("upstream.key"), b"Bearer s3cret\nin two lines\n");
     weir.await_reloads("refused", before + 1);
@@ -110,7 +110,7 @@ async fn files_of_answers_and_refusals_are_watched() {
         get(weir.http, "/", &[]).await.json(),
         serde_json::json!({"sorry": "Too Many Requests"})
     );
-    // What can't be filled in leaves the running one.
+    // A page that can't be filled in leaves the running one in place.
     let before = weir.reloads("refused");
     replace(&weir.folder().join("refused.json"), b"{\"sorry\": {titel}}");
     weir.await_reloads("refused", before + 1);
@@ -158,8 +158,8 @@ async fn a_script_of_an_allowed_origin_may_read_a_429_and_its_preflights_are_fre
     );
 }
 
-/// An upstream that answers one request with these bytes, and tells all that it got of it: its head
-/// and what comes until `end`.
+/// An upstream that answers one request with these bytes, and returns everything that it received:
+/// the head, and what follows up to `end`.
 fn answering(answer: &'static str, end: &'static str) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -185,14 +185,14 @@ fn trailers_pass_both_ways_where_they_are_announced_and_say_nothing_that_must_be
     let weir = Weir::start(&simple(&format!("http://{address}"), &[MANY]).text());
     let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, authorization, x-end\r\nConnection: close, te\r\n\r\n\
                    2\r\nhi\r\n0\r\nx-sum: 6\r\nauthorization: forged\r\nx-end: 1\r\n\r\n";
-    let reply = raw(weir.http, request.as_bytes(), PATIENCE).to_lowercase();
+    let reply = raw(weir.http, request.as_bytes(), TIMEOUT).to_lowercase();
     assert!(
         reply.starts_with("http/1.1 200 ")
             && reply.contains("\r\n0\r\nx-sum: 7\r\n\r\n")
             && !reply.contains("a=1"),
         "{reply}"
     );
-    let got = told.recv_timeout(PATIENCE).unwrap().to_lowercase();
+    let got = told.recv_timeout(TIMEOUT).unwrap().to_lowercase();
     assert!(
         got.contains("\r\nte: trailers\r\n")
             && got.contains("\r\n0\r\n")
@@ -215,11 +215,11 @@ fn a_policy_may_charge_what_a_trailer_says() {
     let module = std::fs::read(guest::misbehaving()).expect("the module");
     let weir = Weir::build(&config.text()).file("guest.wasm", &module).start();
     for (request, left) in [(1, 99), (2, 91), (3, 83)] {
-        // The client itself wants no trailers.
+        // The client itself asks for no trailers.
         let reply = raw(
             weir.http,
             b"GET /?trailer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-            PATIENCE,
+            TIMEOUT,
         )
         .to_lowercase();
         assert!(reply.starts_with("http/1.1 200 ") && !reply.contains("x-cost: 7"), "{reply}");
@@ -236,7 +236,7 @@ fn of_an_upstreams_interim_replies_103_alone_is_passed_on_and_only_to_a_client_t
         ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", true),
         ("GET / HTTP/1.0\r\n\r\n", false),
     ] {
-        let reply = raw(weir.http, request.as_bytes(), PATIENCE);
+        let reply = raw(weir.http, request.as_bytes(), TIMEOUT);
         assert!(
             reply.contains(" 200 OK\r\n")
                 && reply.ends_with("\r\n\r\nok")
@@ -261,19 +261,19 @@ fn an_old_client_that_expects_100_gets_none_and_a_refused_one_neither() {
     let old = raw(
         weir.http,
         b"POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi",
-        PATIENCE,
+        TIMEOUT,
     );
     assert!(old.contains(" 200 OK\r\n") && !old.contains("100 Continue"), "{old}");
     assert_eq!(upstream.only().body, "hi");
     let refused = raw(
         weir.http,
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
-        PATIENCE,
+        TIMEOUT,
     );
     assert!(refused.starts_with("HTTP/1.1 429 ") && !refused.contains("100 Continue"), "{refused}");
 }
 
-/// Each block of docs/routes.md: a whole one with what it names put beside it, or lines of a route.
+/// Each block of docs/routes.md: a complete one with the files that it names, or lines of a route.
 #[test]
 fn the_documentations_examples_have_no_mistakes() {
     let blocks: Vec<&str> = include_str!("../../docs/routes.md")

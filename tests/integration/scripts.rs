@@ -1,5 +1,5 @@
-//! Algorithms of the operator's own: a Lua file in a folder decides, in memory and on Redis, is
-//! edited while it serves, and may be as bad as it likes.
+//! Custom algorithms: a Lua file in a folder decides, in memory and on Redis, is edited while Weir
+//! serves, and may misbehave.
 
 use crate::harness::client::{Client, get};
 use crate::harness::cluster::Cluster;
@@ -65,7 +65,7 @@ async fn a_script_is_edited_mended_and_added_while_it_serves() {
     let file = weir.folder().join("lua/lockout.lua");
     assert_eq!(get(weir.http, "/", &[]).await.remaining("login"), 2);
 
-    // Another text is another meaning: it starts afresh, and it is the new one that decides.
+    // An edited script starts new counters, and the new one decides.
     let before = weir.reloads("applied");
     let generous = LOCKOUT.replace(
         "take(s1, s2, s3, now, cost, tries, window, pause)",
@@ -76,7 +76,7 @@ async fn a_script_is_edited_mended_and_added_while_it_serves() {
     assert_eq!(get(weir.http, "/", &[]).await.remaining("login"), 5);
 
     let tries = generous.lines().position(|line| line.contains("local tries = ")).unwrap() + 1;
-    // Bad ones are told with file, line and why, and the last good one serves on.
+    // Bad scripts are reported with file, line and reason, and the last good one stays in use.
     for (text, why) in [
         (
             generous.replace("return 1, s1", "return 1, 0 / 0, s1"),
@@ -104,8 +104,8 @@ async fn a_script_is_edited_mended_and_added_while_it_serves() {
     replace(&file, generous.as_bytes());
     std::fs::write(weir.folder().join("lua/second.lua"), LOCKOUT).unwrap();
     eventually_async("the new file is taken up", async || {
-        // The watcher may have seen the mended file alone before; with the second there are two
-        // texts of one program.
+        // The watcher may have seen the repaired file alone before the second one: then there are
+        // two texts of one program.
         if weir.reloads("applied") + weir.reloads("unchanged") > before {
             Ok(())
         } else {
@@ -123,7 +123,7 @@ async fn a_script_is_edited_mended_and_added_while_it_serves() {
 #[tokio::test]
 async fn a_hostile_script_costs_its_own_requests_and_nobody_elses() {
     let upstream = Upstream::start();
-    // It passes its trial, and shows its face when a request asks for it.
+    // It passes its trial and misbehaves only in a request.
     let hostile = "-- trial: 0\nlocal function take(s1, _, _, now, cost, evil)\n  if evil == 1 then while true do end end\n  if evil == 2 then error('no') end\n  \
                    if evil == 3 then local t = {} for k = 1, 1e12 do t[k] = { k } end end\n  if evil == 4 then return '1' end\n  \
                    return 1, s1 + cost, 0, 0, 100, -1, 0, now + 1000000\nend\n\

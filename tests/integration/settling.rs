@@ -1,5 +1,5 @@
-//! What a request holds and what becomes of it: places in flight, turns in a leaky bucket, failures
-//! that count and successes that forget.
+//! What a request holds and how it is settled: concurrency leases, turns in a leaky bucket,
+//! failures that count and successes that reset.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::harness::{eventually_async, guest};
 
 const ONE_PLACE: &str = "name = \"in-flight\", algorithm = \"concurrency\", quota = 1";
 
-/// On each engine, the house that `config` makes.
+/// The configuration `config` with each engine.
 fn both(redis: &Redis, config: &Toml) -> [Toml; 2] {
     [config.clone(), config.clone().redis("single", &[redis.address])]
 }
@@ -42,10 +42,10 @@ async fn a_client_that_goes_away_gives_its_place_back_at_once() {
         assert_eq!(
             (refused.status, refused.header("retry-after").as_str()),
             (429, ""),
-            "nobody knows when: {refused:?}"
+            "no time is known: {refused:?}"
         );
         gone.abort();
-        // The upstream still has not answered the first.
+        // The upstream still has not answered the first request.
         let next = eventually_async("a free place", async || {
             let address = weir.http;
             let next = tokio::spawn(async move { get(address, "/", &[]).await.status });
@@ -62,7 +62,7 @@ async fn a_client_that_goes_away_gives_its_place_back_at_once() {
 
 #[tokio::test]
 async fn after_a_drain_no_lease_is_left() {
-    // All that is under way finishes, or is cut when the grace is over.
+    // Requests in flight finish, or are cut off at the end of the grace period.
     for (grace, code) in [("20s", 0), ("200ms", 1)] {
         let (upstream, redis) = (Upstream::start(), Redis::start());
         let config = simple(
@@ -109,12 +109,12 @@ async fn what_was_charged_before_a_reload_is_given_back_after_it_and_before_the_
     let held =
         tokio::spawn(async move { client.get("/", &[]).await.map(|reply| reply.status).ok() });
     at_upstream(&upstream, 1).await;
-    // Another deadline is another limiter.
+    // Another deadline means another limiter.
     weir.reload(&before.replace("deadline = \"10s\"", "deadline = \"9s\""), "applied");
     let mut connection = redis.connect();
     assert_eq!(connection.ask(&["DBSIZE"]).number(), 1);
-    // The place is given back only when all else has ended. A client that leaves Redis meanwhile
-    // leaves nothing behind.
+    // The lease is given back only when everything else has ended. A client that leaves Redis
+    // meanwhile leaves nothing behind.
     connection.ask(&["CLIENT", "PAUSE", "500"]);
     weir.signal(Signal::TERM);
     upstream.release();
@@ -123,10 +123,10 @@ async fn what_was_charged_before_a_reload_is_given_back_after_it_and_before_the_
     assert_eq!(connection.ask(&["DBSIZE"]).number(), 0);
 }
 
-/// One at once, then one each half a second.
+/// One at once, then one every half second.
 const TURNS: &str = "name = \"turns\", algorithm = \"leaky_bucket\", quota = 2, period = \"1s\", burst = 1, max_delay = \"20s\"";
 
-/// When the bucket's last turn is over, in microseconds since 1970.
+/// When the bucket's last turn ends, in microseconds since 1970.
 fn turns_end(redis: &Redis) -> i64 {
     let script = "return string.format('%.0f', struct.unpack('<d', redis.call('GET', redis.call('KEYS', '*')[1])))";
     redis.connect().ask(&["EVAL", script, "0"]).text().parse().unwrap()
@@ -193,9 +193,9 @@ async fn whoever_goes_away_while_waiting_asks_nothing_of_the_upstream() {
     assert_eq!(turns_end(&redis) - first, 10_000_000, "its turn stays taken");
 }
 
-/// Method, account, the upstream's answer, and what is left for the address and for the account:
-/// each attempt is charged until its answer is known. Where nothing is left the request is refused
-/// and the upstream is not asked.
+/// Method, account, the upstream's status, and what is left for the address and for the account.
+/// Each attempt is charged until its result is known. If nothing is left, the request is refused
+/// and is not sent to the upstream.
 type Attempt = (&'static str, &'static str, u16, Option<(i64, i64)>);
 
 const ATTEMPTS: [Attempt; 13] = [
@@ -203,10 +203,10 @@ const ATTEMPTS: [Attempt; 13] = [
     ("POST", "alice", 401, Some((5, 2))),
     ("POST", "alice", 200, Some((4, 1))),
     ("POST", "alice", 401, Some((4, 2))),
-    // To look at the page is no attempt, and resets nothing.
+    // Viewing the page is not an attempt, and resets nothing.
     ("GET", "alice", 200, None),
     ("POST", "alice", 401, Some((3, 1))),
-    // Nor does the success of another account.
+    // The success of another account does not reset it either.
     ("POST", "mallory", 200, Some((2, 2))),
     ("POST", "alice", 401, Some((2, 0))),
     ("POST", "alice", 429, None),
@@ -216,7 +216,7 @@ const ATTEMPTS: [Attempt; 13] = [
     ("POST", "mallory", 429, None),
 ];
 
-/// The units of all fixed windows: each is two doubles, its beginning and its count.
+/// The units of all fixed windows. Each counter is two doubles, its start and its count.
 fn counted(redis: &Redis) -> i64 {
     let script = "local units = 0 for _, key in ipairs(redis.call('KEYS', '*')) do \
                   local _, count = struct.unpack('<dd', redis.call('GET', key)) units = units + count end return units";
@@ -244,7 +244,7 @@ async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
     let module = std::fs::read(guest::sign_in()).unwrap();
     for config in both(&redis, &config) {
         let upstream = Upstream::start();
-        // One worker: what it gives back is on its way to Redis before its next take is.
+        // One worker, so that what it gives back is sent to Redis before its next take.
         let config =
             config.server("workers = 1").text().replace("http://127.0.0.1:9", &upstream.url());
         let config = config.replace("access = \"off\"", "access = \"all\"");
@@ -254,7 +254,7 @@ async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
             if status != 429 {
                 upstream.answer(status, &[], "");
             }
-            // The last one is settled before its line is written.
+            // The last request is settled before its log line is written.
             eventually_async("the last one's end", async || {
                 let over = weir
                     .output()
@@ -278,8 +278,8 @@ async fn only_failures_count_and_a_success_resets_its_own_account_alone() {
                 );
             }
             if step == 0 && config.contains("engine = \"redis\"") {
-                // Redis does not know the script that gives back and asks for its text, which the
-                // next take would overtake.
+                // Redis does not know the script that gives back and asks for its text, so the next
+                // take would overtake it.
                 eventually_async("both units given back", async || match counted(&redis) {
                     0 => Ok(()),
                     units => Err(format!("{units} units")),

@@ -45,8 +45,8 @@ const TENANTS: usize = 4;
 const CLIENT_QUOTA: i64 = 120;
 const TENANT_QUOTA: i64 = 40;
 
-/// One client's address under 120, each of four tenants under 40: of 160 that the tenants allow,
-/// the client allows 120.
+/// At most 120 for one client's address, and at most 40 for each of four tenants: the tenants allow
+/// 160, but the client only 120.
 fn two_tags(url: &str) -> Toml {
     let client = format!(
         "name = \"client\", algorithm = \"fixed_window\", quota = {CLIENT_QUOTA}, period = \"1d\", key = \"{{client_ip}}\""
@@ -73,8 +73,8 @@ async fn never_over_and_afterwards_the_counters_equal_what_was_admitted(
     assert!(tally.count(200) <= CLIENT_QUOTA as u64, "{tally:?}");
     assert_eq!(upstream.count(), tally.count(200));
 
-    // Everybody is gone, so nothing is being rolled back for long: each counter must come to say
-    // what the upstream saw.
+    // All clients are gone, so no roll-back takes long: each counter must soon agree with the
+    // upstream.
     let mut after = Tally::default();
     for number in 0..TENANTS {
         let name = format!("t{number}");
@@ -88,7 +88,7 @@ async fn never_over_and_afterwards_the_counters_equal_what_was_admitted(
     }
     after.only(&[200, 429]);
 
-    // And what is left of the client's allowance can be had to the last one.
+    // What is left of the client's allowance can be used completely.
     for number in 0..TENANTS {
         let name = format!("t{number}");
         let mut client = Client::connect(addresses[0]).await.unwrap();

@@ -1,5 +1,5 @@
-//! Clients that move a body as slowly as they can to hold what others need: they are given up, and
-//! one address can't take all places whatever it does.
+//! Clients that transfer a body as slowly as possible to occupy shared resources: they are given
+//! up, and one address can't take everything.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::harness::flood::{Flood, Speaks};
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
-/// Between two bytes of a client that drips.
+/// The time between two bytes of a slow client.
 const DRIP: Duration = Duration::from_millis(20);
 const LARGE: u64 = 256 << 20;
 
-fn house(url: &str, upstream: &str, route: &str) -> Toml {
+fn config(url: &str, upstream: &str, route: &str) -> Toml {
     Toml::new()
         .server("workers = 1")
         .timeout("body_idle = \"5m\"\nsend_idle = \"5m\"\nrate_grace = \"300ms\"")
@@ -27,10 +27,10 @@ fn house(url: &str, upstream: &str, route: &str) -> Toml {
         .route(&format!("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\n{route}"))
 }
 
-/// What nothing is too slow for.
+/// No minimum rates.
 const NO_RATE: &str = "body_rate = \"0B\"\nsend_rate = \"0B\"";
 
-/// Sends a byte of a body now and then, for as long as it is let; what comes back.
+/// Sends a body byte by byte for as long as possible, and returns the response.
 async fn drip(address: SocketAddr) -> String {
     let stream = connect_from(1, address).await;
     let (mut reading, mut writing) = stream.into_split();
@@ -44,7 +44,7 @@ async fn drip(address: SocketAddr) -> String {
         }
     });
     let mut reply = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut reply))
+    let _ = tokio::time::timeout(TIMEOUT, reading.read_to_end(&mut reply))
         .await
         .expect("never given up");
     dripping.abort();
@@ -54,7 +54,7 @@ async fn drip(address: SocketAddr) -> String {
 #[tokio::test]
 async fn a_body_that_drips_is_408() {
     let upstream = Upstream::start();
-    let weir = Weir::start(&house(&upstream.url(), "", "").limit("body_rate = \"10KiB\"").text());
+    let weir = Weir::start(&config(&upstream.url(), "", "").limit("body_rate = \"10KiB\"").text());
     let reply = drip(weir.http).await;
     assert!(reply.starts_with("HTTP/1.1 408 ") && reply.contains("too slowly"), "{reply}");
 
@@ -70,7 +70,7 @@ async fn a_body_that_drips_is_408() {
         }
     });
     assert_eq!(
-        tokio::time::timeout(PATIENCE, reply).await.expect("never given up").unwrap().status(),
+        tokio::time::timeout(TIMEOUT, reply).await.expect("never given up").unwrap().status(),
         408
     );
     dripping.abort();
@@ -80,7 +80,7 @@ async fn a_body_that_drips_is_408() {
 #[tokio::test]
 async fn a_body_that_keeps_the_rate_passes() {
     let upstream = Upstream::start();
-    let weir = Weir::start(&house(&upstream.url(), "", "").limit("body_rate = \"10B\"").text());
+    let weir = Weir::start(&config(&upstream.url(), "", "").limit("body_rate = \"10B\"").text());
     let mut stream = connect_from(1, weir.http).await;
     stream
         .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 50\r\n\r\n")
@@ -95,7 +95,7 @@ async fn a_body_that_keeps_the_rate_passes() {
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
 }
 
-/// Reads a byte now and then until `line` is shown.
+/// Reads byte by byte until `series` is shown.
 async fn sip(mut stream: TcpStream, weir: &Weir, series: &str) {
     stream.write_all(format!("GET /{LARGE} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
     eventually_async(series, async || {
@@ -108,7 +108,7 @@ async fn sip(mut stream: TcpStream, weir: &Weir, series: &str) {
 #[tokio::test]
 async fn a_reply_that_is_taken_too_slowly_is_cut() {
     let flood = Flood::start(Speaks::Http1);
-    let weir = Weir::start(&house(&flood.url(), "", "").limit("send_rate = \"1GiB\"").text());
+    let weir = Weir::start(&config(&flood.url(), "", "").limit("send_rate = \"1GiB\"").text());
     sip(
         connect_from(1, weir.http).await,
         &weir,
@@ -122,21 +122,21 @@ async fn a_reply_that_is_taken_too_slowly_is_cut() {
 async fn a_whole_request_has_its_time() {
     let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
     let timeout = "timeouts = { request = \"500ms\" }";
-    let weir = Weir::start(&house(&upstream.url(), "", timeout).limit(NO_RATE).text());
+    let weir = Weir::start(&config(&upstream.url(), "", timeout).limit(NO_RATE).text());
     let reply = drip(weir.http).await;
     assert!(reply.starts_with("HTTP/1.1 408 "), "{reply}");
     upstream.hold();
     let mut stream = connect_from(1, weir.http).await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut reply = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply))
+    tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut reply))
         .await
         .expect("never given up")
         .unwrap();
     assert!(reply.starts_with("HTTP/1.1 504 "), "{reply}");
 
-    // A reply that has begun is cut.
-    let weir = Weir::start(&house(&flood.url(), "", timeout).limit(NO_RATE).text());
+    // A response that has begun is cut off.
+    let weir = Weir::start(&config(&flood.url(), "", timeout).limit(NO_RATE).text());
     sip(
         connect_from(1, weir.http).await,
         &weir,
@@ -149,16 +149,16 @@ async fn a_whole_request_has_its_time() {
     let mut client = client.ready().await.unwrap();
     let request = http::Request::get(format!("http://api.example/{LARGE}")).body(()).unwrap();
     let mut body = client.send_request(request, true).unwrap().0.await.unwrap().into_body();
-    // Nothing is given back to the window: the stream stands still.
+    // Nothing is given back to the flow-control window, so the stream stalls.
     let cut = async { while let Some(Ok(_)) = body.data().await {} };
-    tokio::time::timeout(PATIENCE, cut).await.expect("never given up");
+    tokio::time::timeout(TIMEOUT, cut).await.expect("never given up");
 }
 
 #[tokio::test]
 async fn one_address_does_not_take_all_places_of_an_upstream() {
     let upstream = Upstream::start();
     let weir =
-        Weir::start(&house(&upstream.url(), "requests_per_worker = 20", "").limit(NO_RATE).text());
+        Weir::start(&config(&upstream.url(), "requests_per_worker = 20", "").limit(NO_RATE).text());
     let mut slow = Vec::new();
     for _ in 0..30 {
         let mut stream = connect_from(1, weir.http).await;
@@ -168,7 +168,7 @@ async fn one_address_does_not_take_all_places_of_an_upstream() {
             .unwrap();
         slow.push(stream);
     }
-    // Half of the places, an eighth, and no more.
+    // Half of the permits, an eighth, and no more.
     eventually_async("the others are refused", async || {
         let refused = weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"share\"}");
         if refused == 30 - 12 { Ok(()) } else { Err(refused.to_string()) }
@@ -178,7 +178,7 @@ async fn one_address_does_not_take_all_places_of_an_upstream() {
         let mut stream = connect_from(2, weir.http).await;
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut reply = String::new();
-        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply))
+        tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut reply))
             .await
             .expect("in time")
             .unwrap();

@@ -1,5 +1,5 @@
-//! Requests on which two parsers could disagree: refused, or passed on with exactly one meaning.
-//! Nothing hidden in a body ever arrives as a request.
+//! Requests that two parsers could read differently: they are refused, or forwarded with exactly
+//! one meaning. Nothing hidden in a body ever arrives as a request.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
-/// How long a raw client waits for more. Each case ends earlier, when the proxy closes the
-/// connection, as it must.
+/// How long a raw client waits for more. Each case ends earlier, because the proxy must close the
+/// connection.
 const SILENCE: Duration = Duration::from_secs(30);
 /// What must never arrive.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
 
-fn house() -> (Upstream, Weir) {
+fn upstream_and_proxy() -> (Upstream, Weir) {
     let upstream = Upstream::start();
     let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
     (upstream, weir)
@@ -23,7 +23,7 @@ fn house() -> (Upstream, Weir) {
 
 #[test]
 fn ambiguous_framing_is_refused_and_the_connection_closed() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     let long = HIDDEN.len();
     for (name, head) in [
         ("two lengths", format!("Content-Length: 0\r\nContent-Length: {long}\r\n")),
@@ -52,13 +52,13 @@ fn ambiguous_framing_is_refused_and_the_connection_closed() {
 
 #[test]
 fn chunked_beats_a_length_or_is_refused_and_the_connection_serves_nothing_more() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     let request = format!(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}"
     );
     let answer = raw(weir.http, request.as_bytes(), SILENCE);
-    // RFC 9112, 6.3: a server may take the chunks, and then must close. Either way /hidden is part
-    // of no request of ours.
+    // RFC 9112, 6.3: a server may use the chunks, and then must close. Either way, /hidden is not
+    // part of any request.
     let statuses = statuses(&answer);
     assert!(statuses == [400] || statuses == [200], "{answer:?}");
     for seen in upstream.seen() {
@@ -74,7 +74,7 @@ fn chunked_beats_a_length_or_is_refused_and_the_connection_serves_nothing_more()
 
 #[test]
 fn broken_chunks_end_the_request_on_both_sides() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     for (name, body) in [
         ("a size that is no number", format!("zz\r\n{HIDDEN}")),
         ("a size beyond numbers", format!("fffffffffffffffff\r\n{HIDDEN}")),
@@ -96,7 +96,7 @@ fn broken_chunks_end_the_request_on_both_sides() {
 
 #[test]
 fn a_host_is_named_once_or_refused() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     for (name, head) in [
         ("none", "GET / HTTP/1.1\r\nConnection: close\r\n\r\n"),
         ("two", "GET / HTTP/1.1\r\nConnection: close\r\nHost: a\r\nHost: b\r\n\r\n"),
@@ -112,7 +112,7 @@ fn a_host_is_named_once_or_refused() {
 
 #[test]
 fn a_target_in_absolute_form_names_the_host_that_counts() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     let answer = raw(weir.http, b"GET http://named.example/x?y HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n", SILENCE);
     assert_eq!(statuses(&answer), [200], "{answer:?}");
     let seen = upstream.only();
@@ -125,7 +125,7 @@ fn a_target_in_absolute_form_names_the_host_that_counts() {
 
 #[test]
 fn tunnels_and_folded_lines_are_refused() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     for (name, request) in [
         ("connect", "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\nConnection: close\r\n\r\n"),
         ("a folded line", "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n"),
@@ -143,7 +143,7 @@ fn tunnels_and_folded_lines_are_refused() {
 
 #[test]
 fn pipelined_requests_are_each_counted_and_answered_in_order() {
-    let (upstream, weir) = house();
+    let (upstream, weir) = upstream_and_proxy();
     let mut request = String::new();
     for number in 0..5 {
         request.push_str(&format!(

@@ -1,7 +1,7 @@
-//! Another spelling of a path is no way round the limit of its route, through a running proxy:
-//! which spellings are one path, which are refused, and what the upstream gets of them.
+//! Other spellings of a path do not escape the limit of its route, through a running proxy: which
+//! spellings are one path, which are refused, and what the upstream receives.
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::harness::client::{raw, statuses};
 use crate::harness::curl::curl;
 use crate::harness::nginx::Nginx;
@@ -12,7 +12,7 @@ use crate::harness::weir::Weir;
 const ONE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 
-/// What other servers may take for `/api/login`.
+/// Paths that other servers may treat as `/api/login`.
 const SAME: &[&str] = &[
     "/api/login",
     "/API/login",
@@ -35,7 +35,7 @@ const SAME: &[&str] = &[
     "/api/%2e%2e/api/./login",
 ];
 
-/// What no server should be asked.
+/// Paths that are refused.
 const REFUSED: &[&str] = &[
     "/api%2Flogin",
     "/api%2flogin",
@@ -56,7 +56,7 @@ const REFUSED: &[&str] = &[
     "/api/login%",
 ];
 
-/// One limited route beside one for all the rest.
+/// One limited route and one for everything else.
 fn login(url: &str, limit: &str, paths: &str) -> String {
     let config = Toml::new()
         .upstream("api", url, "")
@@ -70,11 +70,25 @@ fn login(url: &str, limit: &str, paths: &str) -> String {
     }
 }
 
+/// A proxy with [`login`] in front of its upstream.
+fn start_login(limit: &str) -> (Upstream, Weir) {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&login(&upstream.url(), limit, ""));
+    (upstream, weir)
+}
+
+/// A proxy with an upstream `api`, and what `configure` adds.
+fn start(configure: impl FnOnce(Toml) -> Toml) -> (Upstream, Weir) {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&configure(Toml::new().upstream("api", &upstream.url(), "")).text());
+    (upstream, weir)
+}
+
 fn ask(weir: &Weir, path: &str) -> (u16, String) {
     let reply = raw(
         weir.http,
         format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
-        PATIENCE,
+        TIMEOUT,
     );
     (statuses(&reply).first().copied().unwrap_or_default(), reply)
 }
@@ -85,8 +99,7 @@ fn status(weir: &Weir, path: &str) -> u16 {
 
 #[test]
 fn another_spelling_takes_the_limited_route_or_is_refused() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&login(&upstream.url(), ONE, ""));
+    let (upstream, weir) = start_login(ONE);
     assert_eq!(status(&weir, "/api/login"), 200);
     for path in SAME {
         assert_eq!(status(&weir, path), 429, "{path}");
@@ -103,8 +116,7 @@ fn another_spelling_takes_the_limited_route_or_is_refused() {
 
 #[tokio::test]
 async fn over_http2_too() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&login(&upstream.url(), ONE, ""));
+    let (_upstream, weir) = start_login(ONE);
     for (path, expected) in [
         ("/api/login", 200),
         ("/API/login;x/", 429),
@@ -124,8 +136,7 @@ async fn over_http2_too() {
 
 #[test]
 fn what_is_forwarded_is_the_path_as_it_came() {
-    let upstream = Upstream::start();
-    let weir = Weir::start(&login(&upstream.url(), MANY, ""));
+    let (upstream, weir) = start_login(MANY);
     for (path, forwarded) in [
         ("/API/Login;jsessionid=1/?a;b=%2F", "/API/Login;jsessionid=1/?a;b=%2F"),
         ("/api/login/;x", "/api/login/;x"),
@@ -140,14 +151,13 @@ fn what_is_forwarded_is_the_path_as_it_came() {
 
 #[test]
 fn a_part_of_the_path_is_one_key_in_any_spelling() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .more(&format!("[policies.users]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path.id}}\" }}]"))
-        .more(&format!("[policies.pages]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path}}\" }}]"))
-        .route("path = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"users\"\nrewrite = \"/v2/users/{id}\"")
-        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"pages\"");
-    let weir = Weir::start(&config.text());
+    let (upstream, weir) = start(|config| {
+        config
+            .more(&format!("[policies.users]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path.id}}\" }}]"))
+            .more(&format!("[policies.pages]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{path}}\" }}]"))
+            .route("path = \"/users/{id}\"\nupstream = \"api\"\npolicy = \"users\"\nrewrite = \"/v2/users/{id}\"")
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"pages\"")
+    });
     assert_eq!(status(&weir, "/users/7;a"), 200);
     assert_eq!(upstream.only().target, "/v2/users/7;a");
     for path in ["/users/7", "/users/7;b", "/users/%37", "/users/7/", "/USERS/7%3Bc", "/users;x/7;"]
@@ -162,14 +172,13 @@ fn a_part_of_the_path_is_one_key_in_any_spelling() {
 
 #[test]
 fn a_limit_about_a_path_is_about_its_other_spellings() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .more(&format!(
-            "[policies.all]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{client_ip}}\", when = {{ path = \"/api/login\" }} }}]"
-        ))
-        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"");
-    let weir = Weir::start(&config.text());
+    let (_upstream, weir) = start(|config| {
+        config
+            .more(&format!(
+                "[policies.all]\nuse = \"keyed\"\nconfig.limits = [{{ {ONE}, key = \"{{client_ip}}\", when = {{ path = \"/api/login\" }} }}]"
+            ))
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
+    });
     assert_eq!(status(&weir, "/api/login"), 200);
     for path in ["/API/login", "/api/login/", "/api/login;x", "/Api/Login;x/"] {
         assert_eq!(status(&weir, path), 429, "{path}");
@@ -179,17 +188,16 @@ fn a_limit_about_a_path_is_about_its_other_spellings() {
 
 #[test]
 fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .policy("all", &[MANY])
-        .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
-        .route("path = \"/static/*\"\nupstream = \"api\"")
-        .route("path = \"/status\"\nupstream = \"api\"")
-        .route("path = \"/Assets/*\"\nupstream = \"api\"")
-        .route("path = \"/docs/\"\nupstream = \"api\"")
-        .route("path = \"/closed\"\nrespond = { status = 403 }");
-    let weir = Weir::start(&config.text());
+    let (_upstream, weir) = start(|config| {
+        config
+            .policy("all", &[MANY])
+            .route("path = \"/*\"\nupstream = \"api\"\npolicy = \"all\"")
+            .route("path = \"/static/*\"\nupstream = \"api\"")
+            .route("path = \"/status\"\nupstream = \"api\"")
+            .route("path = \"/Assets/*\"\nupstream = \"api\"")
+            .route("path = \"/docs/\"\nupstream = \"api\"")
+            .route("path = \"/closed\"\nrespond = { status = 403 }")
+    });
     let limited = |path: &str| ask(&weir, path).1.to_lowercase().contains("\r\nratelimit: ");
     for path in ["/static/x", "/static", "/static/X;y/", "/status", "/Assets/x", "/docs/"] {
         assert!(!limited(path), "{path}");
@@ -214,13 +222,14 @@ fn no_spelling_leads_out_of_a_limit_to_a_route_without_one() {
 
 #[test]
 fn a_redirect_to_the_final_slash_does_not_come_back_to_itself() {
-    let upstream = Upstream::start();
-    let config = Toml::new()
-        .upstream("api", &upstream.url(), "")
-        .route("path = \"/docs\"\nrespond = { status = 308, headers = { Location = \"/docs/\" } }")
-        .route("path = \"/closed\"\nrespond = { status = 403 }")
-        .route("path = \"/*\"\nupstream = \"api\"");
-    let weir = Weir::start(&config.text());
+    let (_upstream, weir) = start(|config| {
+        config
+            .route(
+                "path = \"/docs\"\nrespond = { status = 308, headers = { Location = \"/docs/\" } }",
+            )
+            .route("path = \"/closed\"\nrespond = { status = 403 }")
+            .route("path = \"/*\"\nupstream = \"api\"")
+    });
     assert_eq!(
         (status(&weir, "/docs"), status(&weir, "/docs/"), status(&weir, "/DOCS")),
         (308, 200, 308)
@@ -260,7 +269,7 @@ fn an_upstream_that_means_it_otherwise_has_its_options() {
 fn an_escaped_slash_does_not_reach_a_real_nginx_past_the_limit() {
     let nginx =
         Nginx::start("location = /api/login { return 200 \"login\"; }\nlocation / { return 404; }");
-    // What there is to escape with.
+    // With `keep`, the limit can be escaped: this is what the other options prevent.
     let kept = Weir::start(&login(&nginx.url(), ONE, "encoded_slash = \"keep\""));
     assert_eq!(status(&kept, "/api/login"), 200);
     let (answered, reply) = ask(&kept, "/api%2Flogin");

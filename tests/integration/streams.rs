@@ -1,5 +1,5 @@
-//! HTTP/2 on both sides: streams in both directions at once, trailers, replies without a body, and
-//! refusals as gRPC reads them.
+//! HTTP/2 on both sides: streams in both directions at once, trailers, responses without a body,
+//! and refusals in gRPC's form.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,12 +21,12 @@ use tokio::time::timeout;
 use crate::harness::redis::Redis;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 
-/// What comes next of a body; an error resets its stream.
+/// The next piece of a body; an error resets its stream.
 type Piece = Result<Frame<Bytes>, std::io::Error>;
 
 /// A body whose frames come through a channel.
@@ -43,9 +43,9 @@ impl http_body::Body for Pieces {
 
 type Reply = http::Response<BoxBody<Bytes, std::io::Error>>;
 
-/// Echoes: its reply's head goes out at once, then each piece as it comes, then `x-pieces` and the
-/// request's own trailers as trailers. A path that is a number is the status of a reply without a
-/// body.
+/// An echo: its response's head is sent at once, then each piece as it arrives, then `x-pieces` and
+/// the request's own trailers as trailers. A path that is a number is the status of a response
+/// without a body.
 async fn echo(request: http::Request<Incoming>) -> Result<Reply, Infallible> {
     let mut reply = http::Response::builder().header("content-type", "application/grpc");
     for name in ["te", "x-forwarded-for"] {
@@ -98,7 +98,7 @@ async fn weir(limit: &str) -> Weir {
     on(limit, None).await
 }
 
-/// Counting on `redis`, where there is one.
+/// Counts on `redis`, if there is one.
 async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
     let url = format!("http://{}", upstream().await);
     let route = "name = \"calls\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"";
@@ -110,7 +110,7 @@ async fn on(limit: &str, redis: Option<SocketAddr>) -> Weir {
         Some(address) => config.redis("single", &[address]),
         None => config,
     };
-    // The runtime must turn while it starts.
+    // The runtime must run while Weir starts.
     let text = config.text().replace("access = \"off\"", "access = \"all\"");
     tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap()
 }
@@ -123,7 +123,7 @@ async fn connect(weir: &Weir) -> SendRequest<Pieces> {
     sender
 }
 
-/// A call that has begun: its reply's head is there, its request is not over.
+/// Starts a call: its response's head has arrived, its request has not ended.
 async fn call(
     sender: &mut SendRequest<Pieces>,
     method: &str,
@@ -136,7 +136,7 @@ async fn call(
         .header("te", "trailers")
         .body(Pieces(body))
         .unwrap();
-    let reply = timeout(PATIENCE, sender.send_request(request))
+    let reply = timeout(TIMEOUT, sender.send_request(request))
         .await
         .expect("a head before the request's end")
         .unwrap();
@@ -163,7 +163,7 @@ async fn both_directions_stream_at_once_and_end_in_trailers() {
     let mut body = reply.into_body();
     for text in ["one", "two", "three"] {
         pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
-        let frame = timeout(PATIENCE, body.frame())
+        let frame = timeout(TIMEOUT, body.frame())
             .await
             .expect("an echo while the request goes on")
             .unwrap()
@@ -191,10 +191,10 @@ async fn a_client_that_cancels_ends_its_call_alone() {
     let (cancelled, reply) = call(&mut sender, "POST", "/echo").await;
     let (pieces, other) = call(&mut sender, "POST", "/echo").await;
     cancelled.send(Err(std::io::ErrorKind::Interrupted.into())).await.unwrap();
-    timeout(PATIENCE, reply.into_body().collect()).await.unwrap().unwrap_err();
+    timeout(TIMEOUT, reply.into_body().collect()).await.unwrap().unwrap_err();
     pieces.send(Ok(Frame::data(Bytes::from_static(b"still here")))).await.unwrap();
     drop(pieces);
-    let collected = timeout(PATIENCE, other.into_body().collect()).await.unwrap().unwrap();
+    let collected = timeout(TIMEOUT, other.into_body().collect()).await.unwrap().unwrap();
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
     assert_eq!(collected.to_bytes(), "still here");
     let failures = eventually_async("both access lines", async || {
@@ -227,7 +227,7 @@ async fn replies_without_a_body_end_with_their_head() {
         let (pieces, reply) = call(&mut sender, method, path).await;
         drop(pieces);
         assert_eq!(reply.status().as_u16(), status, "{method} {path}");
-        let body = timeout(PATIENCE, reply.into_body().collect())
+        let body = timeout(TIMEOUT, reply.into_body().collect())
             .await
             .unwrap()
             .unwrap_or_else(|error| panic!("{method} {path}: {error}"));
@@ -273,7 +273,7 @@ async fn a_place_in_flight_is_held_until_the_streams_end() {
     for store in [None, Some(redis.address)] {
         let weir = on("name = \"in-flight\", algorithm = \"concurrency\", quota = 1", store).await;
         let mut sender = connect(&weir).await;
-        // One ends as it should, one is reset by its client.
+        // One ends normally, one is reset by its client.
         for resets in [false, true] {
             let (pieces, reply) = eventually_async("a free place", async || {
                 let (pieces, reply) = call(&mut sender, "POST", "/echo").await;
@@ -293,13 +293,13 @@ async fn a_place_in_flight_is_held_until_the_streams_end() {
                     "{text}: its head is there, and its end is not"
                 );
                 pieces.send(Ok(Frame::data(Bytes::from_static(text.as_bytes())))).await.unwrap();
-                timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+                timeout(TIMEOUT, body.frame()).await.unwrap().unwrap().unwrap();
             }
             if resets {
                 pieces.send(Err(std::io::ErrorKind::Interrupted.into())).await.unwrap();
             }
             drop(pieces);
-            assert_eq!(timeout(PATIENCE, body.collect()).await.unwrap().is_err(), resets);
+            assert_eq!(timeout(TIMEOUT, body.collect()).await.unwrap().is_err(), resets);
         }
         drop(sender);
         if store.is_some() {

@@ -1,5 +1,5 @@
-//! TLS towards clients: versions, names, client certificates, and certificates that are renewed
-//! under load.
+//! TLS to clients: versions, names, client certificates, and certificates that are renewed under
+//! load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,7 +47,7 @@ async fn curl_is_served_over_both_versions_of_http_and_the_upstream_knows_that_i
         assert_eq!(seen.header("x-forwarded-proto").as_deref(), Some("https"), "{seen:?}");
         assert_eq!(seen.target, "/x?y=1");
     }
-    // Nothing older, nobody who does not trust us, nothing plain.
+    // No older version, no client that does not trust us, no plain text.
     let old = curl(
         weir.http,
         "https://api.example/",
@@ -70,7 +70,8 @@ async fn curl_is_served_over_both_versions_of_http_and_the_upstream_knows_that_i
     }
 }
 
-/// Clients on TLS that send one request after another, each on one connection: half of them HTTP/2.
+/// TLS clients that send one request after another, each on one connection. Half of them use
+/// HTTP/2.
 async fn load(
     weir: &Weir,
     ca: &str,
@@ -138,7 +139,7 @@ async fn a_renewal_that_does_not_fit_is_refused_and_the_old_certificate_served_o
             && status.contains("proxy.toml:3"),
         "{status}"
     );
-    // An address is kept; another certificate for it is not a restart.
+    // The address stays, so another certificate for it needs no restart.
     weir.renew("api", &pki.server(&[HOST]));
     weir.await_reloads("applied", 1);
     assert!(
@@ -179,7 +180,7 @@ async fn clients_without_a_certificate_are_turned_away_where_one_is_required() {
             arguments.extend(["--cert", &pem, "--key", &key]);
         }
         let reply = curl(weir.http, "https://api.example/", &arguments).await;
-        // Which of its errors curl names depends on when the alert arrives.
+        // curl's error code depends on when the alert arrives.
         assert_eq!((reply.exit == 0, reply.status), (status == 200, status), "{name:?}: {reply:?}");
     }
     assert_eq!(weir.metric("weir_tls_handshakes_failed_total{cause=\"client_certificate\"}"), 2);
@@ -216,7 +217,7 @@ async fn a_plain_listener_becomes_a_secured_one_by_a_reload() {
     assert_eq!(upstream.last().header("x-forwarded-proto").as_deref(), Some("https"));
     assert_eq!(before.get("/", &[]).await.unwrap().status, 200);
     assert!(weir.metric("weir_certificates_expire_timestamp_seconds") > 60_000_000_000);
-    // And back: nobody is to be woken by a certificate that is not served any more.
+    // And back: nobody should be alerted about a certificate that is no longer served.
     weir.reload(&plain.text(), "applied");
     assert!(
         !weir.admin_page("/metrics").text().contains("weir_certificates_expire_timestamp_seconds")

@@ -1,5 +1,5 @@
-//! Connections that become something else than HTTP: what passes through a tunnel, when there is
-//! none, and how it ends.
+//! Connections that switch to another protocol: what passes through a tunnel, when there is none,
+//! and how it ends.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,16 +14,16 @@ use crate::harness::redis::Redis;
 use crate::harness::tls::{self, HOST, connect};
 use crate::harness::toml::{Toml, simple};
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, client, eventually};
+use crate::harness::{TIMEOUT, client, eventually};
 
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
 const TWO: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
 
-/// With a length that it must not have.
+/// With a length, which a 101 must not have.
 const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nContent-Length: 3\r\n\r\n";
 
-/// An upstream of raw connections: it keeps the heads that it got, answers each with the same
-/// bytes, and hands the connection on.
+/// An upstream of raw connections: it records the heads that it receives, answers each with the
+/// same bytes, and passes the connection on.
 struct Raw {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
@@ -40,7 +40,7 @@ impl Raw {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let kept = Arc::clone(&kept);
                 std::thread::spawn(move || {
-                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                     while let Some(head) = head(&mut stream) {
                         kept.lock().unwrap().push(head);
                         stream.write_all(answer.as_bytes()).unwrap();
@@ -76,7 +76,7 @@ impl Raw {
     }
 }
 
-/// Byte by byte, so that nothing of what follows is taken.
+/// Byte by byte, so that nothing after the head is read.
 fn head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -87,10 +87,10 @@ fn head(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// Asks for an upgrade, and what was answered.
+/// Asks for an upgrade, and returns the response.
 fn ask(address: SocketAddr, protocol: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
         "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: k\r\n\r\n"
     );
@@ -147,7 +147,7 @@ fn a_websocket_passes_both_ways_and_is_told_at_its_end() {
         assert_eq!(say(&mut stream, text), text);
     }
     assert!(!weir.output().says("request"), "not over yet");
-    // The client ends, and the upstream's end comes back.
+    // The client closes its side, and the upstream's end comes back.
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
     open(&weir, 0);
@@ -186,7 +186,7 @@ async fn over_tls_it_passes_too_and_ends_as_tls_ends() {
     let mut answer = Vec::new();
     while !answer.ends_with(b"early") {
         assert_ne!(
-            timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap(),
+            timeout(TIMEOUT, stream.read_buf(&mut answer)).await.unwrap().unwrap(),
             0,
             "{}",
             String::from_utf8_lossy(&answer)
@@ -194,14 +194,14 @@ async fn over_tls_it_passes_too_and_ends_as_tls_ends() {
     }
     assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
     stream.shutdown().await.unwrap();
-    // Not cut: the end is TLS' own.
-    assert_eq!(timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap(), 0);
+    // Not cut off: TLS was closed properly.
+    assert_eq!(timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.unwrap().unwrap(), 0);
     assert!(upstream.last().contains("x-forwarded-proto: https"), "{}", upstream.last());
 }
 
 #[test]
 fn a_side_that_ends_leaves_the_other_one_talking() {
-    // It sends on after its client has ended.
+    // The upstream continues to send after its client has closed its side.
     let upstream = Raw::start(AGREED, |mut stream| {
         let mut all = String::new();
         stream.read_to_string(&mut all).unwrap();
@@ -214,7 +214,7 @@ fn a_side_that_ends_leaves_the_other_one_talking() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "got all of it");
-    // And the other way round: the upstream ends first, and still gets what its client says.
+    // The other way round: the upstream closes first, and still receives what its client sends.
     let upstream = Raw::start(AGREED, |mut stream| {
         stream.write_all(b"bye").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -241,7 +241,7 @@ fn an_upstream_that_does_not_agree_answers_as_ever() {
     assert!(answer.starts_with("http/1.1 200 ") && !answer.contains("upgrade"), "{answer}");
     let mut body = [0; 2];
     stream.read_exact(&mut body).unwrap();
-    // Both connections go on.
+    // Both connections continue.
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert!(head(&mut stream).unwrap().starts_with("HTTP/1.1 200 "));
     assert_eq!((upstream.count(), weir.metric("weir_tunnels_total{ending=\"closed\"}")), (2, 0));
@@ -256,7 +256,7 @@ fn a_101_that_nobody_asked_for_or_to_something_else_is_a_502() {
     let (_, answer) = ask(weir.http, "other");
     assert!(answer.starts_with("http/1.1 502 "), "{answer}");
     let answer =
-        client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE);
+        client::raw(weir.http, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", TIMEOUT);
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
 }
 
@@ -289,7 +289,7 @@ fn what_the_route_does_not_pass_on_is_asked_for_without_it() {
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n",
     ] {
         assert_eq!(
-            client::statuses(&client::raw(weir.http, request.as_bytes(), PATIENCE)).len()
+            client::statuses(&client::raw(weir.http, request.as_bytes(), TIMEOUT)).len()
                 + usize::from(request.contains("1.0")),
             1,
             "{request}"
@@ -317,7 +317,7 @@ fn silence_ends_a_tunnel() {
 fn a_client_or_an_upstream_that_goes_away_ends_both() {
     let upstream = Raw::start(AGREED, |mut stream| {
         let mut piece = [0; 4];
-        // Closed with unread bytes, a connection is reset.
+        // A connection that is closed with unread bytes is reset.
         let _ = stream.read_exact(&mut piece);
     });
     let weir = Weir::start(&simple(&upstream.url(), &[MANY]).text());
@@ -368,7 +368,7 @@ fn a_place_in_flight_is_held_until_the_tunnels_end() {
         "http://127.0.0.1:9",
         &["name = \"in-flight\", algorithm = \"concurrency\", quota = 1"],
     );
-    // A lease shorter than the tunnel lives: it is renewed.
+    // The lease is shorter than the tunnel, so it is renewed.
     let shared = config.clone().redis("single", &[redis.address]).text().replacen(
         "[store]",
         "[store]\nlease = \"1s\"",

@@ -1,11 +1,11 @@
-//! The first millisecond of a window, on a real Redis: the limiter's own door, because a response
-//! tells whole seconds only.
+//! The first millisecond of a window, on a real Redis. Uses the limiter as a library, because a
+//! response has whole seconds only.
 //!
-//! The trap: a counter that trusts expiry finds the old count in a window's first moments, because
-//! a key lives through its whole last millisecond, and refuses. One caller asks as fast as it can,
-//! so the order of answers is the order of decisions, and these can be judged without a clock:
-//! while a window refuses, the time until the next one only falls. Where it has risen, a new window
-//! has begun, and a refusal there is the trap.
+//! The classic mistake is a counter that relies on expiry. A key lives through its whole last
+//! millisecond, so in the first moments of a window such a counter finds the old count and refuses.
+//! One caller sends requests as fast as it can, so the order of answers is the order of decisions,
+//! and no clock is needed to judge them: while a window refuses, the time until the next one only
+//! decreases. When it has increased, a new window has begun, and a refusal there is the mistake.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,11 @@ use crate::harness::redis::Redis;
 
 const WINDOWS: usize = 400;
 const WINDOW_MS: u64 = 25;
-/// Far fewer than one caller can ask for in a window, so that nearly every window ends in refusals.
+/// Far fewer than one caller can request in a window, so that nearly every window ends in refusals.
 const QUOTA: u64 = 5;
-/// Of 400 windows at 25 ms this is six times what they need.
+/// Six times what 400 windows of 25 ms need.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Callers with keys of their own, so that scripts queue up before and behind those that are
-/// judged.
+/// Callers with keys of their own, so that scripts queue before and after those under test.
 const OTHERS: usize = 8;
 
 async fn every_window_begins_full(node: Node) {
@@ -50,7 +49,7 @@ async fn every_window_begins_full(node: Node) {
         let limit = outcome.limits[0];
         if outcome.admitted {
             if refused_until_us.take().is_some() || limit.remaining == QUOTA - 1 {
-                // A new window: the first one in it finds it full.
+                // The first answer in a new window: its full quota must have been there.
                 assert_eq!(limit.remaining, QUOTA - 1, "window {windows} did not begin full");
                 partial += usize::from(windows > 0 && admitted_in_window < QUOTA);
                 (windows, admitted_in_window) = (windows + 1, 0);
@@ -77,8 +76,7 @@ async fn every_window_begins_full(node: Node) {
             refused_until_us = Some(wait_us);
         }
     }
-    // Without refusals there is nothing to see: a machine that is too slow for this test must not
-    // pass it.
+    // Without refusals the test shows nothing: a machine that is too slow for it must not pass.
     assert!(
         partial < WINDOWS / 2,
         "{partial} of {WINDOWS} windows ended before their quota was used"

@@ -1,9 +1,9 @@
-//! Holds the house to its own rules: who may use whom, who may ask for the time, how long a file
-//! may be. Each finding says file, line, rule and why.
+//! Enforces the project's rules: which module may use which, which may read the time, how long a
+//! file may be. Each finding names file, line, rule and reason.
 //!
-//! `rules` are the tables, to be read beside ARCHITECTURE.md; `source` walks Rust with `syn`;
-//! `words` looks at what is not Rust. Each rule is shown to fire on a bad sample (`samples`), so
-//! that silence means that the house is tidy.
+//! `rules` has the tables, which are also in ARCHITECTURE.md. `source` walks Rust with `syn`,
+//! `words` checks text, `references` checks links and paths. `samples` shows that each rule finds a
+//! bad sample, so that no findings means that the rules are kept.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,6 +13,7 @@
     reason = "a test's helpers may fail the test"
 )]
 
+mod references;
 mod rules;
 mod samples;
 mod source;
@@ -22,7 +23,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     file: String,
@@ -37,54 +38,64 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A file of the repository: its path with `/`, from the top, and its text.
+/// A file of the repository: its path from the root, with `/`, and its text.
 struct File {
     path: String,
     text: String,
 }
 
-/// Where our Rust is.
+/// Files and folders with our Rust code.
 const SOURCES: &[&str] =
     &["src", "lua", "tests", "policies", "wasm-sdk", "examples", "benches", "build", "build.rs"];
 
 #[test]
-fn rooms_keep_to_the_table_of_arrows() {
+fn modules_use_only_what_the_table_allows() {
     let files = rust_under(&["src"]);
     assert!(files.len() > 10, "too few files in src/: is this the repository?");
-    settle(&source::check(&files));
+    assert_none(&source::check(&files));
 }
 
 #[test]
-fn each_room_is_a_folder_with_a_door() {
-    settle(&rules::doors(&rust_under(&["src"])));
+fn the_tables_allow_nothing_that_is_not_used() {
+    assert_none(&source::unused(&rust_under(&["src"])));
+}
+
+#[test]
+fn each_module_is_a_folder_with_a_mod_rs() {
+    assert_none(&rules::modules(&rust_under(&["src"])));
 }
 
 #[test]
 fn each_file_says_first_what_it_is_and_stays_short() {
-    settle(&words::heads_and_lengths(&rust_under(SOURCES)));
+    assert_none(&words::heads_and_lengths(&rust_under(SOURCES)));
 }
 
 #[test]
 fn comments_are_no_wider_than_code() {
     let mut files = rust_under(SOURCES);
     files.extend(tracked().into_iter().filter(|file| file.path.ends_with(".lua")));
-    settle(&words::comments(&files));
+    assert_none(&words::comments(&files));
 }
 
 #[test]
 fn the_readme_lists_every_metric() {
     let names = read("src/telemetry/names.rs").expect("src/telemetry/names.rs");
-    // A clone without a README has nothing to be wrong.
+    // Without a README there is nothing to check.
     let readme = read("README.md").unwrap_or_default();
-    settle(&words::metrics(&names, &readme));
+    assert_none(&words::metrics(&names, &readme));
+}
+
+#[test]
+fn links_and_paths_lead_to_files() {
+    assert_none(&references::check(&tracked(), |path| top().join(path).exists()));
 }
 
 #[test]
 fn no_file_names_a_machine() {
-    settle(&words::machine_paths(&tracked()));
+    assert_none(&words::machine_paths(&tracked()));
 }
 
-fn settle(findings: &[Finding]) {
+fn assert_none(findings: &[Finding]) {
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(
         findings.is_empty(),
@@ -114,7 +125,7 @@ fn rust_under(folders: &[&str]) -> Vec<File> {
     rust.map(|path| load(&path).expect("a Rust file is UTF-8")).collect()
 }
 
-/// What git tracks, or everything where there is no git: text files only.
+/// The text files that git tracks, or all text files if there is no git.
 fn tracked() -> Vec<File> {
     let listed =
         std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(top()).output();

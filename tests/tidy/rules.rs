@@ -1,17 +1,17 @@
-//! The tables: which room may use which, which crate belongs where. A change here is a change of
-//! the architecture: change ARCHITECTURE.md with it.
+//! The tables: which module may use which, and where a crate may be used. ARCHITECTURE.md has the
+//! same tables: change both.
 
 use super::{File, Finding};
 
 /// Lines of a file, at most.
 pub const LINES_MAX: usize = 640;
-/// Characters of a line that is a comment, at most: rustfmt's width, which it does not hold
-/// comments to.
+/// Characters of a line that is a comment, at most: rustfmt's width, which rustfmt does not enforce
+/// for comments.
 pub const COMMENT_CHARS_MAX: usize = 100;
 
-/// Each room and the rooms that it may use.
-pub const ARROWS: &[(&str, &[&str])] = &[
-    ("cli", &["app", "config", "policy", "limit", "plan", "clock"]),
+/// Each module and the modules that it may use.
+pub const MAY_USE: &[(&str, &[&str])] = &[
+    ("cli", &["app", "config"]),
     (
         "app",
         &[
@@ -56,22 +56,22 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("upstream", &["http1", "wire", "clock", "telemetry"]),
     ("http1", &["wire", "clock"]),
     ("admin", &["listen", "wire", "telemetry"]),
-    ("wire", &["clock", "telemetry"]),
+    ("wire", &["clock"]),
     ("clock", &[]),
     ("telemetry", &[]),
 ];
 
-/// Arrows that reach a few items only: who, whom, what.
+/// Modules that may use only a few items of another: user, used, items.
 pub const NARROW: &[(&str, &str, &[&str])] = &[
-    // It is handed connections, it does not make them.
+    // It is given connections, it does not accept them.
     ("proxy", "listen", &["Peer", "Handler"]),
-    // It says which files it read, it does not watch them.
+    // It reports which files it read, it does not watch them.
     ("config", "reload", &["Watch"]),
-    // It reads TLS material, it does not judge it; and it says how slow a client may be.
+    // It reads TLS material without judging it, and it configures how slow a client may be.
     ("config", "wire", &["Pem", "Identity", "PEM_BYTES_MAX", "Rate"]),
 ];
 
-/// A crate that belongs to some rooms only: its names, path prefixes under `src/`, and why.
+/// Crates that only some modules may use: their names, path prefixes in the source folder, and why.
 pub struct Belongs {
     pub crates: &'static [&'static str],
     pub to: &'static [&'static str],
@@ -83,11 +83,11 @@ pub const CRATES: &[Belongs] = &[
     Belongs {
         crates: &["redis"],
         to: &["engine/redis"],
-        why: "only the engine's Redis half speaks to Redis",
+        why: "only the engine's Redis half talks to Redis",
     },
     Belongs {
         crates: &["mlua"],
-        to: &["engine/embedded", "engine/lua"],
+        to: &["engine/lua"],
         why: "only the embedded engine runs Lua in this process",
     },
     Belongs {
@@ -98,12 +98,12 @@ pub const CRATES: &[Belongs] = &[
     Belongs {
         crates: &["toml", "annotate_snippets"],
         to: &["config/"],
-        why: "only config knows the file's format and where a setting stands",
+        why: "only config knows the file's format and the position of a setting",
     },
     Belongs {
         crates: &["rustls", "tokio_rustls", "rustls_native_certs", "x509_parser"],
         to: &["wire/", "listen/", "upstream/"],
-        why: "TLS is a matter of the two ends, and of what they share",
+        why: "TLS belongs to the two sides, and to what they share",
     },
     Belongs {
         crates: &["httparse", "httpdate"],
@@ -118,52 +118,54 @@ pub const CRATES: &[Belongs] = &[
         why: "only telemetry knows how metrics are exposed",
     },
     Belongs {
-        crates: &["http", "http_body", "http_body_util", "hyper", "hyper_util", "h2"],
-        to: &["listen/", "proxy/", "upstream/", "http1/", "admin/", "wire/", "app/", "config/"],
+        crates: &["http", "http_body", "hyper", "hyper_util", "h2"],
+        to: &["listen/", "proxy/", "upstream/", "http1/", "admin/", "wire/", "app/"],
         why: "deciding (limit, engine, plan, policy) and its tools (clock, telemetry) know no HTTP",
     },
 ];
 
-/// What may stand at the top of `src/` beside the rooms.
+/// The files that may be next to the modules.
 const TOP_FILES: &[&str] = &["src/main.rs", "src/lib.rs"];
 
-pub fn may_use(room: &str, other: &str) -> bool {
-    room == other || ARROWS.iter().any(|(name, allowed)| *name == room && allowed.contains(&other))
+pub fn may_use(module: &str, other: &str) -> bool {
+    module == other
+        || MAY_USE.iter().any(|(name, allowed)| *name == module && allowed.contains(&other))
 }
 
-pub fn is_room(name: &str) -> bool {
-    ARROWS.iter().any(|(room, _)| *room == name)
+pub fn is_module(name: &str) -> bool {
+    MAY_USE.iter().any(|(module, _)| *module == name)
 }
 
-/// Every folder under `src/` is a room of the table and has a `mod.rs`; nothing else stands there.
-pub fn doors(files: &[File]) -> Vec<Finding> {
+/// Checks that every source folder is a module of the table and has a `mod.rs`, and that there is
+/// nothing else.
+pub fn modules(files: &[File]) -> Vec<Finding> {
     let finding =
-        |file: &str, why: String| Finding { file: file.to_owned(), line: 1, rule: "door", why };
+        |file: &str, why: String| Finding { file: file.to_owned(), line: 1, rule: "module", why };
     let mut findings = Vec::new();
     for file in files {
-        let Some((room, _)) = file.path.strip_prefix("src/").and_then(|path| path.split_once('/'))
+        let Some((module, _)) =
+            file.path.strip_prefix("src/").and_then(|path| path.split_once('/'))
         else {
             if !TOP_FILES.contains(&file.path.as_str()) {
                 findings.push(finding(
                     &file.path,
-                    "only main.rs and lib.rs stand at the top of src/: give it a room".into(),
+                    "only main.rs and lib.rs belong directly into src/: move it into a module"
+                        .into(),
                 ));
             }
             continue;
         };
-        if !is_room(room) {
+        if !is_module(module) {
             findings.push(finding(
                 &file.path,
-                format!(
-                    "`{room}` is no room of the table: give it its arrows in tests/tidy/rules.rs"
-                ),
+                format!("`{module}` is not in the table of modules: add it to tests/tidy/rules.rs"),
             ));
         }
     }
-    for (room, _) in ARROWS {
-        let door = format!("src/{room}/mod.rs");
-        if !files.iter().any(|file| file.path == door) {
-            findings.push(finding(&door, format!("the room `{room}` has no door")));
+    for (module, _) in MAY_USE {
+        let path = format!("src/{module}/mod.rs");
+        if !files.iter().any(|file| file.path == path) {
+            findings.push(finding(&path, format!("the module `{module}` has no mod.rs")));
         }
     }
     findings

@@ -1,6 +1,6 @@
-//! Each rule, shown to fire on a bad sample and to stay silent on a good one.
+//! Shows for each rule that it finds a bad sample and accepts a good one.
 
-use super::{File, Finding, rules, source, words};
+use super::{File, Finding, references, rules, source, words};
 
 fn file(path: &str, text: &str) -> File {
     File { path: path.into(), text: text.into() }
@@ -15,26 +15,26 @@ fn lines(findings: &[Finding]) -> Vec<(usize, &'static str)> {
 }
 
 #[test]
-fn a_forbidden_arrow_is_found_however_it_is_written() {
+fn a_forbidden_use_is_found_however_it_is_written() {
     for bad in [
-        "use crate::proxy::House;",
+        "use crate::proxy::Snapshot;",
         "use crate::{clock::Clock, proxy};",
-        "use super::proxy as door;",
+        "use super::proxy as other;",
         "fn f() { crate::proxy::handle(); }",
-        "fn f() -> Option<crate::proxy::House> { None }",
+        "fn f() -> Option<crate::proxy::Snapshot> { None }",
         "fn f() { println!(\"{}\", crate::proxy::NAME); }",
         "fn f() { vec![other(crate::proxy::NAME)]; }",
-        "mod inner { use super::super::proxy::House; }",
+        "mod inner { use super::super::proxy::Snapshot; }",
         "pub use crate::proxy::*;",
-        "#[cfg(not(test))] use crate::proxy::House;",
+        "#[cfg(not(test))] use crate::proxy::Snapshot;",
     ] {
-        assert_eq!(found("src/limit/mod.rs", bad), [(1, "arrow")], "{bad}");
+        assert_eq!(found("src/limit/mod.rs", bad), [(1, "module")], "{bad}");
     }
-    assert_eq!(found("src/limit/keys.rs", "\nuse super::super::proxy::House;"), [(2, "arrow")]);
+    assert_eq!(found("src/limit/keys.rs", "\nuse super::super::proxy::Snapshot;"), [(2, "module")]);
 }
 
 #[test]
-fn an_allowed_arrow_and_a_rooms_own_parts_are_not() {
+fn an_allowed_use_and_a_modules_own_parts_are_not() {
     for good in [
         "use crate::engine::Engine;",
         "use super::engine::Engine;",
@@ -48,10 +48,10 @@ fn an_allowed_arrow_and_a_rooms_own_parts_are_not() {
 }
 
 #[test]
-fn tests_may_use_any_room() {
+fn tests_may_use_any_module() {
     for good in [
-        "#[cfg(test)] mod tests { use crate::proxy::House; }",
-        "#[cfg(test)] use crate::proxy::House;",
+        "#[cfg(test)] mod tests { use crate::proxy::Snapshot; }",
+        "#[cfg(test)] use crate::proxy::Snapshot;",
         "#[cfg(any(test, fuzzing))] fn f() { crate::proxy::f(); }",
         "struct S; impl S { #[cfg(test)] fn f() { std::time::Instant::now(); } }",
     ] {
@@ -59,43 +59,70 @@ fn tests_may_use_any_room() {
     }
     let files = [
         file("src/limit/mod.rs", "#[cfg(test)] mod tests;"),
-        file("src/limit/tests.rs", "use crate::proxy::House;"),
+        file("src/limit/tests.rs", "use crate::proxy::Snapshot;"),
     ];
     assert_eq!(source::check(&files), []);
     let files = [
         file("src/limit/mod.rs", "mod tests;"),
-        file("src/limit/tests.rs", "use crate::proxy::House;"),
+        file("src/limit/tests.rs", "use crate::proxy::Snapshot;"),
     ];
-    assert_eq!(lines(&source::check(&files)), [(1, "arrow")]);
+    assert_eq!(lines(&source::check(&files)), [(1, "module")]);
 }
 
 #[test]
-fn narrow_arrows_reach_only_what_they_name_and_nobody_takes_app() {
+fn narrow_uses_reach_only_the_named_items_and_only_cli_uses_app() {
     assert_eq!(found("src/config/mod.rs", "use crate::reload::Watch;"), []);
-    assert_eq!(found("src/config/mod.rs", "use crate::reload::Watcher;"), [(1, "arrow")]);
+    assert_eq!(found("src/config/mod.rs", "use crate::reload::Watcher;"), [(1, "module")]);
     assert_eq!(found("src/proxy/mod.rs", "use crate::listen::{Handler, Peer};"), []);
-    assert_eq!(found("src/proxy/mod.rs", "use crate::listen::Listener;"), [(1, "arrow")]);
-    assert_eq!(found("src/proxy/mod.rs", "use crate::listen;"), [(1, "arrow")]);
-    assert_eq!(found("src/listen/mod.rs", "use crate::proxy::Proxy;"), [(1, "arrow")]);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::listen::Listener;"), [(1, "module")]);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::listen;"), [(1, "module")]);
+    assert_eq!(found("src/listen/mod.rs", "use crate::proxy::Proxy;"), [(1, "module")]);
     assert_eq!(found("src/cli/mod.rs", "use crate::App;"), []);
-    assert_eq!(found("src/proxy/mod.rs", "use crate::App;"), [(1, "arrow")]);
-    assert_eq!(found("src/proxy/mod.rs", "use crate::nowhere::Thing;"), [(1, "arrow")]);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::App;"), [(1, "module")]);
+    assert_eq!(found("src/proxy/mod.rs", "use crate::nowhere::Thing;"), [(1, "module")]);
+}
+
+#[test]
+fn what_the_tables_allow_and_nothing_uses_is_found() {
+    let unused = |files: &[File]| {
+        source::unused(files).into_iter().map(|finding| finding.why).collect::<Vec<_>>()
+    };
+    let all = unused(&[]);
+    let used = unused(&[
+        file("src/limit/mod.rs", "use crate::engine::Engine;"),
+        file("src/config/mod.rs", "use crate::reload::Watch; use toml::Value;"),
+        file("src/wire/mod.rs", "#[cfg(test)] mod tests { use crate::clock::Clock; }"),
+    ]);
+    for needed in [
+        "`limit` does not use `engine`",
+        "`config` does not use `reload`",
+        "`config` does not use `reload::Watch`",
+        "no module uses the crate `toml`",
+        "`config/` does not use `toml` or `annotate_snippets`",
+    ] {
+        assert!(all.iter().any(|why| why == needed), "{needed}: {all:?}");
+        assert!(used.iter().all(|why| why != needed), "{needed}: {used:?}");
+    }
+    for unneeded in ["`wire` does not use `clock`", "no module uses the crate `annotate_snippets`"]
+    {
+        assert!(used.iter().any(|why| why == unneeded), "{unneeded}: {used:?}");
+    }
 }
 
 #[test]
 fn main_only_calls_cli() {
     assert_eq!(found("src/main.rs", "fn main() { weir::cli::main() }"), []);
-    assert_eq!(found("src/main.rs", "fn main() { weir::app::serve() }"), [(1, "arrow")]);
+    assert_eq!(found("src/main.rs", "fn main() { weir::app::serve() }"), [(1, "module")]);
 }
 
 #[test]
-fn a_crate_outside_its_room_is_found() {
+fn a_crate_outside_its_module_is_found() {
     assert_eq!(found("src/limit/mod.rs", "use redis::Cmd;"), [(1, "crate")]);
     assert_eq!(found("src/engine/mod.rs", "fn f(_: redis::Cmd) {}"), [(1, "crate")]);
     assert_eq!(found("src/engine/redis/mod.rs", "use redis::Cmd;"), []);
     assert_eq!(found("src/engine/redis.rs", "use redis::Cmd;"), []);
     assert_eq!(found("src/engine/redis/mod.rs", "use mlua::Lua;"), [(1, "crate")]);
-    assert_eq!(found("src/engine/embedded/lua.rs", "use mlua::Lua;"), []);
+    assert_eq!(found("src/engine/lua.rs", "use mlua::Lua;"), []);
     assert_eq!(found("src/proxy/mod.rs", "use wasmtime::Engine;"), [(1, "crate")]);
     assert_eq!(found("src/policy/mod.rs", "use ::http::Uri;"), [(1, "crate")]);
     assert_eq!(found("src/policy/mod.rs", "wasmtime::component::bindgen!({});"), []);
@@ -112,7 +139,7 @@ fn a_crate_outside_its_room_is_found() {
 }
 
 #[test]
-fn only_clock_asks_for_the_time() {
+fn only_clock_reads_the_time() {
     for bad in [
         "fn f() { std::time::Instant::now(); }",
         "use std::time::Instant; fn f() { Instant::now(); }",
@@ -134,40 +161,40 @@ fn only_clock_asks_for_the_time() {
 }
 
 #[test]
-fn what_is_no_rust_is_a_finding_and_not_silence() {
+fn a_file_that_does_not_parse_is_found() {
     assert_eq!(found("src/proxy/mod.rs", "\nfn {"), [(2, "parse")]);
 }
 
 #[test]
-fn a_room_without_a_door_and_a_stranger_are_found() {
-    let mut house: Vec<File> =
-        rules::ARROWS.iter().map(|(room, _)| file(&format!("src/{room}/mod.rs"), "")).collect();
-    house.push(file("src/lib.rs", ""));
-    assert_eq!(rules::doors(&house), []);
-    house.push(file("src/helpers.rs", ""));
-    house.push(file("src/misc/mod.rs", ""));
-    assert_eq!(rules::doors(&house).len(), 2);
-    house.retain(|file| file.path != "src/limit/mod.rs");
-    assert_eq!(rules::doors(&house).len(), 3);
+fn a_module_without_a_mod_rs_and_an_unknown_one_are_found() {
+    let mut files: Vec<File> =
+        rules::MAY_USE.iter().map(|(name, _)| file(&format!("src/{name}/mod.rs"), "")).collect();
+    files.push(file("src/lib.rs", ""));
+    assert_eq!(rules::modules(&files), []);
+    files.push(file("src/helpers.rs", ""));
+    files.push(file("src/misc/mod.rs", ""));
+    assert_eq!(rules::modules(&files).len(), 2);
+    files.retain(|file| file.path != "src/limit/mod.rs");
+    assert_eq!(rules::modules(&files).len(), 3);
 }
 
 #[test]
-fn arrows_point_at_rooms_of_the_table_and_never_in_a_circle() {
-    // Strike out rooms that use none that is left, until nothing is left.
-    let mut left: Vec<_> = rules::ARROWS.to_vec();
+fn the_table_names_only_its_own_modules_and_has_no_cycle() {
+    // Remove modules that use none of the remaining ones, until nothing is left.
+    let mut left: Vec<_> = rules::MAY_USE.to_vec();
     while !left.is_empty() {
-        let names: Vec<&str> = left.iter().map(|(room, _)| *room).collect();
+        let names: Vec<&str> = left.iter().map(|(name, _)| *name).collect();
         let before = left.len();
         left.retain(|(_, uses)| uses.iter().any(|used| names.contains(used)));
-        assert!(left.len() < before, "a circle among {names:?}");
+        assert!(left.len() < before, "a cycle among {names:?}");
     }
     assert!(
-        rules::ARROWS.iter().flat_map(|(_, uses)| uses.iter()).all(|used| rules::is_room(used))
+        rules::MAY_USE.iter().flat_map(|(_, uses)| uses.iter()).all(|used| rules::is_module(used))
     );
 }
 
 #[test]
-fn a_headless_and_an_endless_file_are_found() {
+fn a_file_without_a_head_and_one_that_is_too_long_are_found() {
     let long = format!("//! Long.\n{}", "// x\n".repeat(rules::LINES_MAX));
     let files = [
         file("src/a.rs", "use std::fmt;\n"),
@@ -221,4 +248,32 @@ fn a_machines_folder_is_found() {
         )]),
         []
     );
+}
+
+#[test]
+fn links_and_paths_that_lead_nowhere_are_found() {
+    let exists =
+        |path: &str| ["a.md", "docs/b.md", "src/limit", "src/limit/keys.rs"].contains(&path);
+    let check = |path: &str, text: &str| {
+        let files = [file(path, text), file("docs/b.md", "# B\n## What `it` does\n")];
+        references::check(&files, exists)
+    };
+    let good = "[b](docs/b.md) [b](docs/b.md#what-it-does) [x](https://x.example/y) [](#top)\n# Top\n\
+                `src/limit/` `limit/keys.rs` `lua/NAME.lua` `/v1/users` `src/*/mod.rs` `a.rs`\n\
+                ```\n[c](docs/c.md) `src/c.rs`\n```\n";
+    assert_eq!(check("a.md", good), []);
+    assert_eq!(check("docs/a.md", "[b](b.md) [a](../a.md) `b.md`\n"), []);
+    for (bad, rule) in [
+        ("[c](docs/c.md)", "link"),
+        ("[b](docs/b.md#what-it-did)", "link"),
+        ("[here](#nowhere)", "link"),
+        ("`src/limit/locks.rs`", "path"),
+        ("`limit/locks.rs`", "path"),
+        ("`docs/c`", "path"),
+    ] {
+        assert_eq!(lines(&check("a.md", &format!("\n{bad}\n"))), [(2, rule)], "{bad}");
+    }
+    let rust = "//! See `limit/keys.rs`, not `limit/locks.rs`.\nlet x = \"`limit/locks.rs`\";\n";
+    assert_eq!(lines(&check("src/limit/mod.rs", rust)), [(1, "path")]);
+    assert_eq!(lines(&check("lua/gcra.lua", "-- See `docs/c.md`\nlocal x = 1\n")), [(1, "path")]);
 }

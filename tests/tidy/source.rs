@@ -1,18 +1,67 @@
-//! Walks Rust sources under `src/`: paths between rooms, crates in the wrong room, and who asks the
-//! system for the time.
+//! Walks the Rust sources of the crate: paths between modules, crates in the wrong module, and code
+//! that asks the system for the time.
 //!
-//! Code under `cfg(test)` is exempt: a room's tests may stand beside any other. Paths inside
-//! macros' arguments are seen as well, as tokens.
+//! Code under `cfg(test)` is exempt: a module's tests may use any other module. Paths inside the
+//! arguments of macros are found as well, as tokens.
 
 use std::collections::BTreeSet;
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-use super::rules::{self, CRATES, NARROW};
+use super::rules::{self, CRATES, MAY_USE, NARROW};
 use super::{File, Finding};
 
 pub fn check(files: &[File]) -> Vec<Finding> {
+    walk(files).0
+}
+
+/// Entries of the tables that no code needs: what is not used may not be allowed.
+pub fn unused(files: &[File]) -> Vec<Finding> {
+    let uses = walk(files).1;
+    let finding = |why: String| Finding {
+        file: "tests/tidy/rules.rs".to_owned(),
+        line: 1,
+        rule: "unused",
+        why,
+    };
+    let mut findings = Vec::new();
+    for (module, others) in MAY_USE {
+        let unused = others.iter().filter(|other| {
+            !uses.items.iter().any(|(user, used, _)| user == module && used == *other)
+        });
+        findings.extend(unused.map(|other| finding(format!("`{module}` does not use `{other}`"))));
+    }
+    for (module, other, items) in NARROW {
+        let unused = items.iter().filter(|item| {
+            let used = ((*module).to_owned(), (*other).to_owned(), (**item).to_owned());
+            !uses.items.contains(&used)
+        });
+        let why = |item| format!("`{module}` does not use `{other}::{item}`");
+        findings.extend(unused.map(|item| finding(why(item))));
+    }
+    for rule in CRATES {
+        let of_rule =
+            || uses.crates.iter().filter(|(name, _)| rule.crates.contains(&name.as_str()));
+        let names = rule.crates.iter().filter(|name| of_rule().all(|(used, _)| used != *name));
+        findings.extend(names.map(|name| finding(format!("no module uses the crate `{name}`"))));
+        let places = rule.to.iter().filter(|to| of_rule().all(|(_, path)| !path.starts_with(*to)));
+        let crates = rule.crates.join("` or `");
+        findings.extend(places.map(|to| finding(format!("`{to}` does not use `{crates}`"))));
+    }
+    findings
+}
+
+/// What the sources use: items of other modules as (user, used, item), and the crates of the table,
+/// each with the path that uses it.
+#[derive(Default)]
+struct Uses {
+    items: BTreeSet<(String, String, String)>,
+    crates: BTreeSet<(String, String)>,
+}
+
+fn walk(files: &[File]) -> (Vec<Finding>, Uses) {
+    let mut uses = Uses::default();
     let mut findings = Vec::new();
     let mut parsed = Vec::new();
     for file in files {
@@ -36,9 +85,11 @@ pub fn check(files: &[File]) -> Vec<Finding> {
             let mut walker = Walker::new(&file.path, tree);
             walker.visit_file(tree);
             findings.extend(walker.findings);
+            uses.items.extend(walker.uses.items);
+            uses.crates.extend(walker.uses.crates);
         }
     }
-    findings
+    (findings, uses)
 }
 
 /// `#[cfg(test)] mod NAME;` in a file: the paths, without `.rs`, of what it declares.
@@ -58,11 +109,12 @@ struct Walker {
     /// The file's module, from the crate's top: `["limit", "keys"]`. Inline modules are pushed
     /// while they are walked.
     module: Vec<String>,
-    /// Modules declared here: their names hide crates of the same name.
+    /// Modules declared here: their names shadow crates of the same name.
     local: BTreeSet<String>,
-    /// `Instant` is tokio's here, which a test may hold still.
+    /// `Instant` is tokio's here, which a test can pause.
     tokio_instant: bool,
     findings: Vec<Finding>,
+    uses: Uses,
 }
 
 impl Walker {
@@ -91,11 +143,12 @@ impl Walker {
             local: local.collect(),
             tokio_instant: uses.iter().any(|used| used.segments == ["tokio", "time", "Instant"]),
             findings: Vec::new(),
+            uses: Uses::default(),
         }
     }
 
-    fn room(&self) -> Option<&str> {
-        self.path.strip_prefix("src/").and_then(|path| path.split_once('/')).map(|(room, _)| room)
+    fn module_name(&self) -> Option<&str> {
+        self.path.strip_prefix("src/").and_then(|path| path.split_once('/')).map(|(name, _)| name)
     }
 
     fn find(&mut self, span: Span, rule: &'static str, why: String) {
@@ -107,14 +160,14 @@ impl Walker {
             return;
         }
         if let Some(absolute) = self.absolute(segments) {
-            self.check_arrow(&absolute, span);
+            self.check_module(&absolute, span);
         } else {
             self.check_crate(segments, span);
             self.check_time(segments, span);
         }
     }
 
-    /// The path from the crate's top, where it is one of ours.
+    /// The path from the crate's root, if it is one of ours.
     fn absolute(&self, segments: &[String]) -> Option<Vec<String>> {
         let main = self.path == "src/main.rs";
         match segments[0].as_str() {
@@ -131,28 +184,30 @@ impl Walker {
         }
     }
 
-    fn check_arrow(&mut self, absolute: &[String], span: Span) {
+    fn check_module(&mut self, absolute: &[String], span: Span) {
         let Some(target) = absolute.first() else { return };
         let target = if target == "App" { "app" } else { target.as_str() };
-        let Some(room) = self.room().map(str::to_owned) else {
-            // lib.rs names every room; main.rs only calls the command line.
+        let Some(module) = self.module_name().map(str::to_owned) else {
+            // lib.rs names every module; main.rs only calls the command line.
             if self.path == "src/main.rs" && target != "cli" {
-                self.find(span, "arrow", format!("main.rs only calls cli, not `{target}`"));
+                self.find(span, "module", format!("main.rs only calls cli, not `{target}`"));
             }
             return;
         };
-        if !rules::is_room(target) {
-            self.find(span, "arrow", format!("`crate::{target}` is no room"));
-        } else if !rules::may_use(&room, target) {
-            self.find(span, "arrow", format!("`{room}` may not use `{target}`"));
+        let item = absolute.get(1).cloned().unwrap_or_default();
+        self.uses.items.insert((module.clone(), target.to_owned(), item));
+        if !rules::is_module(target) {
+            self.find(span, "module", format!("`crate::{target}` is not a module of the table"));
+        } else if !rules::may_use(&module, target) {
+            self.find(span, "module", format!("`{module}` may not use `{target}`"));
         } else if let Some((.., items)) =
-            NARROW.iter().find(|(from, to, _)| *from == room && *to == target)
+            NARROW.iter().find(|(from, to, _)| *from == module && *to == target)
             && !absolute.get(1).is_some_and(|item| items.contains(&item.as_str()))
         {
             self.find(
                 span,
-                "arrow",
-                format!("of `{target}`, `{room}` may name only {}", items.join(" and ")),
+                "module",
+                format!("of `{target}`, `{module}` may use only {}", items.join(" and ")),
             );
         }
     }
@@ -164,21 +219,24 @@ impl Walker {
         }
         let Some(rule) = CRATES.iter().find(|rule| rule.crates.contains(&name)) else { return };
         let inner = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        self.uses.crates.insert((name.to_owned(), inner.to_owned()));
         if !rule.to.iter().any(|prefix| inner.starts_with(prefix)) {
-            self.find(span, "crate", format!("`{name}` does not belong here: {}", rule.why));
+            self.find(span, "crate", format!("`{name}` may not be used here: {}", rule.why));
         }
     }
 
     fn check_time(&mut self, segments: &[String], span: Span) {
         let [.., kind, verb] = segments else { return };
-        let asks = verb == "now" && (kind == "Instant" || kind == "SystemTime");
+        let reads_time = verb == "now" && (kind == "Instant" || kind == "SystemTime");
         let tokio = segments[0] == "tokio"
             || (segments.len() == 2 && kind == "Instant" && self.tokio_instant);
-        if asks && !tokio && self.room() != Some("clock") {
+        if reads_time && !tokio && self.module_name() != Some("clock") {
             self.find(
                 span,
                 "time",
-                format!("`{kind}::now` is clock's: use crate::clock, so that a test can hold time"),
+                format!(
+                    "use crate::clock instead of `{kind}::now`, so that a test can control the time"
+                ),
             );
         }
     }
@@ -207,7 +265,7 @@ impl<'ast> Visit<'ast> for Walker {
         let mut uses = Vec::new();
         flatten(&item.tree, &mut Vec::new(), &mut uses);
         for used in uses {
-            // An alias would hide the clock from `check_time`.
+            // `check_time` would not find a renamed clock.
             let tokio = used.segments.first().is_some_and(|first| first == "tokio");
             let hidden = used.renamed
                 && !tokio
@@ -215,11 +273,11 @@ impl<'ast> Visit<'ast> for Walker {
                     used.segments.last().map(String::as_str),
                     Some("Instant" | "SystemTime")
                 );
-            if hidden && self.room() != Some("clock") {
+            if hidden && self.module_name() != Some("clock") {
                 self.find(
                     used.span,
                     "time",
-                    "a clock's type keeps its name, so that asking it can be seen".into(),
+                    "do not rename a clock's type: its use would not be found".into(),
                 );
             }
             self.check(&used.segments, used.span);

@@ -1,5 +1,5 @@
-//! Rules on texts: a file's first line and its length, the README's table of metrics, and no paths
-//! of somebody's machine.
+//! Rules for text: a file's first line and its length, the width of comments, the README's table of
+//! metrics, and no paths of a developer's machine.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,12 @@ pub fn heads_and_lengths(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
         if !file.text.starts_with("//!") {
-            let why = "begin with `//!`: what this file is, what it must not know".into();
+            let why = "start with `//!`: what this file is, and what it must not know".into();
             findings.push(Finding { file: file.path.clone(), line: 1, rule: "head", why });
         }
         let lines = file.text.lines().count();
         if lines > LINES_MAX {
-            let why =
-                format!("{lines} lines; at most {LINES_MAX}: split it by what its parts are for");
+            let why = format!("{lines} lines; at most {LINES_MAX}: split it by purpose");
             findings.push(Finding {
                 file: file.path.clone(),
                 line: LINES_MAX + 1,
@@ -28,7 +27,8 @@ pub fn heads_and_lengths(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Comments are as wide as code at most. Tables, links and code in comments can't be broken.
+/// Comments may be as wide as code. Tables, links and code in comments are exempt, because they
+/// can't be wrapped.
 pub fn comments(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
@@ -54,8 +54,8 @@ pub fn comments(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Every metric named in `names` (the text of telemetry/names.rs) stands in the README's `##
-/// Metrics`, and nothing else does.
+/// The README's `## Metrics` lists exactly the metrics in `names` (the text of
+/// `telemetry/names.rs`).
 pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
     let Some(start) = readme.lines().position(|line| line.trim_end() == "## Metrics") else {
         return Vec::new();
@@ -85,7 +85,7 @@ pub fn metrics(names: &str, readme: &str) -> Vec<Finding> {
                     file: "README.md".into(),
                     line,
                     rule: "metrics",
-                    why: format!("`{word}` is no metric of src/telemetry/names.rs"),
+                    why: format!("`{word}` is not a metric in src/telemetry/names.rs"),
                 }),
             }
         }
@@ -114,14 +114,15 @@ fn metric_words(text: &str) -> Vec<String> {
     words.filter(|word| word.starts_with("weir_")).map(str::to_owned).collect()
 }
 
-/// Folders that exist on one machine only. Put together here, so that this file does not name them.
+/// Finds folders that exist on one machine only. The names are assembled here, so that this file
+/// does not contain them.
 pub fn machine_paths(files: &[File]) -> Vec<Finding> {
     let folders = ["root", "home", "Users", "work"].map(|folder| format!("/{folder}/"));
     let mut findings = Vec::new();
     for file in files {
         for (at, line) in file.text.lines().enumerate() {
             for folder in &folders {
-                // Inside a longer path or URL it is no machine's folder:
+                // It is not a folder of a machine if it is part of a longer path or URL:
                 // `https://example.com/home/x`, `target/home/`.
                 let starts = line.match_indices(folder.as_str()).any(|(index, _)| {
                     let before = line[..index].chars().next_back();
@@ -129,7 +130,7 @@ pub fn machine_paths(files: &[File]) -> Vec<Finding> {
                         .is_some_and(|letter| letter.is_alphanumeric() || "._-*/}".contains(letter))
                 });
                 if starts {
-                    let why = format!("`{folder}` is a folder of somebody's machine");
+                    let why = format!("`{folder}` is a folder on a developer's machine");
                     findings.push(Finding {
                         file: file.path.clone(),
                         line: at + 1,

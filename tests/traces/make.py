@@ -1,16 +1,16 @@
-"""Makes small.log: a web server's log in the combined format, invented, the same each time.
+"""Makes small.log: an invented web server's log in the combined format, the same each time.
 
     make.py > small.log
 
-A few clients ask for most, in bursts and with pauses, as real ones do. Some have IPv6 addresses, two pairs of them in one /64, and some are names, as
-servers that look names up write them. All addresses are those kept for documentation.
+A few clients send most of the requests, in bursts and with pauses, as real ones do. Some have IPv6 addresses, two pairs of them in one /64, and
+some have names, as in logs of servers that resolve addresses. All addresses are reserved for documentation.
 """
 
 import random
 from datetime import datetime, timedelta, timezone
 
 REQUESTS = 700
-# Only random() of it: its numbers are the same in all versions of Python.
+# Only random() is used: its numbers are the same in all versions of Python.
 CHANCE = random.Random(20150517)
 
 CLIENTS = (
@@ -25,7 +25,7 @@ AGENTS = ["Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (compatible; examplebo
 
 
 def pick(values):
-    """One of them; the first ones much more often."""
+    """Picks one of the items; the first ones much more often."""
     return values[int(len(values) * CHANCE.random() ** 2.2)]
 
 
@@ -33,7 +33,7 @@ now, lines = datetime(2015, 5, 17, 23, 52, 3, tzinfo=timezone.utc), []
 while len(lines) < REQUESTS:
     client, burst = pick(CLIENTS), 1 + int(12 * CHANCE.random() ** 3)
     for _ in range(burst):
-        # Mostly several in a second; others of them come in between.
+        # Usually several in a second; other clients come in between.
         now += timedelta(seconds=1 if CHANCE.random() < 0.4 else 0)
         who = client if CHANCE.random() < 0.8 else pick(CLIENTS)
         page, status, size = pick(PAGES), 200 if CHANCE.random() < 0.9 else 404, int(CHANCE.random() * 90_000)

@@ -1,5 +1,5 @@
-//! Short ways to write what a policy answers. The types are the contract's own; what is not set
-//! here has the contract's plain default.
+//! Builders for what a policy answers. The types are the contract's own; whatever is not set here
+//! has the contract's default.
 
 use std::time::Duration;
 
@@ -17,25 +17,24 @@ impl Decision {
             verdict,
             upstream_headers: Vec::new(),
             response_headers: Vec::new(),
-            balance_key: None,
             labels: Vec::new(),
             settle_with: None,
         }
     }
 
-    /// Through, and nothing is counted.
+    /// Lets the request through without counting anything.
     #[must_use]
     pub fn bypass() -> Self {
         Self::of(Verdict::Bypass)
     }
 
-    /// Every limit is charged, or none.
+    /// Charges every limit, or none.
     #[must_use]
     pub fn check(limits: impl IntoIterator<Item = Limit>) -> Self {
         Self::of(Verdict::Check(limits.into_iter().collect()))
     }
 
-    /// Refused without asking any limit.
+    /// Refuses without checking any limit.
     #[must_use]
     pub fn deny(denial: Denial) -> Self {
         Self::of(Verdict::Deny(denial))
@@ -49,7 +48,7 @@ impl Decision {
         self
     }
 
-    /// Sets a field on the reply. Framing and hop-by-hop fields are refused.
+    /// Sets a field on the response. Framing and hop-by-hop fields are refused.
     #[must_use]
     pub fn response_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.response_headers.push((name.into(), value.into()));
@@ -63,14 +62,15 @@ impl Decision {
         self
     }
 
-    /// Asks for [`Policy::settle`](crate::Policy::settle) at the response's end, with this memo.
+    /// Asks for a call of [`Policy::settle`](crate::Policy::settle) at the end of the response,
+    /// with this memo.
     #[must_use]
     pub fn settle_with(mut self, memo: impl Into<String>) -> Self {
         self.settle_with = Some(memo.into());
         self
     }
 
-    /// The limits to be charged: none where the request is let through or refused outright.
+    /// The limits to be charged: none if the request is let through or refused outright.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         match &self.verdict {
@@ -87,14 +87,14 @@ impl Denial {
         Self { status, reason: reason.into(), retry_after_ms: None, headers: Vec::new() }
     }
 
-    /// Says when to come again.
+    /// Tells the client when to retry.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after_ms = Some(milliseconds(wait));
         self
     }
 
-    /// Sets a field on the reply.
+    /// Sets a field on the response.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
@@ -119,28 +119,28 @@ impl Limit {
         }
     }
 
-    /// The tag under which limits are decided in one atomic script.
+    /// Sets the tag: limits with the same tag are decided in one atomic script.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
         self
     }
 
-    /// How many units this request takes.
+    /// Sets the units that this request takes.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    /// Count and report, never refuse.
+    /// Counts and reports, never refuses.
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.enforcement = Enforcement::Shadow;
         self
     }
 
-    /// When what was taken is given back.
+    /// Sets when units are given back.
     #[must_use]
     pub fn refund(mut self, refund: Refund) -> Self {
         self.refund = refund;
@@ -149,20 +149,20 @@ impl Limit {
 }
 
 impl Adjustment {
-    /// Gives `units` of what the request took back, at most what it took. The limit's refund must
+    /// Gives back `units` of what the request took; at most what it took. The limit's refund must
     /// be [`Refund::BySettle`].
     #[must_use]
     pub fn give_back(limit: impl Into<String>, units: u64) -> Self {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_sub_unsigned(units)) }
     }
 
-    /// Charges `units` more, where they still fit.
+    /// Charges `units` more, if they still fit.
     #[must_use]
     pub fn charge(limit: impl Into<String>, units: u64) -> Self {
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_add_unsigned(units)) }
     }
 
-    /// Forgets the limit's counter: the whole allowance of its key is back. The limit's refund must
+    /// Resets the limit's counter: its key has the whole allowance again. The limit's refund must
     /// be [`Refund::BySettle`].
     #[must_use]
     pub fn reset(limit: impl Into<String>) -> Self {
@@ -171,7 +171,7 @@ impl Adjustment {
 }
 
 impl Algorithm {
-    /// At most `quota` in each window of `period`, which begins with its first request.
+    /// At most `quota` in each window of `period`. A window starts with its first request.
     #[must_use]
     pub fn fixed_window(quota: u64, period: Duration) -> Self {
         Self::FixedWindow(FixedWindow {
@@ -186,19 +186,19 @@ impl Algorithm {
         Self::TokenBucket(Bucket { burst, rate: rate(quota, period) })
     }
 
-    /// The same promise, kept as one instant.
+    /// The same guarantee as a token bucket, stored as one instant.
     #[must_use]
     pub fn gcra(quota: u64, period: Duration, burst: u64) -> Self {
         Self::Gcra(Bucket { burst, rate: rate(quota, period) })
     }
 
-    /// About `quota` in each trailing `period`: approximate, and three numbers a key.
+    /// About `quota` in each trailing `period`: approximate, in three integers per key.
     #[must_use]
     pub fn sliding_window_counter(quota: u64, period: Duration) -> Self {
         Self::SlidingWindowCounter(rate(quota, period))
     }
 
-    /// At most `quota`, up to 10,000, in any span of `period`: each unit is remembered.
+    /// At most `quota`, up to 10,000, in any span of `period`: each unit is stored.
     #[must_use]
     pub fn sliding_window_log(quota: u64, period: Duration) -> Self {
         Self::SlidingWindowLog(rate(quota, period))
@@ -210,8 +210,8 @@ impl Algorithm {
         Self::SlidingWindowBuckets(SlidingBuckets { rate: rate(quota, period), buckets })
     }
 
-    /// `burst` pass at once, what comes early by at most `max_delay` waits for its turn, the rest
-    /// is refused. One in a decision.
+    /// Shapes: `burst` pass at once, requests that are early by at most `max_delay` wait for their
+    /// turn, the rest are refused. At most one in a decision.
     #[must_use]
     pub fn leaky_bucket(quota: u64, period: Duration, burst: u64, max_delay: Duration) -> Self {
         Self::LeakyBucket(LeakyBucket {
@@ -227,14 +227,14 @@ impl Algorithm {
         Self::Concurrency(in_flight)
     }
 
-    /// The operator's own `NAME.lua`, with its numbers: six at most.
+    /// The operator's own `NAME.lua`, with its arguments: at most six.
     #[must_use]
     pub fn script(name: impl Into<String>, arguments: impl Into<Vec<i64>>) -> Self {
         Self::Script(Script { name: name.into(), arguments: arguments.into() })
     }
 
-    /// At most `quota` in each period of a calendar: UTC, months from their first day. [`Quota`]
-    /// itself says other zones and days.
+    /// At most `quota` in each period of a calendar, in UTC, with months from their first day. Use
+    /// [`Quota`] directly for other zones and days.
     #[must_use]
     pub fn quota(quota: u64, calendar: Calendar) -> Self {
         Self::Quota(Quota {
@@ -254,7 +254,7 @@ impl Manifest {
         Self { request_facts: Vec::new(), response_facts: Vec::new(), pure: false }.and(facts)
     }
 
-    /// And these; what it reads already stays once.
+    /// Adds these facts. A fact that is read already is added only once.
     #[must_use]
     pub fn and<S: Into<String>>(mut self, facts: impl IntoIterator<Item = S>) -> Self {
         for fact in facts.into_iter().map(Into::into) {
@@ -272,7 +272,7 @@ impl Manifest {
         self
     }
 
-    /// Same facts, same decision, always: the proxy may remember it.
+    /// Promises the same decision for the same facts: the proxy may remember it.
     #[must_use]
     pub fn pure(mut self) -> Self {
         self.pure = true;

@@ -1,5 +1,5 @@
 //! The contract's types and the guest's side of its calls, generated from `wit/policy.wit`. Nothing
-//! is written by hand here.
+//! here is written by hand.
 
 #![allow(
     missing_docs,

@@ -1,5 +1,5 @@
-//! Who a client is, by address: an IPv4 address, or a network of IPv6 addresses. Knows nothing of
-//! how the proxy found the address.
+//! Which client a request belongs to, by address: an IPv4 address, or a network of IPv6 addresses.
+//! Does not know how the proxy found the address.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer};
 use crate::Facts;
 use crate::mistakes::message;
 
-/// The fact that tells it.
+/// The fact that contains the address.
 pub(crate) const CLIENT_IP: &str = "client-ip";
 const IPV6_BITS: u8 = 128;
 
-/// Bits of an IPv6 address that make one client, 64 by default: use it as the type of a setting.
+/// Bits of an IPv6 address that make one client, 64 by default. Use it as the type of a setting.
 ///
-/// Whoever has one IPv6 address mostly has its whole network: counted by single addresses, such a
+/// The owner of one IPv6 address usually has the whole network. Counted by single addresses, such a
 /// client would have 2^64 allowances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Prefix(u8);
@@ -25,7 +25,7 @@ pub struct Ipv6Prefix(u8);
 /// A client by address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client<'a> {
-    /// The address itself; IPv4 written as IPv6 is IPv4.
+    /// The address itself. IPv4 written as IPv6 is IPv4.
     pub address: IpAddr,
     /// What is counted: the address, or the network of an IPv6 address.
     pub text: Cow<'a, str>,
@@ -38,16 +38,16 @@ impl Default for Ipv6Prefix {
 }
 
 impl Ipv6Prefix {
-    /// The client whose request it is, by the fact `client-ip`.
+    /// The client of this request, from the fact `client-ip`.
     ///
     /// # Errors
-    /// A sentence, where the proxy showed no address: the manifest didn't name the fact.
+    /// A message, if the proxy showed no address because the manifest didn't name the fact.
     pub fn client<'a>(self, facts: &Facts<'a>) -> Result<Client<'a>, String> {
         let shown = facts.get(CLIENT_IP).ok_or("the proxy showed no client-ip")?;
         let address: IpAddr = shown.parse().map_err(|_| "client-ip is no address")?;
         let address = address.to_canonical();
         let text = match address {
-            // Only IPv6 can write IPv4 in another way than this.
+            // Only in IPv6 can an address be written in several ways.
             IpAddr::V4(_) if !shown.contains(':') => Cow::Borrowed(shown),
             IpAddr::V4(address) => Cow::Owned(address.to_string()),
             IpAddr::V6(address) => Cow::Owned(self.network_of(address)),
@@ -66,15 +66,15 @@ impl Ipv6Prefix {
 }
 
 impl Client<'_> {
-    /// The key that stands for the client where it has no key of its own: it begins as no key does
-    /// that a [`Template`](crate::Template) renders.
+    /// The key that is used for a client without a key of its own. It starts as no key from a
+    /// [`Template`](crate::Template) does.
     #[must_use]
     pub fn key(&self) -> String {
         address_key(&self.text)
     }
 }
 
-/// `\@` begins no key that a template renders.
+/// No key from a template starts with `\@`.
 pub(crate) fn address_key(text: &str) -> String {
     format!("\\@{text}")
 }
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Ipv6Prefix {
     }
 }
 
-/// A network, or an address alone; IPv4 written as IPv6 is IPv4.
+/// A network or a single address. IPv4 written as IPv6 is IPv4.
 pub(crate) fn network(text: &str) -> Option<IpNet> {
     let network =
         text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;

@@ -1,5 +1,5 @@
-//! Which requests something is about: `bypass = ["10.0.0.0/8", { header.x-internal = "yes" }]`,
-//! `when = { method = ["POST", "PUT"] }`.
+//! The requests to which something applies:
+//! `bypass = ["10.0.0.0/8", { header.x-internal = "yes" }]`, `when = { method = ["POST", "PUT"] }`.
 
 use std::net::IpAddr;
 
@@ -17,15 +17,15 @@ use crate::{Digest, Facts};
 
 /// Conditions, and values of one condition, at most.
 const MANY_MAX: usize = 1_000;
-/// What a message asks for.
+/// What messages say was expected.
 const NETWORK: &str = "an address or a network, such as \"192.0.2.1\" or \"10.0.0.0/8\"";
 
-/// A list of conditions on a request, of which one is enough: use it as the type of a setting.
+/// A list of conditions on a request; one match is enough. Use it as the type of a setting.
 ///
-/// Each is an address or a network (`"10.0.0.0/8"`), or a table of facts that must all be as it
-/// says: `{ header.x-internal = "yes", method = "GET" }`. Several values of one fact are written as
-/// a list, of which one is enough. A value is what the fact says, whole; `"*"` stands for any,
-/// `"sha256:HEX"` for one that stays unknown, and a `path` may end in `/*`, as in a route.
+/// Each condition is an address or a network (`"10.0.0.0/8"`), or a table of facts that must all
+/// match: `{ header.x-internal = "yes", method = "GET" }`. A list of values for one fact matches if
+/// one of them does. A value is the whole fact. `"*"` matches any value, `"sha256:HEX"` matches a
+/// value that is not to be written in the file, and a `path` may end in `/*`, as in a route.
 /// `client_ip` takes addresses and networks.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
@@ -42,20 +42,20 @@ struct Condition {
 enum Matcher {
     Anything,
     Exactly(String),
-    /// This path, and all below it.
+    /// This path, and everything below it.
     Below(String),
     Hashed(Digest),
     Network(IpNet),
 }
 
 impl Conditions {
-    /// The facts that they look at, for the manifest.
+    /// The facts that the conditions read, for the manifest.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
         self.any.iter().flatten().map(|condition| condition.fact.as_str())
     }
 
-    /// Whether one holds beyond doubt: for what loosens. A fact with several values fulfils
-    /// nothing, since one of them may be the client's invention beside what a gateway wrote.
+    /// Whether one condition certainly matches: for rules that loosen limits. A fact with several
+    /// values matches nothing, since a client may have added one to what a gateway wrote.
     #[must_use]
     pub fn hold(&self, facts: &Facts) -> bool {
         let only = |condition: &Condition| {
@@ -68,9 +68,10 @@ impl Conditions {
         self.any.iter().any(|all| all.iter().all(only))
     }
 
-    /// Whether one may hold: for what tightens. One fitting value among several is enough, so that
-    /// adding another is no way out. Nor is another spelling of a `path`: case (of ASCII letters),
-    /// escapes and a final slash make no difference, since many servers answer alike.
+    /// Whether one condition may match: for rules that tighten limits. One matching value among
+    /// several is enough, so that adding another does not escape. The spelling of a `path` does not
+    /// matter either: case (of ASCII letters), escapes and a trailing slash are ignored, since many
+    /// servers ignore them.
     #[must_use]
     pub fn may_hold(&self, facts: &Facts) -> bool {
         let some = |condition: &Condition| {
@@ -120,7 +121,7 @@ impl Conditions {
     }
 }
 
-/// A table's facts. TOML writes `header.x-internal` as a table in a table.
+/// A table's facts. TOML reads `header.x-internal` as a table within a table.
 fn tables(
     at: &str,
     family: &str,
@@ -218,7 +219,7 @@ impl Condition {
 }
 
 impl Matcher {
-    /// Whether it may stand for a path that is spelt otherwise.
+    /// Whether this value matches a path that is spelt differently.
     fn is_like(&self, path: &str) -> bool {
         match self {
             Self::Exactly(text) => {
@@ -237,8 +238,7 @@ impl Matcher {
     }
 }
 
-/// A path as routes are compared: in lower case, its escapes decoded but for those of slashes,
-/// which stay what they are.
+/// A path as routes are compared: in lower case, with escapes decoded except those of slashes.
 fn folded(path: &str) -> Vec<u8> {
     let (mut folded, mut rest) = (Vec::with_capacity(path.len()), path.as_bytes());
     while let Some((&first, after)) = rest.split_first() {

@@ -1,5 +1,5 @@
-//! Configuration text to a policy's type, with the path of every mistake: what doesn't fit is
-//! noted, taken out, and the rest is read again.
+//! Reads a policy's configuration into its type, with the path of every mistake. Whatever doesn't
+//! fit is noted and taken out, and the rest is read again.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -8,16 +8,16 @@ use serde_path_to_error::{Path, Segment};
 use crate::Mistake;
 use crate::mistakes::{MISTAKES_MAX, message, nearest};
 
-/// Stands where a table was that reported its own mistakes, so that the rest can be read.
+/// Replaces a table that has reported its own mistakes, so that the rest can be read.
 pub(crate) const REPORTED: &str = "\u{1f}reported";
-/// Between the mistakes that a table reports through serde's single message, and between a path and
-/// its message.
+/// Separates the mistakes that a table reports through serde's single message, and a path from its
+/// message.
 const RECORD: char = '\u{1e}';
 const UNIT: char = '\u{1f}';
 
 /// The configuration, as far as it could be read, and all mistakes found.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Mistake>) {
-    // Mostly there is no mistake: then a large table needs no second copy in memory.
+    // Usually there is no mistake. A large table then needs no second copy in memory.
     if let Ok(config) = serde_json::from_str(text) {
         return (Some(config), Vec::new());
     }
@@ -29,7 +29,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<Mistake>)
     }
 }
 
-/// The same for a value that is already taken apart.
+/// The same for a value that is already parsed.
 pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, Vec<Mistake>) {
     let mut mistakes = Vec::new();
     let mut removed: Vec<String> = Vec::new();
@@ -70,11 +70,11 @@ pub(crate) fn read_value<T: DeserializeOwned>(mut value: Value) -> (Option<T>, V
     (None, mistakes)
 }
 
-/// The limits of a configuration that wait for a policy to settle them: for policies that never do.
-/// A limit is what [`Limits`](crate::Limits) reads: a table with an `algorithm`.
+/// Mistakes for the limits that wait for a policy to settle them, in policies that never do. A
+/// limit is what [`Limits`](crate::Limits) reads: a table with an `algorithm`.
 pub(crate) fn by_settle(text: &str) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
-    // Mostly there is none, and a large table is not read twice.
+    // Usually there is none. A large table is then not read twice.
     if text.contains("by_settle")
         && let Ok(value) = serde_json::from_str(text)
     {
@@ -108,8 +108,8 @@ fn find_by_settle(at: &str, value: &Value, mistakes: &mut Vec<Mistake>) {
     }
 }
 
-/// Several mistakes in one message of serde's, for [`read_value`] to unpack. Their paths begin
-/// where the table stands.
+/// Several mistakes in one serde message, for [`read_value`] to unpack. Their paths are relative to
+/// the table.
 pub(crate) fn pack(mistakes: &[Mistake]) -> String {
     let clean = |text: &str| text.replace([RECORD, UNIT], "?");
     mistakes
@@ -132,7 +132,7 @@ pub(crate) fn join(parent: &str, child: &str) -> String {
     format!("{parent}{dot}{child}")
 }
 
-/// What a value is, for a message.
+/// The type of a value, for a message.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
@@ -148,7 +148,7 @@ fn shown(path: &Path) -> String {
     if path.iter().len() == 0 { String::new() } else { path.to_string() }
 }
 
-/// Where `segment` leads to from `value`.
+/// The value at `segment` of `value`.
 fn step<'a>(value: &'a mut Value, segment: &Segment) -> Option<&'a mut Value> {
     match segment {
         Segment::Seq { index } => value.get_mut(*index),
@@ -162,8 +162,8 @@ fn put(value: &mut Value, path: &Path, stand_in: Value) -> bool {
     place.map(|place| *place = stand_in).is_some()
 }
 
-/// Takes the setting at `path` out of its table. What stands in a list stays: the others' positions
-/// would no longer be those in the file.
+/// Takes the setting at `path` out of its table. Items of a list are not removed: the others'
+/// indices would no longer be those in the file.
 fn take_out(value: &mut Value, path: &Path) -> bool {
     let segments: Vec<&Segment> = path.iter().collect();
     let Some((Segment::Map { key }, parents)) = segments.split_last() else { return false };
@@ -171,7 +171,8 @@ fn take_out(value: &mut Value, path: &Path) -> bool {
     table.and_then(Value::as_object_mut).is_some_and(|table| table.remove(key).is_some())
 }
 
-/// serde's words into ours: what was found, what was expected, and the nearest known name.
+/// Translates serde's message into ours: what was found, what was expected, and the nearest known
+/// name.
 fn translate(text: &str) -> String {
     if text.starts_with("found ") {
         return text.to_owned();
@@ -199,7 +200,7 @@ fn translate(text: &str) -> String {
     }
 }
 
-/// An operator doesn't know Rust's types.
+/// Operators don't know Rust's types.
 fn plain_type(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",

@@ -1,12 +1,12 @@
-//! SHA-256 of what a fact says, so that a key can be known without standing in a file.
+//! SHA-256 of a fact's value, so that a key can be recognised without being written in a file.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-/// How a digest is written.
+/// The start of a digest as it is written.
 pub(crate) const DIGEST_START: &str = "sha256:";
-/// What a message asks for, where [`Digest::parse`] finds none.
+/// What messages say was expected if [`Digest::parse`] finds none.
 pub const DIGEST_EXPECTED: &str =
     "`sha256:` and 64 hexadecimal digits, such as `printf %s THE-KEY | sha256sum` prints";
 
@@ -15,19 +15,20 @@ pub const DIGEST_EXPECTED: &str =
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of what a fact says, as the client sent it: what `printf %s VALUE | sha256sum` prints.
+    /// The digest of a fact's value, as the client sent it: what `printf %s VALUE | sha256sum`
+    /// prints.
     #[must_use]
     pub fn of_fact(value: &str) -> Self {
         if value.is_ascii() {
             return Self(Sha256::digest(value.as_bytes()).into());
         }
-        // Facts show bytes as Latin-1; what is none of those was never sent.
+        // Facts show bytes as Latin-1. A character outside it was never sent.
         let sent: Vec<u8> =
             value.chars().map(|next| u8::try_from(u32::from(next)).unwrap_or(b'?')).collect();
         Self(Sha256::digest(&sent).into())
     }
 
-    /// Reads `sha256:HEX`; nothing for what is no whole digest.
+    /// Reads `sha256:HEX`. Returns `None` for anything but a complete digest.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(DIGEST_START)?.as_bytes();
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn a_digest_is_that_of_the_bytes_that_were_sent() {
         assert_eq!(Digest::of_fact("abc").to_string(), ABC);
-        // `printf é | sha256sum` where the terminal writes UTF-8, as most clients do.
+        // `printf é | sha256sum` in a UTF-8 terminal, which is what most clients send.
         let sent = "\u{c3}\u{a9}";
         let expected = "sha256:4a99557e4033c3539de2eb65472017cad5f9557f7a0625a09f1c3f6e2ba69c4c";
         assert_eq!(Digest::of_fact(sent).to_string(), expected);

@@ -1,9 +1,9 @@
-//! What is known about a request: names and values, as the proxy shows them, and how an operator
-//! writes the names.
+//! Facts about a request: names and values as the proxy shows them, and the names that operators
+//! write for them.
 
 use crate::mistakes::nearest;
 
-/// What an operator writes, and the fact it names.
+/// What an operator writes, and the fact that it names.
 const FACTS: [(&str, &str); 11] = [
     ("client_ip", "client-ip"),
     ("method", "method"),
@@ -19,7 +19,7 @@ const FACTS: [(&str, &str); 11] = [
 ];
 const FAMILIES: [&str; 4] = ["header.", "cookie.", "query.", "path."];
 
-/// What the proxy shows of a request: the facts that the manifest named, and only where they exist.
+/// What the proxy shows of a request: the facts that the manifest named, if the request has them.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     shown: &'a [(String, String)],
@@ -33,8 +33,8 @@ impl<'a> Facts<'a> {
         Self { shown, over: None }
     }
 
-    /// The same facts, but for one that has this value instead, whether it was shown or not: an
-    /// address masked to its network, say.
+    /// The same facts with this value for one of them, whether it was shown or not: for example an
+    /// address masked to its network.
     #[must_use]
     pub fn with<'b>(&self, name: &'b str, value: &'b str) -> Facts<'b>
     where
@@ -43,15 +43,15 @@ impl<'a> Facts<'a> {
         Facts { shown: self.shown, over: Some((name, value)) }
     }
 
-    /// The first value of a fact; `None` where it wasn't shown.
+    /// The first value of a fact; `None` if it wasn't shown.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.all(name).next()
     }
 
-    /// The value of a fact that has one, and not an empty one; `None` where it is absent, empty or
-    /// repeated: what is to say who somebody is must be there once, since only the upstream knows
-    /// which of two values it believes.
+    /// The value of a fact that has exactly one, which is not empty. `None` if it is absent, empty
+    /// or repeated: only the upstream knows which of two values it believes, so a repeated fact
+    /// can't identify anybody.
     #[must_use]
     pub fn only(&self, name: &str) -> Option<&'a str> {
         let mut values = self.all(name);
@@ -68,7 +68,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The fact that an operator means by `name`; an error says what is expected instead.
+/// The fact that an operator means by `name`. An error says what is expected instead.
 pub(crate) fn fact_of(name: &str) -> Result<String, String> {
     if let Some((_, fact)) = FACTS.iter().find(|(known, _)| *known == name) {
         return Ok((*fact).to_owned());
@@ -79,7 +79,7 @@ pub(crate) fn fact_of(name: &str) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     let known = FACTS.iter().map(|(known, _)| *known);
-    // `headers.x-api-key` means the family `header.`.
+    // `headers.x-api-key` means a fact of the family `header.`.
     let hint = match name.split_once('.') {
         Some((family, own)) if !own.is_empty() => {
             let near = nearest(family, FAMILIES.iter().map(|family| family.trim_end_matches('.')));

@@ -1,5 +1,5 @@
-//! What stands behind the exported functions: the one configured policy of an instance. Called by
-//! [`export!`](crate::export), not by authors.
+//! The implementation of the exported functions: the one configured policy of an instance. Called
+//! by [`export!`](crate::export), not by authors.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ const NOT_CONFIGURED: &str = "the policy was asked before it was configured";
 pub struct Slot<P>(RefCell<Option<P>>);
 
 impl<P> Slot<P> {
-    /// Nothing is configured yet.
+    /// An instance without a policy yet.
     #[must_use]
     pub const fn new() -> Self {
         Self(RefCell::new(None))
@@ -28,12 +28,13 @@ impl<P> Default for Slot<P> {
 }
 
 impl<P: Policy> Slot<P> {
-    /// Reads the configuration, makes the policy, and says what it reads.
+    /// Reads the configuration, makes the policy, and returns what it reads.
     ///
     /// # Errors
     /// All mistakes found.
     pub fn configure(&self, config: &str) -> Result<Manifest, Vec<Mistake>> {
-        // A panic ends the instance with nothing but a trap: this tells the operator where it was.
+        // A panic ends the instance with nothing but a trap. This tells the operator where it
+        // happened.
         std::panic::set_hook(Box::new(|panic| host::log(Level::Error, &panic.to_string())));
         let policy = make::<P>(config)?;
         let manifest = policy.manifest();
@@ -41,7 +42,7 @@ impl<P: Policy> Slot<P> {
         Ok(manifest)
     }
 
-    /// Asks the policy.
+    /// Calls the policy's `decide`.
     ///
     /// # Errors
     /// The policy's own.
@@ -49,7 +50,7 @@ impl<P: Policy> Slot<P> {
         self.0.borrow().as_ref().ok_or(NOT_CONFIGURED)?.decide(&Facts::new(facts))
     }
 
-    /// Tells the policy how a request ended.
+    /// Calls the policy's `settle`.
     ///
     /// # Errors
     /// The policy's own.
@@ -58,8 +59,8 @@ impl<P: Policy> Slot<P> {
     }
 }
 
-/// Configuration text to policy: what doesn't fit the type and what the policy itself refuses, in
-/// one list.
+/// Makes a policy from its configuration. Mistakes that its type finds and those that the policy
+/// itself finds are returned in one list.
 pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
     let unsettled = if P::SETTLES { Vec::new() } else { config::by_settle(config) };
     let (config, mut mistakes) = config::read::<P::Config>(config);
@@ -69,8 +70,8 @@ pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
         Ok(policy) if mistakes.is_empty() => Ok(policy),
         Ok(_) => Err(mistakes),
         Err(own) => {
-            // Where something was already reported, the policy saw a stand-in: its complaint there
-            // would be about nothing that is written.
+            // If something was reported already, the policy saw a stand-in there. A complaint about
+            // that would refer to nothing that is written.
             let news = own
                 .into_vec()
                 .into_iter()
@@ -82,7 +83,7 @@ pub(crate) fn make<P: Policy>(config: &str) -> Result<P, Vec<Mistake>> {
     }
 }
 
-/// Whether a path is another one, or leads to something inside it.
+/// Whether a path equals another one or leads to something inside it.
 fn is_within(path: &str, outer: &str) -> bool {
     path.strip_prefix(outer)
         .is_some_and(|rest| outer.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))

@@ -1,6 +1,6 @@
-//! What the proxy offers a policy: its log, and the time. On the host, where tests run, stand-ins.
+//! What the proxy offers a policy: its log and the time. On the host, where tests run, stand-ins.
 
-/// How much a line in the log matters.
+/// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the log level of that name")]
 pub enum Level {
@@ -10,7 +10,8 @@ pub enum Level {
     Error,
 }
 
-/// Writes a line to the proxy's log. Few a call, each shortened: the rest is counted, not written.
+/// Writes a line to the proxy's log. Each call may write a few lines of limited length; further
+/// lines are counted, not written.
 pub fn log(level: Level, message: &str) {
     #[cfg(target_arch = "wasm32")]
     {
@@ -27,10 +28,10 @@ pub fn log(level: Level, message: &str) {
     eprintln!("{level:?}: {message}");
 }
 
-/// Milliseconds since 1970, the same all through one call: for choosing (office hours), never for
+/// Milliseconds since 1970, constant throughout one call: for choosing (office hours), never for
 /// counting.
 ///
-/// On the host it is what [`testing::set_now_ms`](crate::testing::set_now_ms) said, and 0 before.
+/// On the host it is what [`testing::set_now_ms`](crate::testing::set_now_ms) has set, or 0.
 #[must_use]
 pub fn now_ms() -> u64 {
     #[cfg(target_arch = "wasm32")]

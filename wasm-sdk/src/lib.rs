@@ -1,10 +1,10 @@
-//! What a Weir policy's author needs: one trait, one macro, typed configuration, the shared way to
-//! write limits.
+//! The SDK for authors of Weir policies: one trait, one macro, typed configuration, and a shared
+//! way to write limits.
 //!
-//! A policy is a WebAssembly module. The proxy shows it facts about a request, and it answers whose
-//! allowance is to be charged, by which algorithm, how much. This crate knows the contract
-//! (`wit/policy.wit`) and nothing of the proxy. A whole policy, which counts by API key and, where
-//! there is none, by address:
+//! A policy is a WebAssembly module. The proxy shows it facts about a request, and it returns which
+//! limits apply, which key each is counted under, by which algorithm, and how many units the
+//! request costs. This crate knows the contract (`wit/policy.wit`) and nothing of the proxy. A
+//! complete policy, which counts by API key, and by address if there is none:
 //!
 //! ```
 //! use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
@@ -77,12 +77,12 @@ pub use names::{FieldName, NAME_EXPECTED, is_name};
 pub use policy::Policy;
 pub use template::{NoKey, Template};
 
-/// Bytes of a limit's key, at most: what the proxy takes.
+/// Bytes of a limit's key, at most: what the proxy accepts.
 pub const KEY_BYTES_MAX: usize = 4096;
 /// Limits in one decision, at most.
 pub const LIMITS_MAX: usize = 16;
 
-/// The README's policy compiles.
+/// The README's policies compile.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

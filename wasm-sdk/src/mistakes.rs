@@ -1,11 +1,11 @@
-//! What is wrong in a configuration: where, what was found, what may stand there.
+//! Mistakes in a configuration: where, what was found, what was expected.
 
 use std::fmt::Display;
 
 use crate::Mistake;
 use crate::config::{REPORTED, pack};
 
-/// Mistakes of one configuration, at most; what comes after is not reported.
+/// Mistakes of one configuration, at most; further ones are not reported.
 pub(crate) const MISTAKES_MAX: usize = 32;
 
 /// Mistakes, collected so that an operator sees all of them at once.
@@ -19,7 +19,7 @@ impl Mistakes {
         Self::default()
     }
 
-    /// Adds one at a setting's path inside the policy's configuration, `bypass[1]`.
+    /// Adds one, at a setting's path inside the policy's configuration (`bypass[1]`).
     pub fn add(&mut self, path: impl Into<String>, found: impl Display, expected: impl Display) {
         self.push(Mistake { path: path.into(), message: message(found, expected) });
     }
@@ -35,7 +35,7 @@ impl Mistakes {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -47,45 +47,45 @@ impl Mistakes {
         self.0
     }
 
-    /// Adds what was found elsewhere.
+    /// Adds mistakes that were found elsewhere.
     pub fn append(&mut self, others: Self) {
         others.0.into_iter().for_each(|mistake| self.push(mistake));
     }
 
-    /// All of them as one message of serde's, from which
-    /// [`config::read_value`](crate::config::read_value) takes them apart again.
+    /// All of them as one serde message, which [`config::read_value`](crate::config::read_value)
+    /// unpacks.
     pub(crate) fn packed(&self) -> String {
         pack(&self.0)
     }
 
-    /// Whether a text is the one that stands in the place of a table whose mistakes are known: it
-    /// is read as an empty table.
+    /// Whether a text is the stand-in for a table whose mistakes are known. It is read as an empty
+    /// table.
     pub(crate) fn stand_in(text: &str) -> bool {
         text == REPORTED
     }
 
-    /// `value` where there was no mistake.
+    /// `value`, if there are no mistakes.
     ///
     /// # Errors
-    /// The mistakes, where there are any.
+    /// The mistakes, if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 }
 
-/// The one shape of a message: the proxy takes it apart again.
+/// The format of every message: the proxy parses it.
 pub(crate) fn message(found: impl Display, expected: impl Display) -> String {
     format!("found {found}, expected {expected}")
 }
 
-/// The nearest of `known` to `word`, where one is near enough to be meant.
+/// The name in `known` nearest to `word`, if one is near enough to be meant.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let best = known.into_iter().map(|known| (distance(word, known), known)).min()?;
     let near = best.1.len().max(word.len()).div_ceil(3);
     (best.0 <= near).then_some(best.1)
 }
 
-/// Levenshtein's distance, over bytes: settings and facts are ASCII.
+/// The Levenshtein distance, over bytes: settings and facts are ASCII.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().take(64).enumerate() {

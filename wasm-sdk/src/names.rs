@@ -1,5 +1,5 @@
-//! Names that go into metrics, logs and messages: checked when they are read, since a bad one would
-//! fail each request.
+//! Names that appear in metrics, logs and messages. They are checked when the configuration is
+//! read, since a bad one would fail each request.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer};
 use crate::mistakes::message;
 
 const NAME_BYTES_MAX: usize = 64;
-/// What a message asks for, where [`is_name`] says no.
+/// What messages say was expected if [`is_name`] returns false.
 pub const NAME_EXPECTED: &str = "1 to 64 of a-z 0-9 . _ -";
 const FIELD_BYTES_MAX: usize = 128;
-/// Fields that the proxy lets no policy set, a name a line.
+/// Fields that the proxy lets no policy set, one name per line.
 const RESERVED_FIELDS: &str = include_str!("../reserved-fields.txt");
 
-/// Whether a limit, a label or a unit may be called so.
+/// Whether this may be the name of a limit, a label or a unit.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     let plain =

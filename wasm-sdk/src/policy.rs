@@ -1,45 +1,46 @@
-//! What a policy is: the one trait that its author writes.
+//! The trait that a policy's author implements.
 
 use serde::de::DeserializeOwned;
 
 use crate::{Adjustment, Decision, Facts, Manifest, Mistakes, ResponseView};
 
-/// A policy: made once from its configuration, then asked about each request.
+/// A policy: made once from its configuration, then called for each request.
 ///
-/// The proxy keeps several instances, and may throw one away at any time: what a policy remembers
-/// between calls is a cache at best.
+/// The proxy keeps several instances, and may discard one at any time. Whatever a policy remembers
+/// between calls is at best a cache.
 pub trait Policy: Sized + 'static {
-    /// `[policies.NAME.config]`. Write `#[serde(deny_unknown_fields)]` on it, so that a misspelt
-    /// key is a mistake and not a silence.
+    /// `[policies.NAME.config]`. Put `#[serde(deny_unknown_fields)]` on it, so that a misspelt key
+    /// is reported.
     type Config: DeserializeOwned;
 
-    /// Whether [`Policy::settle`] is written. Where it is not, a limit with `refund = "by_settle"`
-    /// is a mistake in the configuration: its units would never be given back.
+    /// Whether [`Policy::settle`] is implemented. If not, a limit with `refund = "by_settle"` is a
+    /// configuration mistake: its units would never be given back.
     const SETTLES: bool = false;
 
-    /// Makes the policy, and says what a type alone can't check.
+    /// Makes the policy, and checks what its type alone can't.
     ///
     /// # Errors
     /// All mistakes found, each with the setting's path (`bypass[1]`). What doesn't fit `Config` is
     /// reported by the caller.
     fn new(config: Self::Config) -> Result<Self, Mistakes>;
 
-    /// The facts that [`Policy::decide`] reads. Nothing else is shown; a name that the proxy
-    /// doesn't know refuses the configuration.
+    /// The facts that [`Policy::decide`] reads. Nothing else is shown. A name that the proxy
+    /// doesn't know is a configuration mistake.
     fn manifest(&self) -> Manifest;
 
-    /// Answers for one request.
+    /// Decides about one request.
     ///
     /// # Errors
-    /// A sentence for the proxy's log. The request is then handled as its route's `on_policy_error`
-    /// says.
+    /// A sentence for the proxy's log. The request is then handled according to its route's
+    /// `on_policy_error`.
     fn decide(&self, facts: &Facts) -> Result<Decision, String>;
 
-    /// Called at the end of the response, where the decision said [`Decision::settle_with`];
-    /// perhaps in another instance. A policy that writes it sets [`Policy::SETTLES`].
+    /// Called at the end of the response, if the decision asked for it with
+    /// [`Decision::settle_with`]; perhaps in another instance. A policy that implements it sets
+    /// [`Policy::SETTLES`].
     ///
     /// # Errors
-    /// A sentence for the proxy's log; what was taken then stands.
+    /// A sentence for the proxy's log. The charge then stands.
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
         let _ = (memo, response);
         Ok(Vec::new())

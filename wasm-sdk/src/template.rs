@@ -1,11 +1,11 @@
 //! Key templates: `{header.x-api-key}/{client_ip}`. Two different tuples of facts never give the
 //! same key.
 //!
-//! What is written and what a fact says have `\` as `\\`; an absent fact is `\-`, and several
-//! values of one fact are joined by `\,`, so that no value can pass for either. Where a template
-//! names more than one fact, each is preceded by its length and a colon, so that no value can reach
-//! into the next. No key begins with `\` and something else than these: such keys are left for what
-//! is not rendered here.
+//! In literal text and in facts, `\` becomes `\\`. An absent fact is `\-`, and several values of
+//! one fact are joined by `\,`, so that no value can pass for either. If a template names more than
+//! one fact, each is preceded by its length and a colon, so that no value can extend into the next.
+//! No rendered key starts with `\` followed by anything else: such keys are reserved for other
+//! uses.
 
 use std::fmt::Write as _;
 
@@ -19,12 +19,12 @@ use crate::mistakes::message;
 /// Bytes of a template, at most: its literal text is part of every key.
 const TEMPLATE_BYTES_MAX: usize = 1024;
 
-/// A key as an operator writes it, with facts in braces: use it as the type of a setting.
+/// A key as an operator writes it, with facts in braces. Use it as the type of a setting.
 ///
 /// `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}`
 /// `{request_length}` `{http_version}` `{tls.sni}` `{tls.client.subject}` `{header.NAME}`
-/// `{cookie.NAME}` `{query.NAME}` `{path.NAME}`; `{{` and `}}` are braces. Two requests have the
-/// same key only when all named facts are the same.
+/// `{cookie.NAME}` `{query.NAME}` `{path.NAME}`; `{{` and `}}` are literal braces. Two requests
+/// have the same key only if all named facts are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -36,9 +36,8 @@ pub struct Template {
 pub enum NoKey {
     /// A fact is absent, or empty, and none is repeated.
     Missing,
-    /// A fact has several values, and which of them the upstream believes is not known here:
-    /// whoever may pass with one of them could make up any number of the others, and with each the
-    /// template another key.
+    /// A fact has several values. Only the upstream knows which of them it believes, so a client
+    /// with one valid value could add any number of others, each of which would give another key.
     Repeated,
 }
 
@@ -57,7 +56,7 @@ impl Template {
         })
     }
 
-    /// The fact that it names, where it names one and has no other text.
+    /// The fact that it names, if it names one and has no other text.
     #[must_use]
     pub fn only_fact(&self) -> Option<&str> {
         match self.parts.as_slice() {
@@ -66,7 +65,7 @@ impl Template {
         }
     }
 
-    /// The key where every fact has one value that is not empty.
+    /// The key, if every fact has exactly one value that is not empty.
     ///
     /// # Errors
     /// See [`NoKey`].
@@ -83,7 +82,7 @@ impl Template {
         if missing { Err(NoKey::Missing) } else { Ok(self.render(facts)) }
     }
 
-    /// The key of any request: that a fact is absent, or has several values, is a value of its own.
+    /// The key of any request: an absent fact, or one with several values, is a value of its own.
     #[must_use]
     pub fn render(&self, facts: &Facts) -> String {
         let mut key = String::new();
@@ -222,8 +221,8 @@ mod tests {
 
     #[test]
     fn no_two_tuples_of_facts_give_the_same_key() {
-        // Every tuple of up to two values from a small hostile alphabet, absent facts and repeated
-        // ones: all keys differ.
+        // All keys differ, for every tuple of up to two values from a small hostile alphabet,
+        // absent facts and repeated ones.
         let words = [
             "", "a", "\\", "\\-", "\\,", "-", ",", "1:", "1:a", "a/1:a", ":", "/", "0:", "\\\\",
             "a\\,a",

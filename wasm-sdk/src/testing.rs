@@ -1,5 +1,5 @@
-//! For a policy's own tests, on the host: make it from its configuration, show it facts, look at
-//! its answer. No WebAssembly is needed.
+//! For a policy's own tests, on the host: make a policy from its configuration, show it facts,
+//! check its answer. No WebAssembly is needed.
 //!
 //! ```
 //! # use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
@@ -30,7 +30,7 @@ thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What [`now_ms`](crate::now_ms) says from now on, in this thread.
+/// Sets what [`now_ms`](crate::now_ms) returns from now on, in this thread.
 pub fn set_now_ms(now_ms: u64) {
     NOW_MS.with(|now| now.set(now_ms));
 }
@@ -40,7 +40,7 @@ pub(crate) fn now_ms() -> u64 {
     NOW_MS.with(Cell::get)
 }
 
-/// A policy as the proxy would hold it: configured from JSON.
+/// A policy as the proxy would hold it, configured from JSON.
 pub struct Instance<P>(P);
 
 impl<P> fmt::Debug for Instance<P> {
@@ -53,7 +53,7 @@ impl<P: Policy> Instance<P> {
     /// Configures it as the proxy does.
     ///
     /// # Errors
-    /// The mistakes that the proxy would show.
+    /// The mistakes that the proxy would report.
     pub fn new(config_json: &str) -> Result<Self, Vec<Mistake>> {
         guest::make(config_json).map(Self)
     }
@@ -64,7 +64,7 @@ impl<P: Policy> Instance<P> {
         self.0.manifest()
     }
 
-    /// Shows it facts.
+    /// Calls `decide` with these facts.
     ///
     /// # Errors
     /// The policy's own.
@@ -74,7 +74,7 @@ impl<P: Policy> Instance<P> {
         self.0.decide(&Facts::new(&facts))
     }
 
-    /// Tells it how a request ended.
+    /// Calls `settle`.
     ///
     /// # Errors
     /// The policy's own.

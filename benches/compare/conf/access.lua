@@ -1,6 +1,6 @@
--- nginx + Lua + Redis, as it is usually written: one connection from a kept pool, one EVALSHA for
--- the client's address, 429 or on. It loads its script once and remembers the digest. It adds no
--- RateLimit fields, which Weir does.
+-- nginx + Lua + Redis, as it is usually written: a connection from the keepalive pool, one EVALSHA
+-- for the client's address, and 429 if it refuses. It loads its script once and remembers the
+-- digest. Unlike Weir it adds no RateLimit fields.
 local redis = require "nginx.redis"
 
 local _M = {}

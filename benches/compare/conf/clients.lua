@@ -1,4 +1,4 @@
--- wrk: a thousand clients, told apart by X-Forwarded-For, one after another.
+-- wrk: a thousand clients, one after another, each with its own X-Forwarded-For.
 local clients = 1000
 local requests, turn = {}, 0
 

@@ -1,5 +1,5 @@
 -- The script of nginx + Lua + Redis: GCRA over one number, the theoretical arrival time in
--- microseconds. One GET, one SET where it fits.
+-- microseconds. One GET, and one SET if it fits.
 local time = redis.call("TIME")
 local now = time[1] * 1000000 + time[2]
 local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])

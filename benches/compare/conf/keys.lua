@@ -1,4 +1,4 @@
--- wrk: a thousand callers, told apart by a key in a header, one after another.
+-- wrk: a thousand callers, one after another, each with its own key in a header.
 local callers = 1000
 local requests, turn = {}, 0
 

@@ -1,8 +1,8 @@
 //! Counts requests by the client's address.
 //!
-//! An IPv6 client owns a whole network, so that one is counted, not the single address. Facts read:
-//! `client-ip`, and what key templates and conditions name. The policy knows nothing of how the
-//! proxy found the address.
+//! An IPv6 client usually owns a whole network, so the network is counted and not the single
+//! address. Facts read: `client-ip`, and those that key templates and conditions name. The policy
+//! does not know how the proxy found the address.
 
 use serde::Deserialize;
 use weir_policy::{Conditions, Decision, Facts, Ipv6Prefix, Limits, Manifest, Mistakes, Policy};
@@ -14,10 +14,10 @@ pub struct Config {
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
-    /// Who is never counted.
+    /// Requests that are never counted.
     #[serde(default)]
     bypass: Conditions,
-    /// What is counted.
+    /// The limits.
     limits: Limits,
 }
 

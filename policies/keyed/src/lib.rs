@@ -1,8 +1,8 @@
-//! Counts requests by keys that the configuration writes: no code, one or several limits, each with
-//! a template over what is known of a request.
+//! Counts requests by keys from the configuration: one or several limits, each with a template over
+//! the facts of a request.
 //!
-//! Facts read: what key templates and conditions name, and `client-ip` where a request may be
-//! without a key.
+//! Facts read: those that key templates and conditions name, and `client-ip` if a request may lack
+//! a key.
 
 use serde::Deserialize;
 use weir_policy::{
@@ -13,17 +13,17 @@ use weir_policy::{
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The key of limits that write none.
+    /// The key of limits without one of their own.
     key: Option<Template>,
-    /// What becomes of requests without a key, for limits that don't say it themselves.
+    /// How to treat requests without a key, for limits that don't say so themselves.
     missing: Option<Missing>,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
-    /// Who is never counted.
+    /// Requests that are never counted.
     #[serde(default)]
     bypass: Conditions,
-    /// What is counted.
+    /// The limits.
     limits: Limits,
 }
 
@@ -60,7 +60,7 @@ impl Policy for Keyed {
         if self.bypass.hold(facts) {
             return Ok(Decision::bypass());
         }
-        // Each limit has a template: there is no other key.
+        // Each limit has a template, so the default key is not used.
         Ok(self.limits.check("", facts))
     }
 }

@@ -9,36 +9,37 @@ use weir_policy::{DIGEST_EXPECTED, Digest, Mistakes};
 /// Assigned keys, at most.
 const KEYS_MAX: usize = 1_000_000;
 
-/// Keys by digest, and the plan that each is on.
+/// Keys by digest, and the plan of each.
 #[derive(Debug, Default)]
 pub(crate) struct Assign {
-    /// In the order of the digests; a plan's place among `names`, or, once resolved, among the
-    /// policy's plans.
+    /// Sorted by digest. The number is an index into `names`, or, once resolved, into the policy's
+    /// plans.
     keys: Vec<(Digest, u16)>,
-    /// Plans as they are named here, each once.
+    /// The names of the plans as they are written here, each once.
     names: Vec<String>,
-    /// What is wrong with the keys: told together with what is wrong with the plans.
-    unfit: Mistakes,
+    /// Mistakes in the keys: reported together with those in the plans.
+    mistakes: Mistakes,
 }
 
 impl Assign {
-    /// Puts the plans' places in the place of their names, and tells what is wrong with either.
+    /// Replaces indices into `names` by indices into the policy's plans. Adds the mistakes
+    /// in keys and names to `mistakes`.
     pub(crate) fn resolve(
         &mut self,
-        place: impl Fn(&str) -> Option<usize>,
+        index_of: impl Fn(&str) -> Option<usize>,
         known: impl Fn() -> String,
         mistakes: &mut Mistakes,
     ) {
-        mistakes.append(std::mem::take(&mut self.unfit));
-        let places: Vec<Option<u16>> = self
+        mistakes.append(std::mem::take(&mut self.mistakes));
+        let indices: Vec<Option<u16>> = self
             .names
             .iter()
-            .map(|name| place(name).and_then(|place| u16::try_from(place).ok()))
+            .map(|name| index_of(name).and_then(|index| u16::try_from(index).ok()))
             .collect();
         for (digest, plan) in &mut self.keys {
             let named = usize::from(*plan);
-            match places.get(named).copied().flatten() {
-                Some(place) => *plan = place,
+            match indices.get(named).copied().flatten() {
+                Some(index) => *plan = index,
                 None => {
                     let name = self.names.get(named).map_or("", String::as_str);
                     mistakes.add(format!("assign.{digest}"), format_args!("{name:?}"), known());
@@ -48,7 +49,7 @@ impl Assign {
         self.names = Vec::new();
     }
 
-    /// The plan that a key is on.
+    /// The plan of a key.
     pub(crate) fn plan_of(&self, digest: Digest) -> Option<usize> {
         let at = self.keys.binary_search_by_key(&digest, |(known, _)| *known).ok()?;
         self.keys.get(at).map(|(_, plan)| usize::from(*plan))
@@ -72,11 +73,11 @@ impl<'de> Visitor<'de> for Table {
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Assign, M::Error> {
         let mut assign = Assign::default();
-        // Mostly the same as the one before.
+        // Usually the same as the previous one.
         let mut last = 0;
         while let Some((key, plan)) = map.next_entry::<String, String>()? {
             if assign.keys.len() >= KEYS_MAX {
-                assign.unfit.add("assign", format_args!("more than {KEYS_MAX} keys"), "fewer");
+                assign.mistakes.add("assign", format_args!("more than {KEYS_MAX} keys"), "fewer");
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 break;
             }
@@ -92,8 +93,8 @@ impl<'de> Visitor<'de> for Table {
             }
             match (Digest::parse(&key), u16::try_from(last)) {
                 (Some(digest), Ok(plan)) => assign.keys.push((digest, plan)),
-                // Not the key itself: it may be one.
-                (None, _) => assign.unfit.add(
+                // The text itself is not shown: it may be a key.
+                (None, _) => assign.mistakes.add(
                     format!("assign.{key}"),
                     format_args!(
                         "the key of {} characters, which is no digest",
@@ -101,7 +102,7 @@ impl<'de> Visitor<'de> for Table {
                     ),
                     DIGEST_EXPECTED,
                 ),
-                (_, Err(_)) => assign.unfit.add(
+                (_, Err(_)) => assign.mistakes.add(
                     format!("assign.{key}"),
                     "yet another plan",
                     "at most 65536 names of plans",
@@ -113,7 +114,7 @@ impl<'de> Visitor<'de> for Table {
             if let [(one, _), (two, _)] = pair
                 && one == two
             {
-                assign.unfit.add(
+                assign.mistakes.add(
                     format!("assign.{one}"),
                     "the key a second time",
                     "each key once, its digits in lower case",

@@ -1,8 +1,8 @@
-//! A client's key decides its plan, and the plan its limits. Whoever has no known key is on the
-//! default plan, and is counted by address.
+//! A client's key determines its plan, and the plan its limits. Requests without a known key are on
+//! the default plan, and are counted by address.
 //!
-//! Keys are assigned by their SHA-256, so that none stands in a file. Facts read: the one that
-//! holds the key, `client-ip`, and what limits and conditions name.
+//! Keys are assigned by their SHA-256, so that no key is written in a file. Facts read: the one
+//! that contains the key, `client-ip`, and those that limits and conditions name.
 
 mod assign;
 
@@ -23,24 +23,24 @@ const PLANS_MAX: usize = 1_000;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where a request's key is: one fact.
+    /// Where to find a request's key: one fact.
     key: Template,
     /// The limits of each plan.
     plans: BTreeMap<String, Limits>,
-    /// The plan of those without a known key.
+    /// The plan for requests without a known key.
     default_plan: Option<String>,
-    /// What becomes of those without a known key.
+    /// How to treat requests without a known key.
     #[serde(default)]
     unknown: Unknown,
     /// The plan of each key.
     #[serde(default)]
     assign: Assign,
-    /// Tells the upstream the plan.
+    /// The header field that tells the upstream the plan.
     plan_header: Option<FieldName>,
     /// Bits of an IPv6 address that make one client.
     #[serde(default)]
     ipv6_prefix: Ipv6Prefix,
-    /// Who is never counted.
+    /// Requests that are never counted.
     #[serde(default)]
     bypass: Conditions,
 }
@@ -59,10 +59,10 @@ enum Unknown {
 #[derive(Debug)]
 pub struct Plans {
     fact: String,
-    /// In the order of their names.
+    /// Sorted by name.
     plans: Vec<(String, Limits)>,
     assign: Assign,
-    /// None where whoever has no known key is refused.
+    /// `None` if requests without a known key are refused.
     default_plan: Option<usize>,
     plan_header: Option<FieldName>,
     ipv6_prefix: Ipv6Prefix,
@@ -112,7 +112,7 @@ impl Policy for Plans {
                 mistakes.add(
                     "default_plan",
                     format_args!("{name:?}"),
-                    "nothing: with `unknown = \"deny\"` nobody is on it",
+                    "nothing: with `unknown = \"deny\"` there is no default plan",
                 );
                 None
             }
@@ -152,35 +152,38 @@ impl Policy for Plans {
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
         if self.bypass.hold(facts) {
-            // What a client wrote there itself must not pass for a plan.
-            return Ok(self.tell(Decision::bypass(), ""));
+            // A value that the client sent must not pass for a plan.
+            return Ok(self.with_plan_header(Decision::bypass(), ""));
         }
-        // A key that is sent twice is none: nobody but the upstream knows which of the two it
+        // A key that is sent twice counts as none: only the upstream knows which of the two it
         // believes.
         let digest = facts.only(&self.fact).map(Digest::of_fact);
         let assigned = digest.and_then(|digest| Some((self.assign.plan_of(digest)?, digest)));
         let (plan, key) = match (assigned, self.default_plan) {
             (Some((plan, digest)), _) => (plan, format!("{digest:x}")),
             (None, Some(plan)) => (plan, self.ipv6_prefix.client(facts)?.key()),
-            // Where the proxy lets it through all the same, a preflight, it has no plan.
-            (None, None) => return Ok(self.tell(Decision::deny(self.stranger()), "")),
+            // If the proxy lets the request through anyway, because it is a preflight, it has no
+            // plan.
+            (None, None) => {
+                return Ok(self.with_plan_header(Decision::deny(self.unknown_key()), ""));
+            }
         };
         let (name, limits) = self.plans.get(plan).ok_or("a plan that is none")?;
-        Ok(self.tell(limits.check(&key, facts).label("plan", name), name))
+        Ok(self.with_plan_header(limits.check(&key, facts).label("plan", name), name))
     }
 }
 
 impl Plans {
-    fn tell(&self, decision: Decision, plan: &str) -> Decision {
+    fn with_plan_header(&self, decision: Decision, plan: &str) -> Decision {
         match &self.plan_header {
             Some(field) => decision.upstream_header(field.as_str(), plan),
             None => decision,
         }
     }
 
-    /// The same for a key that is missing, unknown or sent twice: nobody learns which keys are
-    /// known.
-    fn stranger(&self) -> Denial {
+    /// The same denial for a key that is missing, unknown or sent twice, so that nobody can find
+    /// out which keys exist.
+    fn unknown_key(&self) -> Denial {
         let reason = format!("a known key is needed in {}", self.fact.replacen('.', " ", 1));
         Denial::new(401, reason).header("www-authenticate", "Key")
     }

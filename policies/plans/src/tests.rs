@@ -1,5 +1,4 @@
-//! The policy on the host: who is on which plan, what is charged to whom, and what each mistake
-//! says.
+//! The policy on the host: which key is on which plan, what is charged, and what each mistake says.
 
 use weir_policy::Verdict;
 use weir_policy::testing::Instance;
@@ -38,7 +37,7 @@ fn charged(policy: &Instance<Plans>, key: &[&str]) -> (String, String) {
     (decision.labels[0].1.clone(), decision.limits()[0].key.clone())
 }
 
-fn told(config: &str) -> Vec<String> {
+fn mistakes(config: &str) -> Vec<String> {
     let mistakes = Instance::<Plans>::new(config).unwrap_err();
     mistakes.iter().map(|mistake| format!("{}: {}", mistake.path, mistake.message)).collect()
 }
@@ -78,7 +77,7 @@ fn inventing_keys_or_sending_none_or_two_buys_nothing() {
 }
 
 #[test]
-fn strangers_may_be_refused() {
+fn requests_without_a_known_key_may_be_refused() {
     let policy = policy(r#", "unknown": "deny""#);
     assert_eq!(charged(&policy, &["rich"]).0, "gold");
     for facts in [
@@ -97,14 +96,14 @@ fn strangers_may_be_refused() {
 }
 
 #[test]
-fn the_upstream_is_told_the_plan_and_nobody_can_tell_it_another() {
+fn the_upstream_gets_the_plan_and_no_client_can_forge_it() {
     let policy =
         policy(r#", "default_plan": "free", "plan_header": "X-Plan", "bypass": ["10.0.0.0/8"]"#);
-    let told = |facts: &[(&str, &str)]| policy.decide(facts).unwrap().upstream_headers;
+    let headers = |facts: &[(&str, &str)]| policy.decide(facts).unwrap().upstream_headers;
     let field = |plan: &str| [("x-plan".to_owned(), plan.to_owned())];
-    assert_eq!(told(&[("client-ip", "192.0.2.1"), ("header.x-api-key", "rich")]), field("gold"));
-    assert_eq!(told(&[("client-ip", "192.0.2.1")]), field("free"));
-    assert_eq!(told(&[("client-ip", "10.0.0.1"), ("header.x-api-key", "rich")]), field(""));
+    assert_eq!(headers(&[("client-ip", "192.0.2.1"), ("header.x-api-key", "rich")]), field("gold"));
+    assert_eq!(headers(&[("client-ip", "192.0.2.1")]), field("free"));
+    assert_eq!(headers(&[("client-ip", "10.0.0.1"), ("header.x-api-key", "rich")]), field(""));
     assert!(
         with_default().decide(&[("client-ip", "192.0.2.1")]).unwrap().upstream_headers.is_empty()
     );
@@ -145,7 +144,8 @@ fn a_customer_that_is_moved_starts_afresh_and_finds_its_old_count_when_it_comes_
 
 #[test]
 fn digests_alone_are_assigned_and_a_key_that_stands_there_is_not_repeated() {
-    let found = told(&config(r#", "default_plan": "free""#).replace(&digest("rich"), "hunter2"));
+    let found =
+        mistakes(&config(r#", "default_plan": "free""#).replace(&digest("rich"), "hunter2"));
     let expected = "assign.hunter2: found the key of 7 characters, which is no digest, expected `sha256:` and 64 hexadecimal digits, such as \
                     `printf %s THE-KEY | sha256sum` prints";
     assert_eq!(found, [expected]);
@@ -154,7 +154,7 @@ fn digests_alone_are_assigned_and_a_key_that_stands_there_is_not_repeated() {
         digest("a"),
         digest("a").to_uppercase().replace("SHA256", "sha256")
     );
-    let found = told(&format!(
+    let found = mistakes(&format!(
         r#"{{"key": "{{header.k}}", "default_plan": "free", "plans": {{"free": [{FREE}], "gold": [{GOLD}]}}, "assign": {twice}}}"#
     ));
     assert_eq!(
@@ -167,9 +167,10 @@ fn digests_alone_are_assigned_and_a_key_that_stands_there_is_not_repeated() {
 }
 
 #[test]
-fn a_plan_is_told_in_no_field_that_the_proxy_would_not_send() {
+fn the_plan_header_is_a_field_that_the_proxy_would_send() {
     for name in ["Expect", "proxy-authorization", "Weir-Degraded", "trailer", "te"] {
-        let found = told(&config(&format!(r#", "default_plan": "free", "plan_header": "{name}""#)));
+        let found =
+            mistakes(&config(&format!(r#", "default_plan": "free", "plan_header": "{name}""#)));
         assert_eq!(found.len(), 1, "{name}: {found:?}");
         assert!(found[0].starts_with("plan_header: found"), "{name}: {found:?}");
     }
@@ -182,7 +183,7 @@ fn all_mistakes_come_at_once() {
         .replace(r#""quota": 6000"#, r#""quota": "x""#)
         .replace(r#": "gold"}"#, r#": "silver"}"#)
         .replace(r#""gold","#, r#""silver","#);
-    let mut found = told(&text);
+    let mut found = mistakes(&text);
     found.sort();
     let starts = [
         &format!(
@@ -204,21 +205,21 @@ fn all_mistakes_come_at_once() {
 #[test]
 fn somebody_must_be_on_some_plan() {
     assert_eq!(
-        told(&config("")),
+        mistakes(&config("")),
         [
             ": found no `default_plan`, expected the plan of those without a known key, or `unknown = \"deny\"`"
         ]
     );
-    let both = told(&config(r#", "unknown": "deny", "default_plan": "free""#));
+    let both = mistakes(&config(r#", "unknown": "deny", "default_plan": "free""#));
     assert_eq!(
         both,
         [
-            "default_plan: found \"free\", expected nothing: with `unknown = \"deny\"` nobody is on it"
+            "default_plan: found \"free\", expected nothing: with `unknown = \"deny\"` there is no default plan"
         ]
     );
-    let none = told(r#"{"key": "{header.k}", "unknown": "deny", "plans": {}}"#);
+    let none = mistakes(r#"{"key": "{header.k}", "unknown": "deny", "plans": {}}"#);
     assert_eq!(none, ["plans: found 0 plans, expected 1 to 1000"]);
-    let name = told(&format!(
+    let name = mistakes(&format!(
         r#"{{"key": "{{header.k}}", "unknown": "deny", "plans": {{"a/b": [{FREE}]}}}}"#
     ));
     assert_eq!(name, ["plans.a/b: found the name \"a/b\", expected 1 to 64 of a-z 0-9 . _ -"]);
@@ -237,7 +238,7 @@ fn a_table_of_another_kind_is_a_mistake() {
         ),
         (r#"{"a": 3}"#, "assign.a: found integer `3`, expected a string"),
     ] {
-        let found = told(&format!("{}{instead}{}", &text[..at], &text[end..]));
+        let found = mistakes(&format!("{}{instead}{}", &text[..at], &text[end..]));
         assert!(found.len() == 1 && found[0].starts_with(expected), "{found:#?}");
     }
 }

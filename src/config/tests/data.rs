@@ -1,4 +1,4 @@
-//! Files of a policy's data: what becomes of them, and where their mistakes are told.
+//! Data files of a policy: what becomes of them, and where their mistakes are reported.
 
 use std::fs;
 use std::path::PathBuf;
@@ -62,10 +62,10 @@ fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
         at(".assign"),
         at(".assigned"),
     ]);
-    let told = located.text.replace(&format!("{}/", folder.0.path().display()), "");
+    let shown = located.text.replace(&format!("{}/", folder.0.path().display()), "");
     let places: Vec<&str> =
-        told.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
-    // In the order of the files; those that stand nowhere in theirs come last.
+        shown.lines().filter_map(|line| line.trim_start().strip_prefix("--> ")).collect();
+    // In the order of the files; mistakes without a position in theirs come last.
     assert_eq!(
         places,
         [
@@ -75,13 +75,13 @@ fn what_a_guest_finds_wrong_is_told_with_that_file_and_its_line() {
             "customers.toml",
             "customers.toml"
         ],
-        "{told}"
+        "{shown}"
     );
     assert!(
-        told.contains("4 | \"b.c\" = \"silver\"\n  |         ^^^^^^^^ expected another"),
-        "{told}"
+        shown.contains("4 | \"b.c\" = \"silver\"\n  |         ^^^^^^^^ expected another"),
+        "{shown}"
     );
-    assert!(told.ends_with("proxy.toml: 5 mistakes"), "{told}");
+    assert!(shown.ends_with("proxy.toml: 5 mistakes"), "{shown}");
 }
 
 #[test]
@@ -117,32 +117,32 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
             &["policies.p.config.assign.secret.x: found nan", "customers.toml:3:5"],
         ),
     ] {
-        let told = Folder::with(&[("customers.toml", content)]).wrong(PLANS);
-        assert!(parts.iter().all(|part| told.contains(part)), "{content}\n{told}");
-        assert!(!told.contains("hunter2"), "{told}");
+        let shown = Folder::with(&[("customers.toml", content)]).wrong(PLANS);
+        assert!(parts.iter().all(|part| shown.contains(part)), "{content}\n{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
     let json = PLANS.replace("customers.toml", "customers.json");
-    let told = Folder::with(&[("customers.json", "{\n  \"a\": \"gold\",,\n}")]).wrong(&json);
+    let shown = Folder::with(&[("customers.json", "{\n  \"a\": \"gold\",,\n}")]).wrong(&json);
     assert!(
-        told.contains("policies.p.config.assign: JSON: ")
-            && told.contains("--> customers.json:2:15\n"),
-        "{told}"
+        shown.contains("policies.p.config.assign: JSON: ")
+            && shown.contains("--> customers.json:2:15\n"),
+        "{shown}"
     );
-    let told =
+    let shown =
         Folder::with(&[("customers.json", "{\"a\": {\"b\": [1, 9007199254740993]}}")]).wrong(&json);
     let expected = "policies.p.config.assign.a.b[1]: found 9007199254740993, expected a whole number from -2^53 to 2^53\n--> customers.json\n";
-    assert!(told.contains(expected), "{told}");
-    let told = Folder::with(&[]).wrong(PLANS);
+    assert!(shown.contains(expected), "{shown}");
+    let shown = Folder::with(&[]).wrong(PLANS);
     assert!(
-        told.contains("policies.p.config_files.assign: found customers.toml (No such file")
-            && told.contains("proxy.toml:5:27"),
-        "{told}"
+        shown.contains("policies.p.config_files.assign: found customers.toml (No such file")
+            && shown.contains("proxy.toml:5:27"),
+        "{shown}"
     );
-    let told = Folder::with(&[("customers.toml", "")])
+    let shown = Folder::with(&[("customers.toml", "")])
         .wrong(&PLANS.replace("{ default_plan", "{ assign.a = \"x\", default_plan"));
-    assert!(told.contains("found a file for `assign`, which stands in `config` too"), "{told}");
-    let told = Folder::with(&[]).wrong(&PLANS.replace("\"customers.toml\"", "3"));
-    assert!(told.contains("policies.p.config_files.assign: found 3"), "{told}");
+    assert!(shown.contains("found a file for `assign`, which stands in `config` too"), "{shown}");
+    let shown = Folder::with(&[]).wrong(&PLANS.replace("\"customers.toml\"", "3"));
+    assert!(shown.contains("policies.p.config_files.assign: found 3"), "{shown}");
     let folder = Folder::with(&[]);
     fs::write(folder.path("customers.toml"), b"a = \"\xff\"").unwrap();
     assert!(folder.wrong(PLANS).contains("it is not UTF-8"));
@@ -153,8 +153,8 @@ fn a_file_that_can_not_be_read_is_a_mistake_in_it_or_where_it_is_named() {
 #[test]
 fn a_file_of_deep_tables_is_refused_and_not_followed() {
     let deep = format!("x = {}1{}", "[".repeat(40), "]".repeat(40));
-    let told = Folder::with(&[("customers.toml", &deep)]).wrong(PLANS);
-    assert!(told.contains("at most 32 levels"), "{told}");
+    let shown = Folder::with(&[("customers.toml", &deep)]).wrong(PLANS);
+    assert!(shown.contains("at most 32 levels"), "{shown}");
     let dotted = format!("{} = 1", vec!["a"; 20_000].join("."));
     Folder::with(&[("customers.toml", &dotted)]).wrong(PLANS);
 }
@@ -162,7 +162,10 @@ fn a_file_of_deep_tables_is_refused_and_not_followed() {
 #[test]
 fn the_names_of_both_files_are_told_where_both_have_mistakes() {
     let folder = Folder::with(&[("customers.toml", "a = nan")]);
-    let told = folder.wrong(&format!("{PLANS}methods = 3\n"));
-    assert!(told.contains("--> customers.toml:1:5") && told.contains("--> proxy.toml:"), "{told}");
-    assert!(told.ends_with("proxy.toml: 2 mistakes"), "{told}");
+    let shown = folder.wrong(&format!("{PLANS}methods = 3\n"));
+    assert!(
+        shown.contains("--> customers.toml:1:5") && shown.contains("--> proxy.toml:"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("proxy.toml: 2 mistakes"), "{shown}");
 }

@@ -59,7 +59,7 @@ fn a_fields_value_may_stand_in_a_file_or_in_the_environment() {
     let config = Config::parse(&route(lines), &folder.path().join("proxy.toml"))
         .unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let extras = &config.routes[1].extras;
-    let told = |rules: &HeaderRules| {
+    let values = |rules: &HeaderRules| {
         rules
             .secrets
             .iter()
@@ -68,14 +68,14 @@ fn a_fields_value_may_stand_in_a_file_or_in_the_environment() {
     };
     let path = std::env::var("PATH").unwrap();
     assert_eq!(
-        told(&extras.request_headers),
+        values(&extras.request_headers),
         [
             ("set_file", "Authorization".to_owned(), "Bearer s3cret".to_owned()),
             ("add_env", "x-path".to_owned(), path)
         ]
     );
     assert_eq!(
-        told(&extras.response_headers),
+        values(&extras.response_headers),
         [("add_file", "x-b".to_owned(), "Bearer s3cret".to_owned())]
     );
     assert_eq!(config.watched.len(), 2 + 1, "the file is named twice");
@@ -107,7 +107,7 @@ fn an_answer_of_its_own_is_read_and_its_file_is_watched() {
         content_type: Some("text/html".into()),
         headers,
     };
-    assert_eq!(config.routes[1].target, RouteTarget::Respond(expected));
+    assert_eq!(config.routes[1].action, RouteAction::Respond(expected));
     assert_eq!(config.watched.len(), 2);
     says(
         "respond = { body = \"a\", body_file = \"b\" }",

@@ -1,5 +1,5 @@
-//! The whole way: a text in, settings or the picture of its mistakes out. `sections` has a mistake
-//! of each kind, `files` what is named, `hostile` what no operator writes.
+//! The whole module: a text in, settings or rendered mistakes out. `sections` has a mistake of each
+//! kind, `files` files that are named, `hostile` texts that no operator writes.
 
 mod data;
 mod extras;
@@ -130,8 +130,8 @@ fn every_setting_is_read() {
     assert_eq!((route.on_store_error, route.limit_decides), (OnStoreError::Allow, true));
     assert_eq!(config.routes[1].on_store_error, OnStoreError::Allow);
     assert_eq!(
-        config.routes[1].target,
-        RouteTarget::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() })
+        config.routes[1].action,
+        RouteAction::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() })
     );
 }
 

@@ -96,18 +96,18 @@ fn a_list_that_is_not_closed_is_one_mistake_at_its_bracket() {
         ),
         ("[server]\nlimits = { connections = 5\n", "proxy.toml:2:10"),
     ] {
-        let told = parse(&format!("{text}{MINIMAL}")).unwrap_err().text;
+        let shown = parse(&format!("{text}{MINIMAL}")).unwrap_err().text;
         assert!(
-            told.contains(&format!("--> {place}\n")) && told.contains("is not closed"),
-            "{told}"
+            shown.contains(&format!("--> {place}\n")) && shown.contains("is not closed"),
+            "{shown}"
         );
-        assert!(told.ends_with("proxy.toml: 1 mistake"), "{told}");
+        assert!(shown.ends_with("proxy.toml: 1 mistake"), "{shown}");
     }
-    let told =
+    let shown =
         parse(&format!("[server]\nworkers = = 2\ntrusted_proxies = [\n{MINIMAL}")).unwrap_err();
     assert!(
-        told.text.contains("--> proxy.toml:2:") && told.text.contains("--> proxy.toml:3:19"),
-        "{told}"
+        shown.text.contains("--> proxy.toml:2:") && shown.text.contains("--> proxy.toml:3:19"),
+        "{shown}"
     );
 }
 
@@ -115,7 +115,7 @@ fn a_list_that_is_not_closed_is_one_mistake_at_its_bracket() {
 fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
     let mistakes =
         parse(&MINIMAL.replace("quota = 100", "quota = 99999999999999999999")).unwrap_err();
-    let told = mistakes.and_those_of(|config, _| {
+    let shown = mistakes.and_those_of(|config, _| {
         assert!(
             config.policies[0].config_json.contains("\"quota\":9007199254740992"),
             "{}",
@@ -123,10 +123,10 @@ fn a_number_that_the_file_can_not_hold_is_told_with_the_settings_own_range() {
         );
         vec![Mistake::new("policies.public.config.limits[0].quota", "9007199254740992", "0 to 5")]
     });
-    assert_eq!(told.count, 1, "{told}");
+    assert_eq!(shown.count, 1, "{shown}");
     assert!(
-        told.text.contains("quota: found 99999999999999999999\n")
-            && told.text.contains("expected 0 to 5"),
-        "{told}"
+        shown.text.contains("quota: found 99999999999999999999\n")
+            && shown.text.contains("expected 0 to 5"),
+        "{shown}"
     );
 }

@@ -122,7 +122,7 @@ impl Connector {
         for (index, node) in settings.nodes.iter().enumerate() {
             let found = || {
                 Mistake::new(
-                    format!("store.redis.nodes[{index}]"),
+                    format!("redis.nodes[{index}]"),
                     format!("{node:?}"),
                     "host:port, as in \"10.0.0.1:6379\"",
                 )
@@ -130,7 +130,7 @@ impl Connector {
             nodes.push(parse_node(node).ok_or_else(found)?);
         }
         if nodes.is_empty() {
-            return Err(Mistake::new("store.redis.nodes", "[]", "at least one host:port"));
+            return Err(Mistake::new("redis.nodes", "[]", "at least one host:port"));
         }
         let mut connector = Self {
             cluster: None,
@@ -143,7 +143,7 @@ impl Connector {
         if settings.mode == RedisMode::Cluster {
             connector.cluster = Some(connector.cluster_client().map_err(|error| {
                 // redis-rs' message says what it rejects, and contains no secret.
-                Mistake::new("store.redis", error.to_string(), "settings that redis-rs accepts")
+                Mistake::new("redis", error.to_string(), "settings that redis-rs accepts")
             })?);
         }
         Ok(connector)

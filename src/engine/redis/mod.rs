@@ -31,10 +31,9 @@ use self::connector::Connector;
 use self::failure::Next;
 use self::link::Link;
 use super::driver::{self, Script, Verb};
-use super::failures::Failures;
 use super::{Cause, CellReply, Cells, EngineError, Key, OUTSIDE, Ran, RedisSettings, Taken};
 use crate::clock;
-use crate::telemetry::{Counter, Metrics, Mistake, names};
+use crate::telemetry::{Counter, CounterSet, Metrics, Mistake, names};
 
 /// Maximum number of times that one call is sent again after errors that prove that nothing ran.
 const RETRIES_MAX: usize = 2;
@@ -55,7 +54,7 @@ pub struct Redis {
     /// All workers' links. They are closed when the engine is dropped, since an idle worker would
     /// otherwise keep its connection.
     links: Mutex<Vec<Weak<Link>>>,
-    failures: Failures,
+    failures: CounterSet<Cause>,
     unknown: Counter,
 }
 
@@ -101,7 +100,7 @@ impl Redis {
         if settings.key_prefix.contains(['{', '}']) {
             let expected = "a prefix without braces: they would put every key on one slot";
             return Err(Mistake::new(
-                "store.redis.key_prefix",
+                "redis.key_prefix",
                 format!("{:?}", settings.key_prefix),
                 expected,
             ));
@@ -112,7 +111,7 @@ impl Redis {
             deadline: settings.deadline,
             connector: Arc::new(Connector::new(settings)?),
             links: Mutex::new(Vec::new()),
-            failures: Failures::new(metrics),
+            failures: metrics.counters(names::STORE_ERRORS, &[]),
             unknown: metrics.counter(names::TAKES_UNKNOWN, &[]),
         })
     }
@@ -141,7 +140,7 @@ impl Redis {
             // The caller's time ran out before anything was sent, so this says nothing about the
             // shard.
             let error = EngineError { cause: Cause::Timeout, ran: Ran::No };
-            self.failures.count(error);
+            self.failures.inc(error.cause);
             return Err(error);
         }
         let link = self.link();
@@ -228,7 +227,7 @@ impl Redis {
         match outcome {
             Ok(_) => link.record_success(),
             Err(error) => {
-                self.failures.count(error);
+                self.failures.inc(error.cause);
                 link.record_failure(error.cause);
             }
         }

@@ -433,14 +433,14 @@ fn settings_that_can_not_work_are_named() {
     };
     assert_eq!(
         mistake(settings(vec!["a:1".into(), "b".into()], RedisMode::Cluster)),
-        "store.redis.nodes[1]"
+        "redis.nodes[1]"
     );
-    assert_eq!(mistake(settings(vec![], RedisMode::Single)), "store.redis.nodes");
+    assert_eq!(mistake(settings(vec![], RedisMode::Single)), "redis.nodes");
     let braces = RedisSettings {
         key_prefix: "{p}".into(),
         ..settings(vec!["a:1".into()], RedisMode::Single)
     };
-    assert_eq!(mistake(braces), "store.redis.key_prefix");
+    assert_eq!(mistake(braces), "redis.key_prefix");
 }
 
 #[test]

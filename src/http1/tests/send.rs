@@ -1,4 +1,4 @@
-//! Writes messages as `listen/http1.rs` and `upstream/link.rs` do, to a connection that takes few
+//! Writes messages as `listen/http1.rs` and `upstream/http1.rs` do, to a connection that takes few
 //! bytes at a time, and reads them back. The fuzz targets include this file too.
 
 use std::io;

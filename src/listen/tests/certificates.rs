@@ -212,11 +212,11 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
     let server = start_tls(settings(), Some(tls(&listener(&[old]))));
     let mut kept = tls::Client::connect(&server, &pki.ca, "api.example").await;
     kept.get("/hello", "hello").await;
-    server.tls.swap(Some(tls(&listener(&[new]))));
+    server.set_tls(Some(tls(&listener(&[new]))));
     assert!(seen(&server, &pki.ca, "api.example").await == new_der);
     kept.get("/hello", "hello").await;
     // Even to plain HTTP: what the address speaks may change.
-    server.tls.swap(None);
+    server.set_tls(None);
     server.connect().await.get("/hello", "hello").await;
     kept.get("/hello", "hello").await;
 }

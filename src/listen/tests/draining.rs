@@ -96,8 +96,9 @@ async fn a_cut_ends_what_is_under_way_and_serve_returns_when_it_has_ended() {
 #[tokio::test]
 async fn listeners_count_together_under_the_same_settings_only() {
     let drain = Drain::new();
-    let (one, other) =
-        (Arc::new(ArcSwap::from_pointee(settings())), Arc::new(ArcSwap::from_pointee(settings())));
+    let config =
+        || -> ConfigSource { Arc::new(ArcSwap::from_pointee(ListenConfig::from(settings()))) };
+    let (one, other) = (config(), config());
     let permits = drain.permits_under(&one);
     let gauge = Metrics::new(1).gauge(crate::telemetry::names::CONNECTIONS_OPEN);
     let (connections, client) = (Connections::new(&permits, gauge), [127, 0, 0, 1].into());

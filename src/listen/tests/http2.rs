@@ -86,7 +86,7 @@ async fn it_is_spoken_by_alpn_and_by_prior_knowledge() {
         get(&mut sender, "/tls").await,
         (200, "true Some(\"api.example\") None HTTP/2.0".into())
     );
-    server.tls.swap(None);
+    server.set_tls(None);
     let (mut sender, _connection) = connect(&server).await;
     assert_eq!(get(&mut sender, "/tls").await, (200, "false None None HTTP/2.0".into()));
     // The same port still serves HTTP/1.1.

@@ -117,11 +117,10 @@ impl Handler for TestHandler {
 struct TestServer {
     address: std::net::SocketAddr,
     handler: TestHandler,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
+    config: Arc<ArcSwap<ListenConfig>>,
     drain: Drain,
     metrics: Metrics,
     serving: JoinHandle<()>,
-    tls: CurrentTls,
 }
 
 fn settings() -> ConnectionSettings {
@@ -139,24 +138,31 @@ fn start(settings: ConnectionSettings) -> TestServer {
 
 /// A server that speaks TLS if `tls` is given.
 fn start_tls(settings: ConnectionSettings, tls: Option<Arc<Tls>>) -> TestServer {
-    let tls = CurrentTls::new(tls);
-    let listener = Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1)
-        .unwrap()
-        .remove(0)
-        .with_tls(&tls);
+    let listener =
+        Listener::bind(&Settings::plain(([127, 0, 0, 1], 0).into()), 1).unwrap().remove(0);
     let address = listener.address();
-    let (handler, settings) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(settings)));
+    let config = ListenConfig { settings: Arc::new(settings), tls: vec![tls] };
+    let (handler, config) = (TestHandler::default(), Arc::new(ArcSwap::from_pointee(config)));
     let (drain, metrics) = (Drain::new(), Metrics::new(1));
-    let serving = tokio::spawn(listener.serve(
-        handler.clone(),
-        Arc::clone(&settings),
-        drain.clone(),
-        metrics.clone(),
-    ));
-    TestServer { address, handler, settings, drain, metrics, serving, tls }
+    let source: ConfigSource = Arc::clone(&config) as _;
+    let serving =
+        tokio::spawn(listener.serve(handler.clone(), source, drain.clone(), metrics.clone()));
+    TestServer { address, handler, config, drain, metrics, serving }
 }
 
 impl TestServer {
+    /// Reloads with other TLS.
+    fn set_tls(&self, tls: Option<Arc<Tls>>) {
+        let settings = Arc::clone(&self.config.load_full().settings);
+        self.config.store(Arc::new(ListenConfig { settings, tls: vec![tls] }));
+    }
+
+    /// Reloads with other settings.
+    fn set(&self, settings: ConnectionSettings) {
+        let tls = self.config.load_full().tls.clone();
+        self.config.store(Arc::new(ListenConfig { settings: Arc::new(settings), tls }));
+    }
+
     async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
     }

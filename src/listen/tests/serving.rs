@@ -239,9 +239,9 @@ async fn connections_above_the_maximum_are_closed_at_once_and_counted() {
         server.metrics.encode()
     );
     // A reload changes the limit for the next connection.
-    server.settings.store(Arc::new(ConnectionSettings { connections_max: 3, ..settings() }));
+    server.set(ConnectionSettings { connections_max: 3, ..settings() });
     server.connect().await.get("/hello", "hello").await;
-    server.settings.store(Arc::new(ConnectionSettings { connections_max: 2, ..settings() }));
+    server.set(ConnectionSettings { connections_max: 2, ..settings() });
     drop(first);
     server.await_shown("weir_connections_open 1").await;
     server.connect().await.get("/hello", "hello").await;
@@ -380,7 +380,7 @@ async fn workers_share_a_port_and_a_second_weir_is_refused() {
 async fn a_socket_that_the_caller_bound_is_served() {
     let listener = Listener::from_std(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let address = listener.address();
-    let settings = Arc::new(ArcSwap::from_pointee(settings()));
+    let settings = Arc::new(ArcSwap::from_pointee(ListenConfig::from(settings())));
     let serving = tokio::spawn(listener.serve(
         TestHandler::default(),
         settings,

@@ -10,10 +10,7 @@ use crate::plan::{
 #[test]
 fn the_shipped_policy_charges_the_clients_address() {
     let policy = client_ip();
-    assert_eq!(
-        policy.request_facts(),
-        [FactName { text: "client-ip".into(), kind: FactKind::ClientIp }]
-    );
+    assert_eq!(policy.request_facts(), ["client-ip"]);
     let decision = policy.decide(&[("client-ip", "2001:db8::1")]).unwrap();
     let limits = plan(&decision).limits();
     assert_eq!(
@@ -74,7 +71,7 @@ fn each_algorithm_that_is_written_arrives() {
 #[test]
 fn a_policy_from_a_file_is_loaded_as_cargo_built_it() {
     let policy = build(&settings(file(&guest::api_key()), LIMITS)).unwrap();
-    let facts: Vec<&str> = policy.request_facts().iter().map(|fact| fact.text.as_str()).collect();
+    let facts: Vec<&str> = policy.request_facts().iter().map(String::as_str).collect();
     assert_eq!(facts, ["header.x-api-key", "client-ip"]);
     let decision =
         policy.decide(&[("header.x-api-key", "k\u{e9}y"), ("client-ip", "192.0.2.1")]).unwrap();
@@ -234,17 +231,17 @@ fn what_all_calls_of_a_policy_log_together_is_bounded() {
     let policy = build(&settings(misbehaving(), "{}")).unwrap();
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-    let said = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let log = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let started = std::time::Instant::now();
     tracing::subscriber::with_default(subscriber, || {
-        // Until a second is over: then it tells what the first one left out.
-        while !said().contains("lines more than 100 a second") {
+        // Until a second is over: then the suppressed lines of the first one are reported.
+        while !log().contains("lines more than 100 a second") {
             policy.decide(&[("query", "log")]).unwrap();
-            assert!(started.elapsed() < Duration::from_secs(30), "{}", said());
+            assert!(started.elapsed() < Duration::from_secs(30), "{}", log());
         }
     });
     let (count, seconds) =
-        (said().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
+        (log().lines().count(), usize::try_from(started.elapsed().as_secs()).unwrap() + 1);
     assert!(count <= seconds * 101, "{count} lines in {seconds} s");
 }
 

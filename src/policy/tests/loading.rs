@@ -12,14 +12,7 @@ fn a_guests_mistakes_have_the_whole_path_of_their_setting() {
     let mut found = mistakes(shipped("client-ip"), config);
     found.sort_by(|a, b| a.setting.cmp(&b.setting));
     let settings: Vec<&str> = found.iter().map(|mistake| mistake.setting.as_str()).collect();
-    assert_eq!(
-        settings,
-        [
-            "policies.public.config.bypass[0]",
-            "policies.public.config.ipv6_prefix",
-            "policies.public.config.limits[0].qouta"
-        ]
-    );
+    assert_eq!(settings, ["config.bypass[0]", "config.ipv6_prefix", "config.limits[0].qouta"]);
     assert_eq!((found[1].found.as_str(), found[1].expected.as_str()), ("129", "0 to 128"));
     assert!(found[2].expected.ends_with("`quota` is near"), "{found:?}");
 }
@@ -38,15 +31,11 @@ fn a_time_zone_that_nobody_knows_is_a_mistake_beside_the_guests_own() {
             mistakes(shipped("client-ip"), &format!(r#"{{"limits": [{}]}}"#, limits.join(",")));
         found.into_iter().map(|mistake| mistake.setting).collect::<Vec<_>>()
     };
-    assert_eq!(settings(&[&known, &unknown]), ["policies.public.config.limits[1].time_zone"]);
+    assert_eq!(settings(&[&known, &unknown]), ["config.limits[1].time_zone"]);
     let worse = limit("c", r#""time_zone": "", "cost": 2"#);
     assert_eq!(
         settings(&[&unknown, &worse]),
-        [
-            "policies.public.config.limits[1].time_zone",
-            "policies.public.config.limits[1].cost",
-            "policies.public.config.limits[0].time_zone"
-        ]
+        ["config.limits[1].time_zone", "config.limits[1].cost", "config.limits[0].time_zone"]
     );
 }
 
@@ -55,14 +44,14 @@ fn a_missing_setting_is_reported_at_the_table_that_lacks_it() {
     let found = mistakes(shipped("client-ip"), "{}");
     assert_eq!(
         (found.len(), found[0].setting.as_str(), found[0].found.as_str()),
-        (1, "policies.public.config", "no `limits`")
+        (1, "config", "no `limits`")
     );
 }
 
 #[test]
 fn an_unknown_shipped_policy_is_a_mistake_with_the_nearest() {
     let found = mistakes(shipped("client_ip"), LIMITS);
-    assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.use"));
+    assert_eq!((found.len(), found[0].setting.as_str()), (1, "use"));
     assert!(found[0].expected.contains("nearest is `client-ip`"), "{found:?}");
     assert_eq!(super::super::shipped(), ["client-ip", "keyed", "plans"]);
 }
@@ -74,7 +63,7 @@ fn unknown_facts_refuse_the_configuration() {
         r#"{"facts": ["client_ip", "tls.serial"], "response_facts": ["bytes"]}"#,
     );
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found.iter().all(|mistake| mistake.setting == "policies.public.wasm"));
+    assert!(found.iter().all(|mistake| mistake.setting == "wasm"));
     assert!(
         found[0].found.contains("`client_ip`")
             && found[0].expected.ends_with("nearest is `client-ip`"),
@@ -95,7 +84,7 @@ fn what_is_no_policy_is_refused() {
         (bytes(wat::parse_str(r#"(module (import "env" "f" (func)))"#).unwrap()), "env"),
     ] {
         let found = mistakes(module, "{}");
-        assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.wasm"));
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, "wasm"));
         assert!(
             found[0].to_string().contains(part) && found[0].to_string().len() < 800,
             "{part}: {found:?}"
@@ -109,15 +98,15 @@ fn a_guest_that_fails_before_it_is_configured_is_refused() {
         [(wat("looping_start.wat"), "time: "), (wat("outside_memory.wat"), "answer: ")]
     {
         let found = mistakes(module, "{}");
-        assert_eq!((found.len(), found[0].setting.as_str()), (1, "policies.public.wasm"));
+        assert_eq!((found.len(), found[0].setting.as_str()), (1, "wasm"));
         assert!(found[0].found.contains(part), "{found:?}");
     }
     assert!(mistakes(misbehaving(), r#"{"loops_in_configure": true}"#)[0].found.contains("time: "));
     let mut small = settings(misbehaving(), "{}");
     small.memory_bytes = 64 << 10;
-    assert_eq!(build(&small).unwrap_err()[0].setting, "policies.public.memory");
+    assert_eq!(build(&small).unwrap_err()[0].setting, "memory");
     small.memory_bytes = usize::MAX;
-    assert_eq!(build(&small).unwrap_err()[0].setting, "policies.public.memory");
+    assert_eq!(build(&small).unwrap_err()[0].setting, "memory");
     assert!(client_ip().decide(&[("client-ip", "192.0.2.1")]).is_ok());
 }
 

@@ -52,7 +52,7 @@ fn each_breach_costs_one_call_and_has_its_cause() {
         assert_eq!(plan(&next).limits()[0].key, "k");
     }
     for cause in Cause::ALL {
-        let expected = breaches.iter().filter(|(_, each, _)| *each == cause).count() as u64;
+        let expected = breaches.iter().filter(|(_, each, _)| each == cause).count() as u64;
         assert_eq!(
             metrics.counter(names::POLICY_ERRORS, &["public", cause.label()]).get(),
             expected,

@@ -1,5 +1,5 @@
-//! The room as others use it: real guests, real calls. `misbehaving` shows what a bad guest costs,
-//! `loading` what a bad module does.
+//! The module as others use it: real guests, real calls. `misbehaving` shows what a bad guest
+//! costs, `loading` what a bad module does.
 
 mod contract;
 mod loading;
@@ -7,7 +7,7 @@ mod misbehaving;
 mod speed;
 
 use super::*;
-use crate::telemetry::names;
+use crate::telemetry::{Label as _, names};
 
 #[path = "../../../tests/harness/guest.rs"]
 mod guest;
@@ -18,7 +18,7 @@ const LIMITS: &str = r#"{"limits": [{"name": "per-minute", "algorithm": "fixed_w
 /// One for all tests: an engine reserves address space for a thousand instances.
 fn runtime() -> Arc<Runtime> {
     static RUNTIME: std::sync::OnceLock<Arc<Runtime>> = std::sync::OnceLock::new();
-    RUNTIME.get_or_init(|| Runtime::new().unwrap()).clone()
+    RUNTIME.get_or_init(|| Runtime::new(crate::proxy::fact_names()).unwrap()).clone()
 }
 
 fn settings(module: Module, config: &str) -> Settings {

@@ -1,4 +1,4 @@
-//! What happens when a request is over, however it ends.
+//! The end of a request, however it ends.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::plan::{Enforcement, Refund};
 use crate::upstream::{Cause, UpstreamError};
 use crate::wire::{self, Fields};
 
-fn rig() -> Rig {
-    Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }])
+fn handler() -> TestHandler {
+    TestHandler::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }])
 }
 
 fn refunded(refund: Refund) -> Arc<Decision> {
@@ -21,17 +21,18 @@ fn refunded(refund: Refund) -> Arc<Decision> {
 }
 
 /// A request that took the only unit.
-async fn admitted(rig: &Rig, refund: Refund) -> Box<Visit> {
-    let mut visit = rig.visit(0);
-    admit::charge(&rig.limiter, refunded(refund), &mut visit).await.unwrap();
-    visit
+async fn admitted(handler: &TestHandler, refund: Refund) -> Box<RequestContext> {
+    let mut context = handler.context(0);
+    admit::charge(&handler.limiter, refunded(refund), &mut context).await.unwrap();
+    context
 }
 
-/// Whether the only unit is there again.
-async fn is_back(rig: &Rig) -> bool {
-    let mut visit = rig.visit(0);
-    let admitted = admit::charge(&rig.limiter, refunded(Refund::Unsent), &mut visit).await.is_ok();
-    assert_eq!(visit.decided, Some(if admitted { Decided::Admitted } else { Decided::Refused }));
+/// Whether the only unit is available again.
+async fn is_back(handler: &TestHandler) -> bool {
+    let mut context = handler.context(0);
+    let admitted =
+        admit::charge(&handler.limiter, refunded(Refund::Unsent), &mut context).await.is_ok();
+    assert_eq!(context.decided, Some(if admitted { Decided::Admitted } else { Decided::Refused }));
     admitted
 }
 
@@ -44,40 +45,40 @@ fn reply(status: u16) -> Response {
 
 #[tokio::test]
 async fn a_client_that_goes_before_anything_was_sent_gets_its_unit_back() {
-    let rig = rig();
-    drop(admitted(&rig, Refund::Unsent).await);
-    assert!(is_back(&rig).await);
-    rig.counted("weir_requests_total{route=\"\",code=\"499\"}", 2);
+    let handler = handler();
+    drop(admitted(&handler, Refund::Unsent).await);
+    assert!(is_back(&handler).await);
+    handler.counted("weir_requests_total{route=\"\",code=\"499\"}", 2);
 }
 
 #[tokio::test]
 async fn a_client_that_goes_after_it_was_sent_does_not() {
-    let rig = rig();
-    let mut visit = admitted(&rig, Refund::UpstreamError).await;
-    visit.sending(Body::empty());
-    drop(visit);
-    assert!(!is_back(&rig).await);
+    let handler = handler();
+    let mut context = admitted(&handler, Refund::UpstreamError).await;
+    context.track_body(Body::empty());
+    drop(context);
+    assert!(!is_back(&handler).await);
 }
 
 #[tokio::test]
 async fn a_reply_that_was_read_whole_ends_by_its_status() {
     for (status, back) in [(200, false), (404, false), (500, true), (503, true)] {
-        let rig = rig();
-        let mut visit = admitted(&rig, Refund::UpstreamError).await;
-        visit.sending(Body::empty());
-        let answered = Answered::read(visit.stream(reply(status))).await;
+        let handler = handler();
+        let mut context = admitted(&handler, Refund::UpstreamError).await;
+        context.track_body(Body::empty());
+        let answered = Reply::read(context.stream(reply(status))).await;
         assert_eq!(answered.status, status);
-        assert_eq!(is_back(&rig).await, back, "{status}");
+        assert_eq!(is_back(&handler).await, back, "{status}");
     }
 }
 
 #[tokio::test]
 async fn a_reply_that_was_left_unread_refunds_nothing() {
-    let rig = rig();
-    let mut visit = admitted(&rig, Refund::UpstreamError).await;
-    visit.sending(Body::empty());
-    drop(visit.stream(reply(500)));
-    assert!(!is_back(&rig).await);
+    let handler = handler();
+    let mut context = admitted(&handler, Refund::UpstreamError).await;
+    context.track_body(Body::empty());
+    drop(context.stream(reply(500)));
+    assert!(!is_back(&handler).await);
 }
 
 #[tokio::test]
@@ -88,29 +89,30 @@ async fn an_upstream_that_gives_no_reply_refunds_as_far_as_it_was_reached() {
         (true, Refund::UpstreamError, true),
         (true, Refund::Never, false),
     ] {
-        let rig = rig();
-        let mut visit = admitted(&rig, refund).await;
-        visit.sending(Body::empty());
-        let refusal = visit.not_replied(&UpstreamError { cause: Cause::Connect, sent, body: None });
-        Answered::read(visit.refuse(&refusal)).await.problem(502);
-        assert_eq!(is_back(&rig).await, back, "{sent} {refund:?}");
+        let handler = handler();
+        let mut context = admitted(&handler, refund).await;
+        context.track_body(Body::empty());
+        let refusal =
+            context.upstream_failed(&UpstreamError { cause: Cause::Connect, sent, body: None });
+        Reply::read(context.refuse(&refusal)).await.problem(502);
+        assert_eq!(is_back(&handler).await, back, "{sent} {refund:?}");
     }
 }
 
 #[tokio::test]
 async fn a_request_whose_own_body_failed_is_the_clients_doing() {
-    let rig = rig();
-    let mut visit = admitted(&rig, Refund::UpstreamError).await;
-    visit.sending(Body::empty());
+    let handler = handler();
+    let mut context = admitted(&handler, Refund::UpstreamError).await;
+    context.track_body(Body::empty());
     let body = Some(crate::wire::BodyError::TooLarge { limit_bytes: 7 });
-    let refusal = visit.not_replied(&UpstreamError { cause: Cause::Body, sent: true, body });
-    Answered::read(visit.refuse(&refusal)).await.problem(413);
-    assert!(!is_back(&rig).await);
+    let refusal = context.upstream_failed(&UpstreamError { cause: Cause::Body, sent: true, body });
+    Reply::read(context.refuse(&refusal)).await.problem(413);
+    assert!(!is_back(&handler).await);
 }
 
 #[tokio::test]
 async fn each_failure_of_an_upstream_has_its_status() {
-    let rig = rig();
+    let handler = handler();
     for (cause, status) in [
         (Cause::Connect, 502),
         (Cause::Cut, 502),
@@ -118,17 +120,17 @@ async fn each_failure_of_an_upstream_has_its_status() {
         (Cause::Overload, 503),
         (Cause::Timeout, 504),
     ] {
-        let mut visit = rig.visit(0);
-        let refusal = visit.not_replied(&UpstreamError { cause, sent: false, body: None });
-        Answered::read(visit.refuse(&refusal)).await.problem(status);
+        let mut context = handler.context(0);
+        let refusal = context.upstream_failed(&UpstreamError { cause, sent: false, body: None });
+        Reply::read(context.refuse(&refusal)).await.problem(status);
     }
 }
 
 #[tokio::test]
 async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
-    let rig = rig();
-    let mut visit = admitted(&rig, Refund::Never).await;
-    visit.degraded = Some("store");
+    let handler = handler();
+    let mut context = admitted(&handler, Refund::Never).await;
+    context.degraded = Some("store");
     let mut reply = reply(200);
     for (name, value) in [
         ("connection", "x-hop"),
@@ -140,7 +142,7 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
     ] {
         reply.fields.append(name, value);
     }
-    let answered = Answered::read(visit.stream(reply)).await;
+    let answered = Reply::read(context.stream(reply)).await;
     assert_eq!(
         (answered.field("connection"), answered.field("x-hop"), answered.field("trailer")),
         (None, None, Some("x-sum"))
@@ -154,14 +156,14 @@ async fn a_replys_own_connection_fields_stay_behind_and_ours_are_added() {
 
 #[tokio::test]
 async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
-    let rig = rig();
-    let mut visit = rig.visit(0);
+    let handler = handler();
+    let mut context = handler.context(0);
     let asked = Decision {
         settle_with: Some("memo".into()),
         ..(*check(vec![window("a", 9), window("b", 9)])).clone()
     };
-    admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
-    visit.status = 201;
+    admit::charge(&handler.limiter, Arc::new(asked), &mut context).await.unwrap();
+    context.status = 201;
     let names = ["header.x-cost", "response.bytes", "duration-ms", "request.bytes", "trailer.t"]
         .map(str::to_owned);
     let fields = |name: &str, value: &str| {
@@ -169,10 +171,15 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
         fields.append(name, value);
         fields
     };
-    visit.reply_facts = settle::of_fields(&names, "header.", &fields("X-Cost", "7"));
-    visit.reply_facts.extend(settle::of_fields(&names, "trailer.", &fields("t", "8")));
-    let view =
-        settle::view(&visit, &names, crate::limit::Ending::Completed, 5, Duration::from_millis(12));
+    context.reply_facts = settle::of_fields(&names, "header", &fields("X-Cost", "7"));
+    context.reply_facts.extend(settle::of_fields(&names, "trailer", &fields("t", "8")));
+    let view = settle::view(
+        &context,
+        &names,
+        crate::limit::Ending::Completed,
+        5,
+        Duration::from_millis(12),
+    );
     let facts: Vec<(&str, &str)> =
         view.facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(
@@ -190,49 +197,55 @@ async fn a_policy_is_told_what_it_asked_to_know_where_it_exists() {
 
 #[tokio::test]
 async fn a_settle_without_adjustments_leaves_the_declared_refunds() {
-    let rig = rig();
-    let mut visit = rig.visit(0);
+    let handler = handler();
+    let mut context = handler.context(0);
     let asked =
         Decision { settle_with: Some("memo".into()), ..(*refunded(Refund::UpstreamError)).clone() };
-    admit::charge(&rig.limiter, Arc::new(asked), &mut visit).await.unwrap();
-    visit.sending(Body::empty());
-    // The policy that ships has no settle of its own.
-    Answered::read(visit.stream(reply(500))).await;
-    assert!(is_back(&rig).await);
+    admit::charge(&handler.limiter, Arc::new(asked), &mut context).await.unwrap();
+    context.track_body(Body::empty());
+    // The shipped policy has no settle.
+    Reply::read(context.stream(reply(500))).await;
+    assert!(is_back(&handler).await);
 }
 
-/// A visit whose client asked for a WebSocket, and a reply to it with the upstream's far end.
-async fn switching(rig: &Rig) -> (Box<Visit>, Response, DuplexStream) {
-    let mut visit = admitted(rig, Refund::UpstreamError).await;
+/// A context whose client asked for a WebSocket, and a reply to it with the upstream's far end.
+async fn switching(handler: &TestHandler) -> (Box<RequestContext>, Response, DuplexStream) {
+    let mut context = admitted(handler, Refund::UpstreamError).await;
     let mut request = http::Request::get("/").body(Body::empty()).unwrap().into();
-    let upgrades = &rig.house.route(0).unwrap().upgrades;
-    tunnel::ask(upgrades, &mut request, &Body::empty(), b"WebSocket".as_slice().into(), &mut visit);
+    let upgrades = &handler.snapshot.route(0).unwrap().upgrades;
+    tunnel::request_upgrade(
+        upgrades,
+        &mut request,
+        &Body::empty(),
+        b"WebSocket".as_slice().into(),
+        &mut context,
+    );
     assert!(request.upgrade);
     assert_eq!(
         (request.fields.get("connection"), request.fields.get("upgrade")),
         (Some(&b"upgrade"[..]), Some(&b"WebSocket"[..]))
     );
-    visit.sending(Body::empty());
+    context.track_body(Body::empty());
     let (far, near) = tokio::io::duplex(64);
     let mut reply = Response::new(StatusCode::SWITCHING_PROTOCOLS, Body::empty());
     reply.fields.append("upgrade", "websocket");
-    assert!(!visit.understands(&reply), "without a connection");
+    assert!(!context.accepts_status(&reply), "without a connection");
     reply.upgrade = Some(wire::Upgrade::Stream(Box::new(near)));
-    assert!(visit.understands(&reply));
-    (visit, reply, far)
+    assert!(context.accepts_status(&reply));
+    (context, reply, far)
 }
 
 #[tokio::test]
 async fn a_tunnel_joins_client_and_upstream_and_is_settled_at_its_end() {
-    let rig = rig();
-    let (visit, mut reply, mut upstream) = switching(&rig).await;
+    let handler = handler();
+    let (context, mut reply, mut upstream) = switching(&handler).await;
     reply.fields.append("content-length", "5");
-    let reply = visit.stream(reply);
+    let reply = context.stream(reply);
     assert!(
         reply.fields.get("connection") == Some(b"upgrade") && !reply.fields.has("content-length"),
         "{reply:?}"
     );
-    rig.counted("weir_tunnels_open", 1);
+    handler.counted("weir_tunnels_open", 1);
     let Some(wire::Upgrade::Callback(begin)) = reply.upgrade else { panic!("no upgrade") };
     let (mut client, near) = tokio::io::duplex(64);
     begin(Box::new(near));
@@ -243,32 +256,34 @@ async fn a_tunnel_joins_client_and_upstream_and_is_settled_at_its_end() {
     assert_eq!(got, "hi");
     drop(upstream);
     client.read_to_string(&mut got).await.unwrap();
-    while !rig.metrics.encode().contains("weir_tunnels_total{ending=\"closed\"} 1\n") {
+    while !handler.metrics.encode().contains("weir_tunnels_total{ending=\"closed\"} 1\n") {
         tokio::task::yield_now().await;
     }
-    rig.counted("weir_tunnels_open", 0);
-    assert!(!is_back(&rig).await);
+    handler.counted("weir_tunnels_open", 0);
+    assert!(!is_back(&handler).await);
 }
 
 #[tokio::test]
 async fn a_tunnel_whose_client_never_got_its_101_has_ended_with_the_client() {
-    let rig = rig();
-    let (visit, reply, _upstream) = switching(&rig).await;
-    drop(visit.stream(reply));
-    rig.counted("weir_tunnels_total{ending=\"client\"}", 1);
-    rig.counted("weir_tunnels_open", 0);
-    rig.counted("weir_requests_total{route=\"\",code=\"101\"}", 1);
-    assert!(!is_back(&rig).await);
+    let handler = handler();
+    let (context, reply, _upstream) = switching(&handler).await;
+    drop(context.stream(reply));
+    handler.counted("weir_tunnels_total{ending=\"client\"}", 1);
+    handler.counted("weir_tunnels_open", 0);
+    handler.counted("weir_requests_total{route=\"\",code=\"101\"}", 1);
+    assert!(!is_back(&handler).await);
 }
 
 #[tokio::test]
 async fn a_log_line_names_the_shadow_limits_that_would_refuse() {
-    let rig = rig();
-    let mut visit = rig.visit(0);
+    let handler = handler();
+    let mut context = handler.context(0);
     let shadow = Limit { enforcement: Enforcement::Shadow, ..window("trial", 0) };
-    admit::charge(&rig.limiter, check(vec![window("real", 1), shadow]), &mut visit).await.unwrap();
+    admit::charge(&handler.limiter, check(vec![window("real", 1), shadow]), &mut context)
+        .await
+        .unwrap();
     let line: serde_json::Value =
-        serde_json::from_slice(&access::line(&visit, 0, Duration::ZERO, START_US, true)).unwrap();
+        serde_json::from_slice(&access::line(&context, 0, Duration::ZERO, START_US, true)).unwrap();
     assert_eq!(
         (&line["would_refuse"], &line["refused_by"]),
         (&serde_json::json!(["trial"]), &serde_json::Value::Null)
@@ -277,42 +292,42 @@ async fn a_log_line_names_the_shadow_limits_that_would_refuse() {
 
 #[tokio::test]
 async fn a_status_that_means_nothing_is_no_reply() {
-    let visit = rig().visit(0);
+    let context = handler().context(0);
     for (status, means) in
         [(200, true), (404, true), (599, true), (600, false), (999, false), (101, false)]
     {
-        assert_eq!(visit.understands(&reply(status)), means, "{status}");
+        assert_eq!(context.accepts_status(&reply(status)), means, "{status}");
     }
 }
 
 #[tokio::test]
 async fn a_log_line_is_one_json_object_without_the_query() {
     let routes = vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }];
-    let rig = Rig::with(Settings { access: Access::Refused, ..settings() }, routes);
-    let mut visit = rig.visit(0);
+    let handler = TestHandler::with(Settings { access: Access::Refused, ..settings() }, routes);
+    let mut context = handler.context(0);
     let denied = Decision {
         labels: vec![("plan".into(), "g\"1".into())],
         ..(*check(vec![window("a", 0), window("b", 1)])).clone()
     };
-    admit::charge(&rig.limiter, Arc::new(denied), &mut visit).await.unwrap_err();
-    visit.status = 429;
-    let line = access::line(&visit, 17, Duration::from_micros(1_234), START_US, true);
+    admit::charge(&handler.limiter, Arc::new(denied), &mut context).await.unwrap_err();
+    context.status = 429;
+    let line = access::line(&context, 17, Duration::from_micros(1_234), START_US, true);
     let text = String::from_utf8(line).unwrap();
     assert!(text.ends_with("}\n") && !text.contains("secret"), "{text}");
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     let expected = serde_json::json!({
-        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": visit.id.as_str(),
+        "timestamp": "2024-10-04T00:00:00.000Z", "level": "INFO", "message": "request", "request_id": context.id.as_str(),
         "client": "192.0.2.1", "method": "GET", "path": "/x", "route": "", "status": 429, "bytes": 17, "duration_ms": 1.234,
         "decision": "refused", "policy": "public", "refused_by": ["a"], "labels": { "plan": "g\"1" },
     });
     assert_eq!(line, expected);
     let text =
-        String::from_utf8(access::line(&visit, 17, Duration::ZERO, START_US, false)).unwrap();
+        String::from_utf8(access::line(&context, 17, Duration::ZERO, START_US, false)).unwrap();
     assert!(text.starts_with("2024-10-04T00:00:00.000Z  INFO request request_id="), "{text}");
     assert!(
         text.contains(" client=192.0.2.1 method=GET path=/x route=\"\" status=429 bytes=17 duration_ms=0.000 decision=refused"),
         "{text}"
     );
-    // Not refused after all, so that the test itself logs nothing.
-    drop(visit.stream(reply(200)));
+    // Not marked as refused after all, so that the test itself logs nothing.
+    drop(context.stream(reply(200)));
 }

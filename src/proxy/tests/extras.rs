@@ -1,6 +1,6 @@
-//! What a route does beside deciding and forwarding: answers of its own, header rules, rewriting.
+//! What a route does besides deciding and forwarding: its own responses, header rules, rewriting.
 
-use super::sockets::Front;
+use super::sockets::TestProxy;
 use super::*;
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -20,26 +20,26 @@ async fn an_answer_of_its_own_has_any_status_type_and_fields() {
         content_type: Some("text/html".into()),
         headers: pairs(&[("set-cookie", "a"), ("set-cookie", "b")]),
     };
-    let rig = Rig::new(vec![
-        RouteSettings { target: Target::Respond(moved), ..respond("/old/*") },
-        RouteSettings { target: Target::Respond(page), ..respond("/page") },
+    let handler = TestHandler::new(vec![
+        RouteSettings { action: RouteAction::Respond(moved), ..respond("/old/*") },
+        RouteSettings { action: RouteAction::Respond(page), ..respond("/page") },
         RouteSettings {
-            target: Target::Respond(Respond { status: 204, ..Respond::default() }),
+            action: RouteAction::Respond(Respond { status: 204, ..Respond::default() }),
             ..respond("/nothing")
         },
     ]);
-    let moved = rig.get("/old/x").await;
+    let moved = handler.get("/old/x").await;
     assert_eq!(
         (moved.status.as_u16(), moved.field("location"), moved.field("content-type")),
         (308, Some("https://new.example/"), None)
     );
-    let page = rig.get("/page").await;
+    let page = handler.get("/page").await;
     assert_eq!(
         (page.status.as_u16(), page.field("content-type"), page.body.as_str()),
         (503, Some("text/html"), "<p>")
     );
     assert_eq!(page.headers.get_all("set-cookie").iter().count(), 2);
-    let nothing = rig.get("/nothing").await;
+    let nothing = handler.get("/nothing").await;
     assert_eq!(
         (nothing.status.as_u16(), nothing.field("content-length"), nothing.field("content-type")),
         (204, None, None)
@@ -58,13 +58,13 @@ async fn a_routes_fields_are_on_every_reply_and_never_in_the_place_of_a_refusals
         ..HeaderRules::default()
     };
     let extras = Extras { response_headers: rules, ..Extras::default() };
-    let rig = Rig::new(vec![RouteSettings {
+    let handler = TestHandler::new(vec![RouteSettings {
         policy: Some(client_ip(TWO_A_MINUTE)),
         extras,
         ..respond("/*")
     }]);
     for _ in 0..2 {
-        let reply = rig.get("/").await;
+        let reply = handler.get("/").await;
         assert_eq!(
             (
                 reply.status.as_u16(),
@@ -75,14 +75,14 @@ async fn a_routes_fields_are_on_every_reply_and_never_in_the_place_of_a_refusals
         );
         assert_eq!(reply.field("x-request-id").map(str::len), Some(32));
     }
-    let refused = rig.get("/").await;
+    let refused = handler.get("/").await;
     refused.problem(429);
     assert_eq!(refused.field("strict-transport-security"), Some("max-age=1"));
 }
 
 #[tokio::test]
 async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fields() {
-    let front = Front::new(|route| {
+    let proxy = TestProxy::new(|route| {
         route.path = "/api/{tenant}/*".into();
         route.extras = Extras {
             rewrite: Some(Rewrite::Template("/t/{tenant}/*".into())),
@@ -98,9 +98,9 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
     })
     .await;
     let reply =
-        front.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
+        proxy.exchange("GET /api/acme/x//y?q=/api HTTP/1.1\r\nHost: a\r\nAuthorization: s\r\nX-Tag: a\r\nConnection: close\r\n\r\n").await;
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
-    let head = front.heads().pop().unwrap();
+    let head = proxy.heads().pop().unwrap();
     assert!(head.starts_with("GET /t/acme/x/y?q=/api HTTP/1.1\r\n"), "{head}");
     for line in [
         "host: inner.example:81",
@@ -123,7 +123,7 @@ async fn the_upstream_gets_the_rewritten_path_the_hosts_name_and_the_routes_fiel
 #[tokio::test]
 async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_takes_off() {
     let keyed = r#"{"name":"l","algorithm":"fixed_window","quota":1,"period":"1m","key":"{path} {header.x-key}"}"#;
-    let front = Front::new(|route| {
+    let proxy = TestProxy::new(|route| {
         route.policy = Some(client_ip(keyed));
         route.path = "/api/*".into();
         route.extras.rewrite = Some(Rewrite::Template("/same".into()));
@@ -133,7 +133,7 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
     for (path, key, status) in
         [("/api/a", "1", 200), ("/api/b", "1", 200), ("/api/a", "2", 200), ("/api/a", "1", 429)]
     {
-        let reply = front
+        let reply = proxy
             .exchange(&format!(
                 "GET {path} HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n"
             ))
@@ -141,7 +141,7 @@ async fn a_policy_sees_the_path_that_was_matched_and_the_fields_that_the_route_t
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {key}: {reply}");
     }
     assert!(
-        front.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n")
+        proxy.heads().iter().all(|head| head.starts_with("GET /same HTTP/1.1\r\n")
             && !head.to_lowercase().contains("x-key"))
     );
 }
@@ -169,8 +169,9 @@ async fn each_mistake_in_a_routes_extras_has_its_place() {
         headers: pairs(&[("te", "x")]),
     };
     let metrics = Metrics::new(1);
-    let route = RouteSettings { extras, target: Target::Respond(own), ..respond("/a") };
-    let mistakes = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
+    let route = RouteSettings { extras, action: RouteAction::Respond(own), ..respond("/a") };
+    let mistakes =
+        Snapshot::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
     let expected = [
         "routes[0].request_headers.remove[0]",
@@ -210,12 +211,14 @@ async fn a_refusals_body_is_the_routes_else_everybodys_else_weirs() {
     let extras = Extras { refusals: vec![own], ..Extras::default() };
     let limited = |path| RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond(path) };
     let settings = Settings { refusals: everybodys, ..settings() };
-    let rig =
-        Rig::with(settings, vec![RouteSettings { extras, ..limited("/own") }, limited("/all")]);
+    let handler = TestHandler::with(
+        settings,
+        vec![RouteSettings { extras, ..limited("/own") }, limited("/all")],
+    );
     for _ in 0..2 {
-        assert_eq!(rig.get("/own").await.status, StatusCode::OK);
+        assert_eq!(handler.get("/own").await.status, StatusCode::OK);
     }
-    let own = rig.get("/own").await;
+    let own = handler.get("/own").await;
     assert_eq!(
         (own.status, own.field("content-type"), own.field("cache-control")),
         (StatusCode::TOO_MANY_REQUESTS, Some("application/json"), Some("no-store"))
@@ -225,14 +228,14 @@ async fn a_refusals_body_is_the_routes_else_everybodys_else_weirs() {
         body,
         serde_json::json!({"wait": 60, "limit": "per-minute", "id": own.field("x-request-id").unwrap()})
     );
-    assert_eq!(rig.get("/all").await.body, "all");
-    let nothing = rig.get("/nothing").await;
+    assert_eq!(handler.get("/all").await.body, "all");
+    let nothing = handler.get("/nothing").await;
     assert_eq!(
         (nothing.status.as_u16(), nothing.body.as_str()),
         (404, "<p>404 Not Found Nothing is served here.")
     );
-    rig.ask("TRACE", "/all", &[]).await.problem(501);
-    let head = rig.ask("HEAD", "/all", &[]).await;
+    handler.ask("TRACE", "/all", &[]).await.problem(501);
+    let head = handler.ask("HEAD", "/all", &[]).await;
     assert_eq!(
         (head.status.as_u16(), head.body.as_str(), head.field("content-length")),
         (429, "", Some("3"))
@@ -244,7 +247,7 @@ async fn a_page_that_can_not_be_filled_in_is_a_mistake_with_its_place() {
     let metrics = Metrics::new(1);
     let extras = Extras { refusals: vec![page(429, "text/plain", "{wait}")], ..Extras::default() };
     let settings = Settings { refusals: vec![page(429, "application/json", "{")], ..settings() };
-    let mistakes = House::build(
+    let mistakes = Snapshot::build(
         settings,
         vec![RouteSettings { extras, ..respond("/") }],
         limiter(&metrics),
@@ -268,9 +271,10 @@ fn open(preflight: Preflight) -> Extras {
 #[tokio::test]
 async fn a_browsers_script_may_read_a_refusal_and_when_to_come_back() {
     let limited = RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") };
-    let rig = Rig::new(vec![RouteSettings { extras: open(Preflight::Limit), ..limited.clone() }]);
+    let handler =
+        TestHandler::new(vec![RouteSettings { extras: open(Preflight::Limit), ..limited.clone() }]);
     for status in [200, 200, 429] {
-        let reply = rig.ask("GET", "/", &[ORIGIN]).await;
+        let reply = handler.ask("GET", "/", &[ORIGIN]).await;
         assert_eq!(reply.status, status);
         assert_eq!(
             (reply.field("access-control-allow-origin"), reply.field("vary")),
@@ -282,13 +286,13 @@ async fn a_browsers_script_may_read_a_refusal_and_when_to_come_back() {
             [exposed]
         );
     }
-    let other = rig.ask("GET", "/", &[("origin", "https://evil.example")]).await;
+    let other = handler.ask("GET", "/", &[("origin", "https://evil.example")]).await;
     assert_eq!(
         (other.field("access-control-allow-origin"), other.field("vary")),
         (None, Some("origin"))
     );
-    rig.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await.problem(429);
-    let plain = Rig::new(vec![limited]);
+    handler.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await.problem(429);
+    let plain = TestHandler::new(vec![limited]);
     let reply = plain.ask("GET", "/", &[ORIGIN]).await;
     assert!(
         !reply.headers.keys().any(|name| name.as_str().starts_with("access-control"))
@@ -305,41 +309,45 @@ async fn a_preflight_is_not_counted_where_the_route_says_so() {
         extras: open(Preflight::Bypass),
         ..respond("/*")
     };
-    let rig = Rig::new(vec![route]);
+    let handler = TestHandler::new(vec![route]);
     for _ in 0..5 {
-        let reply = rig.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await;
+        let reply = handler.ask("OPTIONS", "/", &[ORIGIN, PREFLIGHT]).await;
         assert_eq!((reply.status.as_u16(), reply.field("ratelimit")), (200, None));
     }
-    rig.counted("weir_decisions_total{policy=\"public\",decision=\"bypassed\"}", 5);
-    // Each of these is no preflight for this route.
+    handler.counted("weir_decisions_total{policy=\"public\",decision=\"bypassed\"}", 5);
+    // None of these is a preflight for this route.
     for fields in
         [&[][..], &[ORIGIN], &[PREFLIGHT], &[ORIGIN, ("access-control-request-method", "PATCH")]]
     {
-        rig.ask("OPTIONS", "/", fields).await.problem(405);
+        handler.ask("OPTIONS", "/", fields).await.problem(405);
     }
-    let rig = Rig::new(vec![RouteSettings {
+    let handler = TestHandler::new(vec![RouteSettings {
         policy: Some(client_ip(TWO_A_MINUTE)),
         extras: open(Preflight::Bypass),
         ..respond("/*")
     }]);
     let mut told = Vec::new();
     for fields in [&[ORIGIN][..], &[PREFLIGHT], &[ORIGIN], &[ORIGIN, PREFLIGHT]] {
-        told.push(rig.ask("OPTIONS", "/", fields).await.status.as_u16());
+        told.push(handler.ask("OPTIONS", "/", fields).await.status.as_u16());
     }
     assert_eq!(told, [200, 200, 429, 200]);
-    // Nor does an origin that the route does not know send anything for free.
-    rig.ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT]).await.problem(429);
+    // An origin that the route does not list can't bypass the limits either.
+    handler
+        .ask("OPTIONS", "/", &[("origin", "https://other.example"), PREFLIGHT])
+        .await
+        .problem(429);
 }
 
 #[tokio::test]
 async fn an_upstreams_reply_is_opened_to_nobody_whom_it_did_not_allow() {
-    let rig = Rig::new(vec![RouteSettings { extras: open(Preflight::Limit), ..respond("/*") }]);
+    let handler =
+        TestHandler::new(vec![RouteSettings { extras: open(Preflight::Limit), ..respond("/*") }]);
     for (allowed, exposed) in [(None, 0), (Some("https://app.example"), 1), (Some("*"), 1)] {
         let mut reply = Response::new(StatusCode::OK, Body::empty());
         if let Some(allowed) = allowed {
             reply.fields.append("access-control-allow-origin", allowed);
         }
-        let reply = Answered::read(rig.visit(0).stream(reply)).await;
+        let reply = Reply::read(handler.context(0).stream(reply)).await;
         assert_eq!(reply.field("access-control-allow-origin"), allowed);
         assert_eq!(reply.headers.get_all("access-control-expose-headers").iter().count(), exposed);
     }

@@ -1,5 +1,5 @@
-//! The room through its door: a real limiter on the embedded engine, the policy that ships, and
-//! real sockets where a body streams.
+//! The proxy as a whole: a real limiter on the embedded engine, the shipped policy, and real
+//! sockets where a body streams.
 
 mod endings;
 mod extras;
@@ -13,9 +13,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::BodyExt;
 
-use super::house::House;
-use super::live::Local;
-use super::visit::Visit;
+use super::context::RequestContext;
+use super::live::LocalSnapshot;
+use super::snapshot::Snapshot;
 use super::*;
 use crate::clock::Clock;
 use crate::engine::{EmbeddedSettings, Engine, Settings as EngineSettings};
@@ -24,27 +24,31 @@ use crate::plan::{Algorithm, Alignment, FixedWindow, Limit, OnStoreError, Plan, 
 use crate::policy::{Decision, Module, Policy, Runtime, Verdict};
 use crate::telemetry::{Access, Metrics};
 
-/// Long enough that no test ends because a machine was busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough that no test fails because a machine was busy.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// A whole day since 1970, so that windows by the clock begin here.
 const START_US: i64 = 86_400_000_000 * 20_000;
 
-/// A house, and what a test looks at.
-struct Rig {
-    house: Arc<House>,
-    local: Arc<Local>,
+/// A snapshot, and what tests inspect.
+struct TestHandler {
+    snapshot: Arc<Snapshot>,
+    local: Arc<LocalSnapshot>,
     limiter: Arc<Limiter>,
     metrics: Metrics,
 }
 
-/// A route that answers by itself.
+/// A route with a response of its own.
 fn respond(path: &str) -> RouteSettings {
     RouteSettings {
         name: path.trim_matches(['/', '*']).to_owned(),
         host: None,
         path: path.to_owned(),
         methods: Vec::new(),
-        target: Target::Respond(Respond { status: 200, body: "ok\n".into(), ..Respond::default() }),
+        action: RouteAction::Respond(Respond {
+            status: 200,
+            body: "ok\n".into(),
+            ..Respond::default()
+        }),
         policy: None,
         fields: FieldStyle::Draft,
         body_bytes_max: 1_000,
@@ -64,7 +68,12 @@ fn client_ip(limits: &str) -> RoutePolicy {
         config_json: format!("{{\"limits\":[{limits}]}}").into(),
         scripts: Arc::default(),
     };
-    let policy = Policy::build(&Runtime::new().unwrap(), &settings, &Metrics::new(1)).unwrap();
+    let policy = Policy::build(
+        &Runtime::new(crate::proxy::fact_names()).unwrap(),
+        &settings,
+        &Metrics::new(1),
+    )
+    .unwrap();
     let scope = Scope::new("public".into(), "public".into(), OnStoreError::Deny, false);
     RoutePolicy { policy: Arc::new(policy), scope: Arc::new(scope), allow_on_error: false }
 }
@@ -79,7 +88,7 @@ pub(super) fn settings() -> Settings {
         paths: Paths::default(),
         underscores_in_headers: false,
         buffered_bytes_max: usize::MAX,
-        body_idle: PATIENCE,
+        body_idle: TEST_TIMEOUT,
         body_rate: None,
         ipv6_prefix: 64,
         access: Access::Off,
@@ -92,13 +101,13 @@ fn limiter(metrics: &Metrics) -> Arc<Limiter> {
     let engine = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1_000 });
     let engine = Engine::build(&engine, Clock::virtual_at(START_US), metrics).unwrap();
     Arc::new(Limiter::new(
-        crate::limit::Settings { deadline: PATIENCE, ..Default::default() },
+        crate::limit::Settings { deadline: TEST_TIMEOUT, ..Default::default() },
         Arc::new(engine),
         metrics.clone(),
     ))
 }
 
-impl Rig {
+impl TestHandler {
     fn new(routes: Vec<RouteSettings>) -> Self {
         Self::with(settings(), routes)
     }
@@ -106,39 +115,37 @@ impl Rig {
     fn with(settings: Settings, routes: Vec<RouteSettings>) -> Self {
         let metrics = Metrics::new(1);
         let limiter = limiter(&metrics);
-        let house =
-            Arc::new(House::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
+        let snapshot =
+            Arc::new(Snapshot::build(settings, routes, Arc::clone(&limiter), &metrics).unwrap());
         Self {
-            local: Arc::new(Local::new(0, Arc::clone(&house), &Arc::default())),
-            house,
+            local: Arc::new(LocalSnapshot::new(0, Arc::clone(&snapshot), &Arc::default())),
+            snapshot,
             limiter,
             metrics,
         }
     }
 
-    async fn ask(&self, method: &str, uri: &str, fields: &[(&str, &str)]) -> Answered {
+    async fn ask(&self, method: &str, uri: &str, fields: &[(&str, &str)]) -> Reply {
         let mut request =
             http::Request::builder().method(method).uri(uri).header("host", "api.example");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        Answered::read(
-            handle(&self.local, request.body(Body::empty()).unwrap().into(), &peer()).await,
-        )
-        .await
+        Reply::read(handle(&self.local, request.body(Body::empty()).unwrap().into(), &peer()).await)
+            .await
     }
 
-    async fn get(&self, uri: &str) -> Answered {
+    async fn get(&self, uri: &str) -> Reply {
         self.ask("GET", uri, &[]).await
     }
 
-    /// A request on route `index`, as far as its decision.
-    fn visit(&self, index: usize) -> Box<Visit> {
+    /// A request on route `index`, before its decision.
+    fn context(&self, index: usize) -> Box<RequestContext> {
         let request = http::Request::get("/x?secret=1").body(Body::empty()).unwrap().into();
-        let mut visit = Visit::begin(&self.local, &request, &peer());
-        visit.note_path(target::split(request.target()).0);
-        visit.enter(&self.local, &self.house, index).unwrap();
-        visit
+        let mut context = RequestContext::begin(&self.local, &request, &peer());
+        context.note_path(target::split(request.target()).0);
+        context.enter_route(&self.local, &self.snapshot, index).unwrap();
+        context
     }
 
     #[track_caller]
@@ -154,13 +161,13 @@ fn peer() -> Peer {
 
 /// A reply, read to its end.
 #[derive(Debug)]
-struct Answered {
+struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-impl Answered {
+impl Reply {
     async fn read(reply: Response) -> Self {
         let (head, body) = reply.into_http().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -175,7 +182,7 @@ impl Answered {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// The problem document, its status and its request id compared with the reply's.
+    /// The problem document. Its status and request id are compared with the reply's.
     #[track_caller]
     fn problem(&self, status: u16) -> serde_json::Value {
         assert_eq!(self.status, status, "{self:?}");
@@ -188,7 +195,7 @@ impl Answered {
     }
 }
 
-/// A decision without wishes.
+/// A decision that sets no fields or labels.
 fn decision(verdict: Verdict) -> Decision {
     Decision {
         verdict,

@@ -1,33 +1,36 @@
-//! What a client is told.
+//! Responses to clients.
 
 use super::*;
 use crate::policy::Denial;
 
 #[tokio::test]
 async fn a_route_may_answer_by_itself() {
-    let rig = Rig::new(vec![respond("/healthz")]);
-    let reply = rig.get("/healthz").await;
+    let handler = TestHandler::new(vec![respond("/healthz")]);
+    let reply = handler.get("/healthz").await;
     assert_eq!((reply.status, reply.body.as_str()), (StatusCode::OK, "ok\n"));
     assert_eq!(reply.field("x-request-id").map(str::len), Some(32));
-    let head = rig.ask("HEAD", "/healthz", &[]).await;
+    let head = handler.ask("HEAD", "/healthz", &[]).await;
     assert_eq!((head.body.as_str(), head.field("content-length")), ("", Some("3")));
-    rig.counted("weir_requests_total{route=\"healthz\",code=\"200\"}", 2);
-    rig.counted("weir_request_duration_seconds_count", 2);
+    handler.counted("weir_requests_total{route=\"healthz\",code=\"200\"}", 2);
+    handler.counted("weir_request_duration_seconds_count", 2);
 }
 
 #[tokio::test]
 async fn each_refusal_before_the_policy_is_a_problem_document() {
-    let rig = Rig::new(vec![RouteSettings {
+    let handler = TestHandler::new(vec![RouteSettings {
         methods: vec!["GET".into(), "PUT".into()],
         ..respond("/a")
     }]);
-    assert_eq!(rig.get("/b").await.problem(404)["title"], "Not Found");
-    let wrong_method = rig.ask("POST", "/a", &[]).await;
+    assert_eq!(handler.get("/b").await.problem(404)["title"], "Not Found");
+    let wrong_method = handler.ask("POST", "/a", &[]).await;
     wrong_method.problem(405);
     assert_eq!(wrong_method.field("allow"), Some("GET, HEAD, PUT"));
-    assert_eq!(rig.get("/../x").await.problem(400)["detail"], "The path climbs above the root.");
-    rig.get(&format!("/{}", "a".repeat(200))).await.problem(414);
-    rig.ask("TRACE", "/a", &[]).await.problem(501);
+    assert_eq!(
+        handler.get("/../x").await.problem(400)["detail"],
+        "The path climbs above the root."
+    );
+    handler.get(&format!("/{}", "a".repeat(200))).await.problem(414);
+    handler.ask("TRACE", "/a", &[]).await.problem(501);
     for (status, detail) in [
         (400, "The request's head is not HTTP."),
         (414, "The request's target is too long."),
@@ -35,80 +38,88 @@ async fn each_refusal_before_the_policy_is_a_problem_document() {
         (501, "Only the transfer coding chunked is known."),
     ] {
         let unreadable = Refusal::Unreadable(StatusCode::from_u16(status).unwrap());
-        let told = Answered::read(Visit::unread(&rig.local, &peer()).refuse(&unreadable)).await;
+        let told =
+            Reply::read(RequestContext::unreadable(&handler.local, &peer()).refuse(&unreadable))
+                .await;
         assert_eq!(told.problem(status)["detail"], detail);
     }
-    rig.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
-    let head = rig.ask("HEAD", "/b", &[]).await;
+    handler.ask("GET", "/a", &[("host", "twice")]).await.problem(400);
+    let head = handler.ask("HEAD", "/b", &[]).await;
     assert!(
         head.status == 404 && head.body.is_empty() && head.headers.contains_key("content-length"),
         "{head:?}"
     );
-    let options = rig.ask("OPTIONS", "*", &[]).await;
+    let options = handler.ask("OPTIONS", "*", &[]).await;
     assert!(
         options.status == 204
             && options.body.is_empty()
             && options.headers.contains_key("x-request-id"),
         "{options:?}"
     );
-    rig.counted("weir_requests_total{route=\"none\",code=\"404\"}", 2);
-    rig.counted("weir_requests_total{route=\"none\",code=\"405\"}", 1);
+    handler.counted("weir_requests_total{route=\"none\",code=\"404\"}", 2);
+    handler.counted("weir_requests_total{route=\"none\",code=\"405\"}", 1);
 }
 
 #[tokio::test]
 async fn a_limit_admits_its_quota_and_then_says_when_to_come_back() {
-    let rig =
-        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
+    let handler = TestHandler::new(vec![RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        ..respond("/*")
+    }]);
     for left in [1, 0] {
-        let reply = rig.get("/a").await;
+        let reply = handler.get("/a").await;
         assert_eq!(reply.status, StatusCode::OK);
         assert_eq!(reply.field("ratelimit-policy"), Some("\"per-minute\";q=2;w=60"));
         assert_eq!(reply.field("ratelimit"), Some(&*format!("\"per-minute\";r={left};t=60")));
         assert_eq!(reply.field("retry-after"), None);
     }
-    let reply = rig.get("/a").await;
+    let reply = handler.get("/a").await;
     let problem = reply.problem(429);
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["violated-policies"], serde_json::json!(["per-minute"]));
     assert_eq!(reply.field("retry-after"), Some("60"));
     assert_eq!(reply.field("ratelimit"), Some("\"per-minute\";r=0;t=60"));
-    rig.counted("weir_decisions_total{policy=\"public\",decision=\"admitted\"}", 2);
-    rig.counted("weir_decisions_total{policy=\"public\",decision=\"refused\"}", 1);
-    rig.counted("weir_decision_duration_seconds_count", 3);
+    handler.counted("weir_decisions_total{policy=\"public\",decision=\"admitted\"}", 2);
+    handler.counted("weir_decisions_total{policy=\"public\",decision=\"refused\"}", 1);
+    handler.counted("weir_decision_duration_seconds_count", 3);
 }
 
 #[tokio::test]
 async fn a_quota_of_nothing_has_no_retry_after() {
-    let rig =
-        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
-    let mut visit = rig.visit(0);
-    let refusal = admit::charge(&rig.limiter, check(vec![window("closed", 0)]), &mut visit)
+    let handler = TestHandler::new(vec![RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        ..respond("/*")
+    }]);
+    let mut context = handler.context(0);
+    let refusal = admit::charge(&handler.limiter, check(vec![window("closed", 0)]), &mut context)
         .await
         .unwrap_err();
-    let reply = Answered::read(visit.refuse(&refusal)).await;
+    let reply = Reply::read(context.refuse(&refusal)).await;
     reply.problem(429);
     assert_eq!(reply.field("retry-after"), None);
 }
 
 #[tokio::test]
 async fn a_policys_denial_has_its_own_status_reason_and_fields() {
-    let rig =
-        Rig::new(vec![RouteSettings { policy: Some(client_ip(TWO_A_MINUTE)), ..respond("/*") }]);
+    let handler = TestHandler::new(vec![RouteSettings {
+        policy: Some(client_ip(TWO_A_MINUTE)),
+        ..respond("/*")
+    }]);
     let denial = Denial {
         status: 451,
         reason: "not \"here\"".into(),
         retry_after_ms: Some(1_001),
         headers: vec![("x-why".into(), "law".into())],
     };
-    let mut visit = rig.visit(0);
+    let mut context = handler.context(0);
     let refusal =
-        admit::charge(&rig.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut visit)
+        admit::charge(&handler.limiter, Arc::new(decision(Verdict::Deny(denial))), &mut context)
             .await
             .unwrap_err();
-    let reply = Answered::read(visit.refuse(&refusal)).await;
+    let reply = Reply::read(context.refuse(&refusal)).await;
     assert_eq!(reply.problem(451)["detail"], "not \"here\"");
     assert_eq!((reply.field("retry-after"), reply.field("x-why")), (Some("2"), Some("law")));
-    rig.counted("weir_decisions_total{policy=\"public\",decision=\"denied\"}", 1);
+    handler.counted("weir_decisions_total{policy=\"public\",decision=\"denied\"}", 1);
 }
 
 #[tokio::test]
@@ -119,11 +130,11 @@ async fn a_house_names_all_its_mistakes() {
         respond("/a"),
         respond("x"),
         RouteSettings {
-            target: Target::Respond(Respond { status: 101, ..Respond::default() }),
+            action: RouteAction::Respond(Respond { status: 101, ..Respond::default() }),
             ..respond("/b")
         },
     ];
-    let mistakes = House::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
+    let mistakes = Snapshot::build(settings(), routes, limiter(&metrics), &metrics).unwrap_err();
     let settings: Vec<&str> = mistakes.iter().map(|mistake| mistake.setting.as_str()).collect();
     assert_eq!(settings, ["routes[1].path", "routes[2].path", "routes[3].respond.status"]);
 }
@@ -131,13 +142,17 @@ async fn a_house_names_all_its_mistakes() {
 #[test]
 fn a_new_house_serves_the_next_request_and_the_old_one_those_that_hold_it() {
     let metrics = Metrics::new(1);
-    let house =
-        |path| House::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap();
-    let live = Live::new(house("/a"));
-    let serves = |local: &Local, path| local.house().routes.find("", path, &Method::GET).is_ok();
+    let snapshot = |path| {
+        Snapshot::build(settings(), vec![respond(path)], limiter(&metrics), &metrics).unwrap()
+    };
+    let current = Arc::new(arc_swap::ArcSwap::from_pointee(snapshot("/a")));
+    let live = Live::new(Arc::clone(&current) as _);
+    let serves =
+        |local: &LocalSnapshot, path| local.snapshot().routes.find("", path, &Method::GET).is_ok();
     let old = live.load();
-    assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the house once");
-    live.swap(house("/b"));
+    assert!(Arc::ptr_eq(&old, &live.load()), "a worker holds the snapshot once");
+    current.store(Arc::new(snapshot("/b")));
+    live.renew();
     let new = live.load();
     assert!(serves(&old, "/a") && !serves(&old, "/b"));
     assert!(serves(&new, "/b") && !serves(&new, "/a"));

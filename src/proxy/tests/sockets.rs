@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::listen::{self, ConnectionSettings, Drain, Listener};
+use crate::listen::{self, ConnectionSettings, Drain, ListenConfig, Listener};
 use crate::upstream::{self, Upstream};
 
-/// A proxy in front of an upstream that answers each request with `ok` and keeps what it got.
-pub(super) struct Front {
+/// A proxy in front of an upstream that answers each request with `ok` and keeps its head.
+pub(super) struct TestProxy {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
     metrics: Metrics,
@@ -21,13 +21,13 @@ pub(super) struct Front {
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Drop for Front {
+impl Drop for TestProxy {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-impl Front {
+impl TestProxy {
     pub(super) async fn new(change: impl FnOnce(&mut RouteSettings)) -> Self {
         let metrics = Metrics::new(1);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -35,35 +35,36 @@ impl Front {
         let heads = Arc::new(Mutex::new(Vec::new()));
         let answers = tokio::spawn(answer(listener, Arc::clone(&heads)));
         let upstream = upstream::Settings {
-            connect: PATIENCE,
-            response_header: PATIENCE,
-            idle: PATIENCE,
+            connect: TEST_TIMEOUT,
+            response_header: TEST_TIMEOUT,
+            idle: TEST_TIMEOUT,
             ..upstream::Settings::new("api", vec![format!("http://{endpoint}")])
         };
         let upstream = Arc::new(Upstream::build(&upstream, &metrics).unwrap());
         let mut route = RouteSettings {
             name: "api".into(),
-            target: Target::Upstream(upstream),
+            action: RouteAction::Upstream(upstream),
             body_bytes_max: 10,
             ..respond("/*")
         };
         change(&mut route);
-        let house = House::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap();
+        let snapshot =
+            Snapshot::build(settings(), vec![route], limiter(&metrics), &metrics).unwrap();
         let listener = Listener::bind(&listen::Settings::plain("127.0.0.1:0".parse().unwrap()), 1)
             .unwrap()
             .pop()
             .unwrap();
         let address = listener.address();
         let connections = ConnectionSettings {
-            request_header: PATIENCE,
-            keep_alive: PATIENCE,
+            request_header: TEST_TIMEOUT,
+            keep_alive: TEST_TIMEOUT,
             ..ConnectionSettings::default()
         };
-        let live = Live::new(house);
+        let live = Live::new(Arc::new(ArcSwap::from_pointee(snapshot)));
         let proxy = Proxy::new(Arc::clone(&live));
         let serving = listener.serve(
             proxy,
-            Arc::new(ArcSwap::from_pointee(connections)),
+            Arc::new(ArcSwap::from_pointee(ListenConfig::from(connections))),
             Drain::new(),
             metrics.clone(),
         );
@@ -76,11 +77,11 @@ impl Front {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut reply = String::new();
         let read = stream.read_to_string(&mut reply);
-        tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, read).await.unwrap().unwrap();
         reply
     }
 
-    /// Handles a request that came by no connection.
+    /// Handles a request that came from no connection.
     pub(super) async fn handle(&self, request: Request) -> Response {
         handle(&self.live.load(), request, &peer()).await
     }
@@ -90,8 +91,8 @@ impl Front {
     }
 }
 
-/// An upstream: for each request its head is kept, a body of a declared length is read, and `ok` is
-/// answered.
+/// An upstream: for each request it keeps the head, reads a body of declared length, and answers
+/// `ok`.
 async fn answer(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -122,9 +123,9 @@ async fn answer(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) {
 
 #[tokio::test]
 async fn a_request_goes_through_and_back() {
-    let front = Front::new(|route| route.policy = Some(client_ip(TWO_A_MINUTE))).await;
+    let proxy = TestProxy::new(|route| route.policy = Some(client_ip(TWO_A_MINUTE))).await;
     let request = "GET /a/%2e%2e//b?q=%2e HTTP/1.1\r\nHost: Api.Example\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close, x-hop\r\nx-hop: 1\r\n\r\n";
-    let reply = front.exchange(request).await;
+    let reply = proxy.exchange(request).await;
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("\r\n\r\nok"), "{reply}");
     assert!(
         reply.contains("\r\nratelimit: \"per-minute\";r=1;t=60\r\n")
@@ -132,7 +133,7 @@ async fn a_request_goes_through_and_back() {
         "{reply}"
     );
     assert!(!reply.contains("keep-alive: timeout"), "{reply}");
-    let head = front.heads().pop().unwrap();
+    let head = proxy.heads().pop().unwrap();
     assert!(head.starts_with("GET /b?q=%2e HTTP/1.1\r\n"), "{head}");
     for line in [
         "Host: Api.Example",
@@ -147,62 +148,62 @@ async fn a_request_goes_through_and_back() {
         "{head}"
     );
     for status in [200, 429, 429] {
-        let reply = front.exchange("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        let reply = proxy.exchange("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
     }
-    assert_eq!(front.heads().len(), 2, "a refused request is not sent");
-    assert!(front.metrics.encode().contains("weir_requests_total{route=\"api\",code=\"429\"} 2\n"));
+    assert_eq!(proxy.heads().len(), 2, "a refused request is not sent");
+    assert!(proxy.metrics.encode().contains("weir_requests_total{route=\"api\",code=\"429\"} 2\n"));
 }
 
 #[tokio::test]
 async fn an_old_client_is_served_and_the_upstream_asked_in_1_1() {
-    let front = Front::new(|_| {}).await;
-    let reply = front.exchange("GET / HTTP/1.0\r\n\r\n").await;
+    let proxy = TestProxy::new(|_| {}).await;
+    let reply = proxy.exchange("GET / HTTP/1.0\r\n\r\n").await;
     assert!(reply.contains(" 200 OK\r\n") && reply.ends_with("ok"), "{reply}");
-    let head = front.heads().pop().unwrap();
+    let head = proxy.heads().pop().unwrap();
     assert!(
         head.starts_with("GET / HTTP/1.1\r\n")
-            && head.contains(&format!("\r\nhost: {}\r\n", front.address)),
+            && head.contains(&format!("\r\nhost: {}\r\n", proxy.address)),
         "{head}"
     );
 }
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_is_read_and_while_it_comes() {
-    let front = Front::new(|route| route.policy = Some(client_ip(TWO_A_MINUTE))).await;
-    let declared = front
+    let proxy = TestProxy::new(|route| route.policy = Some(client_ip(TWO_A_MINUTE))).await;
+    let declared = proxy
         .exchange(
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n",
         )
         .await;
     assert!(declared.starts_with("HTTP/1.1 413 "), "no 100 first: {declared}");
     assert!(!declared.contains("ratelimit"), "nothing was charged: {declared}");
-    assert_eq!(front.heads().len(), 0);
+    assert_eq!(proxy.heads().len(), 0);
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nb\r\n01234567890\r\n0\r\n\r\n";
-    let streamed = front.exchange(chunked).await;
+    let streamed = proxy.exchange(chunked).await;
     assert!(streamed.starts_with("HTTP/1.1 413 "), "{streamed}");
-    assert_eq!(front.heads().len(), 0, "the upstream never got a whole request");
+    assert_eq!(proxy.heads().len(), 0, "the upstream never got a whole request");
 }
 
 #[tokio::test]
 async fn a_client_that_waits_for_100_gets_it_once_its_request_is_admitted() {
-    let front = Front::new(|_| {}).await;
-    let mut stream = TcpStream::connect(front.address).await.unwrap();
+    let proxy = TestProxy::new(|_| {}).await;
+    let mut stream = TcpStream::connect(proxy.address).await.unwrap();
     let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut interim = [0; 25];
-    tokio::time::timeout(PATIENCE, stream.read_exact(&mut interim)).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, stream.read_exact(&mut interim)).await.unwrap().unwrap();
     assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
     stream.write_all(b"2\r\nhi\r\n0\r\n\r\n").await.unwrap();
     let mut reply = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut reply)).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut reply)).await.unwrap().unwrap();
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
-    assert!(!front.heads().pop().unwrap().to_lowercase().contains("expect"));
+    assert!(!proxy.heads().pop().unwrap().to_lowercase().contains("expect"));
 }
 
 #[tokio::test]
 async fn what_could_be_read_in_two_ways_never_reaches_the_upstream() {
-    let front = Front::new(|_| {}).await;
+    let proxy = TestProxy::new(|_| {}).await;
     for request in [
         "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -213,11 +214,11 @@ async fn what_could_be_read_in_two_ways_never_reaches_the_upstream() {
         "GET /\\..\\a HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
         let reply =
-            front.exchange(&request.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)).await;
+            proxy.exchange(&request.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)).await;
         assert!(
             reply.starts_with("HTTP/1.1 400 ") || reply.starts_with("HTTP/1.1 501 "),
             "{request:?}: {reply}"
         );
     }
-    assert_eq!(front.heads(), [""; 0]);
+    assert_eq!(proxy.heads(), [""; 0]);
 }

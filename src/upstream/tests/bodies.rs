@@ -1,4 +1,4 @@
-//! Bodies on their way through: pieces, trailers, pressure, a client that is the fault.
+//! Request and reply bodies: pieces, trailers, backpressure, failures on the client's side.
 
 use super::*;
 use crate::wire::BodyError;
@@ -31,7 +31,7 @@ async fn a_request_of_known_length_is_sent_with_it_and_one_of_unknown_length_in_
     let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n0\r\n\r\n")).await;
     let chunked = text(upstream.send(post(Body::incoming(body))).await.unwrap()).await;
     assert!(chunked.ends_with("\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "{chunked}");
-    // An old client does not make us speak its version.
+    // A client's old version does not change ours.
     let mut old = get();
     old.version = http::Version::HTTP_10;
     assert!(text(upstream.send(old).await.unwrap()).await.starts_with("GET / HTTP/1.1\r\n"));
@@ -80,17 +80,17 @@ async fn a_reader_that_is_slow_holds_the_upstream_back() {
     let upstream = upstream(&scripted);
     let mut reply = upstream.send(get()).await.unwrap().body;
     let mut read = reply.frame().await.unwrap().unwrap().into_data().unwrap().len();
-    // Until the upstream's writes have come to a stand.
+    // Until the upstream's writes have stalled.
     let mut before = usize::MAX;
     while before != written.load(Ordering::SeqCst) {
         before = written.load(Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // What is in between: the kernel's buffers, which grow to some megabytes, and ours.
+    // Buffered in between: the kernel's buffers, which grow to some megabytes, and ours.
     assert!(before < TOTAL / 3, "{before} bytes were taken for a reader that read {read}");
     while let Some(frame) = reply.frame().await {
         let piece = frame.unwrap().into_data().unwrap().len();
-        // Nor does one piece grow with what waits.
+        // No piece grows with the amount that waits.
         assert!(piece <= crate::wire::FRAME_BYTES_MAX, "{piece}");
         read += piece;
     }
@@ -158,11 +158,11 @@ async fn a_slow_upload_is_not_a_slow_upstream() {
 async fn an_upstream_that_takes_nothing_or_answers_nothing_after_an_upload_times_out() {
     let scripted = Scripted::new(|mut stream, number| async move {
         stream.head().await;
-        // The first reads nothing of the body, the second all of it; neither answers.
+        // The first reads nothing of the body, the second all of it. Neither answers.
         if number == 1 {
             stream.read_to("0\r\n\r\n").await;
         }
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(TEST_TIMEOUT).await;
     })
     .await;
     let short = Duration::from_millis(80);
@@ -283,7 +283,7 @@ async fn an_upload_that_the_upstream_takes_no_more_of_after_its_answer_ends() {
         stream.head().await;
         stream.send(OK).await;
         // It neither reads nor closes.
-        tokio::time::sleep(2 * PATIENCE).await;
+        tokio::time::sleep(2 * TEST_TIMEOUT).await;
         drop(stream);
     })
     .await;
@@ -304,7 +304,7 @@ async fn nor_does_it_go_on_over_a_connection_that_was_used_before() {
             stream.send("k").await;
             stream.head().await;
             stream.send(OK).await;
-            tokio::time::sleep(2 * PATIENCE).await;
+            tokio::time::sleep(2 * TEST_TIMEOUT).await;
             drop(stream);
         }
     })
@@ -312,7 +312,7 @@ async fn nor_does_it_go_on_over_a_connection_that_was_used_before() {
     let upstream = upstream(&scripted);
     let (mut client, body) = incoming(CHUNKED).await;
     client.write_all(b"3\r\nabc\r\n0\r\n\r\n").await.unwrap();
-    // Its reply's head comes alone, so that its connection is given a task.
+    // The reply's head comes alone, so the upload gets a task of its own.
     let reply = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap();
     whole.notify_one();
     assert_eq!(text(reply).await, "ok");
@@ -320,7 +320,7 @@ async fn nor_does_it_go_on_over_a_connection_that_was_used_before() {
     assert_eq!(scripted.accepted(), 1);
 }
 
-/// What is sent ends soon after the reply, whatever the upstream still takes.
+/// The upload ends soon after the reply, whatever the upstream would still take.
 async fn an_endless_upload_ends(upstream: &Upstream) {
     let (mut client, body) = incoming(CHUNKED).await;
     let endless = tokio::spawn(async move {
@@ -331,7 +331,7 @@ async fn an_endless_upload_ends(upstream: &Upstream) {
     let body = Body::incoming(body).on_end(ends.hook());
     let reply = in_time(upstream.send(post(body))).await.unwrap();
     assert_eq!(text(reply).await, "ok");
-    // Dropped by the connection: whoever serves the client may close.
+    // The connection has dropped the body, so the client's connection may close.
     until(|| !ends.ends().is_empty()).await;
     endless.abort();
 }

@@ -1,6 +1,6 @@
-//! Which connection a request takes: reuse, replacement, endpoints.
+//! Which connection a request uses: reuse, replacement, endpoints.
 
-use super::super::{link, pool};
+use super::super::{http1, pool};
 use super::*;
 use crate::clock;
 
@@ -56,7 +56,7 @@ async fn a_reply_in_pieces_gives_its_connection_back_at_its_end_and_not_before()
         .await;
         let upstream = upstream(&scripted);
         let under_way = upstream.send(get()).await.unwrap();
-        // Its connection is taken: this one needs another.
+        // Its connection is in use, so this request needs another.
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "abcd");
         assert_eq!(scripted.accepted(), 2, "{head}");
         assert_eq!(text(under_way).await, "abcd");
@@ -122,7 +122,7 @@ async fn a_connection_that_the_upstream_says_it_closes_is_not_reused() {
 }
 
 /// An upstream on a thread of its own, so that it can close while this thread's runtime does not
-/// run: it answers one request of each connection, and closes when told.
+/// run. It answers one request per connection and closes when told to.
 fn closing_on_demand() -> (SocketAddr, std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -155,8 +155,8 @@ async fn an_idle_connection_that_was_closed_a_moment_ago_costs_no_request() {
     let upstream = Upstream::build(&settings(&[address]), &Metrics::new(1)).unwrap();
     for _ in 0..5 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
-        std::thread::sleep(link::IDLE_TRUSTED);
-        // The kernel knows of the close and this thread's runtime does not: there is no await from
+        std::thread::sleep(http1::IDLE_TRUSTED);
+        // The kernel knows of the close, but this thread's runtime does not: there is no await from
         // here to the request.
         close.send(()).unwrap();
         was_closed.recv().unwrap();
@@ -188,12 +188,13 @@ async fn a_request_with_a_body_goes_whole_to_another_connection_when_the_kept_on
     let upstream = upstream(&scripted);
     assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     close.notify_one();
-    // The other side has closed when this thread's runtime has seen the close.
+    // The other side has closed once this thread's runtime has seen the close.
     let host = Arc::clone(&upstream.0.hosts.current()[0]);
-    let mut other =
-        link::Link::connect(&upstream.0, &host).await.unwrap_or_else(|cause| panic!("{cause:?}"));
+    let mut other = http1::Http1Connection::connect(&upstream.0, &host)
+        .await
+        .unwrap_or_else(|cause| panic!("{cause:?}"));
     assert!(other.is_quiet());
-    tokio::time::sleep(link::IDLE_TRUSTED).await;
+    tokio::time::sleep(http1::IDLE_TRUSTED).await;
     let reply =
         in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
     assert_eq!(text(reply).await, "payload");
@@ -226,7 +227,7 @@ async fn a_worker_keeps_no_more_idle_connections_than_it_may() {
         for reply in [replies.0, replies.1, replies.2, replies.3] {
             assert_eq!(text(reply.unwrap()).await, "ok");
         }
-        // Four the first time, of which two stayed; so two more the second time.
+        // Four the first time, of which two stayed, so two more the second time.
         assert_eq!(scripted.accepted(), 4 + round * 2);
     }
 }
@@ -252,7 +253,7 @@ async fn an_idle_connection_grows_old_and_is_closed_without_a_request() {
     assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     assert!(in_time(was_closed.recv()).await.unwrap() - began >= idle);
 
-    // And an upstream that is gone keeps none, however young.
+    // An upstream that was dropped keeps none, however young.
     let upstream = super::upstream(&scripted);
     assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     let began = clock::monotonic();
@@ -269,11 +270,11 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
         &metrics,
     )
     .unwrap();
-    let mut seats = Vec::new();
-    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) {
-        seats.push(seat);
+    let mut permits = Vec::new();
+    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) {
+        permits.push(permit);
     }
-    assert_eq!(seats.len(), 10);
+    assert_eq!(permits.len(), 10);
     let error = upstream.send(get()).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Overload, false));
     assert!(
@@ -281,8 +282,8 @@ async fn a_worker_with_too_many_requests_sends_no_more() {
             .encode()
             .contains("weir_upstream_errors_total{upstream=\"api\",cause=\"overload\"} 1")
     );
-    seats.pop();
-    // Its own place comes back when it is answered.
+    permits.pop();
+    // Its own permit is returned once it is answered.
     for _ in 0..2 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     }
@@ -298,12 +299,12 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     )
     .unwrap();
     let client = |last: u8| Some(Network::of([192, 0, 2, last].into(), 64));
-    let mut seats = Vec::new();
-    while let pool::Admitted::Here(seat) = pool::admit(&upstream.0, client(1)) {
-        seats.push(seat);
+    let mut permits = Vec::new();
+    while let pool::Admission::Granted(permit) = pool::admit(&upstream.0, client(1)) {
+        permits.push(permit);
     }
     // Half of them, which are not counted, and an eighth.
-    assert_eq!(seats.len(), 16 + 4);
+    assert_eq!(permits.len(), 16 + 4);
     let error = upstream.send_for(get(), client(1)).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Share, false));
     assert!(
@@ -311,10 +312,10 @@ async fn while_many_requests_are_under_way_no_client_gets_more_than_its_share() 
     );
     assert_eq!(text(upstream.send_for(get(), client(2)).await.unwrap()).await, "ok");
     assert_eq!(text(upstream.send_for(get(), None).await.unwrap()).await, "ok");
-    // What was counted is given back; below half nothing is counted.
-    drop(seats);
+    // The counted permits are returned. Below half, nothing is counted.
+    drop(permits);
     assert_eq!(text(upstream.send_for(get(), client(1)).await.unwrap()).await, "ok");
-    let seats: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, client(1))).collect();
-    assert!(seats.iter().all(|admitted| matches!(admitted, pool::Admitted::Here(_))));
-    assert!(matches!(pool::admit(&upstream.0, client(1)), pool::Admitted::Here(_)));
+    let permits: Vec<_> = (0..16).map(|_| pool::admit(&upstream.0, client(1))).collect();
+    assert!(permits.iter().all(|admitted| matches!(admitted, pool::Admission::Granted(_))));
+    assert!(matches!(pool::admit(&upstream.0, client(1)), pool::Admission::Granted(_)));
 }

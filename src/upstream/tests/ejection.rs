@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Takes requests and never answers.
+/// Reads requests and never answers.
 async fn silent() -> Scripted {
     Scripted::new(|mut stream, _| async move { stream.closed().await }).await
 }
@@ -32,7 +32,7 @@ fn ejected(upstream: &Upstream) -> usize {
     upstream.0.hosts.current().iter().filter(|host| host.is_ejected()).count()
 }
 
-/// Sends so many requests at the same time; all of them time out.
+/// Sends this many requests at the same time. All of them time out.
 async fn time_out_together(upstream: &Arc<Upstream>, requests: usize) {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..requests {

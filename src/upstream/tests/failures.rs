@@ -1,4 +1,4 @@
-//! What a caller is told when an upstream fails.
+//! The error that a caller gets when an upstream fails.
 
 use super::*;
 use crate::clock;
@@ -28,7 +28,7 @@ async fn nobody_there_is_a_failure_to_connect_and_nothing_was_sent() {
 
 #[tokio::test]
 async fn a_connection_that_does_not_come_about_times_out() {
-    // A full backlog: the kernel lets further connects wait.
+    // The backlog is full: the kernel makes further connects wait.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     socket.listen(0).unwrap();
@@ -89,7 +89,7 @@ async fn what_is_not_http_is_a_protocol_failure() {
         "HTTP/1.1 abc\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
-        // We would hand on compressed bytes as if they were the content.
+        // We would pass on compressed bytes as if they were the content.
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
     ] {
@@ -104,7 +104,7 @@ async fn a_replys_head_is_bounded() {
     let scripted = Scripted::new(|mut stream, _| async move {
         stream.head().await;
         stream.send("HTTP/1.1 200 OK\r\n").await;
-        for _ in 0..super::super::link::REPLY_HEAD_BYTES_MAX / 1024 + 1 {
+        for _ in 0..super::super::http1::REPLY_HEAD_BYTES_MAX / 1024 + 1 {
             stream.send(&format!("x: {}\r\n", "y".repeat(1024))).await;
         }
         stream.closed().await;
@@ -181,7 +181,7 @@ async fn our_own_lack_of_descriptors_is_no_endpoints_failure() {
         metrics.encode()
     );
     drop(held);
-    // Where few are left an idle connection is not kept; the next request has room for its own.
+    // When few are left an idle connection is not kept, so the next request has a descriptor.
     for _ in 0..5 {
         assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     }
@@ -197,7 +197,7 @@ async fn an_idle_connection_gives_way_to_one_that_is_needed() {
     };
     let (first, second) = (build(&one), build(&other));
     assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");
-    // What the first keeps is all there is.
+    // The connection that the first request keeps takes the last one.
     budget.set(1, 1);
     assert_eq!(text(second.send(get()).await.unwrap()).await, "ok");
     assert_eq!(text(first.send(get()).await.unwrap()).await, "ok");

@@ -1,4 +1,4 @@
-//! Several hosts: who gets a request, who is left alone, what is sent twice, and names whose
+//! Several hosts: which one gets a request, which are ejected, what is retried, and names whose
 //! addresses change.
 
 use std::collections::HashMap;
@@ -11,11 +11,11 @@ use super::*;
 use crate::clock;
 use crate::wire::tests::{CHUNKED, incoming};
 
-/// Names as the test says, instead of the system's.
+/// A resolver with the test's own names.
 #[derive(Clone, Debug, Default)]
-struct Names(Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>);
+struct TestResolver(Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>);
 
-impl Names {
+impl TestResolver {
     fn set(&self, name: &str, addresses: &[SocketAddr]) {
         self.0.lock().unwrap().insert(name.to_owned(), addresses.to_vec());
     }
@@ -25,7 +25,7 @@ impl Names {
     }
 }
 
-impl Resolve for Names {
+impl Resolve for TestResolver {
     fn resolve(&self, host: String, _port: u16) -> Addresses {
         let found = self.0.lock().unwrap().get(&host).cloned();
         Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
@@ -36,7 +36,7 @@ fn build(settings: &Settings) -> Upstream {
     Upstream::build(settings, &Metrics::new(1)).unwrap()
 }
 
-/// Answers every request, and says which host it was.
+/// Answers every request with its own name.
 async fn named(name: &'static str) -> Scripted {
     Scripted::new(move |mut stream, _| async move {
         while stream.head().await.is_some() {
@@ -48,15 +48,15 @@ async fn named(name: &'static str) -> Scripted {
     .await
 }
 
-async fn who(upstream: &Upstream) -> String {
+async fn answered_by(upstream: &Upstream) -> String {
     text(in_time(upstream.send(get())).await.unwrap()).await
 }
 
-/// How often each answers.
+/// How often each host answers.
 async fn tally(upstream: &Upstream, requests: usize) -> HashMap<String, usize> {
     let mut tally = HashMap::new();
     for _ in 0..requests {
-        *tally.entry(who(upstream).await).or_default() += 1;
+        *tally.entry(answered_by(upstream).await).or_default() += 1;
     }
     tally
 }
@@ -67,7 +67,7 @@ async fn requests_that_follow_each_other_are_shared_by_all() {
     let upstream = build(&settings(&[one.address, two.address, three.address]));
     let tally = tally(&upstream, 300).await;
     assert!(["one", "two", "three"].iter().all(|name| tally[*name] > 50), "{tally:?}");
-    // A connection each.
+    // One connection each.
     assert_eq!((one.accepted(), two.accepted(), three.accepted()), (1, 1, 1));
 }
 
@@ -89,10 +89,10 @@ async fn a_host_with_more_to_do_gets_less() {
     let upstream = Arc::new(build(&settings(&[slow.address, fast.address])));
     let first = tokio::spawn({
         let upstream = Arc::clone(&upstream);
-        async move { while who(&upstream).await == "fast" {} }
+        async move { while answered_by(&upstream).await == "fast" {} }
     });
     until(|| slow.accepted() == 1).await;
-    // One waits there: everything else goes to the other.
+    // One request waits there, so all others go to the other host.
     let tally = tally(&upstream, 50).await;
     assert_eq!(tally["fast"], 50);
     assert_eq!(slow.accepted(), 1);
@@ -132,14 +132,14 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
     let upstream = build(&Settings { ejection, ..settings(&[address, good.address]) });
     let back = || !upstream.0.hosts.current()[0].is_ejected();
     until_async(async || {
-        assert_eq!(who(&upstream).await, "good");
+        assert_eq!(answered_by(&upstream).await, "good");
         !back()
     })
     .await;
-    // Tried again and again, and each time by one request that is then answered by the other.
+    // Probed again and again, each time by one request, which the other host then answers.
     let began = clock::monotonic();
     while clock::monotonic() - began < Duration::from_millis(400) {
-        assert_eq!(who(&upstream).await, "good");
+        assert_eq!(answered_by(&upstream).await, "good");
     }
     let listener = TcpListener::bind(address).await.unwrap();
     tokio::spawn(async move {
@@ -152,7 +152,7 @@ async fn one_that_was_left_alone_is_tried_by_one_request_and_comes_back() {
             });
         }
     });
-    until_async(async || who(&upstream).await == "ok").await;
+    until_async(async || answered_by(&upstream).await == "ok").await;
     assert!(back());
 }
 
@@ -166,7 +166,7 @@ async fn where_all_are_left_alone_all_are_tried() {
         assert_eq!((error.cause, error.sent), (Cause::Connect, false));
     }
     assert!(upstream.0.hosts.current().iter().all(|host| host.is_ejected()));
-    // One is there again: it is found although its time is not over.
+    // One is back: it is found although its ejection is not over.
     let listener = TcpListener::bind(dead[0]).await.unwrap();
     tokio::spawn(async move {
         loop {
@@ -178,10 +178,10 @@ async fn where_all_are_left_alone_all_are_tried() {
             });
         }
     });
-    assert_eq!(who(&upstream).await, "ok");
+    assert_eq!(answered_by(&upstream).await, "ok");
 }
 
-/// Takes every request and cuts the connection.
+/// Reads every request and cuts the connection.
 async fn cutting() -> Scripted {
     Scripted::new(|mut stream, _| async move {
         stream.head().await;
@@ -292,8 +292,8 @@ async fn second_tries_are_bounded_by_a_share_of_the_requests() {
     for _ in 0..400 {
         failed += usize::from(in_time(upstream.send(get())).await.is_err());
     }
-    // Some 200 lost their connection: 32 to begin with and a tenth of 400 went to the other, but
-    // for what the last requests earned.
+    // About 200 lost their connection. The initial 32 and a tenth of 400 went to the other host,
+    // except for what the last requests earned.
     let sent = cut.accepted() - failed;
     assert!((68..=72).contains(&sent), "{sent} of {}", cut.accepted());
     for (result, count) in [("held", failed), ("sent", sent)] {
@@ -307,7 +307,7 @@ async fn second_tries_are_bounded_by_a_share_of_the_requests() {
 #[tokio::test]
 async fn a_names_addresses_are_all_used_and_followed() {
     let (one, two, three) = (named("one").await, named("two").await, named("three").await);
-    let names = Names::default();
+    let names = TestResolver::default();
     names.set("api.internal", &[one.address, two.address]);
     let every = Duration::from_millis(50);
     let settings = Settings {
@@ -321,16 +321,16 @@ async fn a_names_addresses_are_all_used_and_followed() {
     assert!(before["one"] > 10 && before["two"] > 10, "{before:?}");
     let kept = upstream.0.hosts.current();
     names.set("api.internal", &[three.address, two.address]);
-    until_async(async || who(&upstream).await == "three").await;
+    until_async(async || answered_by(&upstream).await == "three").await;
     let after = tally(&upstream, 60).await;
     assert!(!after.contains_key("one") && after["two"] > 10 && after["three"] > 10, "{after:?}");
-    // What is known of one that stayed is still known, and its connection in use.
+    // The state of an address that stayed is kept, and its connection is in use.
     let now = upstream.0.hosts.current();
     assert!(now.iter().any(|host| {
         kept.iter().any(|before| Arc::ptr_eq(before, host) && host.address == two.address)
     }));
     assert_eq!((one.accepted(), two.accepted(), three.accepted()), (1, 1, 1));
-    // The resolver fails: nothing changes. An empty answer is no answer.
+    // If the resolver fails or returns nothing, nothing changes.
     for _ in 0..2 {
         names.forget("api.internal");
         tokio::time::sleep(pool::SWEEP + every).await;
@@ -357,7 +357,7 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
     })
     .await;
     let new = named("new").await;
-    let names = Names::default();
+    let names = TestResolver::default();
     names.set("api.internal", &[gone.address]);
     let endpoints = vec!["http://api.internal".to_owned()];
     let settings =
@@ -367,12 +367,12 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
     );
     let under_way = tokio::spawn({
         let upstream = Arc::clone(&upstream);
-        async move { who(&upstream).await }
+        async move { answered_by(&upstream).await }
     });
     until(|| gone.accepted() == 1).await;
     names.set("api.internal", &[new.address]);
     until(|| upstream.0.hosts.current()[0].address == new.address).await;
-    assert_eq!(who(&upstream).await, "new");
+    assert_eq!(answered_by(&upstream).await, "new");
     go.notify_one();
     assert_eq!(in_time(under_way).await.unwrap(), "ok");
     in_time(was_closed.recv()).await.unwrap();
@@ -382,15 +382,16 @@ async fn a_connection_to_an_address_that_is_gone_is_closed_after_use() {
 async fn a_name_that_nobody_knows_is_a_failure_to_connect() {
     let settings = Settings { endpoints: vec!["http://api.internal".to_owned()], ..settings(&[]) };
     let upstream =
-        Upstream::build_with(&settings, &Metrics::new(1), Arc::new(Names::default())).unwrap();
+        Upstream::build_with(&settings, &Metrics::new(1), Arc::new(TestResolver::default()))
+            .unwrap();
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Connect, false));
 }
 
-/// Answers when it may, and counts how often it was asked.
+/// Answers when allowed to, and counts how often it was asked.
 #[derive(Debug)]
 struct Slow {
-    answers: Names,
+    answers: TestResolver,
     may: Arc<tokio::sync::Notify>,
     asked: Arc<std::sync::atomic::AtomicUsize>,
 }
@@ -410,7 +411,7 @@ impl Resolve for Slow {
 async fn a_slow_resolver_is_asked_once_and_outlives_the_requests_that_waited() {
     let one = named("one").await;
     let (answers, may, asked) =
-        (Names::default(), Arc::new(tokio::sync::Notify::new()), Arc::default());
+        (TestResolver::default(), Arc::new(tokio::sync::Notify::new()), Arc::default());
     answers.set("api.internal", &[one.address]);
     let names = Slow { answers, may: Arc::clone(&may), asked: Arc::clone(&asked) };
     let settings = Settings {
@@ -435,7 +436,7 @@ async fn the_systems_names_are_found() {
     let endpoints = vec![format!("http://localhost:{}", scripted.address.port())];
     let upstream = build(&Settings { endpoints, ..settings(&[]) });
     for _ in 0..5 {
-        assert_eq!(who(&upstream).await, "ok");
+        assert_eq!(answered_by(&upstream).await, "ok");
     }
 }
 
@@ -443,8 +444,8 @@ async fn the_systems_names_are_found() {
 async fn where_there_is_one_host_nothing_is_counted() {
     let scripted = Scripted::answering(OK).await;
     let upstream = upstream(&scripted);
-    let pool::Admitted::Here(seat) = pool::admit(&upstream.0, None) else { panic!("full") };
-    assert!(seat.host().is_none());
+    let pool::Admission::Granted(permit) = pool::admit(&upstream.0, None) else { panic!("full") };
+    assert!(permit.host().is_none());
     assert_eq!(upstream.0.hosts.current()[0].outstanding(), 0);
 }
 
@@ -464,7 +465,7 @@ async fn over_http2_hosts_share_and_fail_alike() {
     let addresses = [one.address, nobody().await, two.address];
     let upstream = build(&Settings { protocol: Protocol::H2, ..settings(&addresses) });
     for _ in 0..60 {
-        assert_eq!(who(&upstream).await, "ok");
+        assert_eq!(answered_by(&upstream).await, "ok");
     }
     assert_eq!((one.accepted(), two.accepted()), (1, 1));
     assert!(upstream.0.hosts.current().iter().all(|host| host.outstanding() == 0));
@@ -481,7 +482,7 @@ async fn a_request_for_another_protocol_gets_the_connection() {
         stream.closed().await;
     })
     .await;
-    // Also where HTTP/2 is spoken otherwise.
+    // Also on an upstream that uses HTTP/2 otherwise.
     for protocol in [Protocol::H1, Protocol::H2] {
         let upstream =
             build(&Settings { protocol, requests_per_worker: 1, ..settings(&[scripted.address]) });
@@ -501,6 +502,6 @@ async fn a_request_for_another_protocol_gets_the_connection() {
         // It counts as long as it is held.
         assert_eq!(in_time(upstream.send(get())).await.unwrap_err().cause, Cause::Overload);
         drop(stream);
-        assert!(matches!(pool::admit(&upstream.0, None), pool::Admitted::Here(_)));
+        assert!(matches!(pool::admit(&upstream.0, None), pool::Admission::Granted(_)));
     }
 }

@@ -23,7 +23,7 @@ mod multiplexed;
 mod reconnecting;
 mod tls;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// An upstream that accepts, counts, and hands each connection to `script`.
@@ -79,12 +79,12 @@ impl Drop for Scripted {
 struct Stream(TcpStream);
 
 impl Stream {
-    /// A request's head; none when the proxy has closed.
+    /// A request's head. `None` once the proxy has closed.
     async fn head(&mut self) -> Option<String> {
         self.read_to("\r\n\r\n").await
     }
 
-    /// What comes until it ends with `end`, a byte at a time so that nothing more is taken.
+    /// Reads until `end`, byte by byte so that nothing more is read.
     async fn read_to(&mut self, end: &str) -> Option<String> {
         let mut text = String::new();
         while !text.ends_with(end) {
@@ -94,7 +94,7 @@ impl Stream {
     }
 
     async fn send(&mut self, text: &str) {
-        // The proxy may be gone: what it then does is what the test looks at.
+        // The proxy may be gone. What it does then is what the test checks.
         let _ = self.0.write_all(text.as_bytes()).await;
     }
 
@@ -134,13 +134,13 @@ async fn text(reply: Response) -> String {
     String::from_utf8(reply.body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
-/// An address where nobody listens.
+/// An address where nothing listens.
 async fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("not in time")
+    tokio::time::timeout(TEST_TIMEOUT, future).await.expect("not in time")
 }
 
 /// Waits until `condition` holds.
@@ -153,7 +153,7 @@ async fn until(condition: impl Fn() -> bool) {
     .await;
 }
 
-/// The same for a condition that itself waits.
+/// Like [`until`], for an async condition.
 async fn until_async(mut condition: impl AsyncFnMut() -> bool) {
     in_time(async {
         while !condition().await {

@@ -4,7 +4,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use tokio::sync::Notify;
 
-use super::super::{multi, pool};
+use super::super::{http2, pool};
 use super::*;
 use crate::wire::tests::{CHUNKED, incoming};
 
@@ -33,7 +33,7 @@ where
 }
 
 fn answer(respond: &mut SendResponse<Bytes>, body: impl Into<Bytes>) {
-    // The proxy may have gone meanwhile.
+    // The proxy may be gone by now.
     if let Ok(mut stream) = respond.send_response(http::Response::new(()), false) {
         let _ = stream.send_data(body.into(), true);
     }
@@ -184,7 +184,7 @@ async fn what_the_upstream_refused_is_sent_again_and_otherwise_told_as_unsent() 
     let (_client, body) = incoming(&format!("{CHUNKED}3\r\nabc\r\n")).await;
     let error = in_time(upstream.send(post(Body::incoming(body)))).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Cut, false));
-    // A reset for another reason may come from the middle of the work.
+    // A reset with another reason may come in the middle of the work.
     refusals.store(usize::MAX, Ordering::SeqCst);
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Cut, false));
@@ -202,8 +202,7 @@ async fn a_reset_is_not_a_refusal() {
 
 #[tokio::test]
 async fn a_connection_that_says_goodbye_is_replaced_and_what_it_did_not_count_is_sent_again() {
-    // Each connection answers its first request and says goodbye after that, whatever else has come
-    // meanwhile.
+    // Each connection answers its first request and then sends GOAWAY, whatever else has arrived.
     let scripted = Scripted::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let Some(Ok((_, mut respond))) = connection.accept().await else { return };
@@ -286,7 +285,7 @@ async fn both_directions_stream_at_once_and_trailers_pass_both_ways() {
     assert_eq!(loads(&upstream), [0]);
 }
 
-/// An upstream that never answers, and tells with which code each stream was reset.
+/// An upstream that never answers, and reports the code with which each stream was reset.
 async fn silent(head: bool) -> (Scripted, tokio::sync::mpsc::UnboundedReceiver<h2::Reason>) {
     let (told, resets) = tokio::sync::mpsc::unbounded_channel();
     let scripted = multiplexing(10, move |_request, mut respond, _| {
@@ -319,7 +318,7 @@ async fn what_nobody_waits_for_any_more_is_reset() {
         );
         assert_eq!(in_time(resets.recv()).await, Some(h2::Reason::CANCEL));
         until(|| loads(&upstream) == [0]).await;
-        // ... and after it, also where the request's body is still on its way.
+        // ... and after it, even if the request's body is still being sent.
         let (scripted, mut resets) = silent(true).await;
         let upstream = build(&settings_h2(&scripted));
         let (_client, body) = incoming(CHUNKED).await;
@@ -390,28 +389,28 @@ async fn a_slow_reader_holds_nobody_else_on_its_connection() {
         assert_eq!(text(in_time(upstream.send(get())).await.unwrap()).await, "ok");
     }
     assert_eq!(scripted.accepted(), 1);
-    // And what each of them takes stays bounded.
+    // The buffered bytes of each stream stay bounded.
     let mut read = 0;
     for mut reply in slow {
         read += in_time(reply.body.frame()).await.unwrap().unwrap().into_data().unwrap().len();
     }
-    assert!(read <= 30 * multi::STREAM_WINDOW_BYTES as usize);
+    assert!(read <= 30 * http2::STREAM_WINDOW_BYTES as usize);
 }
 
 #[tokio::test]
 async fn a_dead_connection_is_noticed_by_its_ping() {
-    // It takes the connection and the request, and then says nothing any more.
+    // It accepts the connection and the request, and then sends nothing more.
     let scripted = Scripted::new(|stream, _| async move {
         let mut connection = h2::server::handshake(stream.0).await.unwrap();
         let _request = connection.accept().await;
-        tokio::time::sleep(2 * PATIENCE).await;
+        tokio::time::sleep(2 * TEST_TIMEOUT).await;
     })
     .await;
     let ping = Duration::from_millis(50);
     let http2 =
         Http2Settings { ping_interval: Some(ping), ping_timeout: ping, ..Http2Settings::default() };
     let upstream =
-        build(&Settings { http2, response_header: 2 * PATIENCE, ..settings_h2(&scripted) });
+        build(&Settings { http2, response_header: 2 * TEST_TIMEOUT, ..settings_h2(&scripted) });
     let error = in_time(upstream.send(get())).await.unwrap_err();
     assert_eq!((error.cause, error.sent), (Cause::Timeout, true));
 }
@@ -433,14 +432,14 @@ async fn an_unused_connection_is_closed() {
     let upstream = build(&Settings { idle: Duration::from_millis(50), ..settings_h2(&scripted) });
     assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     in_time(was_closed.recv()).await.unwrap();
-    // The next one takes a new one.
+    // The next request uses a new one.
     assert_eq!(text(upstream.send(get()).await.unwrap()).await, "ok");
     drop(upstream);
     in_time(was_closed.recv()).await.unwrap();
 }
 
 /// In a thread of its own: answers the first request of each connection, and closes it without a
-/// goodbye when told to.
+/// GOAWAY when told to.
 fn closing(
     close: std::sync::mpsc::Receiver<()>,
     closed: std::sync::mpsc::Sender<()>,
@@ -456,7 +455,7 @@ fn closing(
                 let mut connection = h2::server::handshake(stream).await.unwrap();
                 let (_, mut respond) = connection.accept().await.unwrap().unwrap();
                 answer(&mut respond, "ok");
-                // Moves the answer out and goes on taking what comes.
+                // Sends the answer and goes on reading.
                 while close.try_recv().is_err() {
                     let _ =
                         tokio::time::timeout(Duration::from_millis(5), connection.accept()).await;
@@ -477,9 +476,9 @@ async fn a_connection_that_was_closed_while_unused_is_noticed_before_a_request_i
             in_time(upstream.send(post(Body::full(Bytes::from_static(b"payload"))))).await.unwrap();
         assert_eq!(text(reply).await, "ok");
         close.send(()).unwrap();
-        // This thread stands still meanwhile: the proxy's side can't have seen the close.
-        closed.recv_timeout(PATIENCE).unwrap();
-        std::thread::sleep(super::super::link::IDLE_TRUSTED);
+        // This thread is blocked meanwhile, so the proxy can't have seen the close.
+        closed.recv_timeout(TEST_TIMEOUT).unwrap();
+        std::thread::sleep(super::super::http1::IDLE_TRUSTED);
     }
 }
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::wire::tests::{CHUNKED, incoming};
 
-/// Answers the first request of its first connection with `first`, takes the next one and closes;
-/// answers all requests of further connections with what came of their bodies.
+/// Answers the first request of its first connection with `first`, reads the next one and closes.
+/// Answers all requests of further connections with the body that it got.
 async fn closing(first: &'static str, said_before: &'static str) -> Scripted {
     Scripted::new(move |mut stream, number| async move {
         let mut turn = 0;
@@ -33,7 +33,7 @@ async fn closing(first: &'static str, said_before: &'static str) -> Scripted {
     .await
 }
 
-/// One request that is answered, and whose connection is then in the pool; then `request`.
+/// Sends a request that is answered, so that its connection is pooled, and then `request`.
 async fn second(
     scripted: &Scripted,
     changed: impl Fn(&mut Settings),
@@ -76,7 +76,7 @@ async fn what_may_not_be_done_twice_does_not() {
     for retry in [Retry::Off, Retry::Unsent] {
         refused("GET", retry, "").await;
     }
-    // Something of the reply has come: it was not closed before the request.
+    // Part of the reply has come, so it was not closed before the request.
     for said in ["HTTP/1.1 200", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"] {
         refused("GET", Retry::Idempotent, said).await;
     }
@@ -138,7 +138,7 @@ async fn over_http2_it_goes_to_a_new_connection_too() {
         while let Some(Ok((_, mut respond))) = connection.accept().await {
             turn += 1;
             if number == 0 && turn == 2 {
-                // The socket is closed, and no GOAWAY says what was done.
+                // The socket is closed, and no GOAWAY says which requests were processed.
                 return;
             }
             let mut stream = respond.send_response(http::Response::new(()), false).unwrap();

@@ -1,4 +1,4 @@
-//! TLS to upstreams: real handshakes, with an authority made for the test.
+//! TLS to upstreams: real handshakes, with a certificate authority made for the test.
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -18,7 +18,7 @@ fn identity(issued: &Issued) -> Identity {
     Identity { certificate: pem(&issued.certificate), key: pem(&issued.key) }
 }
 
-/// A server for `name`; it asks for a client's certificate where `clients` is an authority.
+/// A server for `name`. It asks for a client certificate if `clients` is an authority.
 fn server(
     pki: &Pki,
     name: &str,
@@ -48,7 +48,7 @@ fn server(
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// Answers HTTP/1.1 over TLS, one request a connection, with what the handshake came to.
+/// Answers HTTP/1.1 over TLS, one request per connection, with the result of the handshake.
 async fn scripted(acceptor: TlsAcceptor) -> Scripted {
     Scripted::new(move |stream, _| {
         let acceptor = acceptor.clone();
@@ -118,7 +118,7 @@ async fn an_upstream_that_is_not_who_it_should_be_gets_nothing() {
         let error = send(&Settings { tls, ..right.clone() }).await.unwrap_err();
         assert_eq!((error.cause, error.sent), (Cause::Tls, false));
     }
-    // The address is not in its certificate, but the name is.
+    // Its certificate names the host, not the address.
     let by_address =
         Settings { endpoints: vec![format!("https://{}", scripted.address)], ..right.clone() };
     assert_eq!(send(&by_address).await.unwrap_err().cause, Cause::Tls);
@@ -190,7 +190,7 @@ async fn a_reply_that_is_cut_without_a_goodbye_is_not_whole() {
             let _ = tls.read_u8().await;
             tls.write_all(b"HTTP/1.1 200 OK\r\n\r\nhalf of it").await.unwrap();
             tls.flush().await.unwrap();
-            // Without TLS's own end: whoever cuts the line could do this.
+            // Without TLS's close_notify: anyone who cuts the connection could do this.
             drop(tls);
         }
     })
@@ -212,17 +212,14 @@ fn mistakes_name_their_setting() {
     let mixed = Identity { certificate: pem(&client.certificate), key: pem(&stranger.key) };
     let swapped = Identity { certificate: pem(&client.key), key: pem(&client.certificate) };
     let cases = [
-        (
-            tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }),
-            &["upstreams.api.tls.ca"][..],
-        ),
+        (tls(TlsSettings { ca: Some(pem("nothing")), ..TlsSettings::default() }), &["tls.ca"][..]),
         (
             tls(TlsSettings { ca: ca(), identity: Some(mixed), ..TlsSettings::default() }),
-            &["upstreams.api.tls.key"],
+            &["tls.key"],
         ),
         (
             tls(TlsSettings { ca: ca(), identity: Some(swapped), ..TlsSettings::default() }),
-            &["upstreams.api.tls.certificate", "upstreams.api.tls.key"],
+            &["tls.certificate", "tls.key"],
         ),
         (
             tls(TlsSettings {
@@ -230,14 +227,14 @@ fn mistakes_name_their_setting() {
                 server_name: Some("a:80".to_owned()),
                 ..TlsSettings::default()
             }),
-            &["upstreams.api.tls.server_name"],
+            &["tls.server_name"],
         ),
         (
             Settings {
                 endpoints: vec!["http://localhost".to_owned()],
                 ..tls(TlsSettings { ca: ca(), ..TlsSettings::default() })
             },
-            &["upstreams.api.tls"],
+            &["tls"],
         ),
     ];
     for (settings, expected) in cases {

@@ -1,5 +1,5 @@
-//! Borders between windows: where a fixed one lets twice its quota through, and what the sliding
-//! ones promise there.
+//! Boundaries between windows: where a fixed one admits twice its quota, and what the sliding ones
+//! guarantee there.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::harness::redis::Connection;
 const QUOTA: u64 = 10;
 const PERIOD_S: i64 = 100;
 const RATE: Rate = Rate { amount: QUOTA, per_ms: PERIOD_S as u64 * 1000 };
-/// Of ten seconds each.
+/// The length of each is ten seconds.
 const BUCKETS: u32 = 10;
 
 fn sliding() -> [Algorithm; 6] {
@@ -30,15 +30,15 @@ fn sliding() -> [Algorithm; 6] {
     ]
 }
 
-/// What passes in each second from the last one of a window on, when somebody asks for all there
-/// is.
+/// What passes in each second from the last one of a window on, when a client takes as much as it
+/// can.
 async fn greedy(
     node: &Node,
     time: &HeldTime,
     algorithm: &Algorithm,
     seconds: i64,
 ) -> BTreeMap<i64, u64> {
-    // Each has a counter of its own, also those of one shape.
+    // Each has its own counter, even those of the same shape.
     let plan = one(&format!("greedy for {seconds} s of {algorithm:?}"), algorithm.clone());
     let mut passed = BTreeMap::new();
     for second in PERIOD_S - 1..PERIOD_S - 1 + seconds {
@@ -53,7 +53,8 @@ async fn greedy(
     passed
 }
 
-/// The most that passed in any `span_s` seconds, the first one inside and the last one not.
+/// The largest number that passed in any `span_s` seconds, the first one included and the last one
+/// not.
 fn most(passed: &BTreeMap<i64, u64>, span_s: i64) -> u64 {
     passed
         .keys()
@@ -82,33 +83,33 @@ async fn what_passes_in_any_span_of_one_period_is_within_each_sliding_algorithms
     let (time, redis) = held();
     let node = Node::single(redis.address);
     for algorithm in sliding() {
-        // Three windows of somebody who takes whatever there is, as soon as it is there: the worst
-        // that can be done.
+        // Three windows of a client that takes as much as it can as soon as it can: the worst case.
         let passed = greedy(&node, &time, &algorithm, 3 * PERIOD_S).await;
         let in_all: u64 = passed.values().sum();
         let held = most(&passed, PERIOD_S);
         let bound = match algorithm {
             Algorithm::SlidingWindowLog(_) => QUOTA,
-            // What one sub-window held, the first of each round, is met again while its beginning
+            // The count of one sub-window, the first of each round, is found again while its start
             // is still inside.
             Algorithm::SlidingWindowBuckets(_) => {
                 QUOTA + most(&passed, PERIOD_S / i64::from(BUCKETS))
             }
             Algorithm::SlidingWindowCounter(_) => 2 * QUOTA,
-            // In any span of length t: the burst, and what flows in.
+            // In any span of length t: the burst, and what is refilled.
             _ => algorithm.capacity().unwrap() + QUOTA,
         };
         assert!(
             held <= bound,
             "{held} in {PERIOD_S} s, {bound} are promised: {algorithm:?}: {passed:?}"
         );
-        // And it is no limit that refuses all: in three periods it admits twice its quota at least.
+        // And the limit does not refuse everything: in three periods it admits at least twice its
+        // quota.
         assert!(in_all >= 2 * QUOTA, "{in_all} in {} s: {algorithm:?}: {passed:?}", 3 * PERIOD_S);
     }
 }
 
-/// The tutorials' sliding window: a sorted set whose members are seconds and whose scores are their
-/// counts, trimmed by score as if those were times.
+/// The sliding window of many tutorials: a sorted set whose members are seconds and whose scores
+/// are counts, trimmed by score as if those were times.
 fn by_second(client: &mut Connection, key: &str, second: i64) -> i64 {
     client.ask(&["ZINCRBY", key, "1", &second.to_string()]);
     client.ask(&["ZREMRANGEBYSCORE", key, "-inf", &(second - PERIOD_S).to_string()]);
@@ -121,8 +122,8 @@ async fn a_bucket_whose_score_is_the_count_trims_all_or_nothing_and_ours_trims_w
     const LIMIT: i64 = 5;
     let (time, redis) = held();
     let mut client = redis.connect();
-    // Seconds since 1970: every count is below them, so each hit trims all, its own second as well.
-    // The limit never fires.
+    // Seconds since 1970: every count is smaller, so each request trims everything, including its
+    // own second. The limit never refuses.
     for hit in 0..1_000 {
         assert_eq!(
             by_second(&mut client, "absolute", BEGIN_S + hit / 100),
@@ -130,8 +131,8 @@ async fn a_bucket_whose_score_is_the_count_trims_all_or_nothing_and_ours_trims_w
             "hit {hit} is not even counted"
         );
     }
-    // Seconds of the minute: the bound is below zero, so nothing is ever trimmed. Who used it up is
-    // refused for ever.
+    // Seconds of the minute: the bound is negative, so nothing is ever trimmed. Once used up, the
+    // limit refuses for ever.
     for hit in 0..LIMIT {
         assert_eq!(by_second(&mut client, "relative", 30), hit + 1);
     }

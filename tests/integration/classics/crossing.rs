@@ -1,5 +1,5 @@
-//! Two limits of one under two tags, and eight clients at once: side by side they would all refuse
-//! each other, each holding what another one needs.
+//! Two limits of one, with two tags, and eight clients at once. Taken without a fixed order, they
+//! would all refuse each other, each holding what another one needs.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const CLIENTS: usize = 8;
 const ROUNDS: usize = 10;
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
-/// Two limits of one each; the leaky bucket, of which a plan has one at most, beside a window.
+/// Two limits of one each. A plan has at most one leaky bucket, so that is paired with a window.
 fn pairs() -> Vec<[Algorithm; 2]> {
     let rate = Rate { amount: 1, per_ms: YEAR_MS };
     let mut pairs: Vec<[Algorithm; 2]> =
@@ -33,7 +33,7 @@ fn pairs() -> Vec<[Algorithm; 2]> {
     pairs
 }
 
-/// One client's plan: half of the clients name the two the other way round.
+/// The plan of one client. Half of the clients list the two limits in reverse order.
 fn plan(pair: &[Algorithm; 2], round: usize, client: usize) -> Arc<Plan> {
     let [one, other] = pair.clone();
     let mut limits = vec![
@@ -55,7 +55,7 @@ fn exactly_one(takes: Vec<Take>, pair: &[Algorithm; 2]) {
 #[tokio::test]
 async fn on_a_cluster_of_eight_clients_on_two_limits_of_one_exactly_one_is_admitted() {
     let cluster = Cluster::start();
-    // Each its own, as eight proxies would be.
+    // Each client has its own node, as if there were eight proxies.
     let nodes: Vec<Node> = (0..CLIENTS).map(|_| Node::cluster(&cluster.addresses())).collect();
     for pair in pairs() {
         for round in 0..ROUNDS {
@@ -63,8 +63,8 @@ async fn on_a_cluster_of_eight_clients_on_two_limits_of_one_exactly_one_is_admit
                 let (node, plan) = (node.clone(), plan(&pair, round, client));
                 async move { node.take(&plan).await }
             });
-            // Grants are kept until all have their answers: a place in flight would otherwise be
-            // free again.
+            // Grants are kept until all clients have their answers. Otherwise a concurrency lease
+            // would be released too early.
             exactly_one(clients.collect::<tokio::task::JoinSet<Take>>().join_all().await, &pair);
         }
     }
@@ -101,15 +101,15 @@ fn in_memory_of_eight_threads_on_two_limits_of_one_exactly_one_is_admitted() {
 const SHARED_A_SECOND: u64 = 200;
 const SHARED_AT_ONCE: u64 = 50;
 
-/// A bucket that all share and that refills, and a limit of one of a client's own under another
+/// A bucket that all clients share and that refills, and a client's own limit of one with another
 /// tag.
 fn behind(shared: &Algorithm, own: usize) -> Arc<Plan> {
     let own = Limit::new("own", format!("own {own} of {shared:?}"), fixed_window(1, YEAR_MS));
     of(vec![Limit::new("shared", "shared", shared.clone()), own])
 }
 
-/// Each client asks for `rounds` keys of its own, one after another, all clients for the same ones
-/// at the same time; again and again until `over`. How many were admitted.
+/// Each client uses `rounds` keys, one after another, all clients the same ones at the same time;
+/// again and again until `over`. Returns how many were admitted.
 async fn contend(
     nodes: &[Node],
     shared: &Algorithm,
@@ -132,8 +132,8 @@ async fn contend(
     clients.collect::<tokio::task::JoinSet<u64>>().join_all().await.into_iter().sum()
 }
 
-/// While roll-backs are under way a bucket fills at its rate: it admits what it promises, and is
-/// full when all others are refused by their own limits.
+/// During roll-backs a bucket refills at its rate: it admits what it guarantees, and is full when
+/// all other requests are refused by their own limits.
 async fn refills(
     node: &Node,
     contend: impl AsyncFn(&Algorithm, fn(usize) -> usize, Instant) -> u64,
@@ -152,8 +152,8 @@ async fn refills(
             "{admitted}, at most {most}: {shared:?}"
         );
 
-        // The first one's key is used up: all are refused, for twice as long as a burst takes to
-        // come back.
+        // The first key is used up: all requests are refused, for twice as long as a burst takes to
+        // refill.
         assert_eq!(contend(&shared, |_| 0, Instant::now() + Duration::from_millis(500)).await, 0);
         node.drain().await;
         let outcome = node.ask(&behind(&shared, usize::MAX)).await;

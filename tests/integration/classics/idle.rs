@@ -1,5 +1,4 @@
-//! Who was idle: a lifetime that is shorter than what it remembers gives the burst back for
-//! nothing.
+//! Idle clients: an expiry that is shorter than what it stores gives the burst back for free.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +13,13 @@ use crate::harness::nodes::{Node, one, together};
 use crate::harness::redis::Redis;
 
 const BURST: u64 = 10;
-/// All of it flows back in this time, one unit after another, or at its end.
+/// Everything is refilled in this time, one unit after another, or at its end.
 const PERIOD_S: i64 = 100;
 const UNIT_S: i64 = PERIOD_S / BURST as i64;
 const RATE: Rate = Rate { amount: BURST, per_ms: PERIOD_S as u64 * 1000 };
 
-/// A token bucket as it is found in middlewares: it forgets after a second, because "the rate is
-/// per second".
+/// A token bucket as found in middlewares: it expires after a second, because "the rate is per
+/// second".
 const FORGETFUL: &str = "
 local now = tonumber(redis.call('TIME')[1])
 local state = redis.call('HMGET', KEYS[1], 'tokens', 'last')
@@ -60,7 +59,7 @@ async fn a_lifetime_shorter_than_the_refill_gives_the_burst_again_and_ours_gives
     }
 }
 
-/// Whatever has flowed back while a client was idle for `idle_s` seconds.
+/// What has been refilled for a client that was idle for `idle_s` seconds.
 fn back(algorithm: &Algorithm, idle_s: i64) -> u64 {
     match algorithm {
         Algorithm::TokenBucket(_) | Algorithm::Gcra(_) | Algorithm::LeakyBucket(_) => {
@@ -77,7 +76,7 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
     let node = Node::single(redis.address);
     let all = [
         Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::FirstRequest }),
-        // Taken at a window's beginning.
+        // Taken at the start of a window.
         Algorithm::FixedWindow(FixedWindow { rate: RATE, alignment: Alignment::Clock }),
         Algorithm::SlidingWindowLog(SlidingWindowLog { rate: RATE }),
         Algorithm::SlidingWindowBuckets(SlidingWindowBuckets { rate: RATE, buckets: 100 }),
@@ -85,8 +84,8 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
         Algorithm::Gcra(Gcra { burst: BURST, rate: RATE }),
         Algorithm::LeakyBucket(LeakyBucket { burst: BURST, rate: RATE, max_delay_ms: 0 }),
     ];
-    // Around each unit's return, and across every lifetime: none is longer than three periods and a
-    // second.
+    // Around the return of each unit, and across every expiry: none is later than three periods and
+    // a second.
     let idle: Vec<i64> = (1..=BURST as i64)
         .flat_map(|unit| [unit * UNIT_S - 1, unit * UNIT_S])
         .chain((110..350).step_by(9))
@@ -102,7 +101,7 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
                 back(algorithm, idle_s),
                 "after {idle_s} s: {algorithm:?}"
             );
-            // And not once more in the same moment, expired or not.
+            // And not again in the same moment, expired or not.
             assert_eq!(node.admitted(&plan, 3).await, 0, "after {idle_s} s: {algorithm:?}");
         }
     }
@@ -115,7 +114,7 @@ async fn an_idle_client_gets_its_burst_once_however_long_it_was_idle() {
     assert_eq!(left, 0, "all of them are forgotten");
 }
 
-/// The same with Redis' own clock, running, and its own expiry.
+/// The same with Redis' own running clock and its own expiry.
 #[tokio::test]
 async fn after_its_key_has_expired_a_client_has_its_burst_and_no_more() {
     const PER_MS: u64 = 500;

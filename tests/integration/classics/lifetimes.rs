@@ -1,4 +1,4 @@
-//! Lifetimes that decide: what happens when one is missing, or set once more.
+//! Expiry that decides: what happens if it is missing, or set again.
 
 use tokio::runtime::Builder;
 use weir::plan::{Algorithm, Rate, SlidingWindowLog};
@@ -11,7 +11,7 @@ const PERIOD_S: i64 = 100;
 const PERIOD_MS: u64 = PERIOD_S as u64 * 1000;
 const FOR_EVER: Value = Value::Integer(-1);
 
-/// The tutorials' window: INCR, and EXPIRE by whoever was the first.
+/// The window of many tutorials: INCR, and EXPIRE by the first client.
 fn incr_then_expire(client: &mut Connection, key: &str) -> i64 {
     let count = client.ask(&["INCR", key]).number();
     if count == 1 {
@@ -20,7 +20,7 @@ fn incr_then_expire(client: &mut Connection, key: &str) -> i64 {
     count
 }
 
-/// The repaired one: every hit sees to it that there is a lifetime.
+/// A repaired version: every request makes sure that there is an expiry.
 fn incr_then_expire_nx(client: &mut Connection, key: &str) -> i64 {
     let count = client.ask(&["INCR", key]).number();
     client.ask(&["EXPIRE", key, &PERIOD_S.to_string(), "NX"]);
@@ -31,7 +31,7 @@ fn incr_then_expire_nx(client: &mut Connection, key: &str) -> i64 {
 async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_there_is_no_between() {
     let (time, redis) = held();
     let mut client = redis.connect();
-    // One client's crash: its INCR has run, its EXPIRE was never sent.
+    // A client crashes: its INCR has run, its EXPIRE was never sent.
     redis.connect().ask(&["INCR", "crashed"]);
     for hit in 2..=5 {
         assert_eq!(incr_then_expire(&mut client, "crashed"), hit);
@@ -47,7 +47,7 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
     assert_eq!(redis.keys_without_lifetime(), ["crashed"]);
     client.ask(&["FLUSHALL"]);
 
-    // Ours, killed at any of its turns: what has arrived is whole, a count with its lifetime.
+    // Ours, killed at any point: what has arrived is complete, a count with its expiry.
     for turns in 0..CRASHES {
         crash(redis.address, turns, &format!("crash {turns}"));
     }
@@ -57,13 +57,13 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
     for turns in 0..CRASHES {
         charged += 5 - left(&format!("crash {turns}")).await;
     }
-    // The last one was killed with its answer in hand, the first one before it had sent anything.
+    // The last one was killed after it had its answer, the first one before it had sent anything.
     assert!(
         (1..CRASHES as u64).contains(&charged),
         "{charged} of {CRASHES} crashed takes are charged"
     );
     assert_eq!(redis.keys_without_lifetime(), [] as [&str; 0]);
-    // And even one whose lifetime was lost by other hands ends: the window's id stands in the
+    // Even a counter whose expiry was removed by somebody else ends: the window's id is part of the
     // value, and expiry does not decide.
     let plan = one("persisted", fixed_window(5, PERIOD_MS));
     assert_eq!(node.admitted(&plan, 6).await, 5);
@@ -82,12 +82,12 @@ async fn a_crash_between_incr_and_expire_refuses_for_ever_and_in_one_script_ther
 
 const CRASHES: usize = 40;
 
-/// Begins a take, and takes down all that works on it after so many turns; the last one of
+/// Starts a take, and stops everything that works on it after so many polls. The last one of
 /// [`CRASHES`] gets its answer.
 fn crash(address: std::net::SocketAddr, turns: usize, key: &str) {
     let (warm, plan) =
         (one("warm", fixed_window(1_000_000, PERIOD_MS)), one(key, fixed_window(5, PERIOD_MS)));
-    // A thread of its own: what it keeps for itself dies with it.
+    // On a thread of its own: its thread-locals are destroyed with it.
     let process = std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -110,14 +110,14 @@ fn crash(address: std::net::SocketAddr, turns: usize, key: &str) {
 async fn expire_nx_still_keeps_what_never_comes_again_and_charges_old_hits_to_a_new_window() {
     let (time, redis) = held();
     let mut client = redis.connect();
-    // Each of a hundred callers crashed at its first hit. Those who never come again cost memory
+    // Each of a hundred callers crashed at its first request. Those that never return cost memory
     // for ever.
     for caller in 0..100 {
         redis.connect().ask(&["INCR", &format!("caller {caller}")]);
     }
     time.set(BEGIN_S + 1_000 * PERIOD_S);
     assert_eq!(redis.keys_without_lifetime().len(), 100);
-    // And who comes again pays in this window, his first in a thousand, for what he did in another:
+    // A caller that returns pays for a request of another window: its first request in this one is
     // refused under a limit of 1.
     assert_eq!(incr_then_expire_nx(&mut client, "caller 0"), 2);
     assert_eq!(client.ask(&["TTL", "caller 0"]), Value::Integer(PERIOD_S));
@@ -140,7 +140,7 @@ async fn expire_nx_still_keeps_what_never_comes_again_and_charges_old_hits_to_a_
 
 #[tokio::test]
 async fn expire_on_each_hit_locks_a_slow_client_out_and_a_window_that_is_set_once_does_not() {
-    // Two hits and a half in a hundred seconds, under a limit of three: never to be refused.
+    // Two and a half requests in a hundred seconds, with a limit of three: none should be refused.
     const HITS: i64 = 20;
     const LIMIT: u64 = 3;
     let (time, redis) = held();
@@ -164,14 +164,14 @@ async fn expire_on_each_hit_locks_a_slow_client_out_and_a_window_that_is_set_onc
     {
         let plan = one("slow", algorithm);
         for hit in 0..HITS {
-            // Each where the last one's keys are over.
+            // Each starts when the previous one's keys have expired.
             time.set(BEGIN_S + 10_000 + 40 * hit);
             assert!(node.ask(&plan).await.admitted, "hit {hit} of {plan:?}");
         }
         time.set(BEGIN_S);
     }
-    // Refused hits put nothing off either: one who hits four times a window is admitted three times
-    // in each.
+    // Refused requests do not extend anything either: with four requests in each window, three are
+    // admitted in each.
     let plan = one("persistent", fixed_window(LIMIT, PERIOD_MS));
     for hit in 0..HITS {
         time.set(BEGIN_S + 20_000 + 25 * hit);
@@ -184,8 +184,8 @@ async fn a_second_caller_who_sets_the_window_anew_lets_more_through_and_ours_has
     const LIMIT: u64 = 3;
     let (time, redis) = held();
     let (mut first, mut second) = (redis.connect(), redis.connect());
-    // Both find no window. The first one opens it and uses it up; then the second one opens it as
-    // well: SET with a new lifetime.
+    // Both find no window. The first client opens it and uses it up; then the second one opens it
+    // as well, by SET with a new expiry.
     assert_eq!(
         (first.ask(&["GET", "window"]), second.ask(&["GET", "window"])),
         (Value::Nil, Value::Nil)

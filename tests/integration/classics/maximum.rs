@@ -28,15 +28,15 @@ async fn incr_then_compare_counts_what_it_refuses_and_a_conditional_quota_stops_
         CLIENTS as i64,
         "and the counter is beyond its maximum"
     );
-    // The maximum is raised by three: there is room, and nobody gets it.
+    // The maximum is raised by three, but nobody gets these.
     assert!(naive[0].ask(&["INCR", "seats"]).number() > MOST as i64 + 3, "refused with three free");
 
     let nodes = Node::several(4, redis.address);
     let plan = one("seats", quota(MOST, true));
     assert_eq!(together(&nodes, CLIENTS, &plan).await, MOST);
     assert_eq!(nodes[0].left(&plan).await, 0);
-    // Amount is no part of a counter's shape: the same counter under a higher maximum says how many
-    // it holds.
+    // The quota is not part of a counter's shape: the same counter with a higher maximum reports
+    // its count.
     let raised = one("seats", quota(MOST + 3, true));
     assert_eq!(nodes[0].left(&raised).await, 3, "exactly those that were admitted are counted");
     assert_eq!(together(&nodes, CLIENTS, &raised).await, 3);

@@ -1,4 +1,4 @@
-//! A log of requests as a sorted set: what its members are called.
+//! A log of requests as a sorted set: how its members are named.
 
 use weir::plan::{Algorithm, Rate, SlidingWindowLog};
 
@@ -15,8 +15,8 @@ async fn the_time_as_a_member_counts_a_moment_once_and_ours_counts_5000_requests
  {
     let (_time, redis) = held();
     let mut client = redis.connect();
-    // ZADD log NOW NOW, as so many do it: whoever comes in the same millisecond (or second, or
-    // microsecond) is the same member.
+    // ZADD log NOW NOW is common: requests of the same millisecond (or second, or microsecond) are
+    // the same member.
     for _ in 0..REQUESTS {
         let now = client.ask(&["TIME"]);
         let now_ms = (now.list()[0].number() * 1_000 + now.list()[1].number() / 1_000).to_string();
@@ -38,7 +38,7 @@ async fn while_time_runs_5000_requests_a_second_on_one_log_are_all_counted() {
     all_are_counted(&redis, &Node::several(4, redis.address)).await;
 }
 
-/// Sent all at once, on four connections, many of them in one millisecond.
+/// Sent all at once, on four connections, many of them in the same millisecond.
 async fn all_are_counted(redis: &Redis, nodes: &[Node]) {
     let plan = one(
         "log",
@@ -46,7 +46,7 @@ async fn all_are_counted(redis: &Redis, nodes: &[Node]) {
             rate: Rate { amount: LIMIT, per_ms: HOUR_MS },
         }),
     );
-    // Connected, and the script known.
+    // Connects, and loads the script.
     for node in nodes {
         assert_eq!(node.left(&plan).await, LIMIT);
     }

@@ -1,4 +1,4 @@
-//! Reading first and writing later: what others do in between is not seen.
+//! Read first, write later: what others do in between is not seen.
 
 use weir::plan::{Algorithm, Limit, Rate, SlidingWindowCounter};
 
@@ -17,8 +17,8 @@ fn clients(redis: &Redis, count: usize) -> Vec<Connection> {
 #[tokio::test]
 async fn a_read_and_then_an_update_admit_all_who_have_read_and_one_script_admits_the_limit() {
     let (_time, redis) = held();
-    // SELECT used; then UPDATE SET used = used + 1, as the application counted it. All have read
-    // before the first one writes.
+    // SELECT used; then UPDATE SET used = used + 1, as the application calculated it. All clients
+    // have read before the first one writes.
     let mut naive = clients(&redis, CLIENTS);
     let read: Vec<i64> =
         naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();
@@ -41,7 +41,7 @@ async fn a_read_and_then_an_update_admit_all_who_have_read_and_one_script_admits
 }
 
 /// Previous 8, current 2, limit 5, and a quarter of the previous window still inside: 8 x 0.25 + 2
-/// = 4, so there is room for exactly one.
+/// = 4, so exactly one more fits.
 #[tokio::test]
 async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in_one_script_exactly_one_does()
  {
@@ -68,8 +68,8 @@ async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in
         "both passed: 8 x 0.25 + 4 = 6 of {LIMIT}"
     );
 
-    // The same counters. Amount is no part of a counter's shape: a wide limit fills them, and the
-    // narrow one finds them so.
+    // The same counters. The quota is not part of a counter's shape: a large limit fills them, and
+    // the small one finds them like that.
     let of_limit = |amount: u64, cost: u64| {
         let rate = Rate { amount, per_ms: WINDOW_S as u64 * 1000 };
         of(vec![Limit {
@@ -96,8 +96,8 @@ async fn two_nodes_that_read_a_sliding_windows_counters_at_once_both_pass_and_in
 async fn multi_and_exec_can_not_decide_and_a_script_can() {
     let redis = Redis::start();
     let mut naive = clients(&redis, 2);
-    // One of five is left. Inside MULTI a read has no answer yet, so what follows it can't depend
-    // on it: both increments are queued, and both run.
+    // One of five is left. Inside MULTI a read has no result yet, so nothing can depend on it: both
+    // increments are queued, and both run.
     naive[0].ask(&["SET", "used", "4", "EX", "3600"]);
     for client in &mut naive {
         client.ask(&["MULTI"]);
@@ -115,7 +115,7 @@ async fn multi_and_exec_can_not_decide_and_a_script_can() {
         [5, 6],
         "the second one learns that it was too late when it is counted: 6 of {LIMIT}"
     );
-    // Read before MULTI, and it is the read-then-update again.
+    // Reading before MULTI is the same mistake again: read, then update.
     naive[0].ask(&["SET", "used", "4", "EX", "3600"]);
     let read: Vec<i64> =
         naive.iter_mut().map(|client| client.ask(&["GET", "used"]).number()).collect();
@@ -135,7 +135,7 @@ async fn multi_and_exec_can_not_decide_and_a_script_can() {
     assert_eq!(nodes[0].left(&six).await, 1, "five are counted, and not six");
 }
 
-/// Optimistic locking: exact, and the more clients there are, the more of its work is thrown away.
+/// Optimistic locking: exact, but the more clients there are, the more of its work is wasted.
 #[tokio::test]
 async fn watch_is_tried_again_by_all_but_one_each_time_and_a_script_by_nobody() {
     let redis = Redis::start();
@@ -146,7 +146,7 @@ async fn watch_is_tried_again_by_all_but_one_each_time_and_a_script_by_nobody() 
             client.ask(&["WATCH", "used"]);
             read.push(client.ask(&["GET", "used"]).number());
         }
-        // All have watched the same value; the first EXEC changes it for all others.
+        // All have watched the same value. The first EXEC changes it for all others.
         let mut lost = Vec::new();
         for (mut client, used) in waiting.into_iter().zip(read) {
             client.ask(&["MULTI"]);
@@ -169,7 +169,7 @@ async fn watch_is_tried_again_by_all_but_one_each_time_and_a_script_by_nobody() 
 
     let nodes = Node::several(4, redis.address);
     let plan = one("used", fixed_window(CLIENTS as u64, HOUR_MS));
-    // Redis learns the script's text, and each node has its connection.
+    // Loads the script into Redis, and connects each node.
     for node in &nodes {
         node.left(&plan).await;
     }

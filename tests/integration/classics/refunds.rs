@@ -16,20 +16,20 @@ const MAILS: u32 = 130;
 const WORKERS: usize = 10;
 const HOUR_MS: u64 = 3_600_000;
 
-/// Mails that wait, and those that were sent. The first try of every third one fails.
+/// Waiting and sent mails. The first attempt of every third one fails.
 #[derive(Default)]
-struct Post {
+struct Mailbox {
     queue: VecDeque<u32>,
     failed_once: BTreeSet<u32>,
     sent: BTreeSet<u32>,
 }
 
-impl Post {
+impl Mailbox {
     fn new() -> Self {
         Self { queue: (0..MAILS).collect(), ..Self::default() }
     }
 
-    /// Whether it went out; if not, it waits again.
+    /// Whether it was sent; if not, it waits again.
     fn send(&mut self, mail: u32) -> bool {
         let goes = !mail.is_multiple_of(3) || !self.failed_once.insert(mail);
         if goes {
@@ -41,28 +41,28 @@ impl Post {
     }
 }
 
-/// INCR, and DECR where it was one too many or the send failed.
-fn naive_worker(client: &mut Connection, post: &mut Post) -> bool {
-    let Some(mail) = post.queue.pop_front() else { return false };
+/// INCR, and DECR if it was one too many or the send failed.
+fn naive_worker(client: &mut Connection, mailbox: &mut Mailbox) -> bool {
+    let Some(mail) = mailbox.queue.pop_front() else { return false };
     if client.ask(&["INCR", "mails"]).number() > QUOTA as i64 {
         client.ask(&["DECR", "mails"]);
-        post.queue.push_front(mail);
+        mailbox.queue.push_front(mail);
         return false;
     }
     client.ask(&["EXPIRE", "mails", "3600", "NX"]);
-    if !post.send(mail) {
+    if !mailbox.send(mail) {
         client.ask(&["DECR", "mails"]);
     }
     true
 }
 
-/// Workers in turn, until all are refused or have nothing to do.
-fn naive_workers(workers: &mut [Connection], post: &mut Post) {
+/// Runs the workers in turn, until all are refused or have nothing to do.
+fn naive_workers(workers: &mut [Connection], mailbox: &mut Mailbox) {
     let mut busy = true;
     while busy {
         busy = false;
         for worker in &mut *workers {
-            busy |= naive_worker(worker, post);
+            busy |= naive_worker(worker, mailbox);
         }
     }
 }
@@ -71,15 +71,16 @@ fn naive_workers(workers: &mut [Connection], post: &mut Post) {
 fn roll_back_by_decr_loses_what_a_killed_worker_had_and_carries_late_ones_into_the_next_hour() {
     let (time, redis) = held();
     let mut workers: Vec<Connection> = (0..WORKERS).map(|_| redis.connect()).collect();
-    // Killed: its INCR has run, its answer is read by nobody, its mail goes back into the queue.
+    // A killed worker: its INCR has run, nobody reads the answer, and its mail returns to the
+    // queue.
     redis.connect().ask(&["INCR", "mails"]);
-    let mut post = Post::new();
-    naive_workers(&mut workers, &mut post);
-    assert_eq!(post.sent.len() as u64, QUOTA - 1, "one of the hour's hundred was never sent");
+    let mut mailbox = Mailbox::new();
+    naive_workers(&mut workers, &mut mailbox);
+    assert_eq!(mailbox.sent.len() as u64, QUOTA - 1, "one of the hour's hundred was never sent");
     assert_eq!(workers[0].ask(&["GET", "mails"]).number(), QUOTA as i64);
 
-    // Ten sends are under way when the hour ends, and fail in the next one: DECR of a counter that
-    // is no longer theirs.
+    // Ten sends are in flight when the hour ends, and fail in the next one: their DECR decrements a
+    // counter that is no longer theirs.
     workers[0].ask(&["DEL", "mails"]);
     for worker in &mut workers {
         worker.ask(&["INCR", "mails"]);
@@ -90,51 +91,51 @@ fn roll_back_by_decr_loses_what_a_killed_worker_had_and_carries_late_ones_into_t
         worker.ask(&["DECR", "mails"]);
     }
     assert_eq!(workers[0].ask(&["GET", "mails"]).number(), -10);
-    let mut post = Post::new();
-    naive_workers(&mut workers, &mut post);
-    assert_eq!(post.sent.len() as u64, QUOTA + 10, "ten more than the hour allows");
+    let mut mailbox = Mailbox::new();
+    naive_workers(&mut workers, &mut mailbox);
+    assert_eq!(mailbox.sent.len() as u64, QUOTA + 10, "ten more than the hour allows");
 }
 
 fn mails(algorithm: &weir::plan::Algorithm) -> Arc<Plan> {
     of(vec![Limit { refund: Refund::Unsent, ..Limit::new("mails", "mails", algorithm.clone()) }])
 }
 
-/// One worker until it is refused or has nothing to do.
-async fn worker(node: Node, plan: Arc<Plan>, post: Arc<Mutex<Post>>) {
-    let next = || post.lock().unwrap().queue.pop_front();
+/// Runs one worker until it is refused or has nothing to do.
+async fn worker(node: Node, plan: Arc<Plan>, mailbox: Arc<Mutex<Mailbox>>) {
+    let next = || mailbox.lock().unwrap().queue.pop_front();
     while let Some(mail) = next() {
         match node.take(&plan).await {
             Take::Granted(_, grant) => {
-                // The send takes its time: others take meanwhile.
+                // A send takes time, in which others take.
                 tokio::task::yield_now().await;
-                let went = post.lock().unwrap().send(mail);
+                let went = mailbox.lock().unwrap().send(mail);
                 grant.settle(if went { Ending::Completed } else { Ending::Unsent }, &[]);
             }
-            Take::Refused(_) => return post.lock().unwrap().queue.push_front(mail),
+            Take::Refused(_) => return mailbox.lock().unwrap().queue.push_front(mail),
             Take::Unavailable => panic!("the store did not answer"),
         }
     }
 }
 
-/// Workers on `nodes` until a whole round of them sends nothing more.
-async fn workers(nodes: &[Node], plan: &Arc<Plan>, post: &Arc<Mutex<Post>>) {
+/// Runs workers on `nodes` until a whole round of them sends nothing more.
+async fn workers(nodes: &[Node], plan: &Arc<Plan>, mailbox: &Arc<Mutex<Mailbox>>) {
     loop {
-        let before = post.lock().unwrap().sent.len();
+        let before = mailbox.lock().unwrap().sent.len();
         let running = (0..WORKERS).map(|number| {
-            worker(nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(post))
+            worker(nodes[number % nodes.len()].clone(), Arc::clone(plan), Arc::clone(mailbox))
         });
         running.collect::<tokio::task::JoinSet<()>>().join_all().await;
-        // What the last ones gave back has arrived.
+        // Waits until everything that they gave back has arrived.
         for node in nodes {
             node.drain().await;
         }
-        if post.lock().unwrap().sent.len() == before {
+        if mailbox.lock().unwrap().sent.len() == before {
             return;
         }
     }
 }
 
-/// A take that is sent and whose worker is gone before its answer comes.
+/// A take that is sent, but whose worker is gone before the answer comes.
 async fn killed_in_mid_take(node: &Node, plan: &Arc<Plan>) {
     let mut take = std::pin::pin!(node.take(plan));
     std::future::poll_fn(|context| {
@@ -147,22 +148,22 @@ async fn killed_in_mid_take(node: &Node, plan: &Arc<Plan>) {
 #[tokio::test]
 async fn of_a_hundred_mails_an_hour_exactly_a_hundred_are_sent_though_sends_fail_and_a_worker_is_killed()
  {
-    // In one moment: a bucket would otherwise refill, and of what it is given back it keeps what
-    // has flowed back by itself.
+    // With the clock stopped. Otherwise a bucket would refill, and would keep as much of what is
+    // given back as was refilled.
     let (_time, redis) = held();
     for algorithm in exact(QUOTA, HOUR_MS) {
         let nodes = Node::several(4, redis.address);
-        let (plan, post) = (mails(&algorithm), Arc::new(Mutex::new(Post::new())));
-        let mail = post.lock().unwrap().queue.pop_front().unwrap();
+        let (plan, mailbox) = (mails(&algorithm), Arc::new(Mutex::new(Mailbox::new())));
+        let mail = mailbox.lock().unwrap().queue.pop_front().unwrap();
         killed_in_mid_take(&nodes[0], &plan).await;
-        post.lock().unwrap().queue.push_back(mail);
-        workers(&nodes, &plan, &post).await;
-        assert_eq!(post.lock().unwrap().sent.len() as u64, QUOTA, "{algorithm:?}");
+        mailbox.lock().unwrap().queue.push_back(mail);
+        workers(&nodes, &plan, &mailbox).await;
+        assert_eq!(mailbox.lock().unwrap().sent.len() as u64, QUOTA, "{algorithm:?}");
         assert_eq!(nodes[1].left(&plan).await, 0, "{algorithm:?}");
-        let post = post.lock().unwrap();
-        let all: BTreeSet<u32> = post.sent.iter().chain(&post.queue).copied().collect();
+        let mailbox = mailbox.lock().unwrap();
+        let all: BTreeSet<u32> = mailbox.sent.iter().chain(&mailbox.queue).copied().collect();
         assert_eq!(
-            (all.len(), post.queue.len()),
+            (all.len(), mailbox.queue.len()),
             (MAILS as usize, MAILS as usize - 100),
             "each mail was sent or waits"
         );
@@ -180,7 +181,7 @@ async fn what_fails_after_its_hour_adds_nothing_to_the_next_one() {
         under_way.push(grant);
     }
     time.set(BEGIN_S + 3_601);
-    // Five fail before anything of the new hour is counted, five in the midst of it.
+    // Five fail before anything of the new hour is counted, five in the middle of it.
     let late = under_way.split_off(5);
     under_way.into_iter().for_each(|grant| grant.settle(Ending::Unsent, &[]));
     assert_eq!(nodes[0].admitted(&plan, 50).await, 50);
@@ -191,8 +192,8 @@ async fn what_fails_after_its_hour_adds_nothing_to_the_next_one() {
     assert_eq!(nodes[0].admitted(&plan, 60).await, 50, "a hundred in the second hour");
 }
 
-/// What stands in for nobody can know: a worker that is gone with its grant in hand may have sent
-/// its mail. It is never over, and it ends with the hour.
+/// Nobody can know whether a worker that died with a grant has sent its mail. So its unit stays
+/// taken until the hour ends, and the limit is never exceeded.
 #[tokio::test]
 async fn a_worker_that_dies_with_its_grant_costs_one_mail_of_this_hour_and_none_of_the_next() {
     let (time, redis) = held();
@@ -203,17 +204,18 @@ async fn a_worker_that_dies_with_its_grant_costs_one_mail_of_this_hour_and_none_
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let grant = runtime.block_on(async { Node::single(address).take(&killed).await });
         assert!(matches!(grant, Take::Granted(..)));
-        // Its runtime goes first, as in a crash: whatever the grant still did would reach nobody.
+        // Its runtime ends first, as in a crash, so nothing that the grant might still do has an
+        // effect.
         drop(runtime);
     });
     process.join().unwrap();
     let nodes = Node::several(4, redis.address);
-    let post = Arc::new(Mutex::new(Post::new()));
-    workers(&nodes, &plan, &post).await;
-    assert_eq!(post.lock().unwrap().sent.len() as u64, QUOTA - 1);
+    let mailbox = Arc::new(Mutex::new(Mailbox::new()));
+    workers(&nodes, &plan, &mailbox).await;
+    assert_eq!(mailbox.lock().unwrap().sent.len() as u64, QUOTA - 1);
     time.set(BEGIN_S + 3_600);
-    let post = Arc::new(Mutex::new(Post::new()));
-    workers(&nodes, &plan, &post).await;
-    assert_eq!(post.lock().unwrap().sent.len() as u64, QUOTA);
+    let mailbox = Arc::new(Mutex::new(Mailbox::new()));
+    workers(&nodes, &plan, &mailbox).await;
+    assert_eq!(mailbox.lock().unwrap().sent.len() as u64, QUOTA);
     assert_eq!(redis.keys_without_lifetime(), [] as [&str; 0]);
 }

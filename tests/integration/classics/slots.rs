@@ -1,4 +1,4 @@
-//! Several keys at once on a cluster: what it refuses, what passes by luck, and what is right.
+//! Several keys at once on a cluster: what it refuses, what works by luck, and what is right.
 
 use std::collections::BTreeSet;
 
@@ -32,17 +32,17 @@ async fn keys_without_a_common_tag_are_refused_undeclared_ones_pass_by_luck_and_
     let (key, neighbour, stranger) = (own[0].as_str(), own[1].as_str(), others[0].as_str());
     assert_ne!(slot(&mut first, key), slot(&mut first, neighbour));
 
-    // Two keys of two slots: refused, even where one server holds both.
+    // Two keys in two slots are refused, even if one server has both.
     refused(first.command(&["MGET", key, neighbour]), "CROSSSLOT");
     refused(
         first.command(&["EVAL", "return redis.call('MGET', KEYS[1], KEYS[2])", "2", key, stranger]),
         "CROSSSLOT",
     );
-    // With one tag in both names: accepted. One server, one slot.
+    // With the same tag in both names they are accepted: one server, one slot.
     let (minute, hour) = (format!("{{{key}}}:minute"), format!("{{{key}}}:hour"));
     assert_eq!(first.ask(&["MGET", &minute, &hour]), Value::List(vec![Value::Nil, Value::Nil]));
-    // A key that was not declared passes where this server happens to hold it, and fails for the
-    // caller whose key lives elsewhere.
+    // A key that was not declared works if this server happens to have it, and fails for callers
+    // whose key is elsewhere.
     assert_eq!(
         first.ask(&["EVAL", UNDECLARED, "1", key, neighbour]),
         Value::List(vec![Value::Integer(1), Value::Integer(1)])
@@ -53,7 +53,7 @@ async fn keys_without_a_common_tag_are_refused_undeclared_ones_pass_by_luck_and_
         2,
         "and what it had written before it failed stays written"
     );
-    // Ours begin with a shebang, and then there is no such luck.
+    // Our scripts start with a shebang, so they are always refused.
     refused(
         first.command(&["EVAL", &format!("#!lua\n{UNDECLARED}"), "1", key, neighbour]),
         "do not hash to the same slot",

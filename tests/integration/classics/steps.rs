@@ -1,4 +1,4 @@
-//! The store's clock steps: back, as when a machine that was ahead is put right, and forth.
+//! The store's clock steps: back, as when a clock that was ahead is corrected, and forward.
 
 use weir::plan::{
     Algorithm, Alignment, Calendar, FixedWindow, Gcra, LeakyBucket, Quota, Rate,
@@ -13,8 +13,8 @@ const PERIOD_S: i64 = 100;
 const RATE: Rate = Rate { amount: BURST, per_ms: PERIOD_S as u64 * 1000 };
 const HOUR_S: i64 = 3_600;
 
-/// A token bucket that trusts its clock: what flowed in is the rate times the time that has passed,
-/// also where that is below zero.
+/// A token bucket that trusts its clock: it refills by the rate times the time that has passed,
+/// even if that is negative.
 const TRUSTFUL: &str = "
 local now = tonumber(redis.call('TIME')[1])
 local state = redis.call('HMGET', KEYS[1], 'tokens', 'last')
@@ -63,16 +63,16 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
             node.admitted(&plan, 3 * BURST as usize).await
         };
         assert_eq!(greedy(BEGIN_S).await, BURST, "{algorithm:?}");
-        // Back by a little, and by an hour; each time at most one burst, and nothing more in the
-        // same moment.
+        // Back by a little, and by an hour. Each time at most one burst is admitted, and nothing
+        // more in the same moment.
         for back_s in [3, HOUR_S] {
             let at_s = BEGIN_S - back_s;
             let first = greedy(at_s).await;
             assert!(first <= BURST, "{first} after a step of {back_s} s: {algorithm:?}");
             assert_eq!(greedy(at_s).await, 0, "{algorithm:?}");
-            // Within a period (a quota's is the calendar's) everybody is served again, and gets no
-            // more than that. A window by the clock that was begun before the step goes on to its
-            // end.
+            // Within a period (for a quota, the calendar's) all clients are served again, and get
+            // no more than the limit. A clock-aligned window that was begun before the step
+            // continues to its end.
             let (period_s, by_clock) = match algorithm {
                 Algorithm::Quota(_) => (HOUR_S, true),
                 Algorithm::FixedWindow(FixedWindow { alignment: Alignment::Clock, .. }) => {
@@ -93,7 +93,7 @@ async fn a_clock_that_steps_back_locks_out_whoever_trusts_it_and_costs_ours_one_
                 "{second} a period after a step of {back_s} s: {algorithm:?}"
             );
         }
-        // And forth: at most full.
+        // And forward: at most full.
         for ahead_s in [10 * HOUR_S, 1_000 * HOUR_S] {
             assert_eq!(greedy(BEGIN_S + ahead_s).await, BURST, "{ahead_s} s ahead: {algorithm:?}");
             assert_eq!(greedy(BEGIN_S + ahead_s).await, 0, "{ahead_s} s ahead: {algorithm:?}");

@@ -1,10 +1,10 @@
 //! curl, in all the versions of HTTP that it speaks, through Weir to nginx and to hypercorn.
 
-use super::{MANY, house};
-use crate::harness::front::{Front, IdentityFiles};
+use super::{MANY, config};
 use crate::harness::nginx::Nginx;
 use crate::harness::pki::Pki;
 use crate::harness::python::PythonServer;
+use crate::harness::test_proxy::{IdentityFiles, TestProxy};
 use crate::harness::toml::simple;
 use crate::harness::transfer::{curl, try_curl};
 use crate::harness::upstream::Upstream;
@@ -16,11 +16,12 @@ const PAGES: &str = "location = /told { return 200 \"$request_method $server_pro
     location /zipped/ { gzip on; gzip_types text/plain; gzip_min_length 100; alias www/; }\n\
     location = /gone { return 410; }";
 
-/// nginx in each of the four ways in which an upstream may speak, and Weir in front of it.
+/// nginx with each of the four combinations of TLS and HTTP version for upstreams, and Weir in
+/// front.
 struct Pages {
     name: &'static str,
     protocol: &'static str,
-    front: Front,
+    proxy: TestProxy,
     page: Vec<u8>,
     _nginx: Nginx,
     _files: IdentityFiles,
@@ -39,11 +40,11 @@ impl Pages {
         let url = format!("{}://{}", if secure { "https" } else { "http" }, nginx.address);
         let more = if h2 { "protocol = \"h2\"\n" } else { "" }.to_owned()
             + if secure { "tls = { ca = \"ca.pem\" }" } else { "" };
-        let front = Front::with(&house(&url, &more), &pki);
+        let proxy = TestProxy::with(&config(&url, &more), &pki);
         Self {
             name,
             protocol: if h2 { "HTTP/2.0" } else { "HTTP/1.1" },
-            front,
+            proxy,
             page,
             _nginx: nginx,
             _files: files,
@@ -64,7 +65,7 @@ impl Pages {
 #[test]
 fn curl_fetches_from_nginx() {
     for pages in Pages::all() {
-        for way in pages.front.ways() {
+        for way in pages.proxy.ways() {
             let which = format!("{} to Weir, {} to nginx", way.name, pages.name);
             let whole = way.curl("/page.txt", &[]);
             assert_eq!(
@@ -112,10 +113,10 @@ fn curl_fetches_from_nginx() {
 #[test]
 fn curl_reads_trailers_from_nginx() {
     for pages in Pages::all() {
-        for way in pages.front.ways() {
+        for way in pages.proxy.ways() {
             let which = format!("{} to Weir, {} to nginx", way.name, pages.name);
-            // Zipped as it goes, it has no length: over HTTP/1.1 only that leaves room for
-            // trailers.
+            // Compressed on the fly, it has no length: over HTTP/1.1, trailers are possible only
+            // then.
             let done = way.curl("/trailers", &["--compressed", "--header", "TE: trailers"]);
             assert!(done.status == 200 && done.body == pages.page, "{which}: {:?}", done.heads);
             assert_eq!(done.field("x-checked"), Some("GET checked"), "{which}: {}", done.heads);
@@ -133,12 +134,12 @@ fn curl_reads_trailers_from_nginx() {
 fn curl_speaks_http_1_0() {
     let pages = Pages::start("h1", false, false);
     let server = PythonServer::start("asgi.py", &[]);
-    let weir = &pages.front.weir;
-    let chunked = Weir::start(&house(&server.url(), "").text());
+    let weir = &pages.proxy.weir;
+    let chunked = Weir::start(&config(&server.url(), "").text());
     let done = curl(&["--http1.0", &format!("http://{}/page.txt", weir.http)]);
     assert!(done.status == 200 && done.body == pages.page, "{:?}", done.heads);
-    // What comes in pieces and without a length ends with the connection: HTTP/1.0 has no other way
-    // to say it.
+    // A chunked response ends with the connection here: HTTP/1.0 has no other way to delimit a body
+    // without a length.
     let done = curl(&["--http1.0", &format!("http://{}/size/200000", chunked.http)]);
     assert_eq!((done.status, done.body.len()), (200, 200_000), "{:?}", done.heads);
     assert_eq!(
@@ -147,7 +148,7 @@ fn curl_speaks_http_1_0() {
         "{:?}",
         done.heads
     );
-    // Without a Host, as the oldest do.
+    // Without a Host field, as the oldest clients send it.
     let done =
         try_curl(&["--http1.0", "--header", "Host:", &format!("http://{}/page.txt", weir.http)]);
     assert_eq!(
@@ -156,7 +157,7 @@ fn curl_speaks_http_1_0() {
         "{:?}",
         done.heads
     );
-    // Two on one connection, for whoever asks to keep it.
+    // Two requests on one connection, if the client asks to keep it.
     let url = format!("http://{}/page.txt", weir.http);
     let done = curl(&[
         "--http1.0",
@@ -175,25 +176,25 @@ fn curl_speaks_http_1_0() {
 #[test]
 fn curl_uploads_with_a_length_and_in_chunks() {
     let server = PythonServer::start("asgi.py", &[]);
-    let houses = [
-        Front::start(&house(&server.url(), "")),
-        Front::start(&house(&server.url(), "protocol = \"h2\"")),
+    let proxies = [
+        TestProxy::start(&config(&server.url(), "")),
+        TestProxy::start(&config(&server.url(), "protocol = \"h2\"")),
     ];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("body");
     let body: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     std::fs::write(&path, &body).unwrap();
     let path = path.to_str().unwrap();
-    for way in houses.iter().flat_map(Front::ways) {
+    for way in proxies.iter().flat_map(TestProxy::ways) {
         for chunked in [false, true] {
             let mut options = vec!["--upload-file", path];
-            // HTTP/2 knows no chunks: there a body comes without a length when it comes from
-            // nowhere in particular.
+            // HTTP/2 has no chunks: there, a body has no length if curl does not know it in
+            // advance.
             if chunked {
                 options.extend(["--header", "Transfer-Encoding: chunked"]);
             }
-            // Without asking first, and with: then nothing is sent for a minute unless the server
-            // says that it may be.
+            // Without `Expect`, and with it: then curl sends nothing for a minute unless the server
+            // tells it to continue.
             for expect in ["Expect:", "Expect: 100-continue"] {
                 options.extend(["--header", expect, "--expect100-timeout", "50"]);
                 let done = way.curl("/echo", &options);
@@ -219,12 +220,13 @@ fn curl_uploads_with_a_length_and_in_chunks() {
 fn a_refused_upload_gets_its_429_and_no_100() {
     let upstream = Upstream::start();
     let one = "name = \"one\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
-    let front =
-        Front::start(&simple(&upstream.url(), &[one]).server("trusted_proxies = [\"127.0.0.1\"]"));
+    let proxy = TestProxy::start(
+        &simple(&upstream.url(), &[one]).server("trusted_proxies = [\"127.0.0.1\"]"),
+    );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("body");
     std::fs::write(&path, vec![b'x'; 2_000_000]).unwrap();
-    for (number, way) in front.ways().into_iter().enumerate() {
+    for (number, way) in proxy.ways().into_iter().enumerate() {
         let client = format!("X-Forwarded-For: 192.0.2.{number}");
         let options = [
             "--upload-file",
@@ -237,7 +239,7 @@ fn a_refused_upload_gets_its_429_and_no_100() {
             &client,
         ];
         let admitted = way.curl("/", &options);
-        // Over HTTP/2 curl never asks: it stops sending when the refusal comes.
+        // Over HTTP/2 curl never asks: it stops sending when the refusal arrives.
         let asks = way.name.ends_with("h1");
         let statuses = if asks { vec![100, 200] } else { vec![200] };
         assert_eq!(
@@ -256,7 +258,7 @@ fn a_refused_upload_gets_its_429_and_no_100() {
         );
         assert!(refused.field("retry-after").is_some(), "{}: {refused:?}", way.name);
         assert_eq!(upstream.count(), before, "{}", way.name);
-        // Who does not ask is answered as well, whatever he has sent meanwhile.
+        // A client that does not ask gets an answer as well, whatever it has sent meanwhile.
         let refused = way.curl(
             "/",
             &["--upload-file", path.to_str().unwrap(), "--header", "Expect:", "--header", &client],
@@ -272,9 +274,9 @@ fn curl_keeps_its_connection_through_refusals() {
     let two = "name = \"two\", algorithm = \"fixed_window\", quota = 2, period = \"1d\"";
     let config = simple(&upstream.url(), &[two, MANY.replace("day", "many").as_str()])
         .server("trusted_proxies = [\"127.0.0.1\"]");
-    let front = Front::start(&config);
-    // curl 7.88 can't use an HTTP/2 connection again that it made by prior knowledge.
-    for (number, way) in front.ways().into_iter().filter(|way| way.name != "h2").enumerate() {
+    let proxy = TestProxy::start(&config);
+    // curl 7.88 can't reuse an HTTP/2 connection that it made by prior knowledge.
+    for (number, way) in proxy.ways().into_iter().filter(|way| way.name != "h2").enumerate() {
         let url = format!("{}/", way.url);
         let client = format!("X-Forwarded-For: 192.0.2.{number}");
         let done = way.curl(

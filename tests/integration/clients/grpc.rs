@@ -8,8 +8,8 @@ use crate::harness::weir::Weir;
 
 const QUOTA: &str = "5";
 
-/// Routes for gRPC only: what else is asked for is not there.
-fn house(url: &str, more: &str) -> Toml {
+/// Routes for gRPC only: other paths do not exist.
+fn config(url: &str, more: &str) -> Toml {
     let route = |service: &str, upstream: &str, policy: &str| {
         format!(
             "name = \"{service}\"\npath = \"/test.{service}/*\"\nupstream = \"{upstream}\"\npolicy = \"{policy}\""
@@ -36,13 +36,13 @@ fn the_server_heard_who_went_away(server: &PythonServer) {
 #[test]
 fn grpc_passes() {
     let server = PythonServer::start("grpc_server.py", &[]);
-    let weir = Weir::start(&house(&server.url(), "protocol = \"h2\"").text());
+    let weir = Weir::start(&config(&server.url(), "protocol = \"h2\"").text());
     client("grpc_client.py", &[&format!("http://{}", weir.http), "--quota", QUOTA]);
     the_server_heard_who_went_away(&server);
 }
 
 #[test]
 fn grpc_passes_with_tls_on_both_sides() {
-    let server = with_tls("grpc_server.py", true, house, "grpc_client.py", &["--quota", QUOTA]);
+    let server = with_tls("grpc_server.py", true, config, "grpc_client.py", &["--quota", QUOTA]);
     the_server_heard_who_went_away(&server);
 }

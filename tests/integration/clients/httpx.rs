@@ -1,20 +1,20 @@
-//! Python's httpx through Weir to hypercorn: what a program in Python would do to an API, one after
-//! another and all at once.
+//! Python's httpx through Weir to hypercorn: requests as a Python program would send them, one
+//! after another and concurrently.
 
-use super::{limited_house, with_tls};
+use super::{limited_config, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 const QUOTA: &str = "30";
 
-fn house(url: &str, more: &str) -> Toml {
-    limited_house(url, more, "/few/*", QUOTA)
+fn config(url: &str, more: &str) -> Toml {
+    limited_config(url, more, "/few/*", QUOTA)
 }
 
 fn in_the_clear(more: &str, arguments: &[&str]) {
     let server = PythonServer::start("asgi.py", &[]);
-    let weir = Weir::start(&house(&server.url(), more).text());
+    let weir = Weir::start(&config(&server.url(), more).text());
     client(
         "httpx_client.py",
         &[&[&format!("http://{}", weir.http), "--quota", QUOTA], arguments].concat(),
@@ -43,10 +43,10 @@ fn httpx_over_http_1_1_to_an_upstream_of_http_2() {
 
 #[test]
 fn httpx_over_tls_and_http_1_1() {
-    with_tls("asgi.py", false, house, "httpx_client.py", &["--quota", QUOTA]);
+    with_tls("asgi.py", false, config, "httpx_client.py", &["--quota", QUOTA]);
 }
 
 #[test]
 fn httpx_over_tls_and_http_2() {
-    with_tls("asgi.py", true, house, "httpx_client.py", &["--h2", "--quota", QUOTA]);
+    with_tls("asgi.py", true, config, "httpx_client.py", &["--h2", "--quota", QUOTA]);
 }

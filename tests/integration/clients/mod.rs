@@ -1,6 +1,6 @@
-//! Clients and upstreams that people really use, on either side of Weir: curl, Python's httpx,
-//! websockets and grpcio, a listener of server-sent events; nginx, hypercorn and grpcio's server.
-//! What we made ourselves could share our mistakes; these can't.
+//! Popular clients and upstreams on either side of Weir: curl, Python's httpx, websockets and
+//! grpcio, a reader of server-sent events; nginx, hypercorn and grpcio's server. Clients that we
+//! wrote ourselves could share our mistakes.
 
 mod curl;
 mod grpc;
@@ -8,38 +8,37 @@ mod httpx;
 mod sse;
 mod websockets;
 
-use crate::harness::front::{Front, IdentityFiles};
 use crate::harness::pki::Pki;
 use crate::harness::python::{PythonServer, client};
+use crate::harness::test_proxy::{IdentityFiles, TestProxy};
 use crate::harness::toml::Toml;
 
-/// More than any test here asks for.
+/// More than any test here uses.
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
 
-/// Everything goes to this upstream, and nothing is refused. `more` are further lines of the
+/// Forwards everything to this upstream, and refuses nothing. `more` are further lines of the
 /// upstream.
-fn house(url: &str, more: &str) -> Toml {
+fn config(url: &str, more: &str) -> Toml {
     Toml::new()
         .upstream("api", url, more)
         .policy("public", &[MANY])
         .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"")
 }
 
-/// The same, but for this path: so many requests pass there.
-fn limited_house(url: &str, more: &str, path: &str, quota: &str) -> Toml {
+/// The same, except for this path: `quota` requests pass there.
+fn limited_config(url: &str, more: &str, path: &str, quota: &str) -> Toml {
     let few =
         format!("name = \"few\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
-    house(url, more)
+    config(url, more)
         .policy("few", &[&few])
         .route(&format!("name = \"few\"\npath = \"{path}\"\nupstream = \"api\"\npolicy = \"few\""))
 }
 
-/// Runs a Python client against a Python server, with Weir between them and TLS on both sides of
-/// it.
+/// Runs a Python client against a Python server, with Weir between them and TLS on both sides.
 fn with_tls(
     server: &str,
     h2: bool,
-    house: impl Fn(&str, &str) -> Toml,
+    config: impl Fn(&str, &str) -> Toml,
     script: &str,
     arguments: &[&str],
 ) -> PythonServer {
@@ -47,8 +46,8 @@ fn with_tls(
     let files = IdentityFiles::of(&pki);
     let server = PythonServer::start(server, &files.arguments());
     let more = if h2 { "protocol = \"h2\"\n" } else { "" }.to_owned() + "tls = { ca = \"ca.pem\" }";
-    let front = Front::with(&house(&format!("https://{}", server.address), &more), &pki);
-    let (url, ca) = (front.secure_url(), front.ca());
+    let proxy = TestProxy::with(&config(&format!("https://{}", server.address), &more), &pki);
+    let (url, ca) = (proxy.secure_url(), proxy.ca());
     client(script, &[&[url.as_str(), "--ca", &ca], arguments].concat());
     server
 }

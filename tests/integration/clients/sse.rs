@@ -1,18 +1,18 @@
-//! Server-sent events: each arrives when it is sent, pauses are nobody's business, and the server
-//! hears when nobody listens any more.
+//! Server-sent events: each arrives when it is sent, pauses are allowed, and the server notices
+//! when its client has gone away.
 
-use super::{house, with_tls};
+use super::{config, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 const EVENTS: &str = "50";
-/// Longer than everything below that might take a quiet stream for a dead one.
+/// Longer than every timeout below that might mistake a quiet stream for a dead one.
 const PAUSE_S: &str = "2.5";
 const PAUSES: &str = "2";
 
 fn impatient_house(url: &str, more: &str) -> Toml {
-    house(url, more).timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
+    config(url, more).timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
 }
 
 #[test]

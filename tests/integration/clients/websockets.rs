@@ -1,16 +1,16 @@
-//! Python's websockets on both sides of Weir: after a real 101 the bytes are nobody's but theirs.
+//! Python's websockets on both sides of Weir: after a real 101, bytes pass unchanged.
 
-use super::{limited_house, with_tls};
+use super::{limited_config, with_tls};
 use crate::harness::python::{PythonServer, client};
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
 const QUOTA: &str = "5";
 
-/// Impatient where heads and requests are meant, and with a small limit for bodies: none of it is
-/// about a tunnel.
-fn house(url: &str, more: &str) -> Toml {
-    limited_house(url, more, "/few", QUOTA)
+/// Short timeouts for heads and requests, and a small limit for bodies: none of them applies to a
+/// tunnel.
+fn config(url: &str, more: &str) -> Toml {
+    limited_config(url, more, "/few", QUOTA)
         .timeout("request_header = \"1s\"\nkeep_alive = \"1s\"")
         .limit("body_bytes = \"1MiB\"")
 }
@@ -23,13 +23,13 @@ fn the_server_heard_how_they_ended(server: &PythonServer) {
 #[test]
 fn websockets_pass() {
     let server = PythonServer::start("ws_server.py", &[]);
-    let weir = Weir::start(&house(&server.url(), "").text());
+    let weir = Weir::start(&config(&server.url(), "").text());
     client("ws_client.py", &[&format!("http://{}", weir.http), "--quota", QUOTA]);
     the_server_heard_how_they_ended(&server);
 }
 
 #[test]
 fn websockets_pass_with_tls_on_both_sides() {
-    let server = with_tls("ws_server.py", false, house, "ws_client.py", &["--quota", QUOTA]);
+    let server = with_tls("ws_server.py", false, config, "ws_client.py", &["--quota", QUOTA]);
     the_server_heard_how_they_ended(&server);
 }

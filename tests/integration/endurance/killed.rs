@@ -1,5 +1,5 @@
-//! `kill -9` of an upstream: whoever is under way hears of it at once, and so does whoever comes
-//! later, until it is back.
+//! `kill -9` of an upstream: requests in flight fail at once, and so do later ones, until it is
+//! back.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000000, period = \"1d\"";
-/// At once, on a machine that is busy; a timeout of Weir's own would be longer.
+/// "At once" on a busy machine; a timeout of Weir's own would be longer.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// Requests that are under way when the upstream dies.
+/// Requests in flight when the upstream dies.
 const UNDER_WAY: usize = 40;
 
 fn page() -> &'static str {
@@ -82,7 +82,7 @@ async fn requests_under_way_at_a_killed_upstream_are_answered_502_at_once() {
     );
 }
 
-/// Of a file that nginx sends slowly: it takes a hundred seconds.
+/// The size of a file that nginx sends slowly: it takes a hundred seconds.
 const SIZE: usize = 10_000_000;
 
 #[test]
@@ -99,12 +99,12 @@ fn a_reply_that_is_cut_in_the_middle_does_not_look_whole() {
     stream.read_exact(&mut reply).unwrap();
     assert!(reply.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&reply));
     nginx.kill();
-    // A reset is as good as an end, and an end that is too early is no reply either.
+    // Either a reset or an early end is acceptable; neither is a complete response.
     let _ = stream.read_to_end(&mut reply);
     assert!(reply.len() < SIZE, "{} bytes of a reply that was cut", reply.len());
 }
 
-/// Two of nginx behind one upstream; `more` are further lines of it.
+/// Two nginx processes behind one upstream; `more` are further lines of the upstream.
 fn both(one: &str, other: &str, more: &str) -> Toml {
     Toml::new()
         .more(&format!("[upstreams.api]\nendpoints = [\"{one}\", \"{other}\"]\n{more}"))
@@ -117,7 +117,7 @@ async fn while_one_of_two_upstreams_is_killed_and_comes_back_no_get_fails() {
     const CLIENTS: usize = 16;
     const TURNS: usize = 3;
     let (mut mortal, other) = (Nginx::start(page()), Nginx::start(page()));
-    // Left alone for a moment only: it is to be asked again before it dies the next time.
+    // Ejected for a moment only: it must be in use again before it dies the next time.
     let ejection = "ejection = { failures = 3, time = \"100ms\", time_max = \"100ms\" }";
     let weir = Weir::start(&both(&mortal.url(), &other.url(), ejection).text());
     let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -135,7 +135,7 @@ async fn while_one_of_two_upstreams_is_killed_and_comes_back_no_get_fails() {
             tally
         });
     }
-    // Requests under way before and after each change.
+    // Requests before and after each change.
     let more = async || {
         let wanted = served.load(Ordering::Relaxed) + 400;
         eventually_async("more is served", async || {

@@ -1,17 +1,17 @@
-//! A gigabyte up and a gigabyte down, and memory stays where it was.
+//! A gigabyte up and a gigabyte down, while memory stays flat.
 
 use crate::harness::flood::{Flood, Speaks};
-use crate::harness::front::{Front, identity};
 use crate::harness::pki::Pki;
+use crate::harness::test_proxy::{TestProxy, identity};
 use crate::harness::toml::Toml;
 
 const GIB: u64 = 1 << 30;
-/// Before anything is measured: buffers, the allocator's arenas.
+/// Transferred before anything is measured: fills buffers and the allocator's arenas.
 const WARM_UP: u64 = 64 << 20;
-/// What a transfer may add to the most memory that the process ever had.
+/// How much a transfer may add to the process's peak memory.
 const GROWTH_KIB_MAX: u64 = 20 << 10;
 
-/// By one of curl's ways to Weir, and on to an upstream that speaks the same.
+/// With one of curl's ways to Weir, and to an upstream that speaks the same protocol.
 fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: bool) {
     let pki = Pki::new();
     let upstream = Flood::with(speaks, secure.then(|| identity(&pki)).as_ref());
@@ -25,8 +25,8 @@ fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: boo
             &["name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\""],
         )
         .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\npolicy = \"public\"");
-    let front = Front::with(&toml, &pki);
-    let way = front.ways().into_iter().find(|found| found.name == way).expect("one of the ways");
+    let proxy = TestProxy::with(&toml, &pki);
+    let way = proxy.ways().into_iter().find(|found| found.name == way).expect("one of the ways");
 
     let both_ways = |bytes: u64| {
         // A file of zeros that takes no space.
@@ -38,7 +38,7 @@ fn a_gigabyte_each_way_leaves_memory_flat(way: &str, speaks: Speaks, secure: boo
         assert_eq!((up.status, up.text()), (200, bytes.to_string()), "{}: {up:?}", way.name);
         let down = way.curl_to_nowhere(&format!("/{bytes}"), &["--max-time", "110"]);
         assert_eq!((down.status, down.received), (200, bytes), "{}: {down:?}", way.name);
-        front.weir.peak_memory_kib()
+        proxy.weir.peak_memory_kib()
     };
     let before = both_ways(WARM_UP);
     let after = both_ways(GIB);

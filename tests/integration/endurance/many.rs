@@ -1,4 +1,4 @@
-//! Many connections at once, and what is left of them in memory when they have closed.
+//! Many connections at once, and the memory that is left when they have closed.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,14 +7,13 @@ use crate::harness::eventually_async;
 use crate::harness::toml::Toml;
 use crate::harness::weir::Weir;
 
-/// Connections: with those of the tests beside this one within the number of files that a process
-/// may have open as a rule.
+/// Connections: together with those of concurrent tests, within the usual limit of open files.
 const MANY: usize = 600;
-/// Of a head that never ends, so that each connection holds something.
+/// The size of a head that never ends, so that each connection buffers something.
 const BEGUN_BYTES: usize = 15 << 10;
-/// What they must take together, so that it can be seen to come back.
+/// Memory that they must use together, so that its return can be seen.
 const TAKEN_KIB_MIN: u64 = 7 << 10;
-/// What may be left of that.
+/// How much of it may be left.
 const LEFT_KIB_MAX: u64 = 3 << 10;
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Clients that are slow on purpose, by the hundred, on the one worker that everybody shares: each
-//! gives or takes a byte in a while, and nobody else waits for them.
+//! Hundreds of clients that are slow on purpose, on one worker: each sends or reads a byte now and
+//! then, and no other client has to wait for them.
 
 use std::net::SocketAddr;
 
@@ -12,20 +12,20 @@ use crate::harness::flood::{Flood, Speaks};
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
-use crate::harness::{PATIENCE, eventually_async};
+use crate::harness::{TIMEOUT, eventually_async};
 
 /// Slow clients of each kind.
 const SLOW: usize = 150;
-/// Bytes that each of them gives or takes, one by one.
+/// Bytes that each of them sends or reads, one by one.
 const ROUNDS: usize = 25;
-/// Requests of everybody else between two such bytes.
+/// Requests of other clients between two such bytes.
 const OTHERS: usize = 20;
-/// Of what is fetched slowly: far more than anything between its two ends holds.
+/// The size of what is downloaded slowly: far more than anything between the two sides can buffer.
 const LARGE: u64 = 64 << 20;
-/// What a slow download may hold of it inside Weir.
+/// How much of a slow download Weir may hold.
 const HELD_KIB_MAX: u64 = 512;
 
-fn house(upstream: &Upstream, flood: &Flood) -> Toml {
+fn config(upstream: &Upstream, flood: &Flood) -> Toml {
     Toml::new()
         .server("workers = 1")
         .limit("body_rate = \"0B\"\nsend_rate = \"0B\"")
@@ -42,13 +42,13 @@ fn house(upstream: &Upstream, flood: &Flood) -> Toml {
         ))
 }
 
-/// What a slow client does next with its connection.
+/// A slow client, by what it does with its connection.
 enum Slow {
-    /// Sends a head that is never done before the end.
+    /// Sends a head that is not complete before the end.
     Head(TcpStream),
     /// Sends a body.
     Body(TcpStream),
-    /// Reads a reply.
+    /// Reads a response.
     Reader(TcpStream),
 }
 
@@ -92,7 +92,7 @@ impl Slow {
         }
     }
 
-    /// Does the rest at once; returns the status.
+    /// Sends or reads the rest at once, and returns the status.
     async fn end(self) -> Option<u16> {
         let mut stream = match self {
             Self::Head(mut stream) => {
@@ -100,11 +100,11 @@ impl Slow {
                 stream
             }
             Self::Body(stream) => stream,
-            // Leaves in the middle.
+            // Goes away in the middle.
             Self::Reader(_) => return None,
         };
         let mut line = [0; 12];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut line))
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut line))
             .await
             .expect("in time")
             .expect("a reply");
@@ -115,12 +115,12 @@ impl Slow {
 #[tokio::test]
 async fn hundreds_of_slow_clients_hold_nobody_else() {
     let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
-    let weir = Weir::start(&house(&upstream, &flood).text());
+    let weir = Weir::start(&config(&upstream, &flood).text());
     let mut slow = Vec::new();
     for number in 0..3 * SLOW {
         slow.push(Slow::start(number % 3, weir.http).await);
     }
-    // The uploads have reached the upstream, the downloads have filled what there is to fill.
+    // The uploads have reached the upstream, and the downloads have filled all buffers.
     eventually_async("slow uploads arrive", async || {
         if upstream.count() == SLOW as u64 { Ok(()) } else { Err(upstream.count().to_string()) }
     })
@@ -135,7 +135,7 @@ async fn hundreds_of_slow_clients_hold_nobody_else() {
         for _ in 0..OTHERS {
             tally.add(&others.get("/others", &[]).await);
         }
-        // Newcomers as well.
+        // New clients are served as well.
         tally.add(&Client::connect(weir.http).await.unwrap().get("/others", &[]).await);
     }
     tally.only(&[200]);
@@ -164,15 +164,15 @@ async fn hundreds_of_slow_clients_hold_nobody_else() {
     assert_eq!(upstream.count(), tally.count(200) + 2 * SLOW as u64, "each request came once");
 }
 
-/// Streams of each kind on one connection of HTTP/2.
+/// Streams of each kind on one HTTP/2 connection.
 const STREAMS: usize = 30;
 
 #[tokio::test]
 async fn slow_streams_hold_no_other_stream_of_their_connection() {
     let (upstream, flood) = (Upstream::start(), Flood::start(Speaks::Http1));
-    let weir = Weir::start(&house(&upstream, &flood).text());
+    let weir = Weir::start(&config(&upstream, &flood).text());
     let mut builder = h2::client::Builder::new();
-    // What one stream leaves unread is no other's business on this end either.
+    // On this side too, what one stream leaves unread must not affect the others.
     builder.initial_window_size(64 << 10).initial_connection_window_size(64 << 20);
     let stream = TcpStream::connect(weir.http).await.unwrap();
     let (client, connection) = builder.handshake::<_, Bytes>(stream).await.unwrap();
@@ -185,7 +185,7 @@ async fn slow_streams_hold_no_other_stream_of_their_connection() {
         let request = http::Request::get(format!("http://api.example/{LARGE}")).body(()).unwrap();
         let reply = client.send_request(request, true).unwrap().0.await.unwrap();
         assert_eq!(reply.status(), 200);
-        // Kept, and not read.
+        // Kept without reading.
         downloads.push(reply.into_body());
         client = client.ready().await.unwrap();
     }
@@ -196,7 +196,7 @@ async fn slow_streams_hold_no_other_stream_of_their_connection() {
         for _ in 0..OTHERS {
             let request = http::Request::get("http://api.example/others").body(()).unwrap();
             let (reply, _) = client.send_request(request, true).unwrap();
-            let mut reply = tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap();
+            let mut reply = tokio::time::timeout(TIMEOUT, reply).await.expect("in time").unwrap();
             assert_eq!(reply.status(), 200);
             let piece = reply.body_mut().data().await.unwrap().unwrap();
             assert_eq!(&piece[..], b"from upstream\n");
@@ -206,7 +206,7 @@ async fn slow_streams_hold_no_other_stream_of_their_connection() {
     for (reply, mut body) in uploads {
         body.send_data(Bytes::new(), true).unwrap();
         assert_eq!(
-            tokio::time::timeout(PATIENCE, reply).await.expect("in time").unwrap().status(),
+            tokio::time::timeout(TIMEOUT, reply).await.expect("in time").unwrap().status(),
             200
         );
     }

@@ -1,5 +1,5 @@
-//! As fast as it goes, by the log's order: quotas of a day, of which nothing comes back while a
-//! test runs. What a client's nth request is answered then depends on n alone, and on no clock.
+//! At full speed, in the log's order: daily quotas, of which nothing is refilled during a test. The
+//! result of a client's nth request then depends only on n, and on no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const DAY_S: i64 = 86_400;
-/// Connections that a replay uses; each client's requests stay on one of them, in their order.
+/// Connections of a replay. Each client's requests stay on one of them, in order.
 const CONNECTIONS: usize = 8;
 
-/// Each path's limits, and how many requests of a client they admit: the least of them. One unit of
-/// a bucket comes back in an hour at the soonest.
+/// Each path's limits, and how many requests of a client they admit: the smallest of them. A bucket
+/// refills at most one unit in an hour.
 fn limits() -> Vec<(&'static str, Vec<String>, u64)> {
     let window = |quota| Rule::Window { quota, period_s: DAY_S };
     let bucket = |burst| Rule::Bucket { quota: 24, period_s: DAY_S, burst };
@@ -37,7 +37,7 @@ fn limits() -> Vec<(&'static str, Vec<String>, u64)> {
     ]
 }
 
-fn house(url: &str) -> Toml {
+fn config(url: &str) -> Toml {
     let mut toml = Toml::new().server("trusted_proxies = [\"127.0.0.1\"]").upstream("api", url, "");
     for (name, limits, _) in limits() {
         let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
@@ -67,7 +67,7 @@ async fn replay(log: &Arc<Log>, weirs: &[&Weir]) -> BTreeMap<(&'static str, Stri
             for (turn, line) in log.lines.iter().filter(|line| mine(line) == connection).enumerate()
             {
                 for (name, ..) in limits() {
-                    // Each in turn, where several proxies share a store.
+                    // In turn, if several proxies share a store.
                     let proxy = turn % proxies.len();
                     let reply = proxies[proxy]
                         .get(&format!("/{name}"), &[("x-forwarded-for", &line.address)])
@@ -92,7 +92,7 @@ async fn a_replay_admits_what_the_log_says(
     proxies: usize,
 ) {
     let (upstream, log) = (Upstream::start(), Arc::new(Log::read()));
-    let config = store(house(&upstream.url())).text();
+    let config = store(config(&upstream.url())).text();
     let weirs: Vec<Weir> = (0..proxies).map(|_| Weir::start(&config)).collect();
     let told = replay(&log, &weirs.iter().collect::<Vec<_>>()).await;
 

@@ -1,8 +1,8 @@
-//! By the log's own stamps: whoever counts believes the time that the test puts into a file, and
-//! the test puts there each second of the log. In memory the proxy itself is held so; on a cluster
-//! its masters are, and the proxy goes on believing today.
+//! With the log's own timestamps: the test writes each second of the log into a file, from which
+//! the counting process takes its clock. In memory that is the proxy itself. On a cluster it is the
+//! masters, while the proxy keeps the real time.
 //!
-//! Within a second time stands, so that each decision can be computed exactly.
+//! Within a second the clock stands still, so that each decision can be computed exactly.
 
 use super::log::Log;
 use super::oracle::{Oracle, Rule};
@@ -14,8 +14,8 @@ use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
-/// Periods that a log's pauses and bursts meet: of seconds, of a minute that doesn't divide, of an
-/// hour.
+/// Periods that fit a log's pauses and bursts: seconds, a minute that its quota does not divide,
+/// an hour.
 fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     vec![
         ("window", "fixed_window", Rule::Window { quota: 3, period_s: 7 }),
@@ -25,7 +25,7 @@ fn limits() -> Vec<(&'static str, &'static str, Rule)> {
     ]
 }
 
-fn house(url: &str) -> Toml {
+fn config(url: &str) -> Toml {
     let mut toml = Toml::new()
         .server("trusted_proxies = [\"127.0.0.1\"]\nworkers = 1")
         .upstream("api", url, "");
@@ -45,7 +45,7 @@ async fn a_replay_by_stamps_admits_what_the_log_says(
     upstream: &Upstream,
 ) {
     let mut log = Log::read();
-    // A server writes a line when the reply is done: now and then a second too late.
+    // A server writes a line when the response is complete: sometimes a second late.
     log.lines.sort_by_key(|line| line.at_s);
     let mut rules: Vec<_> =
         limits().into_iter().map(|(name, _, rule)| (name, Oracle::new(rule), [0_u64; 2])).collect();
@@ -89,7 +89,7 @@ async fn in_memory_a_replay_by_stamps_admits_what_the_log_says() {
     let (upstream, time) = (Upstream::start(), HeldTime::running());
     let first_s = Log::read().lines[0].at_s;
     time.set(first_s);
-    let mut builder = Weir::build(&house(&upstream.url()).text());
+    let mut builder = Weir::build(&config(&upstream.url()).text());
     for (name, value) in time.environment() {
         builder = builder.environment(name, &value);
     }
@@ -105,10 +105,11 @@ async fn in_memory_a_replay_by_stamps_admits_what_the_log_says() {
 #[tokio::test]
 async fn on_a_cluster_a_replay_by_stamps_admits_what_the_log_says() {
     let (upstream, time) = (Upstream::start(), HeldTime::running());
-    // Nodes that agreed go on agreeing while their time jumps: nobody is waited for.
+    // Nodes that already agree keep agreeing when their time jumps, so nothing has to be waited
+    // for.
     let cluster =
         Cluster::within(3, &["--cluster-node-timeout", "1000000000000"], &time.environment());
-    let weir = Weir::start(&house(&upstream.url()).redis("cluster", &cluster.addresses()).text());
+    let weir = Weir::start(&config(&upstream.url()).redis("cluster", &cluster.addresses()).text());
     let first_s = Log::read().lines[0].at_s;
     time.set(first_s);
     for node in &cluster.nodes {

@@ -1,4 +1,4 @@
-//! A log's lines: who asked, and when.
+//! The lines of a log: client and time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// A request of the log.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// What `X-Forwarded-For` says: the log's own text, or an address made up for a name.
+    /// The value of `X-Forwarded-For`: the log's own text, or an address made up for a name.
     pub(super) address: String,
-    /// Whose allowance that is: an IPv4 address, an IPv6 network of 64 bits.
+    /// The client that is charged: an IPv4 address, or an IPv6 network of 64 bits.
     pub(super) client: String,
     /// Seconds since 1970.
     pub(super) at_s: i64,
@@ -25,7 +25,7 @@ impl Log {
     pub(super) fn read() -> Self {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces/small.log");
         let path = std::env::var_os("WEIR_TRACE").map_or(ours, PathBuf::from);
-        // Old logs hold bytes of any kind.
+        // Old logs contain arbitrary bytes.
         let text =
             std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let (text, mut names) = (String::from_utf8_lossy(&text).into_owned(), BTreeMap::new());
@@ -39,7 +39,7 @@ impl Log {
         Self { path, lines }
     }
 
-    /// How often each client asks.
+    /// How many requests each client makes.
     pub(super) fn clients(&self) -> BTreeMap<&str, u64> {
         let mut clients = BTreeMap::new();
         self.lines.iter().for_each(|line| *clients.entry(line.client.as_str()).or_default() += 1);
@@ -56,8 +56,8 @@ impl Log {
     }
 }
 
-/// `HOST - - [17/May/2015:10:05:03 +0000] ...`. Each name gets a network of its own in the range
-/// for documentation's second half.
+/// `HOST - - [17/May/2015:10:05:03 +0000] ...`. Each host name gets a network of its own in the
+/// second half of the range for documentation.
 fn read_line(line: &str, names: &mut BTreeMap<String, u16>) -> Option<Line> {
     let (host, rest) = line.split_once(' ')?;
     let stamp = rest.split_once('[')?.1.split_once(']')?.0;

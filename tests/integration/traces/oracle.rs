@@ -1,22 +1,22 @@
-//! What a limit should answer, computed plainly from the log: no code of Weir's, and another way of
-//! writing each algorithm than its own.
+//! What a limit should answer, computed plainly from the log: without Weir's code, and with a
+//! different formulation of each algorithm.
 
 use std::collections::BTreeMap;
 
 /// A limit, in whole seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// `quota` in a window that begins with the first request.
+    /// `quota` in a window that starts with the first request.
     Window { quota: i64, period_s: i64 },
-    /// The same in windows that begin at multiples of the period.
+    /// The same in windows that start at multiples of the period.
     Aligned { quota: i64, period_s: i64 },
-    /// A bucket of `burst` that fills at `quota` a `period`: what `gcra` and `token_bucket` both
-    /// promise.
+    /// A bucket of `burst` that refills at `quota` per `period`: what `gcra` and `token_bucket`
+    /// both guarantee.
     Bucket { quota: i64, period_s: i64, burst: i64 },
 }
 
 impl Rule {
-    /// As a policy's configuration has it.
+    /// As written in a policy's configuration.
     pub(super) fn toml(self, name: &str, algorithm: &str) -> String {
         let (quota, period_s, more) = match self {
             Self::Window { quota, period_s } => (quota, period_s, String::new()),
@@ -36,8 +36,8 @@ impl Rule {
 /// The counters of one rule, by client.
 pub(super) struct Oracle {
     rule: Rule,
-    /// A window's begin and count; or when a bucket was last looked at, and what was in it, in
-    /// parts: `period_s` of them make one request.
+    /// A window's start and count; or when a bucket was last updated, and its content in parts, of
+    /// which `period_s` make one request.
     clients: BTreeMap<String, (i64, i64)>,
 }
 
@@ -46,7 +46,7 @@ impl Oracle {
         Self { rule, clients: BTreeMap::new() }
     }
 
-    /// Whether this request is admitted; then it is counted.
+    /// Whether this request is admitted. If so, it is counted.
     pub(super) fn admits(&mut self, client: &str, at_s: i64) -> bool {
         let known = self.clients.get(client).copied();
         let (admitted, state) = match self.rule {

@@ -1,4 +1,4 @@
-//! Counts requests by API key, and by address where there is none.
+//! Counts requests by API key, and by address if there is none.
 
 use weir_policy::{Decision, Facts, Limits, Manifest, Mistakes, Policy};
 

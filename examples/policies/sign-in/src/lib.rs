@@ -1,10 +1,10 @@
 //! Counts failed sign-ins, by address and by account.
 //!
-//! An attempt is charged before the upstream has said what came of it, so that many at once can't
-//! pass where few are left. At the reply's end a failure stays charged, and everything else is
-//! given back. A success also resets the counters of its own account at its own address, and no
-//! other: an attacker with one good password could otherwise reset the counter of the address
-//! before each guess at another account.
+//! An attempt is charged before its result is known, so that many at once can't pass when only a
+//! few are left. At the end of the response, a failure stays charged and everything else is given
+//! back. A success also resets the counters of its own account at its own address, and no other.
+//! Otherwise an attacker with one valid password could reset the counter of the address before each
+//! guess at another account.
 
 use std::fmt::Write as _;
 
@@ -17,20 +17,20 @@ use weir_policy::{
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Counted by address: failures for all accounts. A success gives back what it took itself.
+    /// Counted by address: failures for all accounts. A success gives back only its own units.
     limits: Limits,
     /// The account that an attempt is for, such as `{path.user}` or `{header.x-account}`.
     account: Option<Template>,
     /// Counted by address and account. A success resets them.
     account_limits: Option<Limits>,
-    /// The methods that are attempts. Requests with others are not counted, and their replies
-    /// change nothing.
+    /// The methods that are attempts. Other requests are not counted, and their responses change
+    /// nothing.
     #[serde(default = "methods")]
     methods: Vec<String>,
-    /// What the upstream answers to a wrong password.
+    /// Statuses with which the upstream answers a wrong password.
     #[serde(default = "failed")]
     failed: Vec<u16>,
-    /// What it answers to the right one.
+    /// Statuses with which it answers the right one.
     #[serde(default = "succeeded")]
     succeeded: Vec<u16>,
     /// Bits of an IPv6 address that make one client.
@@ -54,7 +54,7 @@ fn succeeded() -> Vec<u16> {
 #[derive(Debug)]
 pub struct SignIn(Config);
 
-/// What a memo says of a limit: whether a success resets it.
+/// Marks a limit in a memo: a success resets it.
 const RESET: &str = "reset";
 const KEEP: &str = "keep";
 
@@ -109,8 +109,8 @@ impl Policy for SignIn {
             Err(denial) => return Ok(Decision::deny(denial)),
         };
         let by_address = charged.len();
-        // An attempt for no account, or for several, is counted by address alone: there is nobody
-        // whose success could be told.
+        // An attempt for no account, or for several, is counted by address alone: a success could
+        // not be attributed to one account.
         let account = account.as_ref().and_then(|account| account.key(facts).ok());
         if let Some((account, limits)) = account.zip(account_limits.as_ref()) {
             match limits.charge(&format!("{} {account}", client.text), facts) {
@@ -118,8 +118,8 @@ impl Policy for SignIn {
                 Err(denial) => return Ok(Decision::deny(denial)),
             }
         }
-        // What a limit took is what can be given back: `settle` may run in another instance, and is
-        // handed this.
+        // The units that each limit took, which can be given back. `settle` may run in another
+        // instance, and is passed this.
         let mut memo = String::new();
         for (index, limit) in
             charged.iter().enumerate().filter(|(_, limit)| limit.refund == Refund::BySettle)
@@ -132,7 +132,8 @@ impl Policy for SignIn {
     }
 
     fn settle(&self, memo: &str, response: &ResponseView) -> Result<Vec<Adjustment>, String> {
-        // A client that goes away without waiting for the answer has tried all the same.
+        // A client that goes away without waiting for the response has made an attempt all the
+        // same.
         if self.0.failed.contains(&response.status) || response.outcome == Outcome::ClientGone {
             return Ok(Vec::new());
         }

@@ -1,4 +1,4 @@
-//! A policy that behaves until the fact `query` tells it how to fail, in the ways that real ones
+//! A policy that behaves until the fact `query` tells it how to fail, in ways that real policies
 //! do.
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use weir_policy::{
     Mistakes, Policy, Quota, ResponseView, log, now_ms,
 };
 
-/// What the manifest says, so that a test can write any.
+/// The content of the manifest, so that a test can choose it.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Misbehaving {
@@ -136,7 +136,7 @@ impl Policy for Misbehaving {
             },
             "huge" => Ok(vec![Adjustment { limit, change: Change::Units(i64::MIN) }]),
             "many" => Ok((0..17).map(|_| Adjustment::charge(limit.clone(), 1)).collect()),
-            // What the reply's end says that it cost.
+            // The cost as reported at the end of the response.
             "trailer" => {
                 let cost = response
                     .facts

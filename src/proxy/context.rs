@@ -1,9 +1,9 @@
-//! One request's record: what is known of it so far, and what must happen when it is over, however
-//! it ends: settling, metrics, the log line.
+//! The state of one request, and what must happen when it ends, however it ends: settling, metrics,
+//! the access log.
 //!
-//! It travels with the request, then as the end-hook of the reply's body; dropped before that,
-//! because the client went away, it does the same. It keeps nothing of the house but the route's
-//! [`Tail`], so that a long stream does not keep an old configuration.
+//! It travels with the request, then as the end hook of the reply's body. If it is dropped before
+//! that because the client went away, it does the same. Of the snapshot it keeps only the route's
+//! [`RouteHandle`], so that a long stream does not keep an old configuration alive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,42 +15,42 @@ use smallvec::SmallVec;
 use super::client::Client;
 use super::cors::{self, Cors};
 use super::forward::PolicyFields;
-use super::house::{House, Route, Tail};
 use super::id::Id;
-use super::live::Local;
+use super::live::LocalSnapshot;
 use super::refusal::{CLIENT_GONE, Refusal, SHUTDOWN};
+use super::snapshot::{Route, RouteHandle, Snapshot};
 use super::tally::Decided;
-use super::tunnel::{self, Asked};
+use super::tunnel::{self, UpgradeRequest};
 use super::{access, grpc, hop, reply, settle};
 use crate::clock;
 use crate::limit::{Ending, Grant};
 use crate::listen::Peer;
 use crate::plan::{Limit, Outcome};
 use crate::policy::{Decision, Verdict};
-use crate::telemetry::Access;
+use crate::telemetry::{Access, Label as _};
 use crate::upstream::UpstreamError;
 use crate::wire::{self, Body, BodyEnd, Fields, Known, OnEnd, Request, Response};
 
-/// One request's record.
+/// The state of one request.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct RequestContext {
     pub(super) started: Instant,
     pub(super) id: Id,
     pub(super) client: Client,
     pub(super) method: Method,
-    /// Its path for the access log, where there is one: in its normal form, or as it came where it
-    /// has none.
+    /// The path for the access log, if there is one: in its normal form, or as it came if it has
+    /// none.
     pub(super) path: SmallVec<[u8; 64]>,
-    pub(super) tail: Arc<Tail>,
+    pub(super) route: Arc<RouteHandle>,
     pub(super) decided: Option<Decided>,
-    /// What was set aside to let it through: `Weir-Degraded`.
+    /// The check that was skipped to let it through: `Weir-Degraded`.
     pub(super) degraded: Option<&'static str>,
     pub(super) decision: Option<Arc<Decision>>,
     pub(super) outcome: Option<Outcome>,
     pub(super) grant: Option<Grant>,
-    /// What the policy wants set on the reply.
+    /// The fields that the policy sets on the reply.
     pub(super) response_fields: PolicyFields,
-    /// How it would end if it ended now.
+    /// How the request would end if it ended now.
     pub(super) ending: Ending,
     /// 0 until it is answered.
     pub(super) status: u16,
@@ -58,32 +58,32 @@ pub(super) struct Visit {
     pub(super) refused: bool,
     /// The client speaks gRPC.
     pub(super) grpc: bool,
-    /// The script's origin that asks, where the route wants to know.
+    /// The `Origin` of the request, if the route has CORS rules.
     pub(super) origin: Option<Box<[u8]>>,
-    /// What went wrong behind us, for the log.
+    /// The failure on the upstream's side, for the log.
     pub(super) failure: Option<&'static str>,
-    /// What the client's connection shall become, where the upstream agrees.
-    pub(super) upgrade: Option<Box<Asked>>,
-    /// Bytes that came from the client through what it became.
+    /// The protocol that the client asks to switch to, until the upstream agrees.
+    pub(super) upgrade: Option<Box<UpgradeRequest>>,
+    /// Bytes from the client through the tunnel.
     pub(super) tunnelled_up: Option<u64>,
     /// Facts of the reply's head that the policy's `settle` reads.
     pub(super) reply_facts: Vec<(String, String)>,
-    /// Bytes of the request's body, once it has ended; only counted where `settle` reads it.
+    /// Bytes of the request's body once it has ended. Only counted if `settle` reads it.
     pub(super) request_bytes: Option<Arc<AtomicU64>>,
-    /// Where the route bounds the whole request.
-    pub(super) timeout: Option<Box<Timeout>>,
-    over: bool,
+    /// Set if the route limits the time for the whole request.
+    pub(super) timeout: Option<Box<RequestTimeout>>,
+    finished: bool,
 }
 
-/// The end of a request's time.
+/// The time limit on a whole request.
 #[derive(Debug)]
-pub(super) struct Timeout {
+pub(super) struct RequestTimeout {
     pub(super) deadline: Instant,
-    /// The request's body has come to its end.
+    /// The request's body has ended.
     sent: Arc<AtomicBool>,
 }
 
-impl Timeout {
+impl RequestTimeout {
     /// Whether the client has not sent all of its request.
     pub(super) fn is_uploading(&self) -> bool {
         !self.sent.load(Ordering::Relaxed)
@@ -93,19 +93,18 @@ impl Timeout {
 /// The request's body has not ended yet.
 pub(super) const BYTES_UNKNOWN: u64 = u64::MAX;
 
-impl Visit {
-    /// A request has arrived.
-    pub(super) fn begin(local: &Local, request: &Request, peer: &Peer) -> Box<Self> {
-        let client = Client::of(&request.fields, peer, &local.house().settings.trusted_proxies);
+impl RequestContext {
+    /// For a request that has arrived.
+    pub(super) fn begin(local: &LocalSnapshot, request: &Request, peer: &Peer) -> Box<Self> {
+        let client = Client::of(&request.fields, peer, &local.snapshot().settings.trusted_proxies);
         let id = Id::of(&request.fields, client.trusted);
-        let mut visit = Self::new(local, client, id, request.method.clone());
-        visit.grpc = grpc::is_spoken(request);
-        visit
+        let mut context = Self::new(local, client, id, request.method.clone());
+        context.grpc = grpc::is_request(request);
+        context
     }
 
-    /// Something has arrived whose head can't be read: nothing is known of it but where it came
-    /// from.
-    pub(super) fn unread(local: &Local, peer: &Peer) -> Box<Self> {
+    /// For a request whose head can't be read. Only its peer is known.
+    pub(super) fn unreadable(local: &LocalSnapshot, peer: &Peer) -> Box<Self> {
         Self::new(
             local,
             Client::untrusted(peer),
@@ -114,15 +113,15 @@ impl Visit {
         )
     }
 
-    /// Boxed once, since it becomes the end-hook of the reply's body.
-    fn new(local: &Local, client: Client, id: Id, method: Method) -> Box<Self> {
+    /// Boxed once, since it becomes the end hook of the reply's body.
+    fn new(local: &LocalSnapshot, client: Client, id: Id, method: Method) -> Box<Self> {
         Box::new(Self {
             started: clock::monotonic(),
             id,
             client,
             method,
             path: SmallVec::new(),
-            tail: Arc::clone(local.nowhere()),
+            route: Arc::clone(local.no_route()),
             decided: None,
             degraded: None,
             decision: None,
@@ -140,49 +139,49 @@ impl Visit {
             reply_facts: Vec::new(),
             request_bytes: None,
             timeout: None,
-            over: false,
+            finished: false,
         })
     }
 
-    /// What it asks for, for the access log.
+    /// Records the path for the access log.
     pub(super) fn note_path(&mut self, path: &str) {
-        // Each route's tail says the same of the access log.
-        if self.tail.access != Access::Off {
+        // All routes have the same access log setting.
+        if self.route.access != Access::Off {
             self.path.clear();
             self.path.extend_from_slice(access::cut(path).as_bytes());
         }
     }
 
-    /// Its route is found.
-    pub(super) fn enter<'h>(
+    /// Records the route, and returns it.
+    pub(super) fn enter_route<'h>(
         &mut self,
-        local: &Local,
-        house: &'h House,
+        local: &LocalSnapshot,
+        snapshot: &'h Snapshot,
         index: usize,
     ) -> Result<&'h Route, Refusal> {
-        let (Some(route), Some(tail)) = (house.route(index), local.tail(index)) else {
+        let (Some(route), Some(handle)) = (snapshot.route(index), local.handle(index)) else {
             return Err(Refusal::NotFound);
         };
-        self.tail = Arc::clone(tail);
+        self.route = Arc::clone(handle);
         Ok(route)
     }
 
-    /// The process holds as many bytes as it may.
+    /// The process already buffers as many bytes as it may.
     #[cold]
-    pub(super) fn crowded_out(&mut self) -> Refusal {
+    pub(super) fn too_much_buffered(&mut self) -> Refusal {
         self.failure = Some("buffered-bytes");
         Refusal::TooMuchBuffered
     }
 
-    /// Whose script asks.
+    /// Records the request's origin, if the route has CORS rules.
     pub(super) fn note_origin(&mut self, fields: &Fields) {
         if self.cors().is_some() {
             self.origin = fields.get(Known::Origin).map(Box::from);
         }
     }
 
-    /// Whether it is a preflight that its route lets through uncounted: one without a body, as
-    /// browsers send it, from an origin of the route's.
+    /// Whether it is a preflight that the route exempts from policy and limits: without a body, as
+    /// browsers send it, and from one of the route's origins.
     pub(super) fn bypasses(&self, request: &Request, body: &Body) -> bool {
         let known = self
             .cors()
@@ -191,28 +190,28 @@ impl Visit {
         known && !body.is_streaming() && cors::preflight(&request.method, &request.fields).is_some()
     }
 
-    /// Lets the origin's script read an answer of Weir's own.
-    pub(super) fn open(&self, fields: &mut Fields) {
+    /// Lets scripts of the origin read a response of Weir's own.
+    pub(super) fn allow_origin(&self, fields: &mut Fields) {
         if let Some(cors) = self.cors() {
             cors.allow(fields, self.origin.as_deref());
         }
     }
 
     fn cors(&self) -> Option<&Cors> {
-        self.tail.extras.as_ref()?.cors.as_ref()
+        self.route.extras.as_ref()?.cors.as_ref()
     }
 
-    /// Its policy, or its limits, have spoken.
+    /// Records what the policy and its limits decided.
     pub(super) fn decided(&mut self, decided: Decided) {
-        self.tail.tally.decided(decided);
+        self.route.tally.decided(decided);
         self.decided = Some(decided);
     }
 
-    /// It is about to be sent: from here on the upstream may have got it. The body's size is
-    /// counted where the policy's `settle` reads it.
-    pub(super) fn sending(&mut self, body: Body) -> Body {
+    /// Called before the request is sent: from here on the upstream may have received it. The
+    /// body's size is counted if the policy's `settle` reads it.
+    pub(super) fn track_body(&mut self, body: Body) -> Body {
         self.ending = Ending::ClientGone;
-        if !settle::wants(self, "request.bytes") {
+        if !settle::wants(self, settle::REQUEST_BYTES) {
             return body;
         }
         let bytes = Arc::new(AtomicU64::new(BYTES_UNKNOWN));
@@ -220,13 +219,16 @@ impl Visit {
         body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
     }
 
-    /// The whole request has `timeout`, where it is bounded: then the end of its body is noted.
-    pub(super) fn bound(&mut self, body: Body, timeout: Option<Duration>) -> Body {
+    /// Limits the whole request to `timeout`, if there is one. The end of its body is then
+    /// recorded.
+    pub(super) fn with_timeout(&mut self, body: Body, timeout: Option<Duration>) -> Body {
         let Some(timeout) = timeout else { return body };
         let streams = body.is_streaming();
         let sent = Arc::new(AtomicBool::new(!streams));
-        self.timeout =
-            Some(Box::new(Timeout { deadline: self.started + timeout, sent: Arc::clone(&sent) }));
+        self.timeout = Some(Box::new(RequestTimeout {
+            deadline: self.started + timeout,
+            sent: Arc::clone(&sent),
+        }));
         if streams {
             body.on_end(move |_: &BodyEnd| sent.store(true, Ordering::Relaxed))
         } else {
@@ -234,9 +236,9 @@ impl Visit {
         }
     }
 
-    /// There is no reply. A request whose own body failed is the client's doing, and refunds
+    /// There is no reply. A request whose own body failed is the client's fault and refunds
     /// nothing.
-    pub(super) fn not_replied(&mut self, error: &UpstreamError) -> Refusal {
+    pub(super) fn upstream_failed(&mut self, error: &UpstreamError) -> Refusal {
         self.failure = Some(error.cause.label());
         if error.body.is_none() {
             self.ending = if error.sent { Ending::UpstreamFailed } else { Ending::Unsent };
@@ -244,74 +246,79 @@ impl Visit {
         Refusal::from(error)
     }
 
-    /// Whether a reply's status means something here: nobody knows what 600 and above do (RFC 9110,
-    /// 15), and a 101 agrees to what was asked for.
-    pub(super) fn understands(&self, reply: &Response) -> bool {
+    /// Whether a reply's status is valid here. 600 and above have no meaning (RFC 9110, 15), and a
+    /// 101 must agree to the protocol that was asked for.
+    pub(super) fn accepts_status(&self, reply: &Response) -> bool {
         match reply.status {
             StatusCode::SWITCHING_PROTOCOLS => {
-                self.upgrade.as_ref().is_some_and(|asked| asked.is_met(reply))
+                self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_met(reply))
             }
             status => status.as_u16() < 600,
         }
     }
 
-    /// The reply goes out, its body as it comes; what is left to do is done at that body's end.
+    /// Sends the reply, its body streaming. The request is finished at that body's end.
     pub(super) fn stream(mut self: Box<Self>, mut reply: Response) -> Response {
         hop::strip(&mut reply.fields);
         settle::note_reply(&mut self, &reply.fields);
-        if let Some(extras) = &self.tail.extras {
+        if let Some(extras) = &self.route.extras {
             extras.apply(&mut reply.fields);
         }
         self.answered(reply.status);
-        reply::dress(&mut reply.fields, &self);
+        reply::add_fields(&mut reply.fields, &self);
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(reply);
         }
-        let body = reply.body.filter_trailers(hop::sift_trailers).on_end_boxed(self);
+        let body = reply.body.filter_trailers(hop::filter_trailers).on_end_boxed(self);
         Response { body, ..reply }
     }
 
-    /// The upstream agrees to another protocol: what is left to do is done at the end of that.
+    /// The upstream agrees to another protocol. The request is finished when the tunnel ends.
     #[cold]
     fn switch(mut self: Box<Self>, mut reply: Response) -> Response {
-        // There is none (RFC 9110, 8.6), and nobody may take the first bytes of what follows for
-        // one.
+        // A 101 has no content (RFC 9110, 8.6). Nothing must take the first bytes of the tunnel for
+        // it.
         reply.fields.remove(Known::ContentLength);
         reply.body = Body::empty();
-        if let (Some(asked), Some(wire::Upgrade::Stream(upstream))) =
+        if let (Some(upgrade), Some(wire::Upgrade::Stream(upstream))) =
             (self.upgrade.take(), reply.upgrade.take())
         {
-            asked.announce(&mut reply.fields);
-            reply.upgrade = Some(asked.join(upstream, self));
+            upgrade.announce(&mut reply.fields);
+            reply.upgrade = Some(upgrade.join(upstream, self));
         }
         reply
     }
 
-    /// What the connection became has ended.
-    pub(super) fn tunnel_ended(mut self: Box<Self>, end: tunnel::End, moved: tunnel::Moved) {
+    /// The tunnel has ended.
+    pub(super) fn tunnel_ended(
+        mut self: Box<Self>,
+        end: tunnel::TunnelEnd,
+        transferred: tunnel::Transferred,
+    ) {
         let (ending, failure) = match end {
-            tunnel::End::Closed => (Ending::Completed, None),
-            tunnel::End::Idle => (Ending::Completed, Some("tunnel-idle")),
-            tunnel::End::Client => (Ending::ClientGone, Some(self.gone())),
-            tunnel::End::Upstream => (Ending::UpstreamFailed, Some("reply-cut")),
+            tunnel::TunnelEnd::Closed => (Ending::Completed, None),
+            tunnel::TunnelEnd::Idle => (Ending::Completed, Some("tunnel-idle")),
+            tunnel::TunnelEnd::Client => (Ending::ClientGone, Some(self.abort_reason())),
+            tunnel::TunnelEnd::Upstream => (Ending::UpstreamFailed, Some("reply-cut")),
         };
         self.failure = failure;
-        self.tunnelled_up = Some(moved.up);
-        self.finish(ending, moved.down);
+        self.tunnelled_up = Some(transferred.up);
+        self.finish(ending, transferred.down);
     }
 
-    /// Weir answers instead: everything is known, so what is left to do is done at once.
+    /// Answers with a response of Weir's own. Everything is known, so the request is finished at
+    /// once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
         self.refused = true;
-        let (status, mut reply) = refusal.answer(&self);
+        let (status, mut reply) = refusal.response(&self);
         self.answered(status);
-        reply::dress(&mut reply.fields, &self);
+        reply::add_fields(&mut reply.fields, &self);
         let bytes = reply.body.length().unwrap_or_default();
         self.finish(self.ending, bytes);
         reply
     }
 
-    /// The limits that were asked and what they said.
+    /// The limits that were checked, and their outcome.
     pub(super) fn limits(&self) -> Option<(&[Limit], &Outcome)> {
         match &self.decision.as_ref()?.verdict {
             Verdict::Check(plan) => Some((plan.limits(), self.outcome.as_ref()?)),
@@ -319,7 +326,7 @@ impl Visit {
         }
     }
 
-    /// How long it waited for its turn in a leaky bucket, before anything was sent.
+    /// How long the request waited in a leaky bucket before it was sent.
     pub(super) fn delayed(&self) -> Duration {
         self.outcome
             .as_ref()
@@ -327,31 +334,32 @@ impl Visit {
             .map_or(Duration::ZERO, |outcome| Duration::from_micros(outcome.delay_us()))
     }
 
-    /// Why it ended before its reply did: its client left, or the grace of a shutdown is over.
-    fn gone(&self) -> &'static str {
-        if self.tail.is_cut() { "shutdown" } else { "client-gone" }
+    /// Why it ended before its reply did: the client left, or the grace period of a shutdown is
+    /// over.
+    fn abort_reason(&self) -> &'static str {
+        if self.route.is_cut() { "shutdown" } else { "client-gone" }
     }
 
     fn answered(&mut self, status: StatusCode) {
         self.status = status.as_u16();
-        self.tail.tally.answered(self.status);
+        self.route.tally.answered(self.status);
     }
 
     fn finish(&mut self, ending: Ending, bytes: u64) {
-        if std::mem::replace(&mut self.over, true) {
+        if std::mem::replace(&mut self.finished, true) {
             return;
         }
         let took = clock::monotonic().saturating_duration_since(self.started);
         settle::settle(self, ending, bytes, took);
-        // A tunnel's hours say nothing of how long requests take.
+        // The hours of a tunnel say nothing about how long requests take.
         if self.tunnelled_up.is_none() {
-            self.tail.tally.metrics().request_seconds().observe(took);
+            self.route.tally.request_seconds().observe(took);
         }
         access::log(self, bytes, took);
     }
 }
 
-impl OnEnd for Visit {
+impl OnEnd for RequestContext {
     fn on_trailers(&mut self, trailers: &HeaderMap) {
         settle::note_trailers(self, trailers);
     }
@@ -370,7 +378,7 @@ impl OnEnd for Visit {
                 Ending::UpstreamFailed
             }
             wire::BodyOutcome::Dropped => {
-                self.failure = Some(self.gone());
+                self.failure = Some(self.abort_reason());
                 Ending::ClientGone
             }
         };
@@ -378,18 +386,18 @@ impl OnEnd for Visit {
     }
 }
 
-impl Drop for Visit {
-    /// Only a request whose handler was dropped is not over yet: `listen` does so when the client
-    /// goes away before the reply.
+impl Drop for RequestContext {
+    /// Only a request whose handler was dropped is not finished yet. `listen` drops it when the
+    /// client goes away before the reply.
     fn drop(&mut self) {
-        if self.over {
+        if self.finished {
             return;
         }
         self.refused = true;
-        self.failure = Some(self.gone());
+        self.failure = Some(self.abort_reason());
         if self.status == 0 {
-            self.status = if self.tail.is_cut() { SHUTDOWN } else { CLIENT_GONE };
-            self.tail.tally.answered(self.status);
+            self.status = if self.route.is_cut() { SHUTDOWN } else { CLIENT_GONE };
+            self.route.tally.answered(self.status);
         }
         self.finish(self.ending, 0);
     }

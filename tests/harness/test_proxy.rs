@@ -1,4 +1,4 @@
-//! Weir with two doors, one plain and one with TLS, and the ways in which curl can come in.
+//! Weir with two listeners, one plain and one with TLS, and the ways in which curl can reach it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,23 +9,23 @@ use super::transfer::{Transfer, curl, try_curl_to_nowhere};
 use super::weir::Weir;
 
 /// A running proxy with two listeners.
-pub struct Front {
+pub struct TestProxy {
     pub weir: Weir,
     secure: SocketAddr,
 }
 
-impl Front {
+impl TestProxy {
     pub fn start(toml: &Toml) -> Self {
         Self::with(toml, &Pki::new())
     }
 
-    /// With certificates of this authority, so that the same one may have signed its upstreams'. It
-    /// lies beside the configuration as `ca.pem`.
+    /// With certificates of this authority, so that it can also sign the upstreams' certificates.
+    /// It is next to the configuration as `ca.pem`.
     pub(crate) fn with(toml: &Toml, pki: &Pki) -> Self {
-        let secure = "[[listeners]]\naddress = \"127.0.0.1:0\"\ncertificates = [{ certificate = \"front.pem\", key = \"front.key\" }]";
+        let secure = "[[listeners]]\naddress = \"127.0.0.1:0\"\ncertificates = [{ certificate = \"server.pem\", key = \"server.key\" }]";
         let builder = Weir::build(&toml.clone().more(secure).text());
         let weir =
-            builder.identity("front", &identity(pki)).file("ca.pem", pki.ca.as_bytes()).start();
+            builder.identity("server", &identity(pki)).file("ca.pem", pki.ca.as_bytes()).start();
         let secure = *weir.listeners().get(1).expect("two listeners");
         Self { weir, secure }
     }
@@ -43,7 +43,7 @@ impl Front {
         self.weir.folder().join("ca.pem").to_string_lossy().into_owned()
     }
 
-    /// All that curl speaks.
+    /// All combinations of TLS and HTTP version that curl speaks.
     pub fn ways(&self) -> Vec<Way> {
         let ca = self.ca();
         let way = |name, version, url: String, options: &[&str]| {
@@ -59,12 +59,12 @@ impl Front {
     }
 }
 
-/// What servers in these tests show: they are reached by address.
+/// The certificate of servers in these tests, which are reached by address.
 pub(crate) fn identity(pki: &Pki) -> Issued {
     pki.server(&["127.0.0.1", "localhost"])
 }
 
-/// The same in files, for programs that are not ours. They last as long as this does.
+/// The same in files, for programs that are not ours. The files exist as long as this value.
 pub struct IdentityFiles {
     _folder: tempfile::TempDir,
     pub certificate: PathBuf,
@@ -81,23 +81,23 @@ impl IdentityFiles {
         Self { _folder: folder, certificate, key }
     }
 
-    /// As two arguments.
+    /// The two paths as arguments.
     pub fn arguments(&self) -> [&str; 2] {
         [&self.certificate, &self.key].map(|path| path.to_str().expect("a plain path"))
     }
 }
 
-/// One of the ways in which curl can speak to Weir.
+/// One combination of TLS and HTTP version in which curl can speak to Weir.
 pub struct Way {
     pub name: &'static str,
     version: &'static str,
-    /// Weir's, without a path.
+    /// Weir's URL, without a path.
     pub url: String,
     options: Vec<String>,
 }
 
 impl Way {
-    /// A transfer that must succeed, and in this version of HTTP.
+    /// A transfer that must succeed with this version of HTTP.
     pub fn curl(&self, target: &str, options: &[&str]) -> Transfer {
         self.checked(curl(
             &self.arguments(target, options).iter().map(String::as_str).collect::<Vec<_>>(),

@@ -1,5 +1,5 @@
-//! Everything that one request needs, built whole from one configuration and never changed. Knows
-//! how things are found, not what is done with them.
+//! Everything a request needs, built as a whole from one configuration and never changed. Knows how
+//! things are found, not what is done with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::extras::{self, ReplyExtras, RequestExtras};
-use super::facts::Question;
+use super::facts::{FactQuery, RouteTraits};
 use super::page::Page;
-use super::routes::{Routes, Taken, Unrouted};
+use super::routes::{Matcher, Routes, Unrouted};
 use super::settings::{self, FieldStyle, Respond, RoutePolicy, RouteSettings, Settings};
 use super::tally::{NO_ROUTE, Tally};
 use super::target::Target;
@@ -26,88 +26,90 @@ use crate::wire::{Fields, Known, Request};
 
 use super::{cors, rules};
 
-/// Everything that one request needs, built whole from one configuration and never changed: a
-/// snapshot.
+/// Everything a request needs, built as a whole from one configuration and never changed. A reload
+/// replaces it as a whole.
 #[derive(Debug)]
-pub struct House {
+pub struct Snapshot {
     pub(super) settings: Settings,
     pub(super) routes: Routes,
-    /// The same with all spellings told apart, where some routes have a policy and some have none.
+    /// The same routes with all spellings distinct. Present if some routes have a policy and some
+    /// have none.
     exact: Option<Routes>,
     pub(super) limiter: Arc<Limiter>,
     table: Vec<Route>,
-    /// For requests that no route takes.
-    nowhere: Tail,
+    /// For requests that match no route.
+    no_route: RouteHandle,
 }
 
-/// A route as it runs.
+/// A route, built.
 #[derive(Debug)]
 pub(super) struct Route {
-    pub(super) answer: Answer,
+    pub(super) action: Action,
     pub(super) decider: Option<Decider>,
     pub(super) body_bytes_max: u64,
     pub(super) request_timeout: Option<Duration>,
     pub(super) extras: Option<Box<RequestExtras>>,
     pub(super) upgrades: Upgrades,
-    /// Its path is written as routes are matched.
+    /// Its path is spelt in the form in which routes are matched.
     is_folded: bool,
-    tail: Tail,
+    handle: RouteHandle,
 }
 
-/// What answers on a route.
+/// What a route does with a request: a [`RouteAction`](settings::RouteAction), built.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Action {
     Upstream(Arc<Upstream>),
-    Respond(Box<OwnAnswer>),
+    Respond(Box<DirectResponse>),
 }
 
-/// What Weir itself answers.
+/// A response of Weir's own.
 #[derive(Debug)]
-pub(super) struct OwnAnswer {
+pub(super) struct DirectResponse {
     pub(super) status: StatusCode,
     pub(super) fields: Fields,
     pub(super) body: Bytes,
 }
 
-/// Who decides on a route.
+/// A route's policy and its inputs.
 #[derive(Debug)]
 pub(super) struct Decider {
     pub(super) policy: Arc<Policy>,
     pub(super) allow_on_error: bool,
-    /// What the policy asks to see.
-    pub(super) questions: Vec<Question>,
-    /// What it asks to see, and this route never shows: path parameters that its path has not, and
-    /// header fields that are dropped for their names.
-    unanswerable: Vec<String>,
+    /// The facts that the policy reads.
+    pub(super) queries: Vec<FactQuery>,
+    /// Facts that the policy reads and this route never has: path parameters that are not in its
+    /// path, and header fields that are dropped for their names.
+    missing_facts: Vec<String>,
 }
 
-/// What a request needs of its route after its headers are out: a stream may outlive its house.
+/// The part of a route that a request keeps after its headers are sent, since a stream may outlive
+/// its snapshot.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
-    pub(super) route: String,
+pub(super) struct RouteHandle {
+    pub(super) name: String,
     pub(super) fields: FieldStyle,
-    pub(super) charge: Option<Charge>,
+    pub(super) policy: Option<PolicyScope>,
     pub(super) tally: Tally,
     pub(super) access: Access,
     pub(super) access_json: bool,
     pub(super) clock: Clock,
     pub(super) extras: Option<Arc<ReplyExtras>>,
-    /// The grace of a shutdown is over: see [`Live::cut`](super::Live::cut).
+    /// The grace period of a shutdown is over: see [`Live::cut`](super::Live::cut).
     cut: Arc<AtomicBool>,
 }
 
-/// Whom a route's requests are charged to, and who is told how they ended.
+/// A route's policy, and the scope that its requests are charged to.
 #[derive(Clone, Debug)]
-pub(super) struct Charge {
+pub(super) struct PolicyScope {
     pub(super) policy: Arc<Policy>,
     pub(super) scope: Arc<Scope>,
 }
 
-impl House {
+impl Snapshot {
     /// Builds the routes.
     ///
     /// # Errors
-    /// All of them: paths, hosts, methods and statuses that are none, and routes of which none is
+    /// All mistakes: invalid paths, hosts, methods and statuses, and routes of which neither is
     /// more specific (settings `routes[0].path` ...).
     pub fn build(
         settings: Settings,
@@ -122,16 +124,16 @@ impl House {
         let pages: Arc<[Page]> =
             extras::pages(&settings.refusals, "refusals", &mut mistakes).into();
         for (index, written) in routes.into_iter().enumerate() {
-            let redirects = matches!(&written.target, settings::Target::Respond(own) if (300..400).contains(&own.status));
-            let taken = Taken {
+            let redirects = matches!(&written.action, settings::RouteAction::Respond(own) if (300..400).contains(&own.status));
+            let matcher = Matcher {
                 host: written.host.as_deref(),
                 path: &written.path,
                 methods: &written.methods,
                 redirects,
             };
             match found
-                .add(index, taken)
-                .and_then(|pattern| exact.add(index, taken).map(|_| pattern))
+                .add(index, matcher)
+                .and_then(|pattern| exact.add(index, matcher).map(|_| pattern))
             {
                 Ok(pattern) => table.push(Route::build(
                     index,
@@ -147,15 +149,24 @@ impl House {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let nowhere = Tail::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
-        let nowhere = Tail { extras: ReplyExtras::nowhere(&pages).map(Arc::new), ..nowhere };
+        let no_route =
+            RouteHandle::new(NO_ROUTE.to_owned(), FieldStyle::Off, None, &settings, metrics);
+        let no_route =
+            RouteHandle { extras: ReplyExtras::no_route(&pages).map(Arc::new), ..no_route };
         let mixed = table.iter().any(|route| route.decider.is_some())
             && table.iter().any(|route| route.decider.is_none());
-        Ok(Self { settings, routes: found, exact: mixed.then_some(exact), limiter, table, nowhere })
+        Ok(Self {
+            settings,
+            routes: found,
+            exact: mixed.then_some(exact),
+            limiter,
+            table,
+            no_route,
+        })
     }
 
-    /// The route for a request. A preflight that has none of its own takes that of the request
-    /// which it asks for, where that one knows of CORS.
+    /// The route for a request. A preflight without a route of its own gets the route of the
+    /// request that it announces, if that route has CORS rules.
     pub(super) fn find<'r>(
         &self,
         target: Target<'r>,
@@ -165,79 +176,83 @@ impl House {
         let path = target.path;
         match self.routes.find(host, path, &request.method) {
             Ok(found) => {
-                Ok(self.limited(host, path, &request.method, found.route).unwrap_or(found))
+                Ok(self.with_policy(host, path, &request.method, found.route).unwrap_or(found))
             }
-            Err(unrouted) => self.preflighted(host, path, request).ok_or(unrouted),
+            Err(unrouted) => self.announced_by_preflight(host, path, request).ok_or(unrouted),
         }
     }
 
-    /// The route of the request that a preflight asks for, where that one knows of CORS.
-    fn preflighted<'r>(&self, host: &str, path: &'r str, request: &Request) -> Option<Match<'r>> {
+    /// The route of the request that a preflight announces, if it has CORS rules.
+    fn announced_by_preflight<'r>(
+        &self,
+        host: &str,
+        path: &'r str,
+        request: &Request,
+    ) -> Option<Match<'r>> {
         let method = cors::preflight(&request.method, &request.fields)?;
         let found = self.routes.find(host, path, &method).ok()?;
-        let extras = self.route(found.route)?.tail.extras.as_ref()?;
+        let extras = self.route(found.route)?.handle.extras.as_ref()?;
         extras.cors.is_some().then_some(found)
     }
 
-    /// The route that the path takes as it is spelt, where that one has a policy and route `free`
-    /// forwards without: `/STATIC/x` may be another resource than `/static/x`, and must not be
-    /// unlimited because that is.
-    fn limited<'r>(
+    /// The route for the path exactly as spelt, if that route has a policy and route `unlimited`
+    /// forwards without one. `/STATIC/x` may be another resource than `/static/x`, and must not be
+    /// unlimited because `/static/x` is.
+    fn with_policy<'r>(
         &self,
         host: &str,
         path: &'r str,
         method: &Method,
-        free: usize,
+        unlimited: usize,
     ) -> Option<Match<'r>> {
         let exact = self.exact.as_ref()?;
         let forwards =
-            |route: &Route| route.decider.is_none() && matches!(route.answer, Answer::Upstream(_));
-        let free = self.route(free).filter(|route| forwards(route))?;
-        if free.is_folded && is_folded(path) {
+            |route: &Route| route.decider.is_none() && matches!(route.action, Action::Upstream(_));
+        let unlimited = self.route(unlimited).filter(|route| forwards(route))?;
+        if unlimited.is_folded && is_folded(path) {
             return None;
         }
         let found = exact.find(host, path, method).ok()?;
         self.route(found.route).is_some_and(|route| route.decider.is_some()).then_some(found)
     }
 
-    /// Route number `index` of the configuration.
+    /// The route at `index` in the configuration.
     pub(super) fn route(&self, index: usize) -> Option<&Route> {
         self.table.get(index)
     }
 
-    /// The facts that a route's policy asks to see and the route never shows, each with the route's
-    /// number.
-    pub fn unanswerable(&self) -> impl Iterator<Item = (usize, &str)> {
+    /// Facts that a route's policy reads but the route never has, each with the route's index.
+    pub fn missing_facts(&self) -> impl Iterator<Item = (usize, &str)> {
         let deciders = self
             .table
             .iter()
             .enumerate()
             .filter_map(|(index, route)| Some((index, route.decider.as_ref()?)));
         deciders.flat_map(|(index, decider)| {
-            decider.unanswerable.iter().map(move |fact| (index, fact.as_str()))
+            decider.missing_facts.iter().map(move |fact| (index, fact.as_str()))
         })
     }
 
-    /// Of each route, in order.
-    pub(super) fn tails(&self) -> impl Iterator<Item = &Tail> {
-        self.table.iter().map(|route| &route.tail)
+    /// The handle of each route, in order.
+    pub(super) fn handles(&self) -> impl Iterator<Item = &RouteHandle> {
+        self.table.iter().map(|route| &route.handle)
     }
 
-    /// Of requests that no route takes.
-    pub(super) fn nowhere(&self) -> &Tail {
-        &self.nowhere
+    /// The handle for requests that match no route.
+    pub(super) fn no_route(&self) -> &RouteHandle {
+        &self.no_route
     }
 }
 
-/// Whether a path is spelt as routes are matched: a route and a request of which both are have no
-/// other reading.
+/// Whether a path is spelt in the form in which routes are matched. If a route's and a request's
+/// both are, no other reading of them exists.
 fn is_folded(path: &str) -> bool {
     !path.ends_with('/')
         && !path.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b';' | b'%'))
 }
 
 impl Route {
-    /// What can't stand is added to `mistakes`, and the route is then never used.
+    /// Mistakes are added to `mistakes`. The route is then never used.
     fn build(
         index: usize,
         written: RouteSettings,
@@ -251,19 +266,19 @@ impl Route {
         let upgrades = Upgrades::build(&written.extras.upgrade, &format!("{at}.upgrade"), mistakes);
         let reply_extras =
             ReplyExtras::build(&written.extras, written.fields, pages, &at, mistakes);
-        let answer = match written.target {
-            settings::Target::Upstream(upstream) => Answer::Upstream(upstream),
-            settings::Target::Respond(own) => {
-                Answer::Respond(Box::new(OwnAnswer::build(own, &format!("{at}.respond"), mistakes)))
-            }
+        let action = match written.action {
+            settings::RouteAction::Upstream(upstream) => Action::Upstream(upstream),
+            settings::RouteAction::Respond(own) => Action::Respond(Box::new(
+                DirectResponse::build(own, &format!("{at}.respond"), mistakes),
+            )),
         };
-        let charge = written.policy.as_ref().map(|policy| Charge {
+        let policy = written.policy.as_ref().map(|policy| PolicyScope {
             policy: Arc::clone(&policy.policy),
             scope: Arc::clone(&policy.scope),
         });
-        let tail = Tail {
+        let handle = RouteHandle {
             extras: reply_extras.map(Arc::new),
-            ..Tail::new(written.name, written.fields, charge, settings, metrics)
+            ..RouteHandle::new(written.name, written.fields, policy, settings, metrics)
         };
         let parameters: Vec<&String> = pattern.parameters().collect();
         let decider = written
@@ -271,11 +286,20 @@ impl Route {
             .map(|policy| Decider::new(policy, &parameters, settings.underscores_in_headers));
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let is_folded = is_folded(&written.path);
-        Self { answer, decider, body_bytes_max, request_timeout, extras, upgrades, is_folded, tail }
+        Self {
+            action,
+            decider,
+            body_bytes_max,
+            request_timeout,
+            extras,
+            upgrades,
+            is_folded,
+            handle,
+        }
     }
 }
 
-impl OwnAnswer {
+impl DirectResponse {
     fn build(written: Respond, at: &str, mistakes: &mut Vec<Mistake>) -> Self {
         let Respond { status, body, content_type, headers } = written;
         let known = StatusCode::from_u16(status).ok().filter(|_| (200..600).contains(&status));
@@ -309,37 +333,38 @@ impl OwnAnswer {
 
 impl Decider {
     fn new(policy: RoutePolicy, parameters: &[&String], underscores: bool) -> Self {
-        let (mut questions, mut unanswerable) = (Vec::new(), Vec::new());
+        let (mut queries, mut missing_facts) = (Vec::new(), Vec::new());
+        let route = RouteTraits { parameters, underscores };
         for fact in policy.policy.request_facts() {
-            match Question::new(fact, parameters, underscores) {
-                Some(question) => questions.push(question),
-                None => unanswerable.push(fact.text.clone()),
+            match FactQuery::new(fact, route) {
+                Some(query) => queries.push(query),
+                None => missing_facts.push(fact.clone()),
             }
         }
         Self {
             policy: policy.policy,
             allow_on_error: policy.allow_on_error,
-            questions,
-            unanswerable,
+            queries,
+            missing_facts,
         }
     }
 }
 
-impl Tail {
+impl RouteHandle {
     fn new(
-        route: String,
+        name: String,
         fields: FieldStyle,
-        charge: Option<Charge>,
+        policy: Option<PolicyScope>,
         settings: &Settings,
         metrics: &Metrics,
     ) -> Self {
         let tally =
-            Tally::new(metrics, &route, charge.as_ref().map(|charge| charge.scope.policy.as_str()));
+            Tally::new(metrics, &name, policy.as_ref().map(|policy| policy.scope.policy.as_str()));
         let (access, access_json) = (settings.access, settings.access_json);
         Self {
-            route,
+            name,
             fields,
-            charge,
+            policy,
             tally,
             access,
             access_json,
@@ -349,26 +374,26 @@ impl Tail {
         }
     }
 
-    /// The same for one worker: what a request counts its holds on is not shared with another.
+    /// A copy for one worker, so that its requests don't share reference counts with other workers.
     pub(super) fn of_worker(&self, cut: &Arc<AtomicBool>) -> Arc<Self> {
-        let own = |Charge { policy, scope }: &Charge| Charge {
+        let own = |PolicyScope { policy, scope }: &PolicyScope| PolicyScope {
             policy: Arc::clone(policy),
             scope: Arc::new(Scope::clone(scope)),
         };
         Arc::new(Self {
-            charge: self.charge.as_ref().map(own),
+            policy: self.policy.as_ref().map(own),
             cut: Arc::clone(cut),
             ..self.clone()
         })
     }
 
-    /// Whether what ends early now is cut by the shutdown.
+    /// Whether requests that end early are now cut by the shutdown.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// The policy's name, where there is one.
-    pub(super) fn policy(&self) -> Option<&str> {
-        self.charge.as_ref().map(|charge| charge.scope.policy.as_str())
+    /// The policy's name, if there is a policy.
+    pub(super) fn policy_name(&self) -> Option<&str> {
+        self.policy.as_ref().map(|policy| policy.scope.policy.as_str())
     }
 }

@@ -1,12 +1,12 @@
-//! One HTTP/1.1 connection to an upstream: made, used for one request at a time, and given back to
-//! its pool when a reply's body has ended. Driven by whoever waits for the reply or reads its body.
-//! Knows nothing of which endpoint is chosen.
+//! One HTTP/1.1 connection to an upstream: opened, used for one request at a time, and returned to
+//! its pool when the reply's body has ended. Driven by the task that awaits the reply or reads its
+//! body. Knows nothing of which endpoint is chosen.
 //!
 //! | state | the upstream's bytes | the request's body | ends with |
 //! |---|---|---|---|
-//! | in the pool | none may come: any close it | - | close, age |
+//! | in the pool | none expected: any close the connection | - | close, age |
 //! | sending | interim replies, the reply's head | sent as it comes | the head; `response_header`, `idle`; cut |
-//! | replying | the reply's body | still sent, where it has not ended | the body's end: back to the pool, unless the request's body goes on |
+//! | replying | the reply's body | still sent if it has not ended | the body's end: back to the pool, unless the request's body continues |
 //! | upgraded | another protocol's | - | its owner |
 
 use std::io;
@@ -22,85 +22,76 @@ use tokio::task::AbortHandle;
 
 use super::connect::connect;
 use super::host::Host;
-use super::pool::{self, Seat};
+use super::pool::{self, RequestPermit};
+use super::reply_timeout::Phase;
 use super::stream::UpstreamStream;
 use super::{Cause, Inner, Protocol, UpstreamError};
 use crate::clock;
 use crate::http1::{self, Encoding, Outbox, Reader, ReplyHead, Scan, SendError};
+use crate::telemetry::Label as _;
 use crate::wire::{
     Body, BodyEnd, BodyError, BodyOutcome, Known, PLAIN_BYTES, Request, Response, Source, Timer,
     delegate_write,
 };
 
-/// Bytes of a reply's head, at most.
+/// Maximum size of a reply's head, in bytes.
 pub(super) const REPLY_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Unused for less than this, a connection is taken to be open without a look: under load that is
-/// all of them, and no server's keep-alive is so short.
+/// A connection that was idle for less than this is assumed to be open, without a check. Under load
+/// that is every connection, and no server's keep-alive is so short.
 pub(super) const IDLE_TRUSTED: Duration = Duration::from_millis(50);
 
-/// A connection. Boxed once when it is made, so that handing it around moves a pointer.
-pub(super) struct Link {
+/// An HTTP/1.1 connection. Boxed once when it is opened, so that passing it on moves a pointer.
+pub(super) struct Http1Connection {
     stream: UpstreamStream,
-    /// What was read and not passed on, and the reply's body in it.
+    /// Bytes read and not passed on yet, and the reply's body in them.
     reader: Reader,
     outbox: Outbox,
     /// The request's body.
     upload: Upload,
     scan: Scan,
-    /// The upstream takes another request after this one.
+    /// The upstream accepts another request after this one.
     keep_alive: bool,
     /// It has answered in HTTP/1.0.
-    old: bool,
-    /// Something of the reply has come: an interim one.
+    http10: bool,
+    /// An interim reply has come.
     answered: bool,
-    /// The reply's deadline. It stays registered from request to request.
-    alarm: Timer,
-    turn: Turn,
+    /// The reply's deadline. The timer stays registered from request to request.
+    timer: Timer,
+    phase: Phase,
     pub(super) host: Arc<Host>,
-    /// The host's place among its worker's, when it was last looked up.
+    /// The index of the host's slot when it was last looked up.
     pub(super) slot: usize,
-    /// Since when it is in the pool.
+    /// When it was put into the pool.
     pub(super) idle_since: Instant,
     pub(super) upstream: Arc<Inner>,
     /// Held while a reply's body is under way.
-    pub(super) seat: Option<Seat>,
+    pub(super) permit: Option<RequestPermit>,
 }
 
-/// The request's body, while it is sent.
+/// The request's body while it is sent.
 enum Upload {
-    Here(Body),
-    /// By a task of its own, since whoever reads the reply may not be polled while its client takes
+    Inline(Body),
+    /// Sent by a task of its own: whoever reads the reply may not be polled while the client reads
     /// nothing.
-    Elsewhere {
+    Spawned {
         task: AbortHandle,
         done: Arc<AtomicBool>,
     },
     Done,
 }
 
-/// Who is waited for, and since when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// The upstream, to take the next piece.
-    Taking(Instant),
-    /// The client, to send the next piece; its own idle timeout watches over it.
-    Client,
-    /// The upstream, to answer.
-    Answering(Instant),
-}
-
-/// What came of a request.
+/// The result of sending a request.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the large one comes on every request")]
-pub(super) enum Sent {
+pub(super) enum Outcome {
     /// The reply's head.
     Reply(ReplyHead),
-    /// It failed and may have been seen.
+    /// It failed, and the upstream may have seen it.
     Failed(UpstreamError),
 }
 
-impl Link {
-    /// Connects, within the upstream's time.
+impl Http1Connection {
+    /// Connects, within the upstream's time to connect.
     pub(super) async fn connect(
         upstream: &Arc<Inner>,
         host: &Arc<Host>,
@@ -113,20 +104,20 @@ impl Link {
             upload: Upload::Done,
             scan: Scan::default(),
             keep_alive: true,
-            old: false,
+            http10: false,
             answered: false,
-            alarm: Timer::default(),
-            turn: Turn::Client,
+            timer: Timer::default(),
+            phase: Phase::AwaitingClient,
             host: Arc::clone(host),
             slot: 0,
             idle_since: clock::monotonic(),
             upstream: Arc::clone(upstream),
-            seat: None,
+            permit: None,
         }))
     }
 
-    /// Whether nothing has come on a connection from which nothing may come now. The runtime knows,
-    /// so that this is no call to the system.
+    /// Whether nothing has arrived on a connection on which nothing is expected. The runtime knows,
+    /// so this is no system call.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.reader.input.is_empty()
             && matches!(
@@ -135,8 +126,8 @@ impl Link {
             )
     }
 
-    /// Whether a connection that was not used for some time can still be. A close that came
-    /// meanwhile is in the kernel, but the runtime may not have looked: yielding makes it look.
+    /// Whether a connection that was idle can still be used. If the upstream has closed it, the
+    /// kernel knows, but the runtime may not have looked yet: yielding makes it look.
     pub(super) async fn is_still_open(&mut self, now: Instant) -> bool {
         if now >= self.idle_since + IDLE_TRUSTED {
             tokio::task::yield_now().await;
@@ -144,14 +135,14 @@ impl Link {
         self.is_quiet()
     }
 
-    /// Whether another request can be sent on it. One with a body is not sent to an upstream that
-    /// has answered in HTTP/1.0: it need not know chunks (RFC 9112, 6.1), and would read them as
-    /// its next request; and many close without a word, so that the body would be lost.
-    pub(super) fn takes(&self, bodiless: bool) -> bool {
-        bodiless || !self.old
+    /// Whether another request can be sent on it. A request with a body is not sent to an upstream
+    /// that has answered in HTTP/1.0: it need not understand chunks (RFC 9112, 6.1), and would read
+    /// them as its next request. Many also close without notice, and the body would be lost.
+    pub(super) fn accepts(&self, bodiless: bool) -> bool {
+        bodiless || !self.http10
     }
 
-    /// Whether nothing has come since the request was begun.
+    /// Whether nothing has come back since the request was begun.
     pub(super) fn is_unanswered(&self) -> bool {
         !self.answered && self.reader.input.is_empty()
     }
@@ -174,20 +165,20 @@ impl Link {
             None => Encoding::Chunked,
         };
         http1::request_head(self.outbox.begin(encoding), request, encoding);
-        self.upload = if body.is_nothing() { Upload::Done } else { Upload::Here(body) };
+        self.upload = if body.is_nothing() { Upload::Done } else { Upload::Inline(body) };
         self.scan = Scan::default();
         self.answered = false;
-        self.turn = Turn::Taking(now);
+        self.phase = Phase::Sending(now);
     }
 
-    /// Sends the request that was begun, and waits for the reply's head.
+    /// Sends the request that was begun and waits for the reply's head.
     pub(super) fn poll_exchange(
         &mut self,
         request: &mut Request,
         cx: &mut Context<'_>,
-    ) -> Poll<Sent> {
+    ) -> Poll<Outcome> {
         if let Err(error) = self.poll_upload(cx) {
-            return Poll::Ready(Sent::Failed(error));
+            return Poll::Ready(Outcome::Failed(error));
         }
         loop {
             match self.scan.reply(self.reader.input.bytes(), &request.method) {
@@ -195,9 +186,9 @@ impl Link {
                     self.reader.input.consume(end);
                     self.scan = Scan::default();
                     self.answered = true;
-                    match Self::head(head, request) {
+                    match Self::check_head(head, request) {
                         Ok(None) => continue,
-                        Ok(Some(head)) => return Poll::Ready(Sent::Reply(head)),
+                        Ok(Some(head)) => return Poll::Ready(Outcome::Reply(head)),
                         Err(why) => return Poll::Ready(self.failed(Cause::Protocol, &why)),
                     }
                 }
@@ -217,16 +208,16 @@ impl Link {
             }
         }
         ready!(self.poll_deadline(cx));
-        Poll::Ready(Sent::Failed(UpstreamError::sent(Cause::Timeout)))
+        Poll::Ready(Outcome::Failed(UpstreamError::sent(Cause::Timeout)))
     }
 
-    /// Looks at a head; none where it is an interim one, which was passed on or left out.
-    fn head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
+    /// Checks a head. `None` if it is an interim one, which was passed on or dropped.
+    fn check_head(head: ReplyHead, request: &Request) -> Result<Option<ReplyHead>, &'static str> {
         match head.reply.status {
             StatusCode::SWITCHING_PROTOCOLS if request.upgrade => Ok(Some(head)),
-            StatusCode::SWITCHING_PROTOCOLS => Err("another protocol, which nobody has asked for"),
-            // The only one that says anything to a client: a 100 was sent when the body was wanted,
-            // if the client waited for it.
+            StatusCode::SWITCHING_PROTOCOLS => Err("a switch to a protocol that was not requested"),
+            // The only interim reply that tells a client anything. A 100 was sent when the body was
+            // first read, if the client waited for it.
             StatusCode::EARLY_HINTS => {
                 if let Some(interim) = &request.interim {
                     interim.send(head.reply.status, &head.reply.fields);
@@ -238,38 +229,38 @@ impl Link {
         }
     }
 
-    fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Sent {
-        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, ?cause, %why, "an upstream gave no reply");
-        Sent::Failed(UpstreamError::sent(cause))
+    fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Outcome {
+        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, cause = cause.label(), %why, "an upstream gave no reply");
+        Outcome::Failed(UpstreamError::sent(cause))
     }
 
-    /// Sends what has come of the request's body, and notes who is waited for.
+    /// Sends what has come of the request's body, and notes what the exchange waits for.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), UpstreamError> {
         let sent = match &mut self.upload {
-            Upload::Here(body) => self.outbox.poll_send(cx, &mut self.stream, body),
+            Upload::Inline(body) => self.outbox.poll_send(cx, &mut self.stream, body),
             Upload::Done if !self.outbox.is_empty() || !self.outbox.has_ended() => {
                 self.outbox.poll_send(cx, &mut self.stream, &mut Body::empty())
             }
-            Upload::Done | Upload::Elsewhere { .. } => return Ok(()),
+            Upload::Done | Upload::Spawned { .. } => return Ok(()),
         };
         match sent {
             Poll::Ready(Ok(())) => {
                 self.outbox.shrink();
                 self.upload = Upload::Done;
-                if !matches!(self.turn, Turn::Answering(_)) {
+                if !matches!(self.phase, Phase::AwaitingReply(_)) {
                     // A body that was there at once took no time.
-                    let since = if let Turn::Taking(since) = self.turn {
+                    let since = if let Phase::Sending(since) = self.phase {
                         since
                     } else {
                         clock::monotonic()
                     };
-                    self.turn = Turn::Answering(since);
+                    self.phase = Phase::AwaitingReply(since);
                 }
             }
-            Poll::Pending if self.outbox.awaits_body() => self.turn = Turn::Client,
+            Poll::Pending if self.outbox.awaits_body() => self.phase = Phase::AwaitingClient,
             Poll::Pending => {
-                if !matches!(self.turn, Turn::Taking(_)) {
-                    self.turn = Turn::Taking(clock::monotonic());
+                if !matches!(self.phase, Phase::Sending(_)) {
+                    self.phase = Phase::Sending(clock::monotonic());
                 }
             }
             Poll::Ready(Err(SendError::Body(error))) => return Err(UpstreamError::body(error)),
@@ -286,53 +277,55 @@ impl Link {
 
     /// Ready when the upstream has used up its time.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.turn {
-            Turn::Client => {
-                self.alarm.disarm();
-                return Poll::Pending;
-            }
-            Turn::Answering(since) => self.alarm.arm(since + self.upstream.response_header),
-            Turn::Taking(since) => self.alarm.arm(since + self.upstream.idle),
-        }
-        self.alarm.poll(cx)
+        let Some(deadline) = self.phase.deadline(&self.upstream) else {
+            self.timer.disarm();
+            return Poll::Pending;
+        };
+        self.timer.arm(deadline);
+        self.timer.poll(cx)
     }
 
-    /// Reads what has come, so that the input takes up to `most` bytes.
+    /// Reads what has come. The input holds at most `most` bytes.
     fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         self.reader.input.poll_fill(most, |room| read(&mut self.stream, room, cx))
     }
 
-    /// The reply as the proxy gets it, its body with the connection. `lent`: the request's body
-    /// comes from a connection that is driven with the reply's.
-    pub(super) fn reply(mut self: Box<Self>, head: ReplyHead, seat: Seat, lent: bool) -> Response {
+    /// The reply for the proxy, its body read from this connection. `lent`: the request's body
+    /// comes from a connection that is driven together with the reply's.
+    pub(super) fn reply(
+        mut self: Box<Self>,
+        head: ReplyHead,
+        permit: RequestPermit,
+        lent: bool,
+    ) -> Response {
         let ReplyHead { mut reply, framing, keep_alive, version } = head;
         self.keep_alive = keep_alive;
-        self.old = version == Version::HTTP_10;
+        self.http10 = version == Version::HTTP_10;
         self.reader.begin(framing);
-        self.alarm.disarm();
+        self.timer.disarm();
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
-            self.seat = Some(seat);
+            self.permit = Some(permit);
             reply.upgrade = Some(crate::wire::Upgrade::Stream(Box::new(Upgraded(self))));
             return reply;
         }
         if self.reader.is_end() {
-            drop(seat);
+            drop(permit);
             self.put();
             return reply;
         }
         if !lent {
-            self.upload_elsewhere();
+            self.spawn_upload();
         }
-        self.seat = Some(seat);
+        self.permit = Some(permit);
         let idle = self.upstream.idle;
         reply.body = Body::source(self).idle_timeout(idle);
         reply
     }
 
-    /// Lets the rest of the request's body be sent by a task of its own.
-    fn upload_elsewhere(&mut self) {
+    /// Spawns a task that sends the rest of the request's body.
+    fn spawn_upload(&mut self) {
         let body = match std::mem::replace(&mut self.upload, Upload::Done) {
-            Upload::Here(body) => body,
+            Upload::Inline(body) => body,
             other => {
                 self.upload = other;
                 return;
@@ -340,22 +333,22 @@ impl Link {
         };
         let done = Arc::new(AtomicBool::new(false));
         let (mut outbox, mut stream) = (std::mem::take(&mut self.outbox), self.stream.share());
-        let (mut body, told) = (body, Arc::clone(&done));
+        let (mut body, is_done) = (body, Arc::clone(&done));
         let task = tokio::spawn(async move {
             let sent =
                 std::future::poll_fn(|cx| outbox.poll_send(cx, &mut stream, &mut body)).await;
-            told.store(sent.is_ok(), Ordering::Release);
+            is_done.store(sent.is_ok(), Ordering::Release);
         });
-        self.upload = Upload::Elsewhere { task: task.abort_handle(), done };
+        self.upload = Upload::Spawned { task: task.abort_handle(), done };
     }
 
-    /// Keeps the connection for the next request, where it can take one: the request is sent, and
+    /// Returns the connection to the pool if it can take another request: the request is sent, and
     /// nothing follows the reply.
     fn put(mut self: Box<Self>) {
         let sent = match &self.upload {
             Upload::Done => self.outbox.is_empty() && self.outbox.has_ended(),
-            Upload::Elsewhere { done, .. } => done.load(Ordering::Acquire),
-            Upload::Here(_) => false,
+            Upload::Spawned { done, .. } => done.load(Ordering::Acquire),
+            Upload::Inline(_) => false,
         };
         if sent && self.keep_alive && self.reader.input.is_empty() {
             self.upload = Upload::Done;
@@ -365,7 +358,7 @@ impl Link {
     }
 }
 
-/// Reads into `room`: the number of bytes, 0 at the end.
+/// Reads into `room`. Returns the number of bytes, 0 at the end.
 fn read<S: AsyncRead + Unpin>(
     stream: &mut S,
     room: &mut [u8],
@@ -376,7 +369,7 @@ fn read<S: AsyncRead + Unpin>(
     Poll::Ready(Ok(room.filled().len()))
 }
 
-impl Source for Link {
+impl Source for Http1Connection {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         self.poll_background(cx);
         self.reader.poll_content(|room| read(&mut self.stream, room, cx))
@@ -403,9 +396,9 @@ impl Source for Link {
     }
 
     fn poll_background(&mut self, cx: &mut Context<'_>) {
-        if matches!(self.upload, Upload::Here(_)) && self.poll_upload(cx).is_err() {
-            // The reply is what counts now; the connection is not used again, since the request was
-            // not whole.
+        if matches!(self.upload, Upload::Inline(_)) && self.poll_upload(cx).is_err() {
+            // Only the reply matters now. The connection is not used again, since the request is
+            // incomplete.
             self.upload = Upload::Done;
             self.keep_alive = false;
         }
@@ -413,8 +406,8 @@ impl Source for Link {
 
     /// The reply's body has ended.
     fn finish(mut self: Box<Self>, end: &BodyEnd) {
-        if let Some(seat) = self.seat.take() {
-            self.upstream.ended(&seat, end);
+        if let Some(permit) = self.permit.take() {
+            self.upstream.reply_ended(&permit, end);
         }
         if end.outcome == BodyOutcome::Complete {
             self.put();
@@ -422,17 +415,17 @@ impl Source for Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Http1Connection {
     fn drop(&mut self) {
-        // Nobody wants the rest of a request whose reply is whole or given up.
-        if let Upload::Elsewhere { task, .. } = &self.upload {
+        // Once the reply is complete or given up, the rest of the request is of no use.
+        if let Upload::Spawned { task, .. } = &self.upload {
             task.abort();
         }
     }
 }
 
-/// A connection that speaks HTTP no more. Its place is taken for as long as it lives.
-struct Upgraded(Box<Link>);
+/// A connection that no longer speaks HTTP. It holds its request's permit as long as it lives.
+struct Upgraded(Box<Http1Connection>);
 
 impl AsyncRead for Upgraded {
     fn poll_read(
@@ -440,15 +433,15 @@ impl AsyncRead for Upgraded {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let link = &mut *self.0;
-        if link.reader.input.is_empty() {
-            link.reader.input.release_if_empty();
-            return Pin::new(&mut link.stream).poll_read(cx, buf);
+        let connection = &mut *self.0;
+        if connection.reader.input.is_empty() {
+            connection.reader.input.release_if_empty();
+            return Pin::new(&mut connection.stream).poll_read(cx, buf);
         }
-        let ahead = link.reader.input.bytes();
+        let ahead = connection.reader.input.bytes();
         let bytes = ahead.len().min(buf.remaining());
         buf.put_slice(ahead.get(..bytes).unwrap_or_default());
-        link.reader.input.consume(bytes);
+        connection.reader.input.consume(bytes);
         Poll::Ready(Ok(()))
     }
 }
