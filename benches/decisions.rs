@@ -149,7 +149,8 @@ fn whole(bench: &mut Criterion) {
     for (limits, name) in [(1, "one limit"), (2, "two limits")] {
         let policy = client_ip(limits);
         let settings = limit::Settings::default();
-        let limiter = Limiter::new(settings, Arc::new(in_memory()), Metrics::new(1));
+        let limiter =
+            Limiter::new(settings, Arc::new(in_memory()), Clock::system(), Metrics::new(1));
         let decide = |address: &str| {
             let decision = policy.decide(black_box(&[("client-ip", address)])).unwrap();
             let Verdict::Check(plan) = &decision.verdict else { panic!("{decision:?}") };

@@ -271,6 +271,7 @@ async fn ours(server: &Server, algorithm: &Algorithm, decisions: usize) -> usize
     let limiter = Arc::new(Limiter::new(
         Settings { deadline: Duration::from_secs(5), ..Settings::default() },
         engine,
+        Clock::system(),
         metrics,
     ));
     let scope = Arc::new(Scope::new("bench".into(), "bench".into(), OnStoreError::Deny, false));

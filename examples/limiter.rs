@@ -124,6 +124,7 @@ pub fn limiter(store: &Store) -> Result<Limiter, Box<dyn Error>> {
     Ok(Limiter::new(
         Settings { deadline: Duration::from_secs(2), ..Settings::default() },
         engine,
+        Clock::system(),
         metrics,
     ))
 }

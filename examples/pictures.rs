@@ -84,6 +84,7 @@ async fn replay(algorithm: &Algorithm) -> Result<Vec<Sample>, Box<dyn Error>> {
     let limiter = Limiter::new(
         Settings::default(),
         Arc::new(Engine::build(&store, clock.clone(), &metrics)?),
+        clock.clone(),
         metrics,
     );
     let scope = Scope::new("picture".into(), "picture".into(), OnStoreError::Deny, false);

@@ -98,6 +98,7 @@ pub async fn replay(
     let limiter = Limiter::new(
         Settings::default(),
         Arc::new(Engine::build(&store, clock.clone(), &metrics)?),
+        clock.clone(),
         metrics,
     );
     let scope = Scope::new("error".into(), "error".into(), OnStoreError::Deny, false);

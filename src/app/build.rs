@@ -52,6 +52,17 @@ pub(super) struct Built {
     pub(super) warnings: Vec<String>,
 }
 
+/// Why a policy never sees a fact that it reads on the route `name`.
+fn missing_fact(fact: &str, name: &str) -> String {
+    let why = if fact.starts_with("header.") {
+        let allowing = setting::UNDERSCORES_IN_HEADERS;
+        format!("which is dropped from requests without {allowing}")
+    } else {
+        format!("which the path of the route {name} has no place for")
+    };
+    format!("this policy reads `{fact}`, {why}: it is never there")
+}
+
 impl Builder {
     pub(super) fn new(metrics: Metrics, clock: Clock) -> Result<Self, Mistake> {
         let runtime =
@@ -133,17 +144,8 @@ impl Builder {
         };
         let mut warnings = config.warnings;
         warnings.extend(snapshot.missing_facts().map(|(route, fact)| {
-            let setting = setting::route_policy(route);
             let name = config.routes.get(route).map_or("", |route| route.name.as_str());
-            let why = if fact.starts_with("header.") {
-                let allowing = setting::UNDERSCORES_IN_HEADERS;
-                format!("which is dropped from requests without {allowing}")
-            } else {
-                format!("which the path of the route {name} has no place for")
-            };
-            config
-                .source
-                .warning(&setting, &format!("this policy reads `{fact}`, {why}: it is never there"))
+            config.source.warning(&setting::route_policy(route), &missing_fact(fact, name))
         }));
         let doubts = doubts.iter().chain(tls.iter().flatten().flat_map(|tls| tls.warnings()));
         warnings.extend(doubts.map(|doubt| {
@@ -219,9 +221,12 @@ impl Builder {
         };
         match before.filter(same) {
             Some(before) => Arc::clone(&before.limiter),
-            None => {
-                Arc::new(Limiter::new(settings.clone(), Arc::clone(engine), self.metrics.clone()))
-            }
+            None => Arc::new(Limiter::new(
+                settings.clone(),
+                Arc::clone(engine),
+                self.clock.clone(),
+                self.metrics.clone(),
+            )),
         }
     }
 }

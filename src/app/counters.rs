@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::config::{Config, Route};
 use crate::engine::{Engine, EngineError, Settings};
-use crate::limit::{Counter, Limiter, Scope, Wanted};
+use crate::limit::{Counter, CounterName, Limiter, Scope};
 use crate::plan::Algorithm;
 use crate::policy::{self, ListedLimit};
 use crate::telemetry::Metrics;
@@ -115,7 +115,7 @@ pub fn counters(config: &Config, query: &CounterQuery, forget: bool) -> Result<S
     let metrics = Metrics::new(1);
     let engine = Engine::build(&settings, Clock::system(), &metrics)
         .map_err(|mistake| NoCounters::Store(mistake.found))?;
-    let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), metrics);
+    let limiter = Limiter::new(config.limiter.clone(), Arc::new(engine), Clock::system(), metrics);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| NoCounters::Store(error.to_string()))?;
     runtime.block_on(look(&limiter, &Charges::of(&config.routes, &config.policies), query, forget))
@@ -135,11 +135,11 @@ pub(super) async fn look(
         .map(|charges| Arc::clone(&charges.limits))
         .unwrap_or_default();
     let known = algorithms(&listed, &limit, &key);
-    let wanted = Wanted { scope, limit, key, tag };
-    let found = limiter.find(&wanted).await?;
+    let name = CounterName { scope, limit, key, tag };
+    let found = limiter.find(&name).await?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
-        && let Some(unknown) = no_such_limit(&listed, &policy, &wanted.limit)
+        && let Some(unknown) = no_such_limit(&listed, &policy, &name.limit)
     {
         return Err(unknown);
     }
@@ -148,8 +148,10 @@ pub(super) async fn look(
             limiter.forget(counter).await?;
         }
     }
-    let counters: Vec<Value> =
-        found.iter().map(|counter| described(counter, limiter.owner_of(counter, &known))).collect();
+    let counters: Vec<Value> = found
+        .iter()
+        .map(|counter| described(counter, limiter.algorithm_of(counter, &known)))
+        .collect();
     Ok(json!({ "forgotten": forget, "counters": counters }).to_string())
 }
 

@@ -1,11 +1,11 @@
-//! What a limit wants done when its counter can't be reached. Does not know why the store failed.
+//! What to do for a limit when its counter can't be reached. Does not know why the store failed.
 
 use super::Scope;
 use crate::plan::{Enforcement, Limit, OnStoreError};
 
-/// The limit's own word, which may only be stricter than the scope's unless the scope leaves it to
-/// the limit. A shadow limit refuses nobody, whatever it says.
-pub(super) fn of(scope: &Scope, limit: &Limit) -> OnStoreError {
+/// The limit's own setting, which may only be stricter than the scope's unless the scope leaves the
+/// choice to the limit. A shadow limit never refuses, whatever it says.
+pub(super) fn on_store_error(scope: &Scope, limit: &Limit) -> OnStoreError {
     match (limit.enforcement, limit.on_store_error) {
         (Enforcement::Shadow, _) => OnStoreError::Allow,
         (Enforcement::Enforce, None) => scope.on_store_error,
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
     use crate::plan::{Algorithm, Gcra, Rate};
 
-    fn done(
+    fn resolve(
         scope: OnStoreError,
         limit_decides: bool,
         on_store_error: Option<OnStoreError>,
@@ -28,20 +28,20 @@ mod tests {
         let scope = Scope::new("p".into(), "p".into(), scope, limit_decides);
         let gcra = Gcra { burst: 1, rate: Rate { amount: 1, per_ms: 1 } };
         let plain = Limit::new("l", "k", Algorithm::Gcra(gcra));
-        of(&scope, &Limit { on_store_error, enforcement, ..plain })
+        super::on_store_error(&scope, &Limit { on_store_error, enforcement, ..plain })
     }
 
     #[test]
     fn a_limit_may_be_stricter_than_its_scope_and_looser_only_where_it_decides() {
         use Enforcement::{Enforce, Shadow};
         use OnStoreError::{Allow, Deny, Local};
-        assert_eq!(done(Allow, false, None, Enforce), Allow);
-        assert_eq!(done(Deny, false, None, Enforce), Deny);
-        assert_eq!(done(Allow, false, Some(Local), Enforce), Local);
-        assert_eq!(done(Allow, false, Some(Deny), Enforce), Deny);
-        assert_eq!(done(Deny, false, Some(Allow), Enforce), Deny);
-        assert_eq!(done(Deny, true, Some(Allow), Enforce), Allow);
-        assert_eq!(done(Deny, true, None, Enforce), Deny);
-        assert_eq!(done(Deny, false, Some(Deny), Shadow), Allow);
+        assert_eq!(resolve(Allow, false, None, Enforce), Allow);
+        assert_eq!(resolve(Deny, false, None, Enforce), Deny);
+        assert_eq!(resolve(Allow, false, Some(Local), Enforce), Local);
+        assert_eq!(resolve(Allow, false, Some(Deny), Enforce), Deny);
+        assert_eq!(resolve(Deny, false, Some(Allow), Enforce), Deny);
+        assert_eq!(resolve(Deny, true, Some(Allow), Enforce), Allow);
+        assert_eq!(resolve(Deny, true, None, Enforce), Deny);
+        assert_eq!(resolve(Deny, false, Some(Deny), Shadow), Allow);
     }
 }

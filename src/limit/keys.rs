@@ -1,19 +1,18 @@
-//! Names of counters: what a key, a tag and a space are made of. Knows digests and escaping, no
+//! The names of counters: how keys, tags and spaces are built. Knows digests and escaping, but no
 //! store.
 //!
-//! In Redis a counter is called `PREFIX:1:{TAG}:SCOPE/LIMIT/SHAPE:KEY` (`PREFIX:1:` is the
-//! engine's; 1 is the version of this layout):
+//! On Redis a counter's key is `PREFIX:1:{TAG}:SCOPE/LIMIT/SHAPE:KEY`. The engine adds `PREFIX:1:`;
+//! 1 is the version of this layout.
 //!
-//! - `TAG` and `KEY` are 128-bit BLAKE3 digests in hexadecimal, keyed by `[store] key_secret` where
-//!   one is set and the same on every proxy. A caller can neither steer a slot with braces, nor
-//!   make two keys one, nor spend memory with long ones. Without a secret a caller can compute
-//!   digests, and so choose keys of one slot. `TAG` is the first thing in braces, and the prefix
-//!   has none, so nothing that follows can decide the slot.
+//! - `TAG` and `KEY` are 128-bit BLAKE3 digests in hexadecimal, keyed by `[store] key_secret` if it
+//!   is set. They are the same on every proxy. So a client can't choose the hash slot with braces,
+//!   make two keys collide, or use up memory with long keys. Without a secret it can compute
+//!   digests, and so find keys of one slot. `TAG` is the first text in braces (the prefix has
+//!   none), so nothing after it affects the slot.
 //! - `SCOPE` and `LIMIT` are names from the configuration and from the policy, escaped by
 //!   [`escaped`].
-//! - `SHAPE` is what gives the state its meaning (`weir_algorithms::Shape`): amount and burst are
-//!   not in it, so that editing them applies to the counters as they are; editing the shape starts
-//!   fresh.
+//! - `SHAPE` says what the state means (`weir_algorithms::Shape`). Amount and burst are not part of
+//!   it, so editing them applies to existing counters. Editing the shape starts new counters.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
@@ -23,21 +22,21 @@ use smallvec::SmallVec;
 
 use crate::engine::{Secret, Space};
 
-/// Tells this use of a secret from any other that the same secret might be put to.
+/// BLAKE3 key derivation context: separates this use of the secret from any other.
 const SECRET_CONTEXT: &str = "weir 2025 digests of counter keys and tags, version 1";
-/// The same of the secret that a process makes for itself.
+/// The context for the random secret of a process.
 const PROCESS_CONTEXT: &str = "weir 2025 digests of counter keys in memory, version 1";
-/// Bytes of a scope's name in a key, at most: a longer one is digested.
-const SCOPE_BYTES_MAX: usize = 96;
-/// Digested without an allocation up to this size.
+/// Maximum length of an escaped name in a key, in bytes. A longer name is digested.
+const ESCAPED_BYTES_MAX: usize = 96;
+/// Texts up to this size, in bytes, are digested without an allocation.
 const INLINE_BYTES: usize = 192;
 
-/// Makes digests; two with the same secret make the same ones, wherever they run.
+/// Computes digests. The same secret gives the same digests on every machine.
 #[derive(Clone)]
 pub(super) struct Digests(Option<[u8; blake3::KEY_LEN]>);
 
 impl std::fmt::Debug for Digests {
-    /// The key is as good as the secret: never shown.
+    /// Hides the derived key, which is as sensitive as the secret.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(if self.0.is_some() { "Digests(keyed)" } else { "Digests(plain)" })
     }
@@ -48,12 +47,11 @@ impl Digests {
         Self(secret.map(|secret| blake3::derive_key(SECRET_CONTEXT, secret.0.as_bytes())))
     }
 
-    /// For counters that no other process shares: where no secret is configured, a random one of
-    /// this process. Without a key anybody could choose clients' keys offline so that they meet in
-    /// one shard.
+    /// For counters that no other process shares. If no secret is configured, the process uses a
+    /// random one: otherwise anybody could compute keys that all fall into one shard.
     pub(super) fn of_process(secret: Option<&Secret>) -> Self {
         static RANDOM: OnceLock<[u8; blake3::KEY_LEN]> = OnceLock::new();
-        // The standard library seeds its hash tables' keys from the system.
+        // `RandomState` gets its keys from the system's random numbers.
         let random = || {
             let seed: Vec<u8> = (0..blake3::KEY_LEN / 8)
                 .flat_map(|_| RandomState::new().hash_one(0_u64).to_le_bytes())
@@ -63,8 +61,8 @@ impl Digests {
         if secret.is_some() { Self::new(secret) } else { Self(Some(*RANDOM.get_or_init(random))) }
     }
 
-    /// The digest of a list of parts. Each is preceded by its length, so that no two lists read
-    /// alike: `["ab", "c"]` is not `["a", "bc"]`.
+    /// The digest of a list of parts. Each part is preceded by its length, so that different lists
+    /// differ: `["ab", "c"]` is not `["a", "bc"]`.
     pub(super) fn of(&self, parts: &[&[u8]]) -> u128 {
         let mut bytes = SmallVec::<[u8; INLINE_BYTES]>::new();
         for part in parts {
@@ -79,7 +77,7 @@ impl Digests {
     }
 }
 
-/// Digests of one plan's keys: limits mostly share theirs, which is then digested once.
+/// Computes the digests of one plan's keys. Limits mostly share a key, which is digested once.
 pub(super) struct PlanDigests<'a> {
     digests: &'a Digests,
     last: Option<(&'a str, u128)>,
@@ -103,8 +101,8 @@ impl<'a> PlanDigests<'a> {
     }
 }
 
-/// `SCOPE/LIMIT/SHAPE` with its digest. No secret goes into it: it is made of names that the
-/// configuration shows anyway.
+/// `SCOPE/LIMIT/SHAPE` with its digest. The digest uses no secret, because these names are not
+/// secret.
 pub(super) fn space(scope: &str, limit: &str, shape: &str) -> Space {
     let scope = escaped(scope);
     let limit = escaped(limit);
@@ -112,14 +110,14 @@ pub(super) fn space(scope: &str, limit: &str, shape: &str) -> Space {
     Space { text: format!("{scope}/{limit}/{shape}"), digest }
 }
 
-/// `SCOPE/LIMIT/`, with which every space of that limit begins.
+/// `SCOPE/LIMIT/`, the prefix of every space of that limit.
 pub(super) fn space_prefix(scope: &str, limit: &str) -> String {
     format!("{}/{}/", escaped(scope), escaped(limit))
 }
 
-/// A name as it stands in a key: letters, digits and `._-@` as they are, every other byte as `%XX`,
-/// so that no two names look alike and no brace, slash, colon or control character gets in. A long
-/// one becomes `~` and its digest (`~` is otherwise escaped).
+/// Escapes a name for use in a key. Letters, digits and `._-@` stay, every other byte becomes
+/// `%XX`: so different names stay different, and no brace, slash, colon or control character gets
+/// in. A long name becomes `~` and its digest (`~` itself is always escaped).
 fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -130,7 +128,7 @@ fn escaped(name: &str) -> String {
             let _ = write!(text, "%{byte:02X}");
         }
     }
-    if text.len() <= SCOPE_BYTES_MAX {
+    if text.len() <= ESCAPED_BYTES_MAX {
         text
     } else {
         format!("~{:032x}", Digests(None).of(&[name.as_bytes()]))
@@ -146,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_border_between_parts_counts() {
+    fn parts_are_digested_with_their_lengths() {
         let digests = Digests::new(None);
         let lists: [&[&[u8]]; 7] = [
             &[b"ab", b"c"],
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_braces_slashes_or_a_newline_steers_nothing() {
+    fn a_name_with_braces_slashes_or_a_newline_is_escaped() {
         assert_eq!(space("{x}", "per-minute", "fw1-1000c").text, "%7Bx%7D/per-minute/fw1-1000c");
         assert_eq!(space("a/b c\n", "l", "s").text, "a%2Fb%20c%0A/l/s");
         let (long, longer) = (space(&"x".repeat(200), "l", "s"), space(&"x".repeat(201), "l", "s"));

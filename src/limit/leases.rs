@@ -1,12 +1,12 @@
-//! What requests under way hold of `concurrency` limits: given back when the request lets go of it,
-//! and renewed until then.
+//! Leases: the `concurrency` permits that requests hold. Each is renewed until its request drops the
+//! guard, and then given back.
 //!
-//! On Redis one task a worker renews all that is held there, three times in a lease's length, so
-//! that two renewals may fail. What is not renewed - its proxy died, its thread is gone - ends by
-//! itself. In memory a lease ends with its request or with the process, and is not renewed.
+//! On Redis one task per worker renews all leases three times per lease length, so that two
+//! renewals may fail. A lease that is no longer renewed, because its proxy died or its thread ended,
+//! expires. In memory a lease ends with its request or with the process, and is not renewed.
 //!
-//! A place that is let go of while it is being renewed is given back when that call is over: the
-//! other way round the renewal would take it again.
+//! A lease that is dropped during its renewal is given back after that call. In the opposite order
+//! the renewal would take the permit again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,89 +19,89 @@ use super::settle;
 use super::shared::Shared;
 use crate::engine::{Cell, Cells, Engine};
 
-/// Renewals in a lease's length.
+/// Renewals per lease length.
 const RENEWALS: u32 = 3;
-/// Renewing calls to one shard that one worker has under way at once, at most.
+/// Maximum number of renewals that one worker has in flight to one shard.
 const RENEWING_MAX: usize = 1_024;
 
-/// What one worker's requests hold.
+/// The leases of one worker's requests.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    held: HashMap<u64, Lease>,
-    next: u64,
-    /// How many are let go of and still being renewed.
-    released: usize,
-    /// Whether there is a task that renews.
-    renews: bool,
+    leases: HashMap<u64, Lease>,
+    next_id: u64,
+    /// How many were released during a renewal that is still in flight.
+    pending_releases: usize,
+    /// Whether the renewal task is running.
+    task_runs: bool,
 }
 
 #[derive(Debug)]
 struct Lease {
     cells: Cells,
     taken_at_us: u64,
-    /// A call that renews it is under way.
+    /// A renewal of it is in flight.
     renewing: bool,
-    /// It was let go of while that call was.
+    /// It was released during that renewal.
     released: bool,
 }
 
 impl Leases {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each change is whole before the lock is left.
+        // Every change is complete before the lock is released.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places that are to be given back once they are renewed: whoever drains waits for them.
-    pub(super) fn released(&self) -> usize {
-        self.lock().released
+    /// Leases that will be given back after their renewal. A drain waits for them.
+    pub(super) fn pending_releases(&self) -> usize {
+        self.lock().pending_releases
     }
 
-    /// Lets go of a place; `None` where that must wait until it is renewed.
+    /// Removes a lease, to be given back. `None` if that must wait until its renewal is over.
     fn release(&self, id: u64) -> Option<Lease> {
         let mut inner = self.lock();
-        if let Some(lease) = inner.held.get_mut(&id).filter(|lease| lease.renewing) {
+        if let Some(lease) = inner.leases.get_mut(&id).filter(|lease| lease.renewing) {
             lease.released = true;
-            inner.released += 1;
+            inner.pending_releases += 1;
             return None;
         }
-        inner.held.remove(&id)
+        inner.leases.remove(&id)
     }
 
-    /// A renewal is over: what was let go of meanwhile.
+    /// Ends a renewal. Returns the lease if it was released meanwhile.
     fn renewed(&self, id: u64) -> Option<Lease> {
         let mut inner = self.lock();
-        let lease = inner.held.get_mut(&id)?;
+        let lease = inner.leases.get_mut(&id)?;
         lease.renewing = false;
-        if lease.released { inner.held.remove(&id) } else { None }
+        if lease.released { inner.leases.remove(&id) } else { None }
     }
 
-    /// What is held now, by the store's shards; without any there is nothing left to renew, and the
-    /// task that asks has ended.
+    /// The ids of all leases, by the store's shards. `None` if there are none: then the calling
+    /// task counts as ended.
     fn to_renew(&self, engine: &Engine) -> Option<HashMap<usize, Vec<u64>>> {
         let mut inner = self.lock();
-        inner.renews = !inner.held.is_empty();
+        inner.task_runs = !inner.leases.is_empty();
         let mut shards: HashMap<usize, Vec<u64>> = HashMap::new();
-        for (id, lease) in &inner.held {
+        for (id, lease) in &inner.leases {
             let shard = lease.cells.first().map_or(0, |cell| engine.shard_of(&cell.key));
             shards.entry(shard).or_default().push(*id);
         }
-        inner.renews.then_some(shards)
+        inner.task_runs.then_some(shards)
     }
 }
 
-/// A request's place in a limit. Dropping it gives it back.
+/// A request's permits in one `concurrency` limit. Gives them back when dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LeaseGuard {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
     id: u64,
 }
 
-impl Held {
-    /// Holds what `cell` took at `taken_at_us`.
+impl LeaseGuard {
+    /// Holds what `cell` took at `taken_at_us` (the store's time, microseconds since 1970).
     pub(super) fn new(
         shared: &Arc<Shared>,
         worker: &Arc<Worker>,
@@ -109,9 +109,9 @@ impl Held {
         taken_at_us: u64,
     ) -> Self {
         let mut inner = worker.leases.lock();
-        let id = inner.next;
-        inner.next += 1;
-        inner.held.insert(
+        let id = inner.next_id;
+        inner.next_id += 1;
+        inner.leases.insert(
             id,
             Lease {
                 cells: Cells::from_iter([cell]),
@@ -122,18 +122,19 @@ impl Held {
         );
         let runtime = tokio::runtime::Handle::try_current().ok();
         let runtime =
-            runtime.filter(|_| matches!(*shared.engine, Engine::Redis(_)) && !inner.renews);
-        inner.renews |= runtime.is_some();
-        // Before the task is made: a runtime that is going down drops it at once.
+            runtime.filter(|_| matches!(*shared.engine, Engine::Redis(_)) && !inner.task_runs);
+        inner.task_runs |= runtime.is_some();
+        // Unlock before the spawn: a runtime that is shutting down drops the task at once, which
+        // locks again.
         drop(inner);
         if let Some(runtime) = runtime {
-            drop(runtime.spawn(renew(Arc::clone(shared), Renewing(Some(Arc::clone(worker))))));
+            drop(runtime.spawn(renew(Arc::clone(shared), RenewalTask(Some(Arc::clone(worker))))));
         }
         Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id }
     }
 }
 
-impl Drop for Held {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         let lease = self.worker.leases.release(self.id);
         give_back(&self.shared, &self.worker, lease);
@@ -146,18 +147,19 @@ fn give_back(shared: &Arc<Shared>, worker: &Arc<Worker>, lease: Option<Lease>) {
     }
 }
 
-/// The task that renews; when it is torn down with its runtime, another may begin.
-struct Renewing(Option<Arc<Worker>>);
+/// Marks the renewal task as ended when dropped, so that another may start: also when the runtime
+/// drops the task.
+struct RenewalTask(Option<Arc<Worker>>);
 
-impl Drop for Renewing {
+impl Drop for RenewalTask {
     fn drop(&mut self) {
         if let Some(worker) = &self.0 {
-            worker.leases.lock().renews = false;
+            worker.leases.lock().task_runs = false;
         }
     }
 }
 
-/// A call that renews one lease.
+/// The renewal of one lease, in flight.
 struct Renewal {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
@@ -165,10 +167,10 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// `None`: it has been let go of.
+    /// `None` if the lease was released.
     fn begin(shared: &Arc<Shared>, worker: &Arc<Worker>, id: u64) -> Option<(Self, Cells)> {
         let mut inner = worker.leases.lock();
-        let lease = inner.held.get_mut(&id)?;
+        let lease = inner.leases.get_mut(&id)?;
         lease.renewing = true;
         Some((
             Self { shared: Arc::clone(shared), worker: Arc::clone(worker), id },
@@ -182,37 +184,36 @@ impl Drop for Renewal {
         let lease = self.worker.leases.renewed(self.id);
         if lease.is_some() {
             give_back(&self.shared, &self.worker, lease);
-            // Only now that it is queued: a drain that looks in between sees it twice, and never
-            // misses it.
-            self.worker.leases.lock().released -= 1;
+            // Only after it is queued: in between, a drain counts it twice, but never misses it.
+            self.worker.leases.lock().pending_releases -= 1;
         }
     }
 }
 
-/// Renews, again and again, until nothing is held. Each shard has rounds of its own: one that does
-/// not answer holds up no other's, and is left out while its last round lasts.
-async fn renew(shared: Arc<Shared>, mut task: Renewing) {
+/// Renews all leases periodically until there are none. Each shard has its own rounds: a shard that
+/// does not answer delays no other, and is skipped until its last round is over.
+async fn renew(shared: Arc<Shared>, mut task: RenewalTask) {
     let mut rounds: HashMap<usize, JoinHandle<()>> = HashMap::new();
     while let Some(worker) = task.0.clone() {
         tokio::time::sleep(shared.lease / RENEWALS).await;
         let Some(shards) = worker.leases.to_renew(&shared.engine) else {
-            // Another task may have begun already.
+            // Another task may have started already: don't mark that one as ended.
             task.0 = None;
             return;
         };
         rounds.retain(|_, round| !round.is_finished());
-        for (shard, held) in shards {
+        for (shard, ids) in shards {
             rounds.entry(shard).or_insert_with(|| {
-                tokio::spawn(renew_all(Arc::clone(&shared), Arc::clone(&worker), held))
+                tokio::spawn(renew_all(Arc::clone(&shared), Arc::clone(&worker), ids))
             });
         }
     }
 }
 
-/// One round of one shard.
-async fn renew_all(shared: Arc<Shared>, worker: Arc<Worker>, held: Vec<u64>) {
-    let share = held.len().div_ceil(RENEWING_MAX).max(1);
-    let calls = held.chunks(share).map(async |share| {
+/// One round of renewals for one shard.
+async fn renew_all(shared: Arc<Shared>, worker: Arc<Worker>, ids: Vec<u64>) {
+    let share = ids.len().div_ceil(RENEWING_MAX).max(1);
+    let calls = ids.chunks(share).map(async |share| {
         for id in share {
             let Some((renewal, cells)) = Renewal::begin(&shared, &worker, *id) else { continue };
             if shared.engine.renew(&cells).await.is_err() {

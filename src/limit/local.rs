@@ -1,10 +1,8 @@
-//! What each worker keeps for itself, so that a decision formats nothing and takes no lock: the
-//! spaces of the limits it has seen, the counters of their metrics, and its queue of settling
-//! calls.
+//! Per-worker caches, so that a decision formats nothing and takes no lock: the spaces of the
+//! limits seen so far, the counters of their metrics, and the worker's queue of settling calls.
 //!
-//! In a thread-local that is borrowed only inside [`with`], never across an await. Limit names come
-//! from guests, so everything here is bounded: what grows over its bound is forgotten and made
-//! again.
+//! Stored in a thread-local that is borrowed only inside [`with`], never across an await. Limit
+//! names come from guests, so every cache is bounded: one that is full is cleared.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -21,27 +19,27 @@ use crate::engine::Space;
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
-/// Scopes that a worker remembers for one limiter, at most.
+/// Maximum number of scopes cached for one limiter.
 pub(super) const SCOPES_MAX: usize = 1_024;
-/// Limit names that a worker remembers for one scope, at most.
+/// Maximum number of limit names cached for one scope.
 const NAMES_MAX: usize = 1_024;
-/// Shapes that a worker remembers for one limit's name, at most.
+/// Maximum number of shapes cached for one limit name.
 const SHAPES_MAX: usize = 16;
 
 thread_local! {
     static LOCALS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One worker's memory of one limiter.
+/// One worker's caches for one limiter.
 pub(super) struct Local {
     limiter: Weak<Shared>,
     worker: Arc<Worker>,
-    /// By the scope's address. The `Weak` inside keeps the address from being used again.
-    scopes: HashMap<usize, KnownScope, Addresses>,
+    /// By the scope's address. The `Weak` in the value keeps the address from being reused.
+    scopes: HashMap<usize, ScopeCache, Addresses>,
 }
 
-/// Hashes an address that nobody outside can choose: spread by a multiplication, not guarded by
-/// SipHash.
+/// Hashes addresses by a multiplication. SipHash is not needed, because no client can choose an
+/// address.
 #[derive(Clone, Copy, Default)]
 struct Addresses;
 
@@ -61,8 +59,8 @@ impl Hasher for AddressHasher {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // 2^64 divided by the golden ratio: consecutive addresses fall far apart. Swapped, because
-        // the table reads the low bits first.
+        // 2^64 divided by the golden ratio, which spreads consecutive addresses. The bytes are
+        // swapped because the table uses the low bits first.
         self.0 = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
     }
 
@@ -71,25 +69,24 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// What is known of a scope.
-pub(super) struct KnownScope {
+/// What is cached for a scope.
+pub(super) struct ScopeCache {
     scope: Weak<Scope>,
     degraded: OnceCell<Counter>,
-    /// Policies choose these names, and what is kept of them is bounded: a seed of our own is guard
-    /// enough.
-    names: HashMap<String, KnownLimit, RandomState>,
+    /// Policies choose these names. A random seed is protection enough, because the map is bounded.
+    names: HashMap<String, LimitCache, RandomState>,
 }
 
-/// What is known of a limit's name in a scope.
+/// What is cached for a limit name in a scope.
 #[derive(Default)]
-struct KnownLimit {
-    /// Each with its algorithm, without amounts.
+struct LimitCache {
+    /// Each space with its algorithm, whose amounts are left out.
     spaces: SmallVec<[(Algorithm, Arc<Space>); 1]>,
     refused: OnceCell<Counter>,
     would_refuse: OnceCell<Counter>,
 }
 
-/// Calls `work` with this worker's memory of `shared`. `work` must not come back here.
+/// Calls `work` with this worker's caches for `shared`. `work` must not call `with` again.
 pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) -> T {
     LOCALS.with_borrow_mut(|locals| {
         let at = locals
@@ -98,8 +95,8 @@ pub(super) fn with<T>(shared: &Arc<Shared>, work: impl FnOnce(&mut Local) -> T) 
         if let Some(local) = at.and_then(|at| locals.get_mut(at)) {
             return work(local);
         }
-        // A limiter is met for the first time: the moment to forget those that are gone. As many
-        // stay as there are limiters.
+        // A limiter's first use on this thread: remove the entries of limiters that are gone, so
+        // that only as many stay as there are limiters.
         locals.retain(|local| local.limiter.strong_count() > 0);
         let mut local = Local {
             limiter: Arc::downgrade(shared),
@@ -117,34 +114,34 @@ impl Local {
         &self.worker
     }
 
-    /// Calls `work` with what is known of `scope`.
+    /// Calls `work` with the cache of `scope`.
     pub(super) fn scope<T>(
         &mut self,
         scope: &Arc<Scope>,
-        work: impl FnOnce(&mut KnownScope) -> T,
+        work: impl FnOnce(&mut ScopeCache) -> T,
     ) -> T {
         let address = Arc::as_ptr(scope).addr();
-        if let Some(known) = self.scopes.get_mut(&address) {
-            return work(known);
+        if let Some(cache) = self.scopes.get_mut(&address) {
+            return work(cache);
         }
-        // New scopes come with a reload: the old ones go then.
-        self.scopes.retain(|_, known| known.scope.strong_count() > 0);
+        // New scopes come with a reload: remove the old ones then.
+        self.scopes.retain(|_, cache| cache.scope.strong_count() > 0);
         if self.scopes.len() >= SCOPES_MAX {
             self.scopes.clear();
         }
-        let mut known = KnownScope {
+        let mut cache = ScopeCache {
             scope: Arc::downgrade(scope),
             degraded: OnceCell::new(),
             names: HashMap::default(),
         };
-        let answer = work(&mut known);
-        self.scopes.insert(address, known);
+        let answer = work(&mut cache);
+        self.scopes.insert(address, cache);
         answer
     }
 }
 
-impl KnownScope {
-    /// The space of `limit` in this scope, made when it is met for the first time.
+impl ScopeCache {
+    /// The space of `limit` in this scope, built at its first use.
     pub(super) fn space(
         &mut self,
         scope: &Scope,
@@ -152,18 +149,20 @@ impl KnownScope {
         algorithm: &Algorithm,
         shared: &Shared,
     ) -> Arc<Space> {
-        self.limit(limit, |known| {
+        self.limit(limit, |cache| {
             let of_shape = algorithm.of_shape();
-            if let Some((_, space)) = known.spaces.iter().find(|(known, _)| *known == of_shape) {
+            if let Some((_, space)) =
+                cache.spaces.iter().find(|(algorithm, _)| *algorithm == of_shape)
+            {
                 return Arc::clone(space);
             }
-            if known.spaces.len() >= SHAPES_MAX {
-                known.spaces.clear();
+            if cache.spaces.len() >= SHAPES_MAX {
+                cache.spaces.clear();
             }
             let space =
                 Arc::new(keys::space(&scope.name, limit, &shared.shape(algorithm).to_string()));
             shared.engine.note_space(&space);
-            known.spaces.push((of_shape, Arc::clone(&space)));
+            cache.spaces.push((of_shape, Arc::clone(&space)));
             space
         })
     }
@@ -171,13 +170,13 @@ impl KnownScope {
     /// Counts a refusal by `limit`.
     pub(super) fn count_refused(&mut self, scope: &Scope, limit: &str, metrics: &Metrics) {
         let counter = || metrics.counter(names::LIMIT_REFUSALS, &[&scope.policy, limit]);
-        self.limit(limit, |known| known.refused.get_or_init(counter).inc());
+        self.limit(limit, |cache| cache.refused.get_or_init(counter).inc());
     }
 
-    /// Counts that the shadow `limit` would have refused.
+    /// Counts that the shadow limit `limit` would have refused.
     pub(super) fn count_would_refuse(&mut self, scope: &Scope, limit: &str, metrics: &Metrics) {
         let counter = || metrics.counter(names::LIMIT_WOULD_REFUSE, &[&scope.policy, limit]);
-        self.limit(limit, |known| known.would_refuse.get_or_init(counter).inc());
+        self.limit(limit, |cache| cache.would_refuse.get_or_init(counter).inc());
     }
 
     /// Counts a request that was let through uncounted.
@@ -187,28 +186,28 @@ impl KnownScope {
             .inc();
     }
 
-    fn limit<T>(&mut self, name: &str, work: impl FnOnce(&mut KnownLimit) -> T) -> T {
-        if let Some(known) = self.names.get_mut(name) {
-            return work(known);
+    fn limit<T>(&mut self, name: &str, work: impl FnOnce(&mut LimitCache) -> T) -> T {
+        if let Some(cache) = self.names.get_mut(name) {
+            return work(cache);
         }
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
-        let mut known = KnownLimit::default();
-        let answer = work(&mut known);
-        self.names.insert(name.to_owned(), known);
+        let mut cache = LimitCache::default();
+        let answer = work(&mut cache);
+        self.names.insert(name.to_owned(), cache);
         answer
     }
 }
 
 #[cfg(test)]
 impl Local {
-    /// Everything that guests or reloads could make grow stands within its bound.
+    /// Asserts that everything which guests or reloads can make grow is within its bound.
     pub(super) fn assert_bounded(&self) {
         assert!(self.scopes.len() <= SCOPES_MAX);
-        for known in self.scopes.values() {
-            assert!(known.names.len() <= NAMES_MAX);
-            assert!(known.names.values().all(|known| known.spaces.len() <= SHAPES_MAX));
+        for cache in self.scopes.values() {
+            assert!(cache.names.len() <= NAMES_MAX);
+            assert!(cache.names.values().all(|cache| cache.spaces.len() <= SHAPES_MAX));
         }
     }
 }

@@ -1,13 +1,20 @@
-//! Takes a plan's limits and settles them afterwards.
+//! Takes a plan's limits, and settles them when the request ends.
 //!
-//! Turns a [`Plan`] into engine calls (keys, tags, order), replies into an [`Outcome`], and store
-//! failures into what the configuration says. Knows nothing of HTTP, Wasm or Redis' protocol.
+//! Turns a [`Plan`] into engine calls (keys, tags, order) and their replies into an [`Outcome`]. A
+//! store failure becomes what the configuration says. Knows nothing of HTTP, Wasm or Redis'
+//! protocol.
 //!
-//! In the order of a plan's way: `take` runs its round, `round` says who is asked next and what is
-//! given back, `prepared` keeps what each take of a plan has in common, `keys` says
-//! what a limit is for the engine, `failure` what a failed store means, `settle` and `queue` what
-//! happens at the end, `leases` what is held until then. `local` is each worker's memory, `shared`
-//! what they have in common. `look` finds counters for a person who asks.
+//! In the order in which a plan passes through them:
+//!
+//! - `take` runs a plan's round: inline in memory, in a task on Redis.
+//! - `round` is a pure state machine: which tag is called next, and what is given back.
+//! - `prepared` caches what all takes of a plan have in common.
+//! - `keys` names counters.
+//! - `failure` decides what a failed store means for a limit.
+//! - `leases` holds and renews `concurrency` permits.
+//! - `settle` and `queue` give back and charge when a request ends.
+//! - `local` is per worker, `shared` is common to all workers.
+//! - `look` finds and resets counters for `weir key`.
 
 mod failure;
 mod keys;
@@ -26,31 +33,32 @@ mod tests;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::engine::{Engine, EngineError, Scripts, Secret};
 use crate::plan::{Adjustment, Algorithm, OnStoreError, Outcome, Plan};
 use crate::telemetry::Metrics;
 
-pub use look::{Counter, Wanted};
+pub use look::{Counter, CounterName};
 
 /// What the limiter needs beside its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Of one whole decision.
+    /// Time limit for one whole decision.
     pub deadline: Duration,
-    /// How long a `concurrency` limit on Redis holds a place whose proxy says nothing any more.
-    /// Renewed three times in it.
+    /// How long a `concurrency` permit on Redis outlives its last renewal. It is renewed three
+    /// times within that time. When a proxy dies its permits expire.
     pub lease: Duration,
-    /// Requests that may wait for their turn in a leaky bucket on one worker, at most; those whose
-    /// take is under way count as well. Beyond, one that would have to wait is refused.
+    /// Maximum number of requests that wait for a leaky bucket on one worker, including those whose
+    /// take is still in flight. Beyond it, a request that would have to wait is refused.
     pub waiting_max: usize,
-    /// Keys the digests of tags and keys; the same on every proxy.
+    /// Secret for the digests of tags and keys. Must be the same on every proxy.
     pub key_secret: Option<Secret>,
-    /// Algorithms of the operator's own. Editing one starts its counters afresh.
+    /// The operator's own algorithms. Editing one starts its counters afresh.
     pub scripts: Scripts,
 }
 
 impl Default for Settings {
-    /// What holds where nothing is configured: 50 ms, 10 s, 1,000.
+    /// The configuration's defaults: 50 ms, 10 s, 1,000.
     fn default() -> Self {
         Self {
             deadline: Duration::from_millis(50),
@@ -62,67 +70,67 @@ impl Default for Settings {
     }
 }
 
-/// The names of the algorithms that ship: no script of an operator's may have one.
+/// The names of the built-in algorithms. An operator's script can't use one of them.
 #[must_use]
 pub fn shipped_names() -> &'static [&'static str] {
     weir_algorithms::NAMES
 }
 
-/// Charges plans. Shared by all workers; each keeps its own memory of names and its own queue, so
+/// Charges plans. Shared by all workers. Each worker has its own caches and its own queue, so
 /// nothing here is contended.
 ///
-/// Build one for as long as its engine lives: a grant and the queue of settling calls belong to the
+/// Keep one limiter for as long as its engine lives: grants and queued settling calls belong to the
 /// limiter that made them.
 #[derive(Debug)]
 pub struct Limiter {
     shared: Arc<shared::Shared>,
 }
 
-/// Whose counters: a policy as configured, or that policy on one route. Made once for each route
-/// when the house is built.
+/// A namespace of counters: a policy as configured, or that policy on one route. Made once for each
+/// route when the configuration is loaded.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// `POLICY` or `POLICY@ROUTE`, as [`Scope::name_of`] makes it.
     pub name: String,
-    /// For metrics.
+    /// The policy's name, for metrics.
     pub policy: String,
-    /// What to do when a counter can't be reached and the limit itself says nothing. `Local` is not
-    /// built yet and means `Deny`.
+    /// What to do when a counter can't be reached and the limit does not say. `Local` is not
+    /// implemented yet and means `Deny`.
     pub on_store_error: OnStoreError,
     /// Whether a limit may be looser than `on_store_error`.
     pub limit_decides: bool,
-    owner: Owner,
+    cached_id: CachedId,
 }
 
-/// A limiter's number for a scope's name, with the limiter's own id, once it was looked up. A clone
+/// The limiter's id and that limiter's id for the scope's name, set at the first look-up. A clone
 /// starts empty.
 #[derive(Debug, Default)]
-struct Owner(std::sync::OnceLock<(u64, u64)>);
+struct CachedId(std::sync::OnceLock<(u64, u64)>);
 
-impl Clone for Owner {
+impl Clone for CachedId {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-/// What came of a plan.
+/// The result of [`Limiter::take`].
 #[derive(Debug)]
 pub enum Take {
-    /// All enforced limits fitted and are charged (or were let through uncounted, which `outcome`
-    /// says for each).
+    /// All enforced limits fitted and are charged, or were let through uncounted: `outcome` says
+    /// which.
     Granted(Outcome, Grant),
-    /// One or more refused; nothing is charged. Each limit was evaluated all the same, so the
-    /// longest `Retry-After` is known, except where an enforced limit has an amount or a burst of
-    /// 0: then no counter was asked, and the others show their whole allowance.
+    /// One or more limits refused, and nothing is charged. Every limit was evaluated, so the
+    /// longest `Retry-After` is known. The exception is an enforced limit with an amount or a burst
+    /// of 0: then no counter was read, and the other limits show their whole allowance.
     Refused(Outcome),
-    /// A counter could not be reached, and the configuration denies then.
+    /// A counter could not be reached, and the configuration says to deny in that case.
     Unavailable,
 }
 
-/// What a request holds: settled once at its end.
+/// What a request was granted. Settled once, when the request ends.
 ///
-/// Dropped without [`Grant::settle`] it is the same as [`Ending::ClientGone`]: nothing is given
-/// back but a place in a `concurrency` limit, which is held exactly as long as the grant.
+/// Dropping it without [`Grant::settle`] is the same as [`Ending::ClientGone`]: nothing is given
+/// back except `concurrency` permits, which are held exactly as long as the grant.
 #[derive(Debug)]
 #[must_use = "a grant that is not settled gives nothing back"]
 pub struct Grant {
@@ -130,27 +138,27 @@ pub struct Grant {
     scope: Arc<Scope>,
     plan: Arc<Plan>,
     charged: round::Charged,
-    /// Names what was taken, where that is kept by name.
+    /// The member's name in logs and leases, for algorithms that keep members.
     member: u128,
-    /// Given back when the grant goes.
-    _held: Vec<leases::Held>,
+    /// Given back when the grant is dropped.
+    _leases: Vec<leases::LeaseGuard>,
 }
 
 /// How a request ended, as far as its limits care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The upstream answered whole, below 500.
+    /// The upstream sent a complete response with a status below 500.
     Completed,
-    /// The upstream got nothing of the request.
+    /// Nothing of the request reached the upstream.
     Unsent,
     /// The upstream failed, or answered 5xx.
     UpstreamFailed,
-    /// The client went away: refunds nothing.
+    /// The client went away. Nothing is refunded.
     ClientGone,
 }
 
 impl Scope {
-    /// A scope of this name, for a policy's metrics; see the fields for the rest.
+    /// A scope; see the fields.
     #[must_use]
     pub fn new(
         name: String,
@@ -158,20 +166,20 @@ impl Scope {
         on_store_error: OnStoreError,
         limit_decides: bool,
     ) -> Self {
-        Self { name, policy, on_store_error, limit_decides, owner: Owner::default() }
+        Self { name, policy, on_store_error, limit_decides, cached_id: CachedId::default() }
     }
 
-    /// Tells this limiter, and this scope's name, from all others.
-    fn owner(&self, shared: &shared::Shared) -> u64 {
-        let ask = || shared.owner(&self.name);
-        match self.owner.0.get_or_init(|| (shared.id, ask())) {
-            (id, owner) if *id == shared.id => *owner,
-            _ => ask(),
+    /// Identifies the pair of this limiter and this scope's name within the process.
+    fn id(&self, shared: &shared::Shared) -> u64 {
+        let look_up = || shared.scope_id(&self.name);
+        match self.cached_id.0.get_or_init(|| (shared.id, look_up())) {
+            (limiter, id) if *limiter == shared.id => *id,
+            _ => look_up(),
         }
     }
 
-    /// A scope's name: the policy's, or that policy on one route. `@` inside either is escaped, so
-    /// that no two scopes share counters by their names.
+    /// The scope's name for a policy, or for that policy on one route. `@` inside either name is
+    /// escaped, so that two scopes never get the same name.
     #[must_use]
     pub fn name_of(policy: &str, route: Option<&str>) -> String {
         let plain = |name: &str| name.replace('%', "%25").replace('@', "%40");
@@ -180,36 +188,39 @@ impl Scope {
 }
 
 impl Limiter {
-    /// A limiter on `engine`.
+    /// A limiter on `engine`. `clock` is this process' idea of the date: it picks the calendar
+    /// period that a quota asks for first. The store's time decides.
     #[must_use]
-    pub fn new(settings: Settings, engine: Arc<Engine>, metrics: Metrics) -> Self {
-        Self { shared: Arc::new(shared::Shared::new(settings, engine, metrics)) }
+    pub fn new(settings: Settings, engine: Arc<Engine>, clock: Clock, metrics: Metrics) -> Self {
+        Self { shared: Arc::new(shared::Shared::new(settings, engine, clock, metrics)) }
     }
 
-    /// Charges all limits of `plan`, or none. Dropping the future neither loses nor doubles a
-    /// charge: on Redis it must run inside a tokio runtime, where what was sent is seen through to
-    /// its end and then settled as [`Ending::Unsent`].
+    /// Charges all limits of `plan`, or none.
     ///
-    /// A leaky bucket's wait is over when this returns: it needs a tokio runtime with a clock, in
-    /// memory too. A future that is dropped while it waits is settled as [`Ending::Unsent`] as
-    /// well, and its turn stays taken.
+    /// Dropping the future neither loses nor doubles a charge. On Redis it must run inside a tokio
+    /// runtime: a task there completes the calls that were sent, and then settles them as
+    /// [`Ending::Unsent`].
+    ///
+    /// Returns after the wait for a leaky bucket, which needs a tokio runtime with its timer
+    /// enabled, in memory too. A future that is dropped during the wait is settled as
+    /// [`Ending::Unsent`] as well; its slot in the bucket stays taken.
     pub async fn take(&self, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
         take::take(&self.shared, scope, plan).await
     }
 
-    /// The counters of one key, one for each shape that its limit has or had: for a person who
-    /// asks. In memory, those of limits that were asked since the engine was made.
+    /// The counters of one key, one for each shape that its limit has or had. For administration.
+    /// In memory, only limits that were used since the engine was created are found.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn find(&self, wanted: &Wanted) -> Result<Vec<Counter>, EngineError> {
-        look::find(&self.shared, wanted).await
+    pub async fn find(&self, name: &CounterName) -> Result<Vec<Counter>, EngineError> {
+        look::find(&self.shared, name).await
     }
 
-    /// Which of `algorithms` a counter belongs to: the one of its shape, where all that have it
-    /// agree on their numbers.
+    /// The one of `algorithms` that a counter belongs to: the one with the counter's shape. `None`
+    /// if several have that shape and differ in their numbers.
     #[must_use]
-    pub fn owner_of<'a>(
+    pub fn algorithm_of<'a>(
         &self,
         counter: &Counter,
         algorithms: &'a [Algorithm],
@@ -219,8 +230,8 @@ impl Limiter {
         same.all(|other| other == first).then_some(first)
     }
 
-    /// Forgets a counter that was found: its whole allowance is back. Places in flight that are
-    /// still held come back when they are renewed.
+    /// Deletes a counter, which restores its whole allowance. Concurrency permits that are still
+    /// held reappear when they are renewed.
     ///
     /// # Errors
     /// The store does not answer.
@@ -228,26 +239,26 @@ impl Limiter {
         look::forget(&self.shared, counter).await
     }
 
-    /// Waits until every take and settling call so far is done, on all workers, at most `grace`.
-    /// Their runtimes must still run.
+    /// Waits until all takes and settling calls so far are done, on all workers, for at most
+    /// `grace`. The workers' runtimes must still be running.
     pub async fn drain(&self, grace: Duration) {
         drain(&self.shared, grace).await;
     }
 
-    /// What is left of this limiter once another has taken its place: requests under way settle
-    /// where they were charged.
+    /// A handle for draining this limiter after it was replaced: requests in flight settle with the
+    /// limiter that charged them.
     #[must_use]
     pub fn retire(&self) -> Retired {
         Retired(Arc::downgrade(&self.shared))
     }
 }
 
-/// A limiter that new requests do not charge any more.
+/// A limiter that no longer receives new requests.
 #[derive(Clone, Debug)]
 pub struct Retired(Weak<shared::Shared>);
 
 impl Retired {
-    /// Whether nobody holds anything of it, and nothing of it is under way.
+    /// Whether no grant of it is held and no call of it is in flight.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.strong_count() == 0
@@ -271,12 +282,17 @@ async fn drain(shared: &shared::Shared, grace: Duration) {
 }
 
 impl Grant {
-    /// Gives back what each limit's `refund` declares for `ending`; `adjustments` are a policy's
-    /// own words: units below zero and resets for limits that are settled so
-    /// ([`crate::plan::Refund::BySettle`]; at most what was taken is given back), units above zero
-    /// for any (best effort: what does not fit any more is not charged, and counted). Places in a
-    /// `concurrency` limit go with the grant and turns in a leaky bucket stay taken: neither is
-    /// adjusted. Returns at once: on Redis the work is queued.
+    /// Gives back what each limit's `refund` declares for `ending`, and applies the policy's
+    /// `adjustments`:
+    ///
+    /// - Negative units and resets need [`crate::plan::Refund::BySettle`]. At most what was taken
+    ///   is given back.
+    /// - Positive units work for any limit, as a best effort: a charge that no longer fits is
+    ///   dropped and counted.
+    /// - `concurrency` permits are released with the grant, and slots in a leaky bucket stay taken:
+    ///   neither can be adjusted.
+    ///
+    /// Returns at once. On Redis the work is queued.
     pub fn settle(self, ending: Ending, adjustments: &[Adjustment]) {
         settle::settle(&self, ending, adjustments);
     }

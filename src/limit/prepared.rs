@@ -1,116 +1,114 @@
-//! What a plan's limits are for the engine: the part that does not depend on the moment, worked out
-//! once and kept with the plan. Knows no store.
+//! The engine calls of a plan: the part that does not depend on the time of the take, computed once
+//! and cached with the plan. Knows no store.
 //!
-//! A policy's decision is remembered with its plan, so most takes find the digests of their keys,
-//! their spaces and their numbers here. What is kept holds for one limiter and for scopes of one
-//! name, and says so ([`Prepared::owner`]): a reload may bring another limiter, and routes with a
-//! scope of their own share a policy's plans.
+//! A policy's decision is cached with its plan, so most takes find the digests of their keys, their
+//! spaces and their numbers here. An entry is valid for one limiter and one scope name
+//! ([`Prepared::scope_id`]), because a reload may replace the limiter, and routes with scopes of
+//! their own share a policy's plans.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::keys::PlanDigests;
-use super::local::{self, KnownScope};
+use super::local::{self, ScopeCache};
 use super::round::{Calls, Round};
 use super::shared::Shared;
 use super::{Scope, failure};
 use crate::engine::{Cell, Key, NUMBERS_MAX};
 use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan};
 
-/// Owners for which one plan is kept prepared, at most; the one that came first gives way.
-const OWNERS_MAX: usize = 4;
+/// Maximum number of entries for one plan. The oldest is replaced.
+const ENTRIES_MAX: usize = 4;
 
-/// A plan's limits for one limiter and scope.
+/// A plan's limits, prepared for one limiter and scope.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
-    /// [`Scope::owner`] of whom it is for.
-    owner: u64,
-    /// An enforced limit never passes, so none is asked: there are no calls.
-    pub(super) refuses: bool,
-    /// One for each tag, in the order in which they are asked. A limit that never passes is in
-    /// none.
+    /// The [`Scope::id`] that it is valid for.
+    scope_id: u64,
+    /// An enforced limit never passes, so there are no calls.
+    pub(super) always_refuses: bool,
+    /// One for each tag, in the order in which they are made. Limits that never pass are left out.
     pub(super) calls: Calls,
-    /// Whether something is kept by name: a log's units, or places in flight.
-    pub(super) named: bool,
-    /// Whether a limit counts in a calendar's periods.
-    dated: bool,
-    /// Whether a request may have to wait for a limit's turn.
+    /// Whether an algorithm keeps members by name: a log's units or concurrency permits.
+    pub(super) keeps_members: bool,
+    /// Whether a limit counts in calendar periods.
+    is_dated: bool,
+    /// Whether a request may have to wait for a leaky bucket.
     may_wait: bool,
 }
 
-/// What a take depends on beside its plan.
+/// What a take depends on besides its plan.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moment {
-    /// Names what is taken; 0 where nothing is kept by name.
+pub(super) struct TakeContext {
+    /// The member's name; 0 if no algorithm keeps members.
     pub(super) member: u128,
-    /// The instant around which a calendar's periods are named.
+    /// The time that picks calendar periods, in microseconds since 1970.
     pub(super) now_us: i64,
-    /// A limit may have the request wait, and there is no place to wait.
+    /// A limit may delay the request, and no wait permit is free.
     pub(super) must_not_wait: bool,
 }
 
-/// What is asked of one counter outside a round.
+/// A request to one counter outside a round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct CellRequest {
     /// Units to take, or to give back.
     pub(super) cost: u64,
-    /// What they are called.
+    /// The member's name.
     pub(super) member: u128,
-    /// Around which instant a calendar's periods are named.
+    /// The time that picks calendar periods, in microseconds since 1970.
     pub(super) now_us: i64,
 }
 
-/// Calls `work` with what `plan` is for `shared` and `scope`, which is worked out first where it is
-/// not known.
+/// Calls `work` with `plan` prepared for `shared` and `scope`, from the cache if it is there.
 pub(super) fn with<T>(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
     plan: &Plan,
     work: impl FnOnce(&Prepared) -> T,
 ) -> T {
-    let owner = scope.owner(shared);
-    plan.slot().with(SmallVec::<[Prepared; 1]>::new, |kept| {
-        let at = kept.iter().position(|prepared| prepared.owner == owner).unwrap_or_else(|| {
-            if kept.len() >= OWNERS_MAX {
-                kept.remove(0);
+    let scope_id = scope.id(shared);
+    plan.slot().with(SmallVec::<[Prepared; 1]>::new, |entries| {
+        let at = entries.iter().position(|entry| entry.scope_id == scope_id).unwrap_or_else(|| {
+            if entries.len() >= ENTRIES_MAX {
+                entries.remove(0);
             }
-            kept.push(Prepared::new(owner, shared, scope, plan));
-            kept.len() - 1
+            entries.push(Prepared::new(scope_id, shared, scope, plan));
+            entries.len() - 1
         });
-        match kept.get(at) {
+        match entries.get(at) {
             Some(prepared) => work(prepared),
-            // It was found or pushed there.
-            None => work(&Prepared::new(owner, shared, scope, plan)),
+            // Can't happen: it was found or pushed there.
+            None => work(&Prepared::new(scope_id, shared, scope, plan)),
         }
     })
 }
 
 impl Prepared {
-    fn new(owner: u64, shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Self {
+    fn new(scope_id: u64, shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Self {
         let limits = plan.limits();
         let never = |limit: &Limit| limit.algorithm.refuses_all();
         let mut prepared = Self {
-            owner,
-            refuses: limits
+            scope_id,
+            always_refuses: limits
                 .iter()
                 .any(|limit| limit.enforcement == Enforcement::Enforce && never(limit)),
             calls: Calls::default(),
-            named: limits.iter().any(|limit| limit.algorithm.keeps_members()),
-            dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
+            keeps_members: limits.iter().any(|limit| limit.algorithm.keeps_members()),
+            is_dated: limits.iter().any(|limit| limit.algorithm.is_dated()),
             may_wait: limits.iter().any(may_wait),
         };
-        if prepared.refuses {
+        if prepared.always_refuses {
             return prepared;
         }
         let mut digests = PlanDigests::new(&shared.digests);
         local::with(shared, |local| {
-            local.scope(scope, |known| {
-                for (limit, place) in limits.iter().zip(0_u8..).filter(|(limit, _)| !never(limit)) {
+            local.scope(scope, |cache| {
+                for (limit, index) in limits.iter().zip(0_u8..).filter(|(limit, _)| !never(limit)) {
                     let last = limit.algorithm.queues();
                     prepared.calls.add(
-                        cell(&mut digests, shared, scope, known, limit),
-                        place,
+                        cell(&mut digests, shared, scope, cache, limit),
+                        index,
                         last,
                     );
                 }
@@ -119,69 +117,75 @@ impl Prepared {
         prepared
     }
 
-    /// The moment of a take; `has_place` is asked for a place to wait where one may be needed.
-    pub(super) fn moment(&self, shared: &Shared, has_place: impl FnOnce() -> bool) -> Moment {
-        Moment {
+    /// The context of a take. `get_wait_permit` is called only if the request may have to wait.
+    pub(super) fn context(
+        &self,
+        shared: &Shared,
+        get_wait_permit: impl FnOnce() -> bool,
+    ) -> TakeContext {
+        TakeContext {
             member: self.new_member(),
             now_us: self.now_us(shared),
-            must_not_wait: self.may_wait && !has_place(),
+            must_not_wait: self.may_wait && !get_wait_permit(),
         }
     }
 
-    /// A name for what a plan takes, where that is kept by name.
+    /// A new member's name, or 0 if no algorithm keeps members.
     pub(super) fn new_member(&self) -> u128 {
-        // As good as unique: 128 random bits, and only among the members of one key.
-        if self.named { fastrand::u128(..) } else { 0 }
+        // 128 random bits are as good as unique among the members of one key.
+        if self.keeps_members { fastrand::u128(..) } else { 0 }
     }
 
-    /// The proxy's idea of now, in microseconds since 1970, for those that name periods of a
-    /// calendar; the store's time decides among them.
+    /// The limiter's clock, in microseconds since 1970, for limits in calendar periods; else 0. It
+    /// picks the period to ask for first; the store's time decides.
     pub(super) fn now_us(&self, shared: &Shared) -> i64 {
-        if self.dated { shared.clock.wall_us() } else { 0 }
+        if self.is_dated { shared.clock.wall_us() } else { 0 }
     }
 
-    /// A take's round at `moment`.
+    /// The round of a take.
     pub(super) fn round(
         &self,
         shared: &Shared,
         scope: &Scope,
         limits: &[Limit],
-        moment: Moment,
+        context: TakeContext,
     ) -> Round<'_> {
-        let adjusted = self.named || self.dated || moment.must_not_wait;
-        let adjust = |cell: &mut Cell, place: usize| {
-            cell.member = moment.member;
-            let Some(limit) = limits.get(place) else { return };
+        let adjusted = self.keeps_members || self.is_dated || context.must_not_wait;
+        let adjust = |cell: &mut Cell, index: usize| {
+            cell.member = context.member;
+            let Some(limit) = limits.get(index) else { return };
             if limit.algorithm.is_dated() {
-                cell.numbers = shared.numbers(&limit.algorithm, moment.now_us);
+                cell.numbers = shared.numbers(&limit.algorithm, context.now_us);
             }
-            if moment.must_not_wait && may_wait(limit) {
+            if context.must_not_wait && may_wait(limit) {
                 cell.numbers[LeakyBucket::MAY_WAIT] = 0;
             }
         };
-        let on_store_error = |place| {
-            limits.get(place).map_or(OnStoreError::Allow, |limit| failure::of(scope, limit))
+        let on_store_error = |index| {
+            limits
+                .get(index)
+                .map_or(OnStoreError::Allow, |limit| failure::on_store_error(scope, limit))
         };
         Round::new(&self.calls, |call| adjusted.then(|| call.adjusted(adjust)), on_store_error)
     }
 
-    /// The counter of `limit`, which is at `place` in the plan, and what is asked of it.
+    /// The cell for a request to `limit`, which is at `index` in the plan.
     pub(super) fn cell(
         &self,
         shared: &Arc<Shared>,
         scope: &Arc<Scope>,
-        (limit, place): (&Limit, usize),
-        asked: Asked,
+        (limit, index): (&Limit, usize),
+        request: CellRequest,
     ) -> Cell {
-        // One that never passes is in no call.
-        let anew = || {
+        // A limit that never passes is in no call.
+        let build = || {
             let mut digests = PlanDigests::new(&shared.digests);
             local::with(shared, |local| {
-                local.scope(scope, |known| cell(&mut digests, shared, scope, known, limit))
+                local.scope(scope, |cache| cell(&mut digests, shared, scope, cache, limit))
             })
         };
-        let cell = self.calls.cell(place).cloned().unwrap_or_else(anew);
-        let Asked { cost, member, now_us } = asked;
+        let cell = self.calls.cell(index).cloned().unwrap_or_else(build);
+        let CellRequest { cost, member, now_us } = request;
         let numbers = if limit.algorithm.is_dated() {
             shared.numbers(&limit.algorithm, now_us)
         } else {
@@ -191,24 +195,24 @@ impl Prepared {
     }
 }
 
-/// `limit`'s counter, and what every take asks of it.
+/// The cell of `limit` that is the same for every take.
 fn cell<'a>(
     digests: &mut PlanDigests<'a>,
     shared: &Shared,
     scope: &Scope,
-    known: &mut KnownScope,
+    cache: &mut ScopeCache,
     limit: &'a Limit,
 ) -> Cell {
     let tag = digests.of(limit.tag_or_key());
     let key = digests.of(&limit.key);
     Cell {
         program: shared.program(&limit.algorithm),
-        key: Key { tag, key, space: known.space(scope, &limit.name, &limit.algorithm, shared) },
+        key: Key { tag, key, space: cache.space(scope, &limit.name, &limit.algorithm, shared) },
         // 1 or 1000.
         unit_us: limit.algorithm.unit_us() as u32,
         shadow: limit.enforcement == Enforcement::Shadow,
         cost: limit.cost,
-        // A calendar's periods are named at the take.
+        // Calendar periods are picked at the take.
         numbers: if limit.algorithm.is_dated() {
             [0; NUMBERS_MAX]
         } else {
@@ -218,7 +222,7 @@ fn cell<'a>(
     }
 }
 
-/// Whether a request may have to wait for this limit's turn. A shadow has nobody wait.
+/// Whether a request may have to wait for this limit. A shadow limit delays nothing.
 fn may_wait(limit: &Limit) -> bool {
     limit.algorithm.queues() && limit.enforcement == Enforcement::Enforce
 }

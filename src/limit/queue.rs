@@ -1,8 +1,8 @@
-//! One worker's settling calls on their way to Redis: a bounded queue and how many calls are under
-//! way. Knows no engine.
+//! One worker's bounded queue of settling calls to Redis, and its counts of calls in flight. Knows
+//! no engine.
 //!
-//! When the queue is full, give-backs and resets go before charges: a lost one leaves a limit too
-//! strict until it expires, a lost charge would let too much through.
+//! A full queue drops give-backs and resets before charges: a lost give-back leaves a limit too
+//! strict until it expires, while a lost charge would let too much through.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,22 +13,23 @@ use crate::engine::{Cells, Key};
 use crate::plan::Algorithm;
 use crate::telemetry::Counter;
 
-/// Settling calls that wait on one worker, at most.
+/// Maximum number of settling calls queued on one worker.
 pub(super) const SETTLES_QUEUED_MAX: usize = 4_096;
-/// Settling calls that one worker has under way at once, at most.
+/// Maximum number of settling calls that one worker has in flight.
 pub(super) const SETTLES_IN_FLIGHT_MAX: usize = 32;
-/// Takes that one worker has under way at once, at most: above, the store counts as unreachable.
+/// Maximum number of takes that one worker has in flight. Beyond it the store counts as
+/// unreachable.
 pub(super) const TAKES_IN_FLIGHT_MAX: usize = 4_096;
 
 /// A settling call.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// Give back what was taken at that instant.
+    /// Give back what was taken at that time, in microseconds since 1970.
     GiveBack { cells: Cells, taken_at_us: u64 },
-    /// Charge more. Where the store's time lies outside what a calendar's numbers are about, the
-    /// cell is asked once more, with others.
+    /// Charge in addition. If the store's time lies outside the period that the cell's numbers
+    /// describe, it is called once more, with other numbers.
     Charge { cells: Cells, algorithm: Algorithm },
-    /// Forget the counter.
+    /// Delete the counter.
     Reset(Key),
 }
 
@@ -50,13 +51,12 @@ impl ByKind {
     }
 }
 
-/// What one worker has under way for one limiter.
+/// One worker's queue and calls in flight for one limiter.
 #[derive(Debug)]
 pub(super) struct Worker {
     queue: Mutex<Queue>,
     takes: AtomicUsize,
-    /// Requests that wait for their turn in a leaky bucket, or that may have to: their take is
-    /// under way.
+    /// Requests that wait for a leaky bucket, or may have to because their take is in flight.
     waiting: AtomicUsize,
     dropped: ByKind,
     pub(super) leases: Leases,
@@ -64,7 +64,7 @@ pub(super) struct Worker {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// And resets.
+    /// Give-backs and resets.
     give_backs: VecDeque<Job>,
     charges: VecDeque<Job>,
     /// Tasks that take jobs from here.
@@ -82,16 +82,16 @@ impl Worker {
         }
     }
 
-    /// Queues `job`, or drops and counts one where the queue is full. `true` asks the caller to
+    /// Queues `job`. If the queue is full, a job is dropped and counted. On `true` the caller must
     /// start one more drainer.
     pub(super) fn push(&self, job: Job) -> bool {
         let mut queue = self.lock();
         if queue.give_backs.len() + queue.charges.len() >= SETTLES_QUEUED_MAX {
-            let gives_way = match job {
+            let displaced = match job {
                 Job::Charge { .. } => queue.give_backs.pop_front(),
                 Job::GiveBack { .. } | Job::Reset(_) => None,
             };
-            let Some(oldest) = gives_way else {
+            let Some(oldest) = displaced else {
                 self.dropped.of(&job).inc();
                 return false;
             };
@@ -112,15 +112,15 @@ impl Worker {
         queue.charges.pop_front().or_else(|| queue.give_backs.pop_front())
     }
 
-    /// A drainer ends. `false`: not now, a job came in.
-    pub(super) fn end_drainer(&self, whatever_waits: bool) -> bool {
+    /// Ends a drainer. `false` if it must continue because a job came in; never so with `force`.
+    pub(super) fn end_drainer(&self, force: bool) -> bool {
         let mut queue = self.lock();
-        let ends = whatever_waits || (queue.charges.is_empty() && queue.give_backs.is_empty());
+        let ends = force || (queue.charges.is_empty() && queue.give_backs.is_empty());
         queue.drainers -= usize::from(ends);
         ends
     }
 
-    /// Counts one more take, or `false` where too many are under way.
+    /// Counts one more take. `false` if too many are in flight.
     pub(super) fn begin_take(&self) -> bool {
         let begun = self.takes.fetch_add(1, Ordering::SeqCst) < TAKES_IN_FLIGHT_MAX;
         if !begun {
@@ -133,48 +133,47 @@ impl Worker {
         self.takes.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A place for a request that may have to wait for its turn, for as long as the answer lives;
-    /// `None` where all are taken.
-    pub(super) fn place(self: &Arc<Self>, waiting_max: usize) -> Option<Waits> {
-        let place = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
+    /// A permit for a request that may have to wait for a leaky bucket. `None` if `waiting_max` are
+    /// taken.
+    pub(super) fn wait_permit(self: &Arc<Self>, waiting_max: usize) -> Option<WaitPermit> {
+        let counted = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
             (waiting < waiting_max).then_some(waiting + 1)
         });
-        place.is_ok().then(|| Waits(Arc::clone(self)))
+        counted.is_ok().then(|| WaitPermit(Arc::clone(self)))
     }
 
-    /// How many have such a place.
+    /// How many wait permits are taken.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes and settling calls that are not done.
+    /// Takes and settling calls that are not finished.
     pub(super) fn pending(&self) -> usize {
         let queue = self.lock();
-        // A drainer holds a job, or is about to see that there is none.
+        // Each drainer holds a job, or is about to see that the queue is empty.
         let queued = queue.give_backs.len() + queue.charges.len() + queue.drainers;
-        self.takes.load(Ordering::SeqCst) + self.leases.released() + queued
+        self.takes.load(Ordering::SeqCst) + self.leases.pending_releases() + queued
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Each change is whole before the lock is left: what a panicking thread leaves behind is
-        // sound.
+        // Every change is complete before the lock is released: a panic leaves a sound state.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request's place among those that wait for their turn.
+/// Permission to wait for a leaky bucket. Freed when dropped.
 #[derive(Debug)]
-pub(super) struct Waits(Arc<Worker>);
+pub(super) struct WaitPermit(Arc<Worker>);
 
-impl Drop for Waits {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Worker {
-    /// What still waits will never be done: its thread or runtime is gone.
+    /// Jobs that are still queued will never run, because the thread or runtime is gone.
     fn drop(&mut self) {
         while let Some(job) = self.pop() {
             self.dropped.of(&job).inc();
@@ -237,9 +236,9 @@ mod tests {
     #[test]
     fn charges_leave_first_and_drainers_are_bounded() {
         let (worker, _) = worker();
-        let asked =
+        let started =
             (0..SETTLES_IN_FLIGHT_MAX + 5).filter(|at| worker.push(give_back(*at as u64))).count();
-        assert_eq!(asked, SETTLES_IN_FLIGHT_MAX);
+        assert_eq!(started, SETTLES_IN_FLIGHT_MAX);
         worker.push(charge());
         assert!(matches!(worker.pop(), Some(Job::Charge { .. })));
         assert!(matches!(worker.pop(), Some(Job::GiveBack { taken_at_us: 0, .. })));

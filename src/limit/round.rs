@@ -1,121 +1,124 @@
-//! One plan's way through its tags, as a list of steps: who is asked next, what is given back, what
-//! came of it. Pure: it calls no store and reads no clock, so that the embedded engine can run it
-//! at once and Redis in a task, and both do the same.
+//! The steps of one take: which tag is called next, what is given back, and the result. A pure
+//! state machine that calls no store and reads no clock. The embedded engine runs it inline, Redis
+//! runs it in a task, and both behave the same.
 //!
-//! A plan under one tag is one take. Under several, all but the first group are looked at side by
-//! side before anything is taken: a request that is refused anyway must neither leave keys behind
-//! nor hold units that others share, not even until they are given back. Then the groups are taken
-//! one after another in the order of their tags' digests, the same for every plan on every proxy:
-//! no two plans cross. Only the group with a leaky bucket comes last, because a turn in it is not
-//! given back. The first group need not be looked at: its take refuses without a trace. Only when
-//! another one refuses is it looked at, too, because `Retry-After` is the longest of all. A take
-//! that refuses after its look did not is a race with another request: what the groups before it
-//! took is given back, the last first.
+//! A plan with one tag is one take. With several tags:
+//!
+//! 1. All groups but the first are looked at, in parallel, before anything is taken. A request that
+//!    is refused must neither create keys nor hold shared units, even for a moment. The first group
+//!    needs no look, because a take that refuses changes nothing. It is looked at only if another
+//!    group refuses, because `Retry-After` is the longest of all.
+//! 2. Then the groups are taken one after another, in the order of their tags' digests. Every plan
+//!    on every proxy uses that order, so two plans that compete for the same last units can't
+//!    refuse each other. The group with a leaky bucket comes last, because its slot can't be given
+//!    back.
+//! 3. A take can refuse although its look did not, if another request came between. What the
+//!    earlier groups took is then given back, in reverse order.
 
 use smallvec::SmallVec;
 
 use crate::engine::{Cause, Cell, CellReply, Cells, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Enforcement, Limit, LimitOutcome, OnStoreError};
 
-/// When each limit of a plan was charged, by the store's clock in microseconds, in the plan's
-/// order; `None` where it was not.
+/// When each limit of a plan was charged, in the plan's order: the store's time in microseconds.
+/// `None` if it was not charged.
 pub(super) type Charged = SmallVec<[Option<u64>; 2]>;
 
-/// The limits of a plan that share a tag: one call to the engine. The same for every take of the
+/// The limits of a plan that share a tag, as one call to the engine. The same for every take of the
 /// plan.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     tag: u128,
-    /// Asked after all others: what it takes is not given back.
+    /// Called after all others, because what it takes can't be given back.
     last: bool,
     cells: Cells,
-    /// Each cell's place in the plan.
-    places: SmallVec<[u8; 8]>,
+    /// For each cell, the index of its limit in the plan.
+    indices: SmallVec<[u8; 8]>,
 }
 
 /// A plan's calls, in the order in which they are made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls(SmallVec<[Call; 1]>);
 
-/// What came of a call so far.
+/// The state of one call within a round.
 #[derive(Debug)]
 struct Group<'p> {
     call: &'p Call,
-    /// Where they are not the call's: they depend on the moment, or not all of them are given back.
+    /// This take's own cells, if they differ from the call's: numbers that depend on the time, or a
+    /// give-back of only some of them.
     cells: Option<Box<Cells>>,
-    /// What its limits want done when the store fails here: the strictest of them.
+    /// What to do when the store fails: the strictest setting of the group's limits.
     on_store_error: OnStoreError,
-    /// It is looked at next.
-    look: bool,
-    /// It was asked again with other numbers, in this phase.
-    retold: bool,
-    /// The last one: of a look, or of a take.
+    /// It still has to be looked at.
+    needs_look: bool,
+    /// It was called again with other numbers, in this phase.
+    retried: bool,
+    /// The last answer: of a look or of a take.
     answer: Option<Result<Taken, EngineError>>,
-    /// The answer is a take's.
-    taken: bool,
+    /// Whether `answer` is that of a take.
+    was_take: bool,
 }
 
-/// What to do next.
+/// What the caller does next.
 #[derive(Debug)]
 pub(super) enum Step<'a> {
-    /// Look at all of [`Round::looks`], side by side, then say of each what it answered with
-    /// [`Round::looked`].
+    /// Look at all of [`Round::looks`] in parallel, then pass each answer to [`Round::looked`].
     Look,
-    /// Take these, then say so with [`Round::took`].
+    /// Take these, then pass the answer to [`Round::took`].
     Take(&'a Cells),
-    /// Give these back, taken at that instant.
+    /// Give these back. They were taken at this time, in microseconds since 1970.
     GiveBack(&'a Cells, u64),
     /// Nothing is left to do.
     Done,
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RoundResult {
     /// All enforced limits fitted, or were let through uncounted.
     Admitted,
     /// One or more did not fit.
     Refused,
-    /// The store failed where that denies.
+    /// The store failed for a group that denies on failure.
     Unavailable,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Groups are looked at.
+    /// The groups with `needs_look` are looked at.
     Looking,
-    /// The group at this place is asked next.
+    /// The group at this index is taken next.
     Taking(usize),
-    /// Groups before this place may still hold something that must be given back.
+    /// Groups before this index may still hold something that must be given back.
     RollingBack(usize),
     Done,
 }
 
-/// A plan on its way.
+/// The progress of one take through its groups.
 #[derive(Debug)]
 pub(super) struct Round<'p> {
     groups: SmallVec<[Group<'p>; 1]>,
     phase: Phase,
-    verdict: Verdict,
+    result: RoundResult,
 }
 
 impl Calls {
-    /// Adds the plan's limit at `place`; `last` has its tag asked after all others.
-    pub(super) fn add(&mut self, cell: Cell, place: u8, last: bool) {
+    /// Adds the plan's limit at `index`. With `last`, its tag is called after all others.
+    pub(super) fn add(&mut self, cell: Cell, index: u8, last: bool) {
         let tag = cell.key.tag;
         let mut call = match self.0.iter().position(|call| call.tag == tag) {
             Some(at) => self.0.remove(at),
-            None => Call { tag, last: false, cells: Cells::new(), places: SmallVec::new() },
+            None => Call { tag, last: false, cells: Cells::new(), indices: SmallVec::new() },
         };
         call.last |= last;
-        // Sorted by program: a script for each order would be too many for Redis' memory.
+        // Sorted by program: one script for each order would fill Redis' script cache.
         let among = call
             .cells
             .iter()
             .position(|other| other.program.name > cell.program.name)
             .unwrap_or(call.cells.len());
         call.cells.insert(among, cell);
-        call.places.insert(among, place);
+        call.indices.insert(among, index);
         let at = self
             .0
             .iter()
@@ -128,32 +131,32 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// The cell of the limit at `place`.
-    pub(super) fn cell(&self, place: usize) -> Option<&Cell> {
+    /// The cell of the plan's limit at `index`.
+    pub(super) fn cell(&self, index: usize) -> Option<&Cell> {
         self.0
             .iter()
             .find_map(|call| {
-                call.cells.iter().zip(&call.places).find(|(_, at)| usize::from(**at) == place)
+                call.cells.iter().zip(&call.indices).find(|(_, at)| usize::from(**at) == index)
             })
             .map(|(cell, _)| cell)
     }
 }
 
 impl Call {
-    /// Its cells as `adjust` leaves each, which is told the cell's place in the plan.
+    /// A copy of the cells, each changed by `adjust`, which gets the limit's index in the plan too.
     pub(super) fn adjusted(&self, adjust: impl Fn(&mut Cell, usize)) -> Box<Cells> {
         let mut cells = Box::new(self.cells.clone());
         cells
             .iter_mut()
-            .zip(&self.places)
-            .for_each(|(cell, place)| adjust(cell, usize::from(*place)));
+            .zip(&self.indices)
+            .for_each(|(cell, index)| adjust(cell, usize::from(*index)));
         cells
     }
 }
 
 impl<'p> Round<'p> {
-    /// A round of these calls, with the cells that `adjust` gives where they are not those of every
-    /// take; `on_store_error` says of a limit's place what it wants done when the store fails.
+    /// A round of these calls. `adjust` returns this take's own cells where they differ from the
+    /// call's; `on_store_error` says what to do when the store fails, by the limit's index.
     pub(super) fn new(
         calls: &'p Calls,
         adjust: impl Fn(&Call) -> Option<Box<Cells>>,
@@ -161,37 +164,37 @@ impl<'p> Round<'p> {
     ) -> Self {
         let mut groups = SmallVec::new();
         for call in &calls.0 {
-            let of_limits = call.places.iter().map(|place| on_store_error(usize::from(*place)));
+            let of_limits = call.indices.iter().map(|index| on_store_error(usize::from(*index)));
             let on_store_error = of_limits.max().unwrap_or(OnStoreError::Allow);
-            let look = !groups.is_empty();
+            let needs_look = !groups.is_empty();
             groups.push(Group {
                 call,
                 cells: adjust(call),
                 on_store_error,
-                look,
-                retold: false,
+                needs_look,
+                retried: false,
                 answer: None,
-                taken: false,
+                was_take: false,
             });
         }
         let phase = if groups.len() > 1 { Phase::Looking } else { Phase::Taking(0) };
-        Self { groups, phase, verdict: Verdict::Admitted }
+        Self { groups, phase, result: RoundResult::Admitted }
     }
 
-    /// How many tags there are.
+    /// The number of groups, one for each tag.
     pub(super) fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
-        self.verdict
+    pub(super) fn result(&self) -> RoundResult {
+        self.result
     }
 
-    /// What is to be done now. A `Take` is answered with [`Round::took`], a `Look` with
-    /// [`Round::looked`], before the next step is asked for.
+    /// The next step. Pass the answer of a `Take` to [`Round::took`], and those of a `Look` to
+    /// [`Round::looked`], before the next call.
     pub(super) fn next(&mut self) -> Step<'_> {
         if let Phase::Looking = self.phase {
-            if !self.groups.iter().any(|group| group.look) {
+            if !self.groups.iter().any(|group| group.needs_look) {
                 self.end_looking();
             }
             if let Phase::Looking = self.phase {
@@ -200,7 +203,7 @@ impl<'p> Round<'p> {
         }
         while let Phase::Taking(at) = self.phase {
             match self.groups.get(at) {
-                // The store failed in the look, and the request goes on without it.
+                // The store failed in the look, and the request goes on without this group.
                 Some(Group { answer: Some(Err(_)), .. }) => self.phase = Phase::Taking(at + 1),
                 Some(_) => {
                     return self
@@ -227,17 +230,17 @@ impl<'p> Round<'p> {
         Step::Done
     }
 
-    /// The groups that are to be looked at now: their places, and what they ask.
+    /// The groups that have to be looked at now: their indices and cells.
     pub(super) fn looks(&self) -> SmallVec<[(usize, &Cells); 4]> {
         self.groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| group.look)
+            .filter(|(_, group)| group.needs_look)
             .map(|(at, group)| (at, group.cells()))
             .collect()
     }
 
-    /// What the look at the group `at` answered; `numbers` as for [`Round::took`].
+    /// Records the answer of the look at the group `at`. For `numbers` see [`Round::took`].
     pub(super) fn looked(
         &mut self,
         at: usize,
@@ -245,20 +248,20 @@ impl<'p> Round<'p> {
         numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
     ) {
         let Some(group) = self.groups.get_mut(at) else { return };
-        if let Some(answer) = group.inside(answer, numbers) {
-            (group.look, group.retold, group.answer) = (false, false, Some(answer));
+        if let Some(answer) = group.accept_or_retry(answer, numbers) {
+            (group.needs_look, group.retried, group.answer) = (false, false, Some(answer));
         }
     }
 
-    /// Goes on with what the looks came to.
+    /// Chooses the next phase from the looks' answers.
     fn end_looking(&mut self) {
         let refuses =
             |group: &Group<'_>| matches!(&group.answer, Some(Ok(taken)) if !taken.admitted);
         if self.groups.iter().any(refuses) {
-            // A refusal is known and stands, whatever becomes of the others.
-            self.verdict = Verdict::Refused;
+            // A refusal is final, whatever the other groups answer.
+            self.result = RoundResult::Refused;
             match self.groups.first_mut() {
-                Some(first) if first.answer.is_none() => first.look = true,
+                Some(first) if first.answer.is_none() => first.needs_look = true,
                 _ => self.phase = Phase::Done,
             }
         } else if self
@@ -266,16 +269,16 @@ impl<'p> Round<'p> {
             .iter()
             .any(|group| group.denies() && matches!(group.answer, Some(Err(_))))
         {
-            self.verdict = Verdict::Unavailable;
+            self.result = RoundResult::Unavailable;
             self.phase = Phase::Done;
         } else {
             self.phase = Phase::Taking(0);
         }
     }
 
-    /// The answer to the last `Take`. Where the store's time lies outside what the cells' numbers
-    /// are about, the same group is asked once more, with `numbers` of a limit (by its place) at
-    /// that time.
+    /// Records the answer to the last `Take`. If the store's time lies outside the period that the
+    /// cells' numbers describe, the group is called once more. `numbers` computes a limit's numbers
+    /// from its index and the store's time.
     pub(super) fn took(
         &mut self,
         answer: Result<Taken, EngineError>,
@@ -283,25 +286,28 @@ impl<'p> Round<'p> {
     ) {
         let Phase::Taking(at) = self.phase else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
-        let Some(answer) = group.inside(answer, numbers) else { return };
+        let Some(answer) = group.accept_or_retry(answer, numbers) else { return };
         self.phase = Phase::Taking(at + 1);
         match &answer {
-            Ok(taken) if !taken.admitted => self.verdict = Verdict::Refused,
-            Err(_) if group.denies() => self.verdict = Verdict::Unavailable,
+            Ok(taken) if !taken.admitted => self.result = RoundResult::Refused,
+            Err(_) if group.denies() => self.result = RoundResult::Unavailable,
             Ok(_) | Err(_) => {}
         }
-        (group.answer, group.taken) = (Some(answer), true);
-        if self.verdict != Verdict::Admitted {
+        (group.answer, group.was_take) = (Some(answer), true);
+        if self.result != RoundResult::Admitted {
             self.end_taking(at);
         }
     }
 
-    fn end_taking(&mut self, asked: usize) {
-        self.phase =
-            if self.verdict == Verdict::Admitted { Phase::Done } else { Phase::RollingBack(asked) };
+    fn end_taking(&mut self, end: usize) {
+        self.phase = if self.result == RoundResult::Admitted {
+            Phase::Done
+        } else {
+            Phase::RollingBack(end)
+        };
     }
 
-    /// Writes what each asked limit answered to its place, and when it was charged.
+    /// Writes each called limit's outcome, and when it was charged, at the limit's index.
     pub(super) fn report(
         &self,
         limits: &[Limit],
@@ -309,14 +315,14 @@ impl<'p> Round<'p> {
         charged: &mut Charged,
     ) {
         for group in &self.groups {
-            for (index, place) in
-                group.call.places.iter().map(|place| usize::from(*place)).enumerate()
+            for (nth, index) in
+                group.call.indices.iter().map(|index| usize::from(*index)).enumerate()
             {
-                let (Some(limit), Some(outcome)) = (limits.get(place), outcomes.get_mut(place))
+                let (Some(limit), Some(outcome)) = (limits.get(index), outcomes.get_mut(index))
                 else {
                     continue;
                 };
-                let Some((taken, reply)) = group.reply(index) else {
+                let Some((taken, reply)) = group.reply(nth) else {
                     *outcome = LimitOutcome {
                         fits: true,
                         unmeasured: Some(group.on_store_error),
@@ -325,10 +331,10 @@ impl<'p> Round<'p> {
                     continue;
                 };
                 *outcome = self.read(group, limit, reply);
-                if self.verdict == Verdict::Admitted
+                if self.result == RoundResult::Admitted
                     && reply.fits
                     && limit.cost > 0
-                    && let Some(slot) = charged.get_mut(place)
+                    && let Some(slot) = charged.get_mut(index)
                 {
                     *slot = Some(taken.at_us);
                 }
@@ -340,15 +346,15 @@ impl<'p> Round<'p> {
         let unit_us = limit.algorithm.unit_us();
         let us = |units: u64| units.saturating_mul(unit_us);
         let reset_us = us(reply.reset_units);
-        let not_kept = self.verdict != Verdict::Admitted && group.taken && reply.fits;
-        // A shadow has nobody wait, either.
+        let not_kept = self.result != RoundResult::Admitted && group.was_take && reply.fits;
+        // A shadow limit delays nothing, either.
         let waits = limit.algorithm.queues()
             && reply.fits
-            && group.taken
+            && group.was_take
             && limit.enforcement == Enforcement::Enforce;
         LimitOutcome {
             fits: reply.fits,
-            remaining: reply.remaining.saturating_add(if not_kept && tells_all(limit) {
+            remaining: reply.remaining.saturating_add(if not_kept && remaining_is_exact(limit) {
                 limit.cost
             } else {
                 0
@@ -364,18 +370,19 @@ impl<'p> Round<'p> {
     }
 }
 
-/// Whether what is left after a take tells what was there before it: not where nothing is refused
-/// (what is left ends at 0 there), nor where a request may wait for what is not there yet.
-fn tells_all(limit: &Limit) -> bool {
+/// Whether adding the cost to what remains after a take gives what was there before it. Not if the
+/// limit never refuses, because then `remaining` stops at 0. Not if requests may wait, because they
+/// take what is not there yet.
+fn remaining_is_exact(limit: &Limit) -> bool {
     limit.algorithm.cost_max().is_some() && !limit.algorithm.queues()
 }
 
 impl Group<'_> {
-    /// Whether a failed store denies the request here.
+    /// Whether a store failure in this group denies the request.
     fn denies(&self) -> bool {
         match self.on_store_error {
             OnStoreError::Allow => false,
-            // No configuration and no plan can ask for `Local` yet.
+            // Neither a configuration nor a plan can say `Local` yet.
             OnStoreError::Local | OnStoreError::Deny => true,
         }
     }
@@ -388,9 +395,10 @@ impl Group<'_> {
         self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()))
     }
 
-    /// The answer, unless the store's time lies outside what the cells' numbers are about: then
-    /// they are told again, once, and the group is asked again.
-    fn inside(
+    /// Returns the answer, unless the store's time lies outside the period that the cells' numbers
+    /// describe. Then it replaces those numbers and returns `None`, and the group is called again,
+    /// once.
+    fn accept_or_retry(
         &mut self,
         answer: Result<Taken, EngineError>,
         numbers: impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]>,
@@ -400,28 +408,29 @@ impl Group<'_> {
         else {
             return Some(answer);
         };
-        if std::mem::replace(&mut self.retold, true) {
+        if std::mem::replace(&mut self.retried, true) {
             return Some(Err(EngineError { cause: Cause::Script, ran: Ran::No }));
         }
-        // Only theirs: the others' may say what was decided before, as that nobody may wait.
+        // Only the affected cells: the numbers of others may hold what was decided before, such as
+        // that the request must not wait.
         let call = self.call;
         let cells = self
             .cells_mut()
             .iter_mut()
-            .zip(&call.places)
+            .zip(&call.indices)
             .zip(&taken.cells)
             .filter(|(_, reply)| reply.outside);
-        for ((cell, place), _) in cells {
-            cell.numbers = numbers(usize::from(*place), taken.at_us).unwrap_or(cell.numbers);
+        for ((cell, index), _) in cells {
+            cell.numbers = numbers(usize::from(*index), taken.at_us).unwrap_or(cell.numbers);
         }
         None
     }
 
-    /// Leaves in `cells` what was charged, and says when; `None` where nothing was. A take whose
-    /// outcome is unknown stands.
+    /// Reduces `cells` to what was charged, and returns when. `None` if nothing was charged, or if
+    /// the outcome of the take is unknown: then nothing is given back.
     fn release(&mut self) -> Option<u64> {
         let Some(Ok(taken)) = &self.answer else { return None };
-        if !taken.admitted || !self.taken {
+        if !taken.admitted || !self.was_take {
             return None;
         }
         let cells = self.cells.get_or_insert_with(|| Box::new(self.call.cells.clone()));
@@ -431,9 +440,9 @@ impl Group<'_> {
         (!cells.is_empty()).then_some(taken.at_us)
     }
 
-    fn reply(&self, index: usize) -> Option<(&Taken, &CellReply)> {
+    fn reply(&self, nth: usize) -> Option<(&Taken, &CellReply)> {
         let Some(Ok(taken)) = &self.answer else { return None };
-        taken.cells.get(index).map(|reply| (taken, reply))
+        taken.cells.get(nth).map(|reply| (taken, reply))
     }
 }
 

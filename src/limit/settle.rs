@@ -1,16 +1,16 @@
-//! What a grant does at its request's end: gives back what was declared, charges what a policy
-//! adds.
+//! Settles a grant when its request ends: gives back what the limits declare, and charges what a
+//! policy adds.
 //!
-//! Embedded, it is done at once. On Redis it is queued for tasks of the same worker (`queue`),
-//! bounded, and what fails or is dropped is counted: settling is best effort and errs on the strict
-//! side. A call is never repeated, because it may have run.
+//! In memory this is done at once. On Redis the calls go through a bounded queue (`queue`) to tasks
+//! of the same worker. Settling is best effort and errs on the strict side: calls that fail or are
+//! dropped are counted, and none is repeated, because it may have run.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::local;
-use super::prepared::{self, Asked};
+use super::prepared::{self, CellRequest};
 use super::queue::{Job, Worker};
 use super::shared::Shared;
 use super::{Ending, Grant};
@@ -18,18 +18,19 @@ use crate::engine::{Cell, Cells, Embedded, Engine, EngineError, Taken};
 use crate::plan::{AMOUNT_MAX, Adjustment, Algorithm, Change, Limit, Refund};
 use crate::telemetry::{Counter, names};
 
-/// What is to be done about one limit.
+/// What to do for one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Due {
+struct Settlement {
     /// Units to give back, at most what was taken.
-    back: u64,
-    /// Units to charge more.
-    more: u64,
-    /// Forget the counter, and do nothing else.
+    give_back: u64,
+    /// Units to charge in addition.
+    charge: u64,
+    /// Delete the counter, and do nothing else.
     reset: bool,
 }
 
-type Dues = SmallVec<[Due; 2]>;
+/// One for each limit, in the plan's order.
+type Settlements = SmallVec<[Settlement; 2]>;
 
 /// Settles `grant`.
 pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) {
@@ -38,24 +39,24 @@ pub(super) fn settle(grant: &Grant, ending: Ending, adjustments: &[Adjustment]) 
         return;
     }
     let limits = grant.plan.limits();
-    let mut changes: Dues = limits
+    let mut settlements: Settlements = limits
         .iter()
         .zip(&grant.charged)
-        .map(|(limit, charged)| declared(limit, charged.is_some(), ending))
+        .map(|(limit, charged)| declared_refund(limit, charged.is_some(), ending))
         .collect();
     if !adjustments.is_empty() {
-        adjust(grant, adjustments, &mut changes);
+        adjust(grant, adjustments, &mut settlements);
     }
-    if changes.iter().all(|change| *change == Due::default()) {
+    if settlements.iter().all(|settlement| *settlement == Settlement::default()) {
         return;
     }
-    let (worker, jobs) = jobs(grant, &changes);
+    let (worker, jobs) = jobs(grant, &settlements);
     for job in jobs {
         run(&grant.shared, &worker, job);
     }
 }
 
-/// Does `job` at once in memory; on Redis it is queued.
+/// Runs `job`: at once in memory, through the queue on Redis.
 pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     match &*shared.engine {
         Engine::Embedded(embedded) => {
@@ -63,26 +64,28 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
                 Job::GiveBack { cells, taken_at_us } => {
                     embedded.give_back(cells, *taken_at_us).map(|()| true)
                 }
-                Job::Charge { cells, algorithm } => charge_here(shared, embedded, cells, algorithm),
+                Job::Charge { cells, algorithm } => {
+                    charge_embedded(shared, embedded, cells, algorithm)
+                }
                 Job::Reset(key) => {
                     embedded.reset(key);
                     Ok(true)
                 }
             };
-            Pending::new(shared, &job).end(result);
+            PendingCall::new(shared, &job).end(result);
         }
         Engine::Redis(_) => queue(shared, worker, job),
     }
 }
 
-fn charge_here(
+fn charge_embedded(
     shared: &Shared,
     embedded: &Embedded,
     cells: &Cells,
     algorithm: &Algorithm,
 ) -> Result<bool, EngineError> {
     let taken = embedded.take(cells)?;
-    match asked_again(shared, cells, algorithm, &taken) {
+    match cells_for_retry(shared, cells, algorithm, &taken) {
         Some(cells) => embedded.take(&cells).map(|taken| taken.admitted),
         None => Ok(taken.admitted),
     }
@@ -94,15 +97,15 @@ async fn charge(
     algorithm: &Algorithm,
 ) -> Result<bool, EngineError> {
     let taken = shared.engine.take(cells).await?;
-    match asked_again(shared, cells, algorithm, &taken) {
+    match cells_for_retry(shared, cells, algorithm, &taken) {
         Some(cells) => shared.engine.take(&cells).await.map(|taken| taken.admitted),
         None => Ok(taken.admitted),
     }
 }
 
-/// The charge with numbers at the store's time, where that lay outside what its numbers were about
-/// and nothing was decided.
-fn asked_again(
+/// The cells for a second try, if the store's time lay outside the period that their numbers
+/// describe and so nothing was decided. Their numbers are those of the store's time.
+fn cells_for_retry(
     shared: &Shared,
     cells: &Cells,
     algorithm: &Algorithm,
@@ -116,31 +119,34 @@ fn asked_again(
 }
 
 /// What the limit's `refund` gives back for `ending`.
-fn declared(limit: &Limit, charged: bool, ending: Ending) -> Due {
-    // A place in a concurrency limit is given back by itself, and a turn in a leaky bucket not at
-    // all.
+fn declared_refund(limit: &Limit, charged: bool, ending: Ending) -> Settlement {
+    // A concurrency permit is released with its lease, and a slot in a leaky bucket is never given
+    // back.
     if !limit.algorithm.settles() {
-        return Due::default();
+        return Settlement::default();
     }
     let refunds = match limit.refund {
-        // `by-settle` gives back what the policy's adjustments say, and nothing by itself.
+        // With `by-settle` only the policy's adjustments give anything back.
         Refund::Never | Refund::BySettle => false,
         Refund::Unsent => ending == Ending::Unsent,
         Refund::UpstreamError => matches!(ending, Ending::Unsent | Ending::UpstreamFailed),
     };
-    Due { back: if refunds && charged { limit.cost } else { 0 }, ..Due::default() }
+    Settlement {
+        give_back: if refunds && charged { limit.cost } else { 0 },
+        ..Settlement::default()
+    }
 }
 
-/// Adds the policy's own words to `changes`. What can't be done is counted as a policy's wrong
-/// answer.
-fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Dues) {
+/// Adds the policy's adjustments to `settlements`. One that is not allowed is counted as a wrong answer
+/// of the policy.
+fn adjust(grant: &Grant, adjustments: &[Adjustment], settlements: &mut Settlements) {
     for adjustment in adjustments {
         let limits = grant.plan.limits();
-        let place = limits.iter().position(|limit| limit.name == adjustment.limit);
-        let named = place.and_then(|place| {
-            Some((limits.get(place)?, grant.charged.get(place)?, changes.get_mut(place)?))
+        let index = limits.iter().position(|limit| limit.name == adjustment.limit);
+        let limit = index.and_then(|index| {
+            Some((limits.get(index)?, grant.charged.get(index)?, settlements.get_mut(index)?))
         });
-        if let Err(why) = apply(adjustment.change, named) {
+        if let Err(why) = apply(adjustment.change, limit) {
             grant.shared.metrics.count(names::POLICY_ERRORS, &[&grant.scope.policy, "answer"]);
             tracing::debug!(policy = grant.scope.policy, limit = adjustment.limit, change = %adjustment.change, why, "adjustment ignored");
         }
@@ -148,83 +154,90 @@ fn adjust(grant: &Grant, adjustments: &[Adjustment], changes: &mut Dues) {
 }
 
 fn apply(
-    wanted: Change,
-    limit: Option<(&Limit, &Option<u64>, &mut Due)>,
+    requested: Change,
+    limit: Option<(&Limit, &Option<u64>, &mut Settlement)>,
 ) -> Result<(), &'static str> {
-    let (limit, charged, change) = limit.ok_or("the plan has no such limit")?;
+    let (limit, charged, settlement) = limit.ok_or("the plan has no such limit")?;
     if !limit.algorithm.settles() {
-        return Err("changes a place in flight or a turn, which are not counted");
+        return Err("changes a concurrency or leaky_bucket limit, which can't be adjusted");
     }
-    let units = match wanted {
+    let units = match requested {
         Change::Reset if limit.refund != Refund::BySettle => {
             return Err("resets, but the limit's refund is not by-settle");
         }
         Change::Reset => {
-            // What was taken goes with the counter, and what else was asked for would race with it.
-            *change = Due { reset: true, ..Due::default() };
+            // What was taken is deleted with the counter. Other changes would race with that.
+            *settlement = Settlement { reset: true, ..Settlement::default() };
             return Ok(());
         }
-        Change::Units(_) if change.reset => return Err("the limit is reset already"),
+        Change::Units(_) if settlement.reset => return Err("the limit is reset already"),
         Change::Units(units) => units,
     };
     if units.unsigned_abs() > AMOUNT_MAX {
         return Err("more than 2^31 units");
     }
     if units > 0 {
-        change.more = (change.more + units.unsigned_abs()).min(AMOUNT_MAX);
+        settlement.charge = (settlement.charge + units.unsigned_abs()).min(AMOUNT_MAX);
     } else if limit.refund != Refund::BySettle {
         return Err("gives back, but the limit's refund is not by-settle");
     } else if charged.is_some() {
-        change.back = (change.back + units.unsigned_abs()).min(limit.cost);
+        settlement.give_back = (settlement.give_back + units.unsigned_abs()).min(limit.cost);
     }
     Ok(())
 }
 
-/// The calls that do `changes`: give-backs together where they were taken together, each charge and
-/// each reset alone, so that one which does not fit holds back no other.
-fn jobs(grant: &Grant, changes: &[Due]) -> (Arc<Worker>, Vec<Job>) {
+/// The calls for `settlements`. Give-backs of one take share a call. Each charge and each reset is a
+/// call of its own, so that a charge which does not fit does not prevent the others.
+fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<Job>) {
     let Grant { shared, scope, plan, charged, member, .. } = grant;
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let jobs = prepared::with(shared, scope, plan, |prepared| {
         let mut jobs = Vec::new();
-        let due = plan
+        let settled = plan
             .limits()
             .iter()
             .enumerate()
-            .zip(changes)
-            .map(|((place, limit), change)| (place, limit, change));
-        let cell = |limit, place, cost, member, now_us| {
-            prepared.cell(shared, scope, (limit, place), Asked { cost, member, now_us })
+            .zip(settlements)
+            .map(|((index, limit), settlement)| (index, limit, settlement));
+        let cell = |limit, index, cost, member, now_us| {
+            prepared.cell(shared, scope, (limit, index), CellRequest { cost, member, now_us })
         };
-        for ((place, limit, change), charged) in due.clone().zip(charged) {
-            if let (1.., Some(taken_at_us)) = (change.back, charged) {
+        for ((index, limit, settlement), charged) in settled.clone().zip(charged) {
+            if let (1.., Some(taken_at_us)) = (settlement.give_back, charged) {
                 give_back(
                     &mut jobs,
-                    cell(limit, place, change.back, *member, *taken_at_us as i64),
+                    cell(limit, index, settlement.give_back, *member, *taken_at_us as i64),
                     *taken_at_us,
                 );
             }
         }
-        for (place, limit, change) in due.clone().filter(|(_, _, change)| change.more > 0) {
+        for (index, limit, settlement) in
+            settled.clone().filter(|(_, _, settlement)| settlement.charge > 0)
+        {
             if limit.algorithm.refuses_all() {
                 shared.counters.charge_refused.inc();
                 continue;
             }
-            let cell =
-                cell(limit, place, change.more, prepared.new_member(), prepared.now_us(shared));
+            let cell = cell(
+                limit,
+                index,
+                settlement.charge,
+                prepared.new_member(),
+                prepared.now_us(shared),
+            );
             // Enforced, so that `admitted` says whether it fitted.
             let cells = Cells::from_iter([Cell { shadow: false, ..cell }]);
             jobs.push(Job::Charge { cells, algorithm: limit.algorithm.clone() });
         }
-        for (place, limit, _) in due.filter(|(_, _, change)| change.reset) {
-            jobs.push(Job::Reset(cell(limit, place, 0, 0, 0).key));
+        for (index, limit, _) in settled.filter(|(_, _, settlement)| settlement.reset) {
+            jobs.push(Job::Reset(cell(limit, index, 0, 0, 0).key));
         }
         jobs
     });
     (worker, jobs)
 }
 
-/// Adds a give-back, to the call for what was taken with it where there is one.
+/// Adds a give-back: to an existing call of the same take and tag if there is one.
 fn give_back(jobs: &mut Vec<Job>, cell: Cell, taken_at_us: u64) {
     let same = |job: &&mut Job| {
         matches!(job, Job::GiveBack { cells, taken_at_us: at }
@@ -236,7 +249,7 @@ fn give_back(jobs: &mut Vec<Job>, cell: Cell, taken_at_us: u64) {
     }
 }
 
-/// Queues `job` and sees to it that a task will do it.
+/// Queues `job`, and spawns a task for the queue if fewer than the maximum are running.
 pub(super) fn queue(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     if !worker.push(job) {
         return;
@@ -244,13 +257,13 @@ pub(super) fn queue(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
     let drainer = Drainer { shared: Arc::clone(shared), worker: Arc::clone(worker), ended: false };
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(drainer.run())),
-        // Outside a runtime nothing can be done now: it waits for the next task, or is counted as
-        // dropped with its worker.
+        // No runtime here: the job waits for the next task, or is counted as dropped when its
+        // worker is dropped.
         Err(_) => drop(drainer),
     }
 }
 
-/// Does queued jobs, one after another, until there are none.
+/// Runs queued jobs, one after another, until the queue is empty.
 struct Drainer {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
@@ -261,7 +274,7 @@ impl Drainer {
     async fn run(mut self) {
         while !self.ended {
             while let Some(job) = self.worker.pop() {
-                let pending = Pending::new(&self.shared, &job);
+                let pending = PendingCall::new(&self.shared, &job);
                 let result = match &job {
                     Job::GiveBack { cells, taken_at_us } => {
                         self.shared.engine.give_back(cells, *taken_at_us).await.map(|()| true)
@@ -287,14 +300,14 @@ impl Drop for Drainer {
     }
 }
 
-/// A call under way: counted as failed unless it ends well, also when its runtime goes down around
-/// it.
-struct Pending {
+/// A call in flight. Counted as failed unless it succeeds, also when its task is dropped with the
+/// runtime.
+struct PendingCall {
     failed: Option<Counter>,
     refused: Counter,
 }
 
-impl Pending {
+impl PendingCall {
     fn new(shared: &Shared, job: &Job) -> Self {
         Self {
             failed: Some(shared.counters.failed.of(job).clone()),
@@ -302,8 +315,7 @@ impl Pending {
         }
     }
 
-    /// `Ok(false)`: a charge that did not fit. Nothing was charged, and the limit is full or nearly
-    /// so.
+    /// `Ok(false)` is a charge that did not fit: nothing was charged.
     fn end(mut self, result: Result<bool, EngineError>) {
         if let Ok(fitted) = result {
             self.failed = None;
@@ -314,7 +326,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if let Some(failed) = &self.failed {
             failed.inc();

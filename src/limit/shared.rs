@@ -1,5 +1,4 @@
-//! What a limiter is made of: shared by its workers, its grants and the tasks that outlive a
-//! request.
+//! A limiter's state: shared by its workers, its grants and the tasks that outlive a request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,8 +17,8 @@ use crate::engine::{Engine, Kind, NUMBERS_MAX, Program, Scripts};
 use crate::plan::Algorithm;
 use crate::telemetry::{Counter, Metrics, names};
 
-/// Fails: what a plan asks for that nobody has. A script's error is a store error, so that the
-/// limit's own fallback decides.
+/// Stands for a script that does not exist. It fails, and a script's error is a store error, so the
+/// limit's `on_store_error` decides.
 static NO_SUCH_SCRIPT: Program = Program {
     name: "no_such_script",
     text: "local function take() return error('there is no such script') end\n\
@@ -29,54 +28,59 @@ static NO_SUCH_SCRIPT: Program = Program {
     numbers: 0,
 };
 
-/// The inside of a limiter.
+/// What a [`super::Limiter`] points to.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Unique in the process.
     pub(super) id: u64,
     pub(super) engine: Arc<Engine>,
     pub(super) metrics: Metrics,
-    /// Names a calendar's periods, and decides nothing.
+    /// Picks calendar periods, but decides nothing: the store's time does.
     pub(super) clock: Clock,
     pub(super) digests: Digests,
     pub(super) deadline: Duration,
     /// A lease's length.
     pub(super) lease: Duration,
     scripts: Scripts,
-    /// Requests that may wait for their turn on one worker, at most.
+    /// Maximum number of requests that wait for a leaky bucket on one worker.
     pub(super) waiting_max: usize,
     pub(super) counters: Counters,
-    /// Of each thread that ever charged here and still lives. Locked only when a thread comes and
-    /// when somebody drains.
+    /// One for each live thread that has charged here. Locked only at a thread's first use and in a
+    /// drain.
     workers: Mutex<Vec<Weak<Worker>>>,
-    /// How many wait in [`Shared::drain`]: while nobody does, nobody is told.
+    /// How many tasks wait in [`Shared::drained`]. While there are none, `idle` is not notified.
     drainers: AtomicUsize,
     idle: Notify,
-    /// A number for the name of each scope that charges here. Locked only when a thread meets a
-    /// scope.
-    owners: Mutex<HashMap<String, u64>>,
+    /// An id for the name of each scope that charges here. Locked only at a scope's first use.
+    scope_ids: Mutex<HashMap<String, u64>>,
 }
 
-/// The next number of an owner: unique in the process, so that it tells limiters apart as well.
-static OWNERS: AtomicU64 = AtomicU64::new(1);
+/// The next id of a limiter or a scope. Unique in the process, so scope ids differ between
+/// limiters.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Counters that are looked up once.
+/// Metrics that are looked up once.
 #[derive(Debug)]
 pub(super) struct Counters {
     /// The queue was full.
     pub(super) dropped: ByKind,
-    /// The store gave no answer.
+    /// The store did not answer.
     pub(super) failed: ByKind,
-    /// A charge that did not fit any more.
+    /// A charge no longer fitted.
     pub(super) charge_refused: Counter,
-    /// A lease that was not renewed.
+    /// A lease could not be renewed.
     pub(super) failed_renewals: Counter,
-    /// Too many takes under way.
+    /// Too many takes were in flight.
     pub(super) overload: Counter,
 }
 
 impl Shared {
-    pub(super) fn new(settings: Settings, engine: Arc<Engine>, metrics: Metrics) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        engine: Arc<Engine>,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> Self {
         let by_kind = |name| {
             let of = |kind| metrics.counter(name, &[kind]);
             ByKind { give_back: of("give_back"), charge: of("charge"), reset: of("reset") }
@@ -94,10 +98,10 @@ impl Shared {
             Engine::Redis(_) => (settings.lease, Digests::new(secret)),
         };
         Self {
-            id: OWNERS.fetch_add(1, Ordering::Relaxed),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             engine,
             metrics,
-            clock: Clock::system(),
+            clock,
             digests,
             deadline: settings.deadline,
             lease,
@@ -107,39 +111,38 @@ impl Shared {
             workers: Mutex::default(),
             drainers: AtomicUsize::new(0),
             idle: Notify::new(),
-            owners: Mutex::default(),
+            scope_ids: Mutex::default(),
         }
     }
 
-    /// A number for this limiter and the scopes of one name, as what is prepared of a plan is known
-    /// by.
-    pub(super) fn owner(&self, scope: &str) -> u64 {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(owner) = owners.get(scope) {
-            return *owner;
+    /// The id of this limiter's scopes of one name: identifies what is prepared of a plan.
+    pub(super) fn scope_id(&self, scope: &str) -> u64 {
+        let mut ids = self.scope_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = ids.get(scope) {
+            return *id;
         }
-        // Names come with reloads. What is prepared under a number that is forgotten is prepared
-        // once more.
-        if owners.len() >= SCOPES_MAX {
-            owners.clear();
+        // New names come with reloads. Plans that were prepared under an old id are prepared again.
+        if ids.len() >= SCOPES_MAX {
+            ids.clear();
         }
-        let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
-        owners.insert(scope.to_owned(), owner);
-        owner
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        ids.insert(scope.to_owned(), id);
+        id
     }
 
-    /// The Lua that decides `algorithm`.
+    /// The Lua program of `algorithm`.
     pub(super) fn program(&self, algorithm: &Algorithm) -> &'static Program {
         let of_operator = || self.scripts.find(algorithm.name());
         algorithm.program().or_else(of_operator).unwrap_or(&NO_SUCH_SCRIPT)
     }
 
-    /// The numbers that `algorithm`'s program reads around `now_us`, in microseconds since 1970.
+    /// The numbers that `algorithm`'s program reads for the time `now_us`, in microseconds since
+    /// 1970.
     pub(super) fn numbers(&self, algorithm: &Algorithm, now_us: i64) -> [i64; NUMBERS_MAX] {
         algorithm.numbers(Moment { lease: self.lease, now_us })
     }
 
-    /// The shape of `algorithm`'s counters here.
+    /// The shape of `algorithm`'s counters in this limiter.
     pub(super) fn shape(&self, algorithm: &Algorithm) -> Shape {
         algorithm.shape(match algorithm {
             Algorithm::Script(_) => {
@@ -151,7 +154,7 @@ impl Shared {
         })
     }
 
-    /// The state of one more thread.
+    /// Registers one more worker.
     pub(super) fn new_worker(&self) -> Arc<Worker> {
         let worker = Arc::new(Worker::new(self.counters.dropped.clone()));
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,26 +163,26 @@ impl Shared {
         worker
     }
 
-    /// Takes and settling calls under way on all threads.
+    /// The number of takes and settling calls in flight, on all threads.
     pub(super) fn pending(&self) -> usize {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().filter_map(Weak::upgrade).map(|worker| worker.pending()).sum()
     }
 
-    /// Something was done: tells those who wait for the last of it.
+    /// Wakes the tasks in [`Shared::drained`], because a take or a settling call has ended.
     pub(super) fn done(&self) {
         if self.drainers.load(Ordering::SeqCst) > 0 {
             self.idle.notify_waiters();
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until nothing is in flight.
     pub(super) async fn drained(&self) {
-        let _waiting = Waiting::begin(&self.drainers);
+        let _guard = DrainGuard::begin(&self.drainers);
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
-            // Registered before the look, so that what ends between the look and the wait is not
-            // missed.
+            // Registered before the check, so that a call which ends between the check and the wait
+            // is not missed.
             idle.as_mut().enable();
             if self.pending() == 0 {
                 return;
@@ -189,17 +192,17 @@ impl Shared {
     }
 }
 
-/// Counts a waiter for as long as it lives: a drain that is given up counts no longer.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Counts a drain for as long as it runs, also if its future is dropped.
+struct DrainGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> DrainGuard<'a> {
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for DrainGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

@@ -1,11 +1,9 @@
-//! From a plan to what came of it: runs its round and reads its outcome. Knows both engines, and no
-//! algorithm.
+//! Runs a plan's round and builds its outcome. Knows both engines, but no algorithm.
 //!
 //! The embedded engine answers at once, so its round runs inline and can't be dropped half-way. On
-//! Redis the round runs in a task of its own: once something is sent, the outcome belongs to the
-//! limiter. hyper drops a handler in mid-take when its client goes; the task then runs to its end,
-//! and a grant that nobody receives settles itself as [`Ending::Unsent`], because nothing reached
-//! the upstream.
+//! Redis the round runs in a task of its own, so that a call which was sent is always followed up.
+//! hyper drops a handler in mid-take when its client disconnects. The task then runs to completion,
+//! and the unclaimed grant is settled as [`Ending::Unsent`], because nothing reached the upstream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,97 +12,99 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::leases::Held;
+use super::leases::LeaseGuard;
 use super::local;
-use super::prepared::{self, Asked, Moment, Prepared};
-use super::queue::{Job, Waits, Worker};
-use super::round::{Charged, Round, Step, Verdict};
+use super::prepared::{self, CellRequest, Prepared, TakeContext};
+use super::queue::{Job, WaitPermit, Worker};
+use super::round::{Charged, Round, RoundResult, Step};
 use super::shared::Shared;
 use super::{Ending, Grant, Scope, Take, settle};
 use crate::clock::monotonic;
 use crate::engine::{Cause, Embedded, Engine, EngineError, NUMBERS_MAX, Ran, Taken};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Outcome, Plan};
 
-/// Too many takes are under way here: nothing was sent.
+/// Too many takes are in flight on this worker: nothing was sent.
 const OVERLOADED: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::No };
-/// The take's task was torn down with its runtime.
+/// The take's task was dropped with its runtime.
 const CUT_OFF: EngineError = EngineError { cause: Cause::Timeout, ran: Ran::Unknown };
 
-/// Of a decision's deadline, the part that each round of looks may last at most.
+/// Looks may use at most the decision's deadline divided by this, each time they are made.
 const LOOKS_SHARE: u32 = 2;
 
-/// What looks answered, each with its group's place.
-type Answers = SmallVec<[(usize, Result<Taken, EngineError>); 4]>;
+/// The answers to looks, each with its group's index.
+type LookAnswers = SmallVec<[(usize, Result<Taken, EngineError>); 4]>;
 
 /// Charges all limits of `plan`, or none.
 pub(super) async fn take(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Take {
-    let (receiver, place) = match &*shared.engine {
+    let (receiver, permit) = match &*shared.engine {
         Engine::Embedded(embedded) => {
-            let (answer, place) = prepared::with(shared, scope, plan, |prepared| {
-                if prepared.refuses {
-                    return (refused_unasked(shared, scope, plan), None);
+            let (answer, permit) = prepared::with(shared, scope, plan, |prepared| {
+                if prepared.always_refuses {
+                    return (refused_without_call(shared, scope, plan), None);
                 }
-                let (moment, place) = begin(shared, prepared);
-                let mut round = prepared.round(shared, scope, plan.limits(), moment);
-                run_here(&mut round, embedded, shared, plan);
-                (finish(shared, scope, plan, prepared, &round, moment.member), place)
+                let (context, permit) = begin(shared, prepared);
+                let mut round = prepared.round(shared, scope, plan.limits(), context);
+                run_embedded(&mut round, embedded, shared, plan);
+                (finish(shared, scope, plan, prepared, &round, context.member), permit)
             });
-            // Mostly nobody may wait, and an answer is large to hand on.
-            return if place.is_none() {
+            // The common case without a wait: avoids moving the large answer once more.
+            return if permit.is_none() {
                 answer
             } else {
-                wait(Delivery(Some(answer)), place).await
+                wait(SettleOnDrop(Some(answer)), permit).await
             };
         }
-        Engine::Redis(_) => match send(shared, scope, plan) {
-            Ok(sent) => sent,
+        Engine::Redis(_) => match spawn_round(shared, scope, plan) {
+            Ok(spawned) => spawned,
             Err(answer) => return *answer,
         },
     };
     match receiver.await {
-        Ok(delivery) => wait(delivery, place).await,
-        // Whether it charged is unknown, and it stands.
+        Ok(answer) => wait(answer, permit).await,
+        // Whether it charged is unknown. A charge that was made is not given back.
         Err(_) => prepared::with(shared, scope, plan, |prepared| {
             failed(shared, scope, plan, prepared, CUT_OFF)
         }),
     }
 }
 
-/// Waits for the request's turn, on the monotonic clock. A request that goes away meanwhile frees
-/// its place; its turn stays taken, since those behind it have been told theirs.
-async fn wait(delivery: Delivery, place: Option<Waits>) -> Take {
-    if let Some(Take::Granted(outcome, _)) = &delivery.0
+/// Waits as long as the leaky bucket says, on the monotonic clock. A request that is dropped during
+/// the wait frees its wait permit. Its slot in the bucket stays taken, because later requests were
+/// already given their own delays.
+async fn wait(answer: SettleOnDrop, permit: Option<WaitPermit>) -> Take {
+    if let Some(Take::Granted(outcome, _)) = &answer.0
         && outcome.delay_us() > 0
     {
         tokio::time::sleep(Duration::from_micros(outcome.delay_us())).await;
     }
-    drop(place);
-    delivery.accept()
+    drop(permit);
+    answer.accept()
 }
 
-/// The moment of a take, and a place to wait where it may have to.
-fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (Moment, Option<Waits>) {
-    let mut place = None;
-    let moment = prepared.moment(shared, || {
-        // Taken before it is known whether it is needed: many takes may be under way on Redis.
-        place = local::with(shared, |local| local.worker().place(shared.waiting_max));
-        place.is_some()
+/// The context of a take, with a wait permit if the request may have to wait.
+fn begin(shared: &Arc<Shared>, prepared: &Prepared) -> (TakeContext, Option<WaitPermit>) {
+    let mut permit = None;
+    let context = prepared.context(shared, || {
+        // Acquired before it is known whether the request must wait: many takes may be in flight
+        // on Redis.
+        permit = local::with(shared, |local| local.worker().wait_permit(shared.waiting_max));
+        permit.is_some()
     });
-    (moment, place)
+    (context, permit)
 }
 
-/// The numbers of a plan's limit at the store's time.
+/// Computes the numbers of the plan's limit at an index, for the store's time.
 fn numbers_at(shared: &Shared, plan: &Plan) -> impl Fn(usize, u64) -> Option<[i64; NUMBERS_MAX]> {
-    |place, at_us| {
-        plan.limits().get(place).map(|limit| shared.numbers(&limit.algorithm, at_us as i64))
+    |index, at_us| {
+        plan.limits().get(index).map(|limit| shared.numbers(&limit.algorithm, at_us as i64))
     }
 }
 
-fn run_here(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
+fn run_embedded(round: &mut Round<'_>, embedded: &Embedded, shared: &Shared, plan: &Plan) {
     loop {
         match round.next() {
             Step::Look => {
-                let answers: Answers = round
+                let answers: LookAnswers = round
                     .looks()
                     .into_iter()
                     .map(|(at, cells)| (at, embedded.look(cells)))
@@ -133,20 +133,19 @@ async fn run_on_redis(
     worker: &Arc<Worker>,
     plan: &Plan,
 ) {
-    // With one call the engine's own deadline, which is the same, is enough.
+    // With a single call the engine's own deadline is enough: it is the same.
     let mut began = None;
     let left = |began: &mut Option<_>| {
         let now = monotonic();
         shared.deadline.saturating_sub(now - *began.get_or_insert(now))
     };
-    // More than one group, or one that may have to be asked again.
+    // More than one group, or one that may have to be called twice.
     let several =
         round.groups() > 1 || plan.limits().iter().any(|limit| limit.algorithm.is_dated());
     loop {
         match round.next() {
             Step::Look => {
-                // A shard that does not answer must leave time for what the others are to be
-                // charged.
+                // A shard that does not answer must leave time to charge the others.
                 let left = left(&mut began).min(shared.deadline / LOOKS_SHARE);
                 let looks = round
                     .looks()
@@ -159,7 +158,7 @@ async fn run_on_redis(
             }
             Step::Take(cells) => {
                 let answer = if several {
-                    // A later group has what is left of the whole decision's deadline.
+                    // Later groups get the rest of the whole decision's deadline.
                     shared.engine.take_within(cells, left(&mut began)).await
                 } else {
                     shared.engine.take(cells).await
@@ -169,13 +168,13 @@ async fn run_on_redis(
             Step::GiveBack(cells, taken_at_us) => {
                 match shared.engine.give_back(cells, taken_at_us).await {
                     Ok(()) => {}
-                    // It did not run: one more try, later. Otherwise it might be given back twice,
-                    // so it stays taken: never over.
+                    // It did not run: try once more, later.
                     Err(EngineError { ran: Ran::No, .. }) => settle::queue(
                         shared,
                         worker,
                         Job::GiveBack { cells: cells.clone(), taken_at_us },
                     ),
+                    // It may have run. A second give-back could admit too much, so it stays taken.
                     Err(EngineError { ran: Ran::Unknown, .. }) => {
                         shared.counters.failed.give_back.inc()
                     }
@@ -186,7 +185,7 @@ async fn run_on_redis(
     }
 }
 
-/// What a take comes to when no group can be asked.
+/// The result of a take when no group can be called.
 fn failed(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
@@ -194,7 +193,7 @@ fn failed(
     prepared: &Prepared,
     error: EngineError,
 ) -> Take {
-    let mut round = prepared.round(shared, scope, plan.limits(), Moment::default());
+    let mut round = prepared.round(shared, scope, plan.limits(), TakeContext::default());
     loop {
         match round.next() {
             Step::Look => {
@@ -209,70 +208,74 @@ fn failed(
     finish(shared, scope, plan, prepared, &round, 0)
 }
 
-/// Starts the round's task, or answers at once where nothing may be or need be asked.
-fn send(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Arc<Plan>) -> Result<Sent, Box<Take>> {
-    // The task's own: another take of the plan may come before it ends.
+/// Spawns the round's task, or answers at once if no call is needed or allowed.
+fn spawn_round(
+    shared: &Arc<Shared>,
+    scope: &Arc<Scope>,
+    plan: &Arc<Plan>,
+) -> Result<SpawnedRound, Box<Take>> {
+    // A copy for the task: the plan may be taken again before it ends.
     let prepared = prepared::with(shared, scope, plan, Prepared::clone);
-    if prepared.refuses {
-        return Err(Box::new(refused_unasked(shared, scope, plan)));
+    if prepared.always_refuses {
+        return Err(Box::new(refused_without_call(shared, scope, plan)));
     }
-    let (moment, place) = begin(shared, &prepared);
+    let (context, permit) = begin(shared, &prepared);
     if prepared.calls.is_empty() {
-        let round = prepared.round(shared, scope, plan.limits(), moment);
-        return Err(Box::new(finish(shared, scope, plan, &prepared, &round, moment.member)));
+        let round = prepared.round(shared, scope, plan.limits(), context);
+        return Err(Box::new(finish(shared, scope, plan, &prepared, &round, context.member)));
     }
-    let Some(under_way) = UnderWay::begin(shared) else {
+    let Some(in_flight) = InFlightTake::begin(shared) else {
         shared.counters.overload.inc();
         return Err(Box::new(failed(shared, scope, plan, &prepared, OVERLOADED)));
     };
     let (sender, receiver) = oneshot::channel();
     let (scope, plan) = (Arc::clone(scope), Arc::clone(plan));
     tokio::spawn(async move {
-        let mut round = prepared.round(&under_way.shared, &scope, plan.limits(), moment);
-        run_on_redis(&mut round, &under_way.shared, &under_way.worker, &plan).await;
-        let answer = finish(&under_way.shared, &scope, &plan, &prepared, &round, moment.member);
-        // When the request is gone the answer comes back and is dropped here, before `under_way`: a
-        // drain sees it through.
-        drop(sender.send(Delivery(Some(answer))));
-        drop(under_way);
+        let mut round = prepared.round(&in_flight.shared, &scope, plan.limits(), context);
+        run_on_redis(&mut round, &in_flight.shared, &in_flight.worker, &plan).await;
+        let answer = finish(&in_flight.shared, &scope, &plan, &prepared, &round, context.member);
+        // If the request is gone, the answer comes back and is dropped (and settled) here, before
+        // `in_flight`: so a drain waits for it.
+        drop(sender.send(SettleOnDrop(Some(answer))));
+        drop(in_flight);
     });
-    Ok((receiver, place))
+    Ok((receiver, permit))
 }
 
-/// A round's task: where its answer comes, and the request's place to wait.
-type Sent = (oneshot::Receiver<Delivery>, Option<Waits>);
+/// Where the task's answer arrives, and the request's wait permit.
+type SpawnedRound = (oneshot::Receiver<SettleOnDrop>, Option<WaitPermit>);
 
-/// A take that is under way counts against its worker's maximum, and whoever drains waits for it.
-struct UnderWay {
+/// A take in flight. Counts against its worker's maximum, and a drain waits for it.
+struct InFlightTake {
     shared: Arc<Shared>,
     worker: Arc<Worker>,
 }
 
-impl UnderWay {
+impl InFlightTake {
     fn begin(shared: &Arc<Shared>) -> Option<Self> {
         let worker = local::with(shared, |local| Arc::clone(local.worker()));
         worker.begin_take().then(|| Self { shared: Arc::clone(shared), worker })
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightTake {
     fn drop(&mut self) {
         self.worker.end_take();
         self.shared.done();
     }
 }
 
-/// An answer on its way to the request. Dropped before it arrives, it settles what it granted.
+/// An answer on its way to the request. Settles the grant if it is dropped on the way.
 #[derive(Debug)]
-struct Delivery(Option<Take>);
+struct SettleOnDrop(Option<Take>);
 
-impl Delivery {
+impl SettleOnDrop {
     fn accept(mut self) -> Take {
         self.0.take().unwrap_or(Take::Unavailable)
     }
 }
 
-impl Drop for Delivery {
+impl Drop for SettleOnDrop {
     fn drop(&mut self) {
         if let Some(Take::Granted(_, grant)) = self.0.take() {
             grant.settle(Ending::Unsent, &[]);
@@ -280,7 +283,7 @@ impl Drop for Delivery {
     }
 }
 
-/// What came of a round that is done.
+/// Turns a finished round into the answer.
 fn finish(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
@@ -289,28 +292,28 @@ fn finish(
     round: &Round<'_>,
     member: u128,
 ) -> Take {
-    let verdict = round.verdict();
-    if verdict == Verdict::Unavailable {
+    let result = round.result();
+    if result == RoundResult::Unavailable {
         return Take::Unavailable;
     }
     let limits = plan.limits();
-    // The round tells of each limit that was asked. The others never pass: nothing is left of them.
+    // The round reports each limit that was called. The others never pass: nothing remains of them.
     let mut outcome = Outcome {
-        admitted: verdict == Verdict::Admitted,
+        admitted: result == RoundResult::Admitted,
         limits: vec![LimitOutcome::default(); limits.len()],
     };
     let mut charged: Charged = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
     count(shared, scope, limits, &outcome);
     if outcome.admitted {
-        let held = hold(shared, scope, plan, prepared, &charged, member);
+        let leases = hold(shared, scope, plan, prepared, &charged, member);
         let grant = Grant {
             shared: Arc::clone(shared),
             scope: Arc::clone(scope),
             plan: Arc::clone(plan),
             charged,
             member,
-            _held: held,
+            _leases: leases,
         };
         Take::Granted(outcome, grant)
     } else {
@@ -318,7 +321,7 @@ fn finish(
     }
 }
 
-/// The places that an admitted plan has in its concurrency limits.
+/// The permits that an admitted plan holds in its concurrency limits.
 fn hold(
     shared: &Arc<Shared>,
     scope: &Arc<Scope>,
@@ -326,39 +329,39 @@ fn hold(
     prepared: &Prepared,
     charged: &Charged,
     member: u128,
-) -> Vec<Held> {
-    if !prepared.named {
+) -> Vec<LeaseGuard> {
+    if !prepared.keeps_members {
         return Vec::new();
     }
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let limits = plan.limits().iter().enumerate().zip(charged);
-    let held = limits.filter_map(|((place, limit), charged)| {
+    let leases = limits.filter_map(|((index, limit), charged)| {
         if !limit.algorithm.holds() {
             return None;
         }
-        let asked = Asked { cost: limit.cost, member, now_us: 0 };
-        Some(Held::new(
+        let request = CellRequest { cost: limit.cost, member, now_us: 0 };
+        Some(LeaseGuard::new(
             shared,
             &worker,
-            prepared.cell(shared, scope, (limit, place), asked),
+            prepared.cell(shared, scope, (limit, index), request),
             (*charged)?,
         ))
     });
-    held.collect()
+    leases.collect()
 }
 
-/// An enforced limit of amount or burst 0 refuses whatever the counters say, so none is asked: to
-/// be blocked costs the store nothing. The plan's other limits are shown with their whole
-/// allowance, as counters that nobody has touched.
-fn refused_unasked(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Take {
+/// Refuses without a call. An enforced limit with an amount or a burst of 0 always refuses, so a
+/// blocked client costs the store nothing. The plan's other limits are shown with their whole
+/// allowance.
+fn refused_without_call(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan) -> Take {
     let outcome =
         Outcome { admitted: false, limits: plan.limits().iter().map(untouched).collect() };
     count(shared, scope, plan.limits(), &outcome);
     Take::Refused(outcome)
 }
 
-/// What a limit answers when nothing was ever taken from it; with an amount or a burst of 0, what
-/// it answers always.
+/// The outcome of a limit from which nothing was taken yet. With an amount or a burst of 0, this is
+/// the only outcome it has.
 fn untouched(limit: &Limit) -> LimitOutcome {
     if limit.algorithm.refuses_all() {
         return LimitOutcome::default();
@@ -371,7 +374,7 @@ fn untouched(limit: &Limit) -> LimitOutcome {
     }
 }
 
-/// Counts refusals, what shadows would have refused, and a request that goes through uncounted.
+/// Counts refusals, refusals by shadow limits, and a request that goes through uncounted.
 fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, limits: &[Limit], outcome: &Outcome) {
     if outcome.limits.iter().all(|limit| limit.fits && limit.unmeasured.is_none()) {
         return;

@@ -1,23 +1,22 @@
-//! What a policy wants changed of its limits when a request is over.
+//! The changes to limits that a policy requests when a request has ended.
 
 use std::fmt;
 
-/// A policy's word on one limit of a request that is over.
+/// A policy's change to one limit of a request that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {
     /// The limit's name.
     pub limit: String,
-    /// What is to become of it.
+    /// The change.
     pub change: Change,
 }
 
-/// What is to become of a limit.
+/// A change to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Changes what was taken, at most 2^31 units either way: above zero charges more, below zero
-    /// gives back.
+    /// Charges (above zero) or gives back (below zero) this many units, at most 2^31 either way.
     Units(i64),
-    /// Forgets the counter, whoever it was charged by: its whole allowance is back.
+    /// Deletes the counter, including what other requests charged. Its whole allowance is back.
     Reset,
 }
 

@@ -1,4 +1,4 @@
-//! The ranges of a plan, checked once when it is made, so that nobody checks again.
+//! Checks the ranges of a plan, once, on construction.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,11 +13,11 @@ use super::{
 /// A field of a plan that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// Where: `limits[0].cost`.
+    /// The field's path, such as `limits[0].cost`.
     pub field: String,
-    /// What stood there, shortened where it is long.
+    /// The value found, shortened if it is long.
     pub found: String,
-    /// What may stand there.
+    /// What is allowed.
     pub expected: String,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
             return Err(at(
                 "on-store-error",
                 "local".into(),
-                "allow or deny: local is not offered yet",
+                "allow or deny: local is not implemented yet",
             ));
         }
         if limit.algorithm.keeps_members() && limit.cost > MEMBERS_MAX {
@@ -97,7 +97,7 @@ pub(super) fn limits(limits: &[Limit]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Where the contract has a setting.
+/// The path of a setting in the WIT contract.
 fn field_of(algorithm: &Algorithm, setting: Setting) -> &'static str {
     match setting {
         Setting::Quota if algorithm.rate().is_some() => "algorithm.rate.amount",
@@ -123,7 +123,7 @@ fn expected(algorithm: &Algorithm, breach: &Breach) -> String {
     }
 }
 
-/// A guest's text may be long and hostile: 40 characters of it, escaped.
+/// The first 40 characters of a guest's text, escaped: it may be long and hostile.
 fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(40).collect::<String>())
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges_of_each_range_are_inside() {
+    fn the_bounds_of_each_range_are_allowed() {
         assert!(Plan::new(vec![limit(0, 1)]).is_ok());
         assert!(Plan::new(vec![limit(AMOUNT_MAX, 1)]).is_ok());
         assert!(Plan::new(vec![limit(100_000, PERIOD_MS_MAX)]).is_ok());

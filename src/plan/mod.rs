@@ -1,8 +1,8 @@
-//! The words that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and what came
-//! of it ([`Outcome`]).
+//! The types that policy, limiter and proxy share: what a policy asks for ([`Plan`]) and the result
+//! ([`Outcome`]).
 //!
-//! Plain data, checked when it is made: whoever holds a [`Plan`] may rely on every range below.
-//! This room uses no other room, and knows neither HTTP nor Wasm nor Redis.
+//! Plain data that is checked on construction: a [`Plan`] keeps every range below. This module
+//! depends on no other module, and knows neither HTTP nor Wasm nor Redis.
 
 mod adjustment;
 mod check;
@@ -23,12 +23,13 @@ pub use weir_algorithms::{
     SlidingWindowCounter, SlidingWindowLog, TimeZone, TokenBucket,
 };
 
-/// Limits in one plan, at most.
+/// Maximum number of limits in one plan.
 pub const LIMITS_MAX: usize = 16;
-/// Bytes of a limit's name, at most.
+/// Maximum length of a limit's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Bytes of a key or a tag, at most.
+/// Maximum length of a key or a tag, in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
+
 /// One or more limits that are charged together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -41,17 +42,17 @@ pub struct Plan {
 pub struct Limit {
     /// Names the limit in fields, metrics and adjustments: `[a-z0-9._-]{1,64}`, unique in its plan.
     pub name: String,
-    /// Whose allowance is counted; any bytes of UTF-8, up to [`KEY_BYTES_MAX`].
+    /// Whose allowance is counted: any UTF-8 up to [`KEY_BYTES_MAX`] bytes.
     pub key: String,
-    /// Limits with one tag are decided in one atomic script; the key where there is none.
+    /// Limits with the same tag are decided in one atomic script. Defaults to the key.
     pub tag: Option<String>,
-    /// How it is counted.
+    /// The algorithm and its settings.
     pub algorithm: Algorithm,
-    /// Units that this request takes; 0 only looks, and is decided as 1.
+    /// Units that this request takes. 0 only looks, and is decided as 1.
     pub cost: u64,
-    /// What is counted where it is not requests.
+    /// What is counted, if it is not requests.
     pub unit: Option<String>,
-    /// Whether it refuses, or only counts.
+    /// Whether it refuses or only counts.
     pub enforcement: Enforcement,
     /// When what was taken is given back.
     pub refund: Refund,
@@ -64,18 +65,18 @@ pub struct Limit {
 pub enum Enforcement {
     /// It refuses.
     Enforce,
-    /// It counts what it would have refused, and refuses nobody.
+    /// It counts what it would have refused, and refuses nothing.
     Shadow,
 }
 
 /// When what was taken is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refund {
-    /// It stays taken.
+    /// Never.
     Never,
-    /// When the upstream got nothing of the request.
+    /// When nothing of the request reached the upstream.
     Unsent,
-    /// When the upstream got nothing, or failed (502, 504, a 5xx of its own).
+    /// When nothing reached the upstream, or it failed (502, 504, or its own 5xx).
     UpstreamError,
     /// As the policy's `settle` says.
     BySettle,
@@ -84,20 +85,20 @@ pub enum Refund {
 /// What to do when a counter can't be reached, from loose to strict (`Allow < Local < Deny`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnStoreError {
-    /// Let it through uncounted, and say so.
+    /// Let the request through uncounted, and report that.
     Allow,
-    /// Count this proxy's share in memory. Not offered yet: a plan that asks for it is refused.
+    /// Count this proxy's share in memory. Not implemented yet: a plan with it is refused.
     Local,
     /// Refuse with 503.
     Deny,
 }
 
 impl Plan {
-    /// Checks `limits` whole.
+    /// Checks all of `limits`.
     ///
     /// # Errors
-    /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, or a
-    /// number, name or key outside its range.
+    /// The first [`Invalid`] field: no limit or more than [`LIMITS_MAX`], a name twice, a second
+    /// leaky bucket, or a number, name or key outside its range.
     pub fn new(limits: Vec<Limit>) -> Result<Self, Invalid> {
         check::limits(&limits)?;
         Ok(Self { limits, slot: Slot::default() })
@@ -109,7 +110,7 @@ impl Plan {
         &self.limits
     }
 
-    /// Where whoever charges the plan keeps what it has derived from it.
+    /// A cache for what a consumer derives from the plan.
     #[must_use]
     pub fn slot(&self) -> &Slot {
         &self.slot
@@ -117,7 +118,7 @@ impl Plan {
 }
 
 impl Limit {
-    /// An enforced limit of cost 1, never refunded, under its key's own tag.
+    /// An enforced limit with cost 1 and no refund, tagged with its key.
     #[must_use]
     pub fn new(name: impl Into<String>, key: impl Into<String>, algorithm: Algorithm) -> Self {
         Self {
@@ -133,7 +134,7 @@ impl Limit {
         }
     }
 
-    /// What decides the slot: the tag where there is one, else the key.
+    /// What decides the hash slot: the tag if there is one, else the key.
     #[must_use]
     pub fn tag_or_key(&self) -> &str {
         self.tag.as_deref().unwrap_or(&self.key)

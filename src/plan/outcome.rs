@@ -1,36 +1,38 @@
-//! What came of a plan, in the words that a reply's fields need.
+//! The result of charging a plan, with the values that response fields need.
 
 use super::{Enforcement, Limit, OnStoreError};
 
-/// What the limiter answered for a whole plan.
+/// The limiter's answer for a whole plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// All enforced limits fitted, and all were charged.
+    /// All enforced limits fitted and were charged, or were let through uncounted.
     pub admitted: bool,
     /// One for each limit, in the plan's order.
     pub limits: Vec<LimitOutcome>,
 }
 
-/// What one limit answered.
+/// The limiter's answer for one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOutcome {
     /// Whether the cost fitted.
     pub fits: bool,
-    /// Units left after this request; what is there where nothing was charged.
+    /// Units left after this request; if nothing was charged, the units there are.
     pub remaining: u64,
-    /// Microseconds until the same request would fit, alone; `None` where waiting cannot help.
-    /// Where it fits and leaves nothing: until a unit is back, of an algorithm that tells.
+    /// Microseconds until the same request would fit this limit; `None` if waiting can't help. If
+    /// the request fits and leaves nothing: the time until a unit is back, if the algorithm knows.
     pub retry_after_us: Option<u64>,
-    /// Microseconds until the whole allowance is back: spend no more than `remaining` within it.
+    /// Microseconds until the whole allowance is back. Until then no more than `remaining` is sure
+    /// to fit.
     pub reset_us: u64,
-    /// Microseconds that the request must wait before it goes on: its turn in a leaky bucket.
+    /// Microseconds that a leaky bucket delays the request.
     pub delay_us: u64,
-    /// The counter could not be reached, and this was done instead: nothing above was measured.
+    /// The counter could not be reached and this was done instead. The fields above were not
+    /// measured.
     pub unmeasured: Option<OnStoreError>,
 }
 
 impl Outcome {
-    /// Whether an enforced limit could not be counted, and the request goes on all the same.
+    /// Whether the request is admitted although an enforced limit could not be counted.
     #[must_use]
     pub fn is_uncounted(&self, limits: &[Limit]) -> bool {
         let enforced = |limit: &Limit| limit.enforcement == Enforcement::Enforce;
@@ -38,13 +40,13 @@ impl Outcome {
         self.admitted && all.any(|(limit, outcome)| enforced(limit) && outcome.unmeasured.is_some())
     }
 
-    /// Microseconds that the admitted request must wait before it goes on.
+    /// Microseconds by which the admitted request is delayed.
     #[must_use]
     pub fn delay_us(&self) -> u64 {
         self.limits.iter().map(|limit| limit.delay_us).max().unwrap_or(0)
     }
 
-    /// The enforced limits which refused, with their outcomes.
+    /// The enforced limits that refused, with their outcomes.
     pub fn violated<'a>(
         &'a self,
         limits: &'a [Limit],
@@ -55,8 +57,8 @@ impl Outcome {
             .filter(|(limit, outcome)| limit.enforcement == Enforcement::Enforce && !outcome.fits)
     }
 
-    /// Microseconds after which all refusing limits would fit: the longest of them, `None` where
-    /// one of them never will.
+    /// Microseconds until all refusing limits would fit: the longest of them. `None` if one of them
+    /// never will.
     #[must_use]
     pub fn retry_after_us(&self, limits: &[Limit]) -> Option<u64> {
         let mut longest = None;

@@ -1,20 +1,20 @@
-//! A place beside a plan or a decision for what its consumer derives from it. Knows neither.
+//! A cache in a plan or a decision for what a consumer derives from it. Knows neither type.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::{Mutex, TryLockError};
 
-/// Holds one value that a consumer derived from its owner, so that an owner which is used again (a
-/// remembered decision) needs no second derivation.
+/// Holds one value that a consumer derived from the struct that contains the slot, so that a struct
+/// which is used again (a cached decision) needs no second derivation.
 ///
-/// It is no part of its owner's meaning: a clone begins empty, and any two slots are equal. The
-/// type of the value is the consumer's own, so that the owner's module need not know the consumer.
+/// The slot is not part of the struct's value: a clone starts empty, and any two slots are equal.
+/// The consumer chooses the value's type, so the struct's module need not know the consumer.
 #[derive(Default)]
 pub struct Slot(Mutex<Option<Box<dyn Any + Send>>>);
 
 impl Slot {
-    /// Calls `work` with the value of this type that is kept here, or that `make` makes to be kept.
-    /// Never waits: while another thread is inside, a value is made for this call alone.
+    /// Calls `work` with the cached value of type `T`; `make` creates it if there is none. Never
+    /// blocks: while another thread uses the slot, a value is made for this call alone.
     pub fn with<T: Any + Send, R>(
         &self,
         make: impl FnOnce() -> T,
@@ -22,7 +22,7 @@ impl Slot {
     ) -> R {
         let mut kept = match self.0.try_lock() {
             Ok(kept) => kept,
-            // A panic inside `work` has left a value that is at worst incomplete: it is made anew.
+            // A panic in `work` may have left an incomplete value: drop it, and make a new one.
             Err(TryLockError::Poisoned(poisoned)) => {
                 self.0.clear_poison();
                 let mut kept = poisoned.into_inner();
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_made_once_for_its_type_and_not_taken_by_a_clone() {
+    fn a_value_is_made_once_for_its_type_and_not_cloned() {
         let slot = Slot::default();
         assert_eq!(slot.with(|| 1_u8, |value| std::mem::replace(value, 7)), 1);
         assert_eq!(slot.with(|| 1_u8, |value| *value), 7);
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_whoever_is_inside() {
+    fn a_slot_in_use_blocks_nothing() {
         let slot = Slot::default();
         assert_eq!(slot.with(|| 1, |outer| slot.with(|| 2, |inner| (*outer, *inner))), (1, 2));
         assert_eq!(slot.with(|| 3, |value| *value), 1);
     }
 
     #[test]
-    fn a_panic_inside_leaves_it_empty() {
+    fn a_panic_in_work_leaves_the_slot_empty() {
         let slot = Slot::default();
         slot.with(|| 1, |_| ());
         let inside =

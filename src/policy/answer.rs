@@ -1,5 +1,5 @@
-//! What a guest answered, checked before anyone sees it: every count, size, name and number. A
-//! breach is an error that names the field.
+//! Converts a guest's answers, and checks every count, size, name and number in them. A violation
+//! is an error that names the field.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::plan::{
     SlidingWindowLog, Slot, TimeZone, TokenBucket,
 };
 
-/// Header fields that a decision may set on a message.
+/// Maximum number of header fields that a decision may set on a message.
 const HEADERS_MAX: usize = 32;
 const HEADER_NAME_BYTES_MAX: usize = 128;
 const HEADER_VALUE_CHARS_MAX: usize = 4_096;
@@ -25,8 +25,7 @@ const RETRY_AFTER_MS_MAX: u64 = plan::PERIOD_MS_MAX;
 
 type Pairs = Vec<(String, String)>;
 
-/// A guest's decision as the house's own.
-/// `scripts` are the names that a script may have.
+/// Converts a guest's decision. `scripts` are the names of the configured scripts.
 pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<Decision, String> {
     let verdict = match answer.verdict {
         types::Verdict::Bypass => Verdict::Bypass,
@@ -45,7 +44,7 @@ pub(super) fn decision(answer: types::Decision, scripts: &[String]) -> Result<De
     })
 }
 
-/// What a guest wants changed of what its limits took.
+/// Converts a guest's adjustments.
 pub(super) fn adjustments(answer: Vec<types::Adjustment>) -> Result<Vec<Adjustment>, String> {
     if answer.len() > plan::LIMITS_MAX {
         return Err(format!("adjustments: {} of them, at most {}", answer.len(), plan::LIMITS_MAX));
@@ -112,7 +111,7 @@ fn limit(index: usize, answered: types::Limit, scripts: &[String]) -> Result<Lim
     })
 }
 
-/// The algorithm; what is wrong with it reads on after its field's name.
+/// Converts an algorithm. The error continues the path of the algorithm's field.
 fn algorithm(answered: types::Algorithm, scripts: &[String]) -> Result<Algorithm, String> {
     let rate = |rate: types::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
     Ok(match answered {
@@ -185,7 +184,7 @@ fn calendar(quota: &types::Quota) -> Result<Calendar, String> {
     })
 }
 
-/// A guest's text may be long.
+/// The first characters of a guest's text, which may be long.
 fn shortened(text: &str) -> String {
     text.chars().take(NAME_BYTES_MAX).collect()
 }
@@ -206,33 +205,33 @@ fn deny(denial: types::Denial) -> Result<Denial, String> {
     })
 }
 
-/// Names in lower case, and values that are one field value each: what is let through here is
-/// written onto the wire.
-fn headers(place: &str, mut fields: Pairs) -> Result<Pairs, String> {
+/// Checks header fields and puts their names in lower case. What passes here is written onto the
+/// wire, so each value must be one valid field value.
+fn headers(path: &str, mut fields: Pairs) -> Result<Pairs, String> {
     if fields.len() > HEADERS_MAX {
-        return Err(format!("{place}: {} fields, at most {HEADERS_MAX}", fields.len()));
+        return Err(format!("{path}: {} fields, at most {HEADERS_MAX}", fields.len()));
     }
     for (index, (name, value)) in fields.iter_mut().enumerate() {
         if name.len() > HEADER_NAME_BYTES_MAX || !is_token(name) {
             return Err(format!(
-                "{place}[{index}]: its name is none, or longer than {HEADER_NAME_BYTES_MAX} bytes"
+                "{path}[{index}]: its name is not a token, or longer than {HEADER_NAME_BYTES_MAX} bytes"
             ));
         }
         name.make_ascii_lowercase();
         if plan::is_reserved_field(name) {
-            return Err(format!("{place}[{index}]: `{name}` may not be set by a policy"));
+            return Err(format!("{path}[{index}]: `{name}` may not be set by a policy"));
         }
         if !is_field_value(value) {
             return Err(format!(
-                "{place}[{index}]: the value of `{name}` is none, or longer than {HEADER_VALUE_CHARS_MAX} characters"
+                "{path}[{index}]: the value of `{name}` is not a field value, or longer than {HEADER_VALUE_CHARS_MAX} characters"
             ));
         }
     }
     Ok(fields)
 }
 
-/// RFC 9110, section 5.5, each character above 0x7F standing for one byte: no control characters
-/// but the tab, no space at either end.
+/// Whether a value is a field value (RFC 9110, section 5.5): no control characters except the tab,
+/// no white space at either end. Each character above 0x7F stands for one byte.
 fn is_field_value(value: &str) -> bool {
     let plain = |next: char| {
         next == '\t' || (' '..='~').contains(&next) || ('\u{80}'..='\u{ff}').contains(&next)
@@ -282,14 +281,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_that_the_house_does_not_have_is_no_answer() {
-        let asked = |name: &str| {
+    fn a_script_that_is_not_configured_is_refused() {
+        let script = |name: &str| {
             types::Algorithm::Script(types::Script { name: name.into(), arguments: vec![1] })
         };
         let scripts = ["mine".to_owned()];
-        assert!(matches!(algorithm(asked("mine"), &scripts), Ok(Algorithm::Script(_))));
+        assert!(matches!(algorithm(script("mine"), &scripts), Ok(Algorithm::Script(_))));
         for name in ["mime", "", &"x".repeat(9_999)] {
-            let wrong = algorithm(asked(name), &scripts).unwrap_err();
+            let wrong = algorithm(script(name), &scripts).unwrap_err();
             assert!(
                 wrong.starts_with(".name: found \"")
                     && wrong.contains("`store.scripts`")
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_value_is_one() {
+    fn field_values_are_checked() {
         for value in ["", "a", "a b", "a\tb", "\u{e9}", "\u{ff}"] {
             assert!(is_field_value(value), "{value:?}");
         }

@@ -1,6 +1,6 @@
-//! The limits that a policy's configuration lists, for a person who asks about a counter. A guest
-//! reads its own configuration; here a table counts as a limit where the SDK would read one: it has
-//! a `name` and an `algorithm`. Decides nothing.
+//! Finds the limits in a policy's configuration, for `weir key`. Decides nothing: a guest reads its
+//! own configuration. Here a table counts as a limit if it has a `name` and an `algorithm`, as the
+//! SDK's tables do.
 
 use serde_json::{Map, Value};
 
@@ -8,21 +8,21 @@ use weir_algorithms::{Every, Row, Setting, Written};
 
 use crate::plan::{Algorithm, Alignment};
 
-/// Limits that are looked at, at most.
+/// Maximum number of limits listed.
 const LISTED_MAX: usize = 1_024;
 
-/// A limit as it is written.
+/// A limit as written in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedLimit {
-    /// The key of the list that it stands in: `limits`, or a plan's name.
+    /// The key of the list that contains it: `limits`, or a plan's name.
     pub list: String,
     /// Its name.
     pub name: String,
-    /// What it says; `None` where that is a mistake.
+    /// Its algorithm; `None` if its settings are wrong.
     pub algorithm: Option<Algorithm>,
 }
 
-/// All limits of a configuration, in its order.
+/// All limits of a configuration, in order.
 pub(super) fn limits(config_json: &str) -> Vec<ListedLimit> {
     let mut listed = Vec::new();
     if let Ok(config) = serde_json::from_str(config_json) {
@@ -97,7 +97,7 @@ mod tests {
     };
 
     #[test]
-    fn limits_are_listed_wherever_they_stand() {
+    fn limits_are_listed_at_any_depth() {
         let config = r#"{"limits": [{"name": "a", "algorithm": "gcra", "quota": 3, "period": "1h30m"}, {"name": "no limit"},
                                     {"name": "b", "algorithm": "script", "script": "mine"}],
                          "plans": {"gold": [{"name": "a", "algorithm": "quota", "quota": 9, "calendar": "month", "anchor_day": 15}]}}"#;

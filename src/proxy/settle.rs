@@ -25,9 +25,12 @@ struct End<'a> {
     took: Duration,
 }
 
+/// How a fact is found; `None` where it does not exist.
+type Find = fn(&End<'_>) -> Option<u64>;
+
 /// The facts of a response that are known at its end: the name in a manifest, and how the value is
 /// found.
-const AT_THE_END: &[(&str, fn(&End<'_>) -> Option<u64>)] = &[
+const AT_THE_END: &[(&str, Find)] = &[
     (REQUEST_BYTES, |end| {
         let bytes = end.request_bytes?.load(Ordering::Relaxed);
         (bytes != BYTES_UNKNOWN).then_some(bytes)

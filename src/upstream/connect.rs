@@ -33,7 +33,9 @@ pub(super) async fn connect(
         return Err(Cause::Descriptors);
     };
     let (cause, error) =
-        match timeout(upstream.connect, open(upstream, host, endpoint, protocol, permit)).await {
+        match timeout(upstream.settings.connect, open(upstream, host, endpoint, protocol, permit))
+            .await
+        {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err((Cause::Descriptors, _))) => {
                 // The next attempt may find a descriptor.

@@ -79,7 +79,7 @@ impl Host {
             return false;
         }
         let now = upstream.now_ms();
-        let again = now.saturating_add(millis(upstream.ejection.time)).max(1);
+        let again = now.saturating_add(millis(upstream.settings.ejection.time)).max(1);
         let mine = now >= until
             && self
                 .ejected_until_ms
@@ -102,7 +102,7 @@ impl Host {
         {
             self.ejections.store(0, Ordering::Relaxed);
             self.probing.store(false, Ordering::Relaxed);
-            tracing::info!(upstream = upstream.name, endpoint = upstream.text_of(self), address = %self.address, "an endpoint answers again");
+            tracing::info!(upstream = upstream.settings.name, endpoint = upstream.text_of(self), address = %self.address, "an endpoint answers again");
         }
     }
 
@@ -112,7 +112,7 @@ impl Host {
     /// are: one client that asks for several slow things at once does not prove that the host is
     /// down.
     pub(super) fn failed(&self, upstream: &Inner, cause: Cause, began: Option<Instant>) {
-        let failures_max = upstream.ejection.failures;
+        let failures_max = upstream.settings.ejection.failures;
         let not_its =
             matches!(cause, Cause::Body | Cause::Overload | Cause::Share | Cause::Descriptors);
         if failures_max == 0 || not_its || !self.is_independent(upstream, began) {
@@ -140,19 +140,20 @@ impl Host {
 
     fn eject(&self, upstream: &Inner, cause: Cause) {
         let time = upstream
+            .settings
             .ejection
             .time
             .saturating_mul(1 << self.ejections.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
-        let time = time.min(upstream.ejection.time_max);
+        let time = time.min(upstream.settings.ejection.time_max);
         let ejected_until_ms = upstream.now_ms().saturating_add(millis(time)).max(1);
-        if !upstream.hosts.eject(self, ejected_until_ms, upstream.ejection.max_percent) {
+        if !upstream.hosts.eject(self, ejected_until_ms, upstream.settings.ejection.max_percent) {
             return upstream.warn_unejected(self);
         }
         self.ejections.fetch_add(1, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         upstream.count_ejection(self);
         let endpoint = upstream.text_of(self);
-        tracing::warn!(upstream = upstream.name, endpoint, address = %self.address, cause = cause.label(), time_ms = time.as_millis(), "an endpoint is ejected after repeated failures");
+        tracing::warn!(upstream = upstream.settings.name, endpoint, address = %self.address, cause = cause.label(), time_ms = time.as_millis(), "an endpoint is ejected after repeated failures");
     }
 
     /// Ejects it until then. Called by [`Hosts::eject`](super::hosts::Hosts::eject).

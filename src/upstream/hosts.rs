@@ -133,7 +133,7 @@ impl Hosts {
     }
 
     fn every_ms(upstream: &Inner) -> u64 {
-        u64::try_from(upstream.resolve_every.as_millis()).unwrap_or(NEVER)
+        u64::try_from(upstream.settings.resolve_every.as_millis()).unwrap_or(NEVER)
     }
 
     /// Resolves all names and adopts each answer as it comes, so that one silent name server does

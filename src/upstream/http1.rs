@@ -150,7 +150,7 @@ impl Http1Connection {
     /// Whether an idle connection can be kept.
     pub(super) fn is_worth_keeping(&mut self, now: Instant) -> bool {
         !self.upstream.is_closed()
-            && now.saturating_duration_since(self.idle_since) < self.upstream.idle
+            && now.saturating_duration_since(self.idle_since) < self.upstream.settings.idle
             && self.is_quiet()
     }
 
@@ -230,7 +230,7 @@ impl Http1Connection {
     }
 
     fn failed(&self, cause: Cause, why: &dyn std::fmt::Display) -> Outcome {
-        tracing::debug!(upstream = self.upstream.name, address = %self.host.address, cause = cause.label(), %why, "an upstream gave no reply");
+        tracing::debug!(upstream = self.upstream.settings.name, address = %self.host.address, cause = cause.label(), %why, "an upstream gave no reply");
         Outcome::Failed(UpstreamError::sent(cause))
     }
 
@@ -268,7 +268,7 @@ impl Http1Connection {
                 return Err(UpstreamError::body(BodyError::Malformed));
             }
             Poll::Ready(Err(SendError::Io(error))) => {
-                tracing::debug!(upstream = self.upstream.name, %error, "a request could not be sent");
+                tracing::debug!(upstream = self.upstream.settings.name, %error, "a request could not be sent");
                 return Err(UpstreamError::sent(Cause::Cut));
             }
         }
@@ -317,7 +317,7 @@ impl Http1Connection {
             self.spawn_upload();
         }
         self.permit = Some(permit);
-        let idle = self.upstream.idle;
+        let idle = self.upstream.settings.idle;
         reply.body = Body::source(self).idle_timeout(idle);
         reply
     }

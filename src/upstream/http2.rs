@@ -117,7 +117,8 @@ impl Http2Connection {
         upstream: &Arc<Inner>,
         host: &Arc<Host>,
     ) -> Result<Arc<Self>, Cause> {
-        let deadline = tokio::time::Instant::from_std(clock::monotonic() + upstream.connect);
+        let deadline =
+            tokio::time::Instant::from_std(clock::monotonic() + upstream.settings.connect);
         let peer = Arc::new(PeerSettings::default());
         let sender = begin(connect(upstream, host, Protocol::H2).await?, upstream, &peer).await?;
         if timeout_at(deadline, peer.wait()).await.is_err() {
@@ -132,7 +133,7 @@ impl Http2Connection {
             sender,
             peer,
             streams: AtomicUsize::new(0),
-            streams_max: upstream.http2.streams_per_connection,
+            streams_max: upstream.settings.http2.streams_per_connection,
             retired: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             created: clock::monotonic(),
@@ -160,7 +161,8 @@ impl Http2Connection {
 
     /// Whether it was unused for the upstream's idle time.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.streams.load(Ordering::Relaxed) == 0 && self.idle_time(now) >= self.upstream.idle
+        self.streams.load(Ordering::Relaxed) == 0
+            && self.idle_time(now) >= self.upstream.settings.idle
     }
 
     /// How long ago the last request ended, or else the connection was opened.
@@ -335,7 +337,7 @@ async fn begin<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let http2 = &upstream.http2;
+    let http2 = &upstream.settings.http2;
     let streams = u32::try_from(http2.streams_per_connection).unwrap_or(u32::MAX);
     let mut builder = Builder::new(CheckingExecutor(Arc::clone(peer)));
     builder

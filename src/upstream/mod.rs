@@ -113,23 +113,11 @@ pub struct EndpointStatus {
 struct Inner {
     /// Unique in this process, past upstreams included. The workers' pools are keyed by it.
     id: u64,
-    /// As configured, for logs.
-    name: String,
+    settings: Settings,
     endpoints: Vec<endpoint::Endpoint>,
-    protocol: Protocol,
     budget: Budget,
     tls: Option<tls::Tls>,
     hosts: Hosts,
-    http2: Http2Settings,
-    connect: Duration,
-    response_header: Duration,
-    idle: Duration,
-    pool_idle_per_worker: usize,
-    requests_per_worker: usize,
-    resolve_every: Duration,
-    retry: Retry,
-    retry_percent: usize,
-    ejection: Ejection,
     created: Instant,
     errors: CounterSet<Cause>,
     /// For each endpoint.
@@ -185,23 +173,12 @@ impl Upstream {
             .map(|endpoint| metrics.counter(names::UPSTREAM_EJECTIONS, &[name, &endpoint.text]));
         Ok(Self(Arc::new(Inner {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            name: name.clone(),
+            settings: settings.clone(),
             ejections: ejections.collect(),
             hosts: Hosts::new(&endpoints, resolver),
             endpoints,
-            protocol: settings.protocol,
             budget: budget.clone(),
             tls,
-            http2: settings.http2.clone(),
-            connect: settings.connect,
-            response_header: settings.response_header,
-            idle: settings.idle,
-            pool_idle_per_worker: settings.pool_idle_per_worker,
-            requests_per_worker: settings.requests_per_worker,
-            resolve_every: settings.resolve_every,
-            retry: settings.retry,
-            retry_percent: settings.retry_percent,
-            ejection: settings.ejection.clone(),
             created: clock::monotonic(),
             errors: metrics.counters(names::UPSTREAM_ERRORS, &[name]),
             retries: metrics.counters(names::UPSTREAM_RETRIES, &[name]),
@@ -278,7 +255,7 @@ impl Upstream {
     /// How long a body may pause between two pieces.
     #[must_use]
     pub fn idle(&self) -> Duration {
-        self.0.idle
+        self.0.settings.idle
     }
 }
 
@@ -362,7 +339,7 @@ impl Inner {
             && let Some(held_back) = endpoint.warned.due()
         {
             let (upstream, endpoint, max_percent) =
-                (&self.name, &endpoint.text, self.ejection.max_percent);
+                (&self.settings.name, &endpoint.text, self.settings.ejection.max_percent);
             let address = host.address;
             tracing::warn!(upstream, endpoint, %address, max_percent, held_back, "an endpoint fails repeatedly, but no more may be ejected");
         }
@@ -372,7 +349,7 @@ impl Inner {
         if let Some(endpoint) = self.endpoints.get(host.endpoint)
             && let Some(held_back) = endpoint.warned.due()
         {
-            let (upstream, endpoint) = (&self.name, &endpoint.text);
+            let (upstream, endpoint) = (&self.settings.name, &endpoint.text);
             tracing::warn!(upstream, endpoint, address = %host.address, %error, held_back, "can't connect to an upstream");
         }
     }
@@ -381,7 +358,7 @@ impl Inner {
         if let Some(endpoint) = self.endpoints.get(host.endpoint)
             && let Some(held_back) = endpoint.warned.due()
         {
-            let upstream = &self.name;
+            let upstream = &self.settings.name;
             tracing::warn!(
                 upstream,
                 held_back,
@@ -394,21 +371,22 @@ impl Inner {
         if let Some(endpoint) = self.endpoints.get(endpoint)
             && let Some(held_back) = endpoint.warned.due()
         {
-            tracing::warn!(upstream = self.name, endpoint = endpoint.text, %error, held_back, "can't resolve an upstream's name");
+            tracing::warn!(upstream = self.settings.name, endpoint = endpoint.text, %error, held_back, "can't resolve an upstream's name");
         }
     }
 
     /// How many requests one worker can have under way at `hosts` hosts.
     fn request_capacity(&self, hosts: usize) -> usize {
-        let connections = match self.protocol {
+        let connections = match self.settings.protocol {
             Protocol::H1 => self.budget.per_worker(),
             Protocol::H2 => self
+                .settings
                 .http2
                 .connections_per_worker
-                .saturating_mul(self.http2.streams_per_connection)
+                .saturating_mul(self.settings.http2.streams_per_connection)
                 .saturating_mul(hosts.max(1)),
         };
-        self.requests_per_worker.min(connections)
+        self.settings.requests_per_worker.min(connections)
     }
 
     fn is_closed(&self) -> bool {

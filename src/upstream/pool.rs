@@ -102,7 +102,7 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
     let mut discarded = Discarded::default();
     let (admitted, begin_to_sweep) = POOLS.with_borrow_mut(|pools| {
         let (pool, new) = pools.of(upstream);
-        if pool.outstanding >= upstream.requests_per_worker {
+        if pool.outstanding >= upstream.settings.requests_per_worker {
             return (Admission::Full, false);
         }
         let capacity = upstream.request_capacity(pool.slots.len());
@@ -121,7 +121,7 @@ pub(super) fn admit(upstream: &Arc<Inner>, client: Option<Network>) -> Admission
         if let Some(client) = client {
             *pool.by_client.entry(client).or_insert(0) += 1;
         }
-        pool.credit = (pool.credit + upstream.retry_percent).min(CREDIT_MAX);
+        pool.credit = (pool.credit + upstream.settings.retry_percent).min(CREDIT_MAX);
         let permit = RequestPermit { upstream: upstream.id, slot, in_flight, client };
         (Admission::Granted(permit), new && !std::mem::replace(&mut pools.sweeping, true))
     });

@@ -24,9 +24,9 @@ impl Phase {
     /// When the upstream has used up its time. `None` while the client is awaited.
     pub(super) fn deadline(self, upstream: &Inner) -> Option<Instant> {
         match self {
-            Self::Sending(since) => Some(since + upstream.idle),
+            Self::Sending(since) => Some(since + upstream.settings.idle),
             Self::AwaitingClient => None,
-            Self::AwaitingReply(since) => Some(since + upstream.response_header),
+            Self::AwaitingReply(since) => Some(since + upstream.settings.response_header),
         }
     }
 }
@@ -61,6 +61,6 @@ impl ReplyTimeout<'_> {
     }
 
     fn shorter(&self) -> Duration {
-        self.upstream.response_header.min(self.upstream.idle)
+        self.upstream.settings.response_header.min(self.upstream.settings.idle)
     }
 }

@@ -70,11 +70,11 @@ pub(super) async fn send(
 ) -> Result<Response, UpstreamError> {
     let mut permit = admit(upstream, client).await?;
     // HTTP/2 connections can't be upgraded.
-    let protocol = if request.upgrade { Protocol::H1 } else { upstream.protocol };
+    let protocol = if request.upgrade { Protocol::H1 } else { upstream.settings.protocol };
     let body = std::mem::take(&mut request.body);
     let (bodiless, lent) = (body.is_nothing(), body.is_source());
     let repeatable =
-        bodiless && upstream.retry == Retry::Idempotent && request.method.is_idempotent();
+        bodiless && upstream.settings.retry == Retry::Idempotent && request.method.is_idempotent();
     let mut exchange =
         Exchange { upstream, request, body: Some(body), bodiless, lent, fresh: false };
     let mut tried: SmallVec<[Arc<Host>; HOST_TRIES_MAX]> = SmallVec::new();
@@ -105,7 +105,7 @@ pub(super) async fn send(
                 // Another host's connection would need a descriptor, too.
                 let ours = cause == Cause::Descriptors;
                 if ours
-                    || upstream.retry == Retry::Off
+                    || upstream.settings.retry == Retry::Off
                     || !move_to_another_host(upstream, &mut permit, &mut tried)
                 {
                     return Err(UpstreamError::unsent(cause));
@@ -116,7 +116,7 @@ pub(super) async fn send(
                 refusals += 1;
                 // The same host will do, on another connection or at another moment. From the third
                 // time on it looks like overload, so retries are charged to the retry share.
-                let again = upstream.retry != Retry::Off
+                let again = upstream.settings.retry != Retry::Off
                     && refusals < REFUSALS_MAX
                     && (refusals < REFUSALS_FREE || pool::spend_retry(upstream));
                 if !again || !exchange.bodiless {
@@ -128,7 +128,7 @@ pub(super) async fn send(
             }
             Attempt::Lost(error) if repeatable && !repeated && exchange.may_reconnect(protocol) => {
                 repeated = true;
-                tracing::debug!(upstream = upstream.name, %error, "a pooled connection was closed: its request is sent on a new one");
+                tracing::debug!(upstream = upstream.settings.name, %error, "a pooled connection was closed: its request is sent on a new one");
                 continue;
             }
             // Not the host's failure: it may close an idle connection whenever it likes.
@@ -148,7 +148,7 @@ pub(super) async fn send(
             return Err(error);
         }
         upstream.retries.inc(Retried::Sent);
-        tracing::debug!(upstream = upstream.name, %error, "a request that lost its connection is sent to another endpoint");
+        tracing::debug!(upstream = upstream.settings.name, %error, "a request that lost its connection is sent to another endpoint");
     }
 }
 
@@ -161,7 +161,7 @@ async fn admit(
         return admitted;
     }
     // If resolving takes too long, the previous addresses are used, if there are any.
-    let asked = Box::pin(timeout(upstream.connect, Hosts::resolve_now(upstream))).await;
+    let asked = Box::pin(timeout(upstream.settings.connect, Hosts::resolve_now(upstream))).await;
     let unresolved = if asked.is_err() { Cause::Timeout } else { Cause::Connect };
     admitted(pool::admit(upstream, client)).unwrap_or(Err(UpstreamError::unsent(unresolved)))
 }
@@ -289,5 +289,5 @@ fn shared_reply(
     if !reply.body.is_streaming() {
         return reply;
     }
-    Response { body: reply.body.idle_timeout(upstream.idle).on_end_boxed(held), ..reply }
+    Response { body: reply.body.idle_timeout(upstream.settings.idle).on_end_boxed(held), ..reply }
 }

@@ -129,7 +129,7 @@ impl Slots {
         let slot = self.all.get_mut(index).ok_or(None)?;
         while let Some(mut connection) = slot.idle.pop() {
             self.idle_total -= 1;
-            if now.saturating_duration_since(connection.idle_since) < upstream.idle {
+            if now.saturating_duration_since(connection.idle_since) < upstream.settings.idle {
                 connection.slot = index;
                 return Ok(connection);
             }
@@ -141,7 +141,7 @@ impl Slots {
     /// Keeps an idle connection, unless enough are kept, other workers need its descriptor, or its
     /// host is gone.
     pub(super) fn put(&mut self, upstream: &Inner, connection: Box<Http1Connection>) {
-        if self.idle_total >= upstream.pool_idle_per_worker || upstream.budget.is_tight() {
+        if self.idle_total >= upstream.settings.pool_idle_per_worker || upstream.budget.is_tight() {
             return;
         }
         if let Some(slot) =

@@ -51,7 +51,7 @@ pub(super) async fn acquire(
     host: &Arc<Host>,
     now: Instant,
 ) -> Result<StreamPermit, Cause> {
-    let deadline = tokio::time::Instant::from_std(now + upstream.connect);
+    let deadline = tokio::time::Instant::from_std(now + upstream.settings.connect);
     loop {
         let placement =
             pool::with_streams(upstream, host, |streams| streams.place_request(upstream, host))
@@ -84,7 +84,7 @@ impl Streams {
         if let Some(opening) = &self.opening {
             return Placement::Opening(Arc::clone(opening));
         }
-        if self.connections.len() >= upstream.http2.connections_per_worker {
+        if self.connections.len() >= upstream.settings.http2.connections_per_worker {
             return Placement::Full(Arc::clone(&self.freed));
         }
         let opening = Arc::<Opening>::default();

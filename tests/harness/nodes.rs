@@ -59,6 +59,7 @@ impl Node {
         let limiter = Limiter::new(
             Settings { deadline: DEADLINE, ..Settings::default() },
             Arc::new(engine),
+            Clock::system(),
             metrics,
         );
         let scope = Scope::new("nodes".into(), "nodes".into(), OnStoreError::Deny, false);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir::limit::{Limiter, Wanted};
+use weir::limit::{CounterName, Limiter};
 
 use crate::harness::cluster::Cluster;
 use crate::harness::{eventually, eventually_async};
@@ -46,9 +46,13 @@ fn outbox(folder: &Path) -> limiter::Mailbox {
 
 /// The count of the current hour.
 async fn counted(limiter: &Limiter) -> String {
-    let wanted =
-        Wanted { scope: "mail".into(), limit: "hourly".into(), key: "everybody".into(), tag: None };
-    let found = limiter.find(&wanted).await.unwrap();
+    let name = CounterName {
+        scope: "mail".into(),
+        limit: "hourly".into(),
+        key: "everybody".into(),
+        tag: None,
+    };
+    let found = limiter.find(&name).await.unwrap();
     let Some(counter) = found.first() else { return String::new() };
     // This is also printed for an hour that is over: "0 used (the window from .. to .., with 100,
     // is over)".

@@ -1,4 +1,4 @@
-//! On the embedded engine, whose time stands still until a test moves it.
+//! On the embedded engine, whose clock moves only when a test moves it.
 
 use crate::plan::{Gcra, TokenBucket};
 use std::sync::Barrier;
@@ -139,7 +139,7 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
                 .map(|taker| {
                     let (rig, start, mut limits) = (&rig, &start, limits.clone());
                     threads.spawn(move || {
-                        // Half of them name the limits the other way round.
+                        // Half of them list the limits in the opposite order.
                         limits.rotate_left(taker % 2);
                         let runtime =
                             tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -247,7 +247,7 @@ async fn a_policy_gives_back_at_most_what_was_taken_and_charges_what_fits() {
     {
         let rig = Rig::embedded();
         let limit = refunded(Limit { cost: 4, ..daily("l", "k", 20) }, Refund::BySettle);
-        // What another request took is not this one's to give back.
+        // A grant does not give back what another request took.
         drop(granted(rig.take(std::slice::from_ref(&limit)).await));
         granted(rig.take(std::slice::from_ref(&limit)).await)
             .1
@@ -362,7 +362,7 @@ async fn the_limiter_is_ready_for_any_runtime() {
     let rig = Rig::embedded();
     let plan = plan(&[daily("l", "k", 1)]);
     drop(granted(sent(rig.limiter.take(&rig.scope, &plan)).await));
-    sent(rig.limiter.drain(PATIENCE)).await;
+    sent(rig.limiter.drain(TEST_TIMEOUT)).await;
 }
 
 #[test]
@@ -373,8 +373,8 @@ fn names_of_scopes_do_not_meet() {
     assert_ne!(Scope::name_of("p%40r", None), Scope::name_of("p@r", None));
 }
 
-/// What is prepared of a plan holds for one limiter and for the scopes of one name, and is prepared
-/// anew where there are more of them than are kept.
+/// A prepared plan is valid for one limiter and for the scopes of one name. It is prepared again if
+/// there are more of them than cache entries.
 #[tokio::test]
 async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_each() {
     let rigs = [Rig::embedded(), Rig::new(&in_memory(), Some("secret"))];
@@ -382,7 +382,7 @@ async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_ea
     for admits in [true, false] {
         for rig in &rigs {
             for name in 0..6 {
-                // Two of each name, as the routes have that share a policy's counters.
+                // Two of each name, as for routes that share a policy's counters.
                 for admits in [admits, false] {
                     let scope = scope(&format!("s{name}"), OnStoreError::Deny);
                     let admitted =
@@ -394,7 +394,7 @@ async fn a_plan_that_several_scopes_and_limiters_charge_finds_the_counters_of_ea
     }
 }
 
-/// Threads that share a plan do not wait for each other, and each takes the counters that all take.
+/// Threads that share a plan don't wait for each other, and all take from the same counters.
 #[test]
 fn threads_that_share_a_plan_share_its_counters() {
     let rig = Rig::embedded();

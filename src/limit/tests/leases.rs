@@ -1,5 +1,5 @@
-//! Places in flight: held as long as the request is, on both engines, whatever becomes of it; on
-//! Redis as leases.
+//! Concurrency permits: held as long as the request, on both engines, however it ends. On Redis
+//! they are leases.
 
 use super::super::Ending;
 use super::super::keys::PlanDigests;
@@ -13,12 +13,12 @@ use crate::plan::Concurrency;
 
 const LEASE: Duration = Duration::from_millis(600);
 
-fn places(amount: u64) -> Limit {
+fn permits(amount: u64) -> Limit {
     Limit::new("in-flight", "k", Algorithm::Concurrency(Concurrency { amount }))
 }
 
 fn short_leases() -> Settings {
-    Settings { lease: LEASE, ..patient() }
+    Settings { lease: LEASE, ..with_test_timeout() }
 }
 
 /// The instants at which the leases of the only counter end, in milliseconds since 1970.
@@ -42,11 +42,11 @@ fn now_ms(server: &mut Server) -> u64 {
 }
 
 #[tokio::test]
-async fn a_place_is_free_again_however_the_request_ends() {
+async fn a_permit_is_free_again_however_the_request_ends() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         for refund in [Refund::Never, Refund::Unsent, Refund::UpstreamError, Refund::BySettle] {
-            let limit = refunded(places(1), refund);
+            let limit = refunded(permits(1), refund);
             let endings =
                 [Ending::Completed, Ending::Unsent, Ending::UpstreamFailed, Ending::ClientGone]
                     .map(Some);
@@ -57,7 +57,7 @@ async fn a_place_is_free_again_however_the_request_ends() {
                     Some(ending) => grant.settle(ending, &[]),
                     None => drop(grant),
                 }
-                rig.limiter.drain(PATIENCE).await;
+                rig.limiter.drain(TEST_TIMEOUT).await;
                 assert_eq!(rig.remaining(&limit).await, 1, "{} {ending:?} {refund:?}", rig.name());
             }
         }
@@ -65,45 +65,45 @@ async fn a_place_is_free_again_however_the_request_ends() {
 }
 
 #[tokio::test]
-async fn a_place_of_a_request_that_is_dropped_in_mid_take_is_free_again() {
+async fn a_permit_of_a_request_that_is_dropped_in_mid_take_is_free_again() {
     let mut server = Server::start();
     let rig = Rig::redis(server.port);
-    let limit = places(1);
+    let limit = permits(1);
     let take = in_mid_take(&mut server, &rig, std::slice::from_ref(&limit)).await;
     drop(take);
     server.release();
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.remaining(&limit).await, 1);
 }
 
 #[tokio::test]
-async fn a_place_is_held_longer_than_a_lease_and_not_longer_than_its_request() {
+async fn a_permit_is_held_longer_than_a_lease_and_not_longer_than_its_request() {
     let mut server = Server::start();
     let rig = Rig::with(&on_redis(server.port), short_leases());
-    let limit = Limit { cost: 2, ..places(3) };
+    let limit = Limit { cost: 2, ..permits(3) };
     let grant = rig.grant(&limit).await;
     let first = ends(&mut server);
     let began = monotonic();
     while now_ms(&mut server) < first[0] + 2 * LEASE.as_millis() as u64 {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         assert!(!rig.admits(&limit).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(rig.count(names::SETTLES_FAILED, &["renewal"]), 0);
     drop(grant);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(server.keys(), Vec::<String>::new(), "nothing is left of it");
 }
 
 #[test]
-fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
+fn the_permits_of_a_proxy_that_died_are_free_when_their_leases_end() {
     let mut server = Server::start();
-    let limit = places(1);
+    let limit = permits(1);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let dead = Rig::with(&on_redis(server.port), short_leases());
     let dying = runtime();
     let grant = dying.block_on(dead.grant(&limit));
-    // What would renew goes with it; the grant was the dead process's, and nobody drops it.
+    // This drops the renewal task. The grant is leaked, as in a process that dies.
     drop(dying);
     std::mem::forget(grant);
     let lease_ends = ends(&mut server)[0];
@@ -115,13 +115,13 @@ fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
             let admitted = alive.admits(&limit).await;
             assert!(
                 !admitted || now_ms(&mut server) >= lease_ends,
-                "while the lease stands nobody else gets the place"
+                "no other request gets the permit before the lease ends"
             );
             if admitted {
                 break;
             }
             assert!(
-                before < lease_ends + 1 && began.elapsed() < PATIENCE,
+                before < lease_ends + 1 && began.elapsed() < TEST_TIMEOUT,
                 "the lease is over at {lease_ends}, it is {before}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -130,46 +130,46 @@ fn the_places_of_a_proxy_that_died_are_free_when_their_leases_end() {
 }
 
 #[tokio::test]
-async fn renewals_that_fail_are_counted_and_the_next_one_holds_the_place() {
+async fn renewals_that_fail_are_counted_and_the_next_one_holds_the_permit() {
     let mut server = Server::start();
     let settings =
         RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
     let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
-    let limit = places(1);
+    let limit = permits(1);
     let grant = rig.grant(&limit).await;
     let first = ends(&mut server);
     server.hold();
     let began = monotonic();
     while rig.count(names::SETTLES_FAILED, &["renewal"]) == 0 {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.release();
     while ends(&mut server).first().is_none_or(|ends| *ends <= first[0]) {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!rig.admits(&limit).await);
     drop(grant);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert!(rig.admits(&limit).await);
 }
 
 #[tokio::test]
-async fn a_place_that_is_let_go_of_while_it_is_renewed_is_free_afterwards() {
+async fn a_permit_that_is_released_during_its_renewal_is_free_afterwards() {
     let mut server = Server::start();
     let rig = Rig::with(&on_redis(server.port), short_leases());
-    let grant = rig.grant(&places(1)).await;
+    let grant = rig.grant(&permits(1)).await;
     server.hold();
     let began = monotonic();
     while server.held() == 0 {
-        assert!(began.elapsed() < PATIENCE, "no renewal was sent");
+        assert!(began.elapsed() < TEST_TIMEOUT, "no renewal was sent");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(grant);
     assert_eq!(rig.limiter.shared.pending(), 1, "a drain waits for it");
     server.release();
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.limiter.shared.pending(), 0);
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -180,18 +180,18 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
     let settings =
         RedisSettings { deadline: Duration::from_millis(250), ..redis_settings(server.port) };
     let rig = Rig::with(&EngineSettings::Redis(settings), short_leases());
-    let limit = places(1);
-    // The connection and the script are there before Redis is held.
+    let limit = permits(1);
+    // Opens the connection and loads the script before Redis is held.
     drop(rig.grant(&limit).await);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     server.hold();
     assert!(matches!(rig.take(std::slice::from_ref(&limit)).await, Take::Unavailable));
     assert_eq!(rig.count(names::TAKES_UNKNOWN, &[]), 1);
     server.release();
-    // It ran all the same, once Redis could.
+    // The script ran all the same, once Redis was released.
     let began = monotonic();
     let lease_ends = loop {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         if let Some(ends) = ends(&mut server).first() {
             break *ends;
         }
@@ -203,20 +203,20 @@ async fn a_take_whose_outcome_is_unknown_stands_until_its_lease_ends() {
         assert!(!admitted || now_ms(&mut server) >= lease_ends);
         assert!(
             ends(&mut server).first().is_none_or(|ends| *ends == lease_ends) || admitted,
-            "nobody renews it"
+            "no task renews it"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    other.limiter.drain(PATIENCE).await;
+    other.limiter.drain(TEST_TIMEOUT).await;
     assert!(other.admits(&limit).await);
 }
 
-/// Places of the shard that does not answer: so many that renewing them takes longer than a lease.
-const FROZEN_PLACES: usize = 4_200;
+/// Permits on the shard that does not answer: so many that renewing them takes longer than a lease.
+const FROZEN_PERMITS: usize = 4_200;
 
-/// A shard that does not answer holds up the renewals of no other.
+/// A shard that does not answer delays the renewals of no other.
 #[tokio::test]
-async fn places_are_renewed_while_another_shard_does_not_answer() {
+async fn permits_are_renewed_while_another_shard_does_not_answer() {
     let cluster = Cluster::start(0);
     let (deadline, lease) = (Duration::from_millis(300), Duration::from_millis(1_500));
     let settings = RedisSettings {
@@ -231,7 +231,7 @@ async fn places_are_renewed_while_another_shard_does_not_answer() {
     );
     let began = monotonic();
     while rig.limiter.shared.engine.ping().await.is_err() {
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
     }
     let on = |node: usize, key: &&String| {
         let slot = key_slot(&rig, key);
@@ -239,21 +239,21 @@ async fn places_are_renewed_while_another_shard_does_not_answer() {
     };
     let keys: Vec<String> = (0..100).map(|key| format!("k{key}")).collect();
     let [frozen, well] = [0, 1].map(|node| keys.iter().find(|key| on(node, key)).unwrap());
-    let places = |key: &str, amount| {
+    let permits = |key: &str, amount| {
         Limit::new("in-flight", key, Algorithm::Concurrency(Concurrency { amount }))
     };
     let mut held = Vec::new();
     for _ in 0..20 {
-        held.push(rig.grant(&places(well, 20)).await);
+        held.push(rig.grant(&permits(well, 20)).await);
     }
-    for _ in 0..FROZEN_PLACES {
-        held.push(rig.grant(&places(frozen, 10_000)).await);
+    for _ in 0..FROZEN_PERMITS {
+        held.push(rig.grant(&permits(frozen, 10_000)).await);
     }
     cluster.nodes[0].signal("-STOP");
     let began = monotonic();
     while began.elapsed() < 3 * lease {
-        if let Take::Granted(..) = rig.take(&[places(well, 20)]).await {
-            panic!("a place was lost after {:?}", began.elapsed());
+        if let Take::Granted(..) = rig.take(&[permits(well, 20)]).await {
+            panic!("a permit was lost after {:?}", began.elapsed());
         }
         tokio::time::sleep(deadline / 3).await;
     }

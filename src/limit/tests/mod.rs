@@ -1,5 +1,5 @@
-//! The limiter through its door: on the embedded engine under a virtual clock, and on a real Redis
-//! where its calls take time or fail.
+//! The limiter through its public interface: on the embedded engine with a virtual clock, and on a
+//! real Redis, whose calls take time or fail.
 
 mod embedded;
 mod leases;
@@ -26,18 +26,19 @@ use crate::plan::{
 use crate::telemetry::{Metrics, names};
 
 const SECOND_US: u64 = 1_000_000;
-/// A whole day since 1970, so that windows by the clock begin here.
+/// A whole number of days since 1970, so that windows aligned to the clock begin here.
 const START_US: i64 = 86_400_000_000 * 20_000;
-/// Long enough that no test ends because a machine was busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough that no test fails because the machine is busy.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A limiter with what it needs.
+/// A limiter with its engine, metrics and scope.
 struct Rig {
     limiter: Limiter,
     metrics: Metrics,
+    /// The embedded engine's. Redis has a time of its own.
     clock: Clock,
     scope: Arc<Scope>,
-    asked: std::sync::atomic::AtomicBool,
+    connected: std::sync::atomic::AtomicBool,
 }
 
 impl Rig {
@@ -51,20 +52,32 @@ impl Rig {
 
     fn new(settings: &EngineSettings, key_secret: Option<&str>) -> Self {
         let key_secret = key_secret.map(|secret| Secret(secret.into()));
-        Self::with(settings, Settings { deadline: PATIENCE, key_secret, ..Settings::default() })
+        Self::with(settings, Settings { deadline: TEST_TIMEOUT, key_secret, ..Settings::default() })
     }
 
     fn with(engine: &EngineSettings, settings: Settings) -> Self {
         let clock = Clock::virtual_at(START_US);
+        let limiter_clock = match engine {
+            EngineSettings::Embedded(_) => clock.clone(),
+            EngineSettings::Redis(_) => Clock::system(),
+        };
+        Self::with_clocks(engine, settings, clock, limiter_clock)
+    }
+
+    fn with_clocks(
+        engine: &EngineSettings,
+        settings: Settings,
+        engine_clock: Clock,
+        limiter_clock: Clock,
+    ) -> Self {
         let metrics = Metrics::new(1);
-        let engine = Arc::new(Engine::build(engine, clock.clone(), &metrics).unwrap());
-        let limiter = Limiter::new(settings, engine, metrics.clone());
+        let engine = Arc::new(Engine::build(engine, engine_clock.clone(), &metrics).unwrap());
         Self {
-            limiter,
+            limiter: Limiter::new(settings, engine, limiter_clock, metrics.clone()),
             metrics,
-            clock,
+            clock: engine_clock,
             scope: scope("public", OnStoreError::Deny),
-            asked: std::sync::atomic::AtomicBool::new(false),
+            connected: std::sync::atomic::AtomicBool::new(false),
         }
     }
 
@@ -76,10 +89,14 @@ impl Rig {
         ]
     }
 
-    /// The proxy's own clock, which names a calendar's periods.
-    fn believing(mut self, clock: Clock) -> Self {
-        Arc::get_mut(&mut self.limiter.shared).unwrap().clock = clock;
-        self
+    /// One on each engine, whose limiters' clocks are at these times, in microseconds since 1970.
+    fn both_at(server: &redis_server::Server, limiter_us: [i64; 2]) -> [Self; 2] {
+        let [embedded, redis] = limiter_us.map(Clock::virtual_at);
+        let engine_clock = || Clock::virtual_at(START_US);
+        [
+            Self::with_clocks(&in_memory(), with_test_timeout(), engine_clock(), embedded),
+            Self::with_clocks(&on_redis(server.port), with_test_timeout(), engine_clock(), redis),
+        ]
     }
 
     fn name(&self) -> &'static str {
@@ -95,9 +112,9 @@ impl Rig {
     }
 
     async fn take(&self, limits: &[Limit]) -> Take {
-        if !self.asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            // On a loaded machine a first connection may take longer than a proxy waits for one:
-            // these tests are not about that.
+        if !self.connected.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            // On a loaded machine the first connection may take longer than the connection timeout,
+            // which these tests are not about.
             for _ in 0..3 {
                 if self.limiter.shared.engine.ping().await.is_ok() {
                     break;
@@ -107,7 +124,7 @@ impl Rig {
         self.limiter.take(&self.scope, &plan(limits)).await
     }
 
-    /// Takes, and what was granted stays granted.
+    /// Takes, and drops the grant without a refund.
     async fn outcome(&self, limits: &[Limit]) -> Outcome {
         match self.take(limits).await {
             Take::Granted(outcome, _) | Take::Refused(outcome) => outcome,
@@ -115,7 +132,7 @@ impl Rig {
         }
     }
 
-    /// What is left, without taking any.
+    /// The units left, without taking any.
     async fn remaining(&self, limit: &Limit) -> u64 {
         self.outcome(&[Limit { cost: 0, ..limit.clone() }]).await.limits[0].remaining
     }
@@ -129,8 +146,8 @@ fn in_memory() -> EngineSettings {
     EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 })
 }
 
-fn patient() -> Settings {
-    Settings { deadline: PATIENCE, ..Settings::default() }
+fn with_test_timeout() -> Settings {
+    Settings { deadline: TEST_TIMEOUT, ..Settings::default() }
 }
 
 fn on_redis(port: u16) -> EngineSettings {
@@ -144,7 +161,7 @@ fn redis_settings(port: u16) -> RedisSettings {
         username: None,
         password: None,
         key_prefix: "weir".into(),
-        deadline: PATIENCE,
+        deadline: TEST_TIMEOUT,
     }
 }
 
@@ -156,7 +173,7 @@ fn plan(limits: &[Limit]) -> Arc<Plan> {
     Arc::new(Plan::new(limits.to_vec()).unwrap())
 }
 
-/// So many in each window by the clock.
+/// `amount` in each window aligned to the clock.
 fn window(amount: u64, per_ms: u64) -> Algorithm {
     Algorithm::FixedWindow(FixedWindow {
         rate: Rate { amount, per_ms },
@@ -164,7 +181,7 @@ fn window(amount: u64, per_ms: u64) -> Algorithm {
     })
 }
 
-/// So many a day under `key`.
+/// `amount` a day under `key`.
 fn daily(name: &str, key: &str, amount: u64) -> Limit {
     Limit::new(name, key, window(amount, 86_400_000))
 }

@@ -1,4 +1,4 @@
-//! Quotas: the store's time decides, whatever the proxy believes; for ever is for ever.
+//! Quotas: the store's time decides, whatever the proxy's clock says. `forever` never ends.
 
 use super::super::Ending;
 use super::redis_server::Server;
@@ -37,14 +37,8 @@ const OFF_US: [i64; 7] = [
 async fn a_proxy_whose_clock_is_off_decides_by_the_stores_time() {
     let server = Server::start();
     for off_us in OFF_US {
-        let believed = |rig: &Rig| {
-            Clock::virtual_at(
-                off_us + if rig.name() == "redis" { Clock::system().wall_us() } else { START_US },
-            )
-        };
-        for rig in Rig::both(&server, &patient()) {
-            let clock = believed(&rig);
-            let rig = rig.believing(clock);
+        let limiter_us = [START_US + off_us, Clock::system().wall_us() + off_us];
+        for rig in Rig::both_at(&server, limiter_us) {
             for calendar in calendars() {
                 let limit = Limit { key: format!("{off_us}"), ..quota("q", 3, calendar) };
                 let seen = shadow(Limit { name: "seen".into(), ..limit.clone() });
@@ -54,7 +48,7 @@ async fn a_proxy_whose_clock_is_off_decides_by_the_stores_time() {
                         granted(rig.take(&[refunds.clone(), seen.clone()]).await);
                     assert_eq!(remaining(&outcome)[0], left, "{} {off_us} {refunds:?}", rig.name());
                     grant.settle(if back { Ending::Unsent } else { Ending::Completed }, &[]);
-                    rig.limiter.drain(PATIENCE).await;
+                    rig.limiter.drain(TEST_TIMEOUT).await;
                 }
                 refused(rig.take(&[refunds, seen]).await);
             }
@@ -67,15 +61,14 @@ async fn a_proxy_whose_clock_is_off_decides_by_the_stores_time() {
 async fn what_is_charged_later_is_charged_by_the_stores_time_too() {
     let server = Server::start();
     for off_us in OFF_US {
-        for rig in Rig::both(&server, &patient()) {
-            let rig = rig.believing(Clock::virtual_at(START_US + off_us));
+        for rig in Rig::both_at(&server, [START_US + off_us; 2]) {
             let limit = Limit {
                 key: format!("{off_us}"),
                 ..quota("l", 9, Calendar::Hour(TimeZone::utc()))
             };
             let more = Adjustment { limit: "l".into(), change: Change::Units(3) };
             rig.grant(&limit).await.settle(Ending::Completed, &[more]);
-            rig.limiter.drain(PATIENCE).await;
+            rig.limiter.drain(TEST_TIMEOUT).await;
             assert_eq!(rig.remaining(&limit).await, 5, "{} {off_us}", rig.name());
             assert_eq!(rig.count(names::SETTLES_FAILED, &["charge_refused"]), 0);
         }
@@ -97,7 +90,7 @@ async fn a_period_begins_anew_and_a_give_back_never_goes_into_another_one() {
 #[tokio::test]
 async fn unconditional_counts_and_shows_and_never_refuses() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         let calendar = Calendar::Day(TimeZone::utc());
         let limit = Limit {
             cost: 2,
@@ -124,7 +117,7 @@ async fn unconditional_counts_and_shows_and_never_refuses() {
 #[tokio::test]
 async fn for_ever_is_for_ever_and_without_a_lifetime() {
     let mut server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         let limit = refunded(quota("q", 2, Calendar::Forever), Refund::Unsent);
         let grant = rig.grant(&limit).await;
         assert!(rig.admits(&limit).await);
@@ -134,7 +127,7 @@ async fn for_ever_is_for_ever_and_without_a_lifetime() {
             assert_eq!(outcome.limits[0].retry_after_us, None, "waiting cannot help");
         }
         grant.settle(Ending::Unsent, &[]);
-        rig.limiter.drain(PATIENCE).await;
+        rig.limiter.drain(TEST_TIMEOUT).await;
         assert_eq!(rig.remaining(&limit).await, 1, "{}", rig.name());
     }
     let key = server.keys().pop().unwrap();

@@ -12,13 +12,13 @@ use super::redis_server::{Server, free_port};
 use super::*;
 use crate::clock::monotonic;
 
-/// Runs the take until its call waits in Redis, then leaves it to `then`.
+/// Polls a take until its call waits in Redis, and returns the unfinished future.
 pub(super) async fn in_mid_take<'a>(
     server: &mut Server,
     rig: &'a Rig,
     limits: &[Limit],
 ) -> Pin<Box<dyn Future<Output = Take> + Send + 'a>> {
-    // A connection and the scripts are there before Redis is held: what waits then is the take
+    // Opens a connection and loads the scripts before Redis is held: what waits then is the take
     // itself.
     rig.outcome(&[Limit { name: "warm".into(), ..limits[0].clone() }]).await;
     server.hold();
@@ -27,7 +27,7 @@ pub(super) async fn in_mid_take<'a>(
         Box::pin(async move { rig.limiter.take(&rig.scope, &plan).await });
     let began = monotonic();
     while server.held() == 0 {
-        assert!(began.elapsed() < PATIENCE, "the take was never sent");
+        assert!(began.elapsed() < TEST_TIMEOUT, "the take was never sent");
         assert!(take.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -48,7 +48,7 @@ async fn a_take_whose_request_is_dropped_is_charged_once_and_settled_as_unsent()
     drop(take);
     assert_eq!(rig.limiter.shared.pending(), 1);
     server.release();
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.limiter.shared.pending(), 0);
     let mut left = Vec::new();
     for limit in &limits {
@@ -64,14 +64,14 @@ async fn an_answer_that_nobody_receives_is_settled_as_unsent() {
     let limit = refunded(daily("unsent", "k", 5), Refund::Unsent);
     let take = in_mid_take(&mut server, &rig, std::slice::from_ref(&limit)).await;
     server.release();
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.remaining(&limit).await, 4, "the answer waits for its request");
     drop(take);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.remaining(&limit).await, 5);
 }
 
-/// A roll-back is a race: the look found room, and another request was quicker.
+/// A roll-back needs a race: the look fitted, and another request took the unit first.
 #[tokio::test]
 async fn a_roll_back_is_whole_though_its_request_is_gone() {
     let mut server = Server::start();
@@ -81,7 +81,7 @@ async fn a_roll_back_is_whole_though_its_request_is_gone() {
         let [first, second] = in_order(&rig, pair);
         let (open, last) = (Limit { cost: 2, ..daily("open", first, 5) }, daily("last", second, 1));
         let take = in_mid_take(&mut server, &rig, &[open.clone(), last.clone()]).await;
-        // Behind it in Redis' queue, before the take of the second tag.
+        // Queued in Redis behind the first tag's take, before the take of the second tag.
         let (taken, ()) = tokio::join!(other.outcome(std::slice::from_ref(&last)), async {
             while server.held() < 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -90,7 +90,7 @@ async fn a_roll_back_is_whole_though_its_request_is_gone() {
             server.release();
         });
         assert!(taken.admitted);
-        rig.limiter.drain(PATIENCE).await;
+        rig.limiter.drain(TEST_TIMEOUT).await;
         assert_eq!(rig.remaining(&open).await, 5, "{pair:?}");
         assert!(
             !server.keys().iter().any(|key| key.contains("open")),
@@ -100,13 +100,13 @@ async fn a_roll_back_is_whole_though_its_request_is_gone() {
     }
 }
 
-/// Keys in the order in which their tags are taken.
+/// The keys in the order in which their tags are taken.
 fn in_order<'k>(rig: &Rig, mut keys: [&'k str; 2]) -> [&'k str; 2] {
     keys.sort_by_key(|key| PlanDigests::new(&rig.limiter.shared.digests).of(key));
     keys
 }
 
-/// What others share stays as it is under any number of requests that another limit refuses.
+/// A shared limit is not drained by requests that another limit refuses, however many.
 #[tokio::test]
 async fn refused_requests_drain_no_bucket_that_others_share() {
     let server = Server::start();
@@ -138,11 +138,11 @@ async fn refused_requests_drain_no_bucket_that_others_share() {
     }
 }
 
-/// Made-up keys leave nothing behind where another limit refuses, whichever tag comes first.
+/// Invented keys create no counters if another limit refuses, whichever tag comes first.
 #[tokio::test]
 async fn refusals_under_another_tag_leave_no_key() {
     let mut server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         let address = daily("address", "203.0.113.7", 1);
         assert!(rig.outcome(std::slice::from_ref(&address)).await.admitted);
         for key in 0..500 {
@@ -162,7 +162,7 @@ async fn refusals_under_another_tag_leave_no_key() {
 async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
     let server = Server::start();
     let rig = Arc::new(Rig::redis(server.port));
-    // The second limit, the smaller one, makes some refuse and roll back.
+    // The second limit is smaller, so some requests are refused and rolled back.
     let limits = [("a", 400), ("b", 100)]
         .map(|(key, amount)| refunded(daily(key, key, amount), Refund::Unsent));
     let (mut kept, mut dropped) = (0, 0);
@@ -180,7 +180,7 @@ async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
             }
         }
     }
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(
         [rig.remaining(&limits[0]).await, rig.remaining(&limits[1]).await],
         [400 - kept, 100 - kept]
@@ -189,11 +189,11 @@ async fn after_a_storm_of_dropped_requests_the_counters_equal_what_was_kept() {
     assert!(rig.count(names::LIMIT_REFUSALS, &["public", "b"]) > 0);
 }
 
-/// A take that runs to its end, or whose request goes away after some of the runtime's turns.
-async fn perhaps_dropped(rig: Arc<Rig>, limits: [Limit; 2], patient: bool) -> Option<Take> {
-    let turns = if patient { usize::MAX } else { fastrand::usize(1..60) };
+/// A take that runs to completion, or is dropped after a random number of yields.
+async fn perhaps_dropped(rig: Arc<Rig>, limits: [Limit; 2], complete: bool) -> Option<Take> {
+    let yields = if complete { usize::MAX } else { fastrand::usize(1..60) };
     let gone = async {
-        for _ in 0..turns {
+        for _ in 0..yields {
             tokio::task::yield_now().await;
         }
     };
@@ -227,7 +227,7 @@ fn eight_takers_over_two_limits_of_one_under_two_tags_admit_exactly_one() {
         let takers: Vec<_> = (0..8)
             .map(|taker| {
                 let (start, port) = (&start, server.port);
-                // Each is a proxy of its own, with its own engine and connection.
+                // Each is like a proxy of its own, with its own engine and connection.
                 threads.spawn(move || {
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -293,7 +293,7 @@ async fn settling_is_queued_and_a_drain_waits_for_it() {
             .1
             .settle(Ending::Completed, &[adjustment]);
     }
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.remaining(&limit).await, 100 - 16 + 4 - 5);
     assert_eq!(rig.count(names::SETTLES_FAILED, &["charge_refused"]), 1);
     assert_eq!(rig.count(names::SETTLES_FAILED, &["give_back"]), 0);
@@ -344,7 +344,7 @@ async fn what_a_dead_store_does_not_settle_is_counted() {
     server.hold();
     drop(server);
     grant.settle(Ending::Unsent, &[Adjustment { limit: "l".into(), change: Change::Units(1) }]);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(
         (
             rig.count(names::SETTLES_FAILED, &["give_back"]),
@@ -376,6 +376,6 @@ async fn a_drain_gives_up_after_its_grace() {
     assert_eq!(rig.limiter.shared.pending(), 1);
     server.release();
     drop(granted(take.await));
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.limiter.shared.pending(), 0);
 }

@@ -1,5 +1,5 @@
-//! One real redis-server on a free port, stopped by Drop, with a plain connection of its own for
-//! what a test does behind the limiter's back.
+//! One real redis-server on a free port, stopped by Drop. It has a plain connection of its own, for
+//! commands that bypass the limiter.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use crate::clock::monotonic;
 
 pub(super) struct Server {
@@ -43,16 +43,16 @@ impl Server {
             match TcpStream::connect(("127.0.0.1", port)) {
                 Ok(stream) => break BufReader::new(stream),
                 Err(error) => {
-                    assert!(began.elapsed() < PATIENCE, "redis-server does not answer: {error}")
+                    assert!(began.elapsed() < TEST_TIMEOUT, "redis-server does not answer: {error}")
                 }
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        control.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        control.get_ref().set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self { child, port, control, _folder: folder }
     }
 
-    /// Sends a command and returns its reply, a status, a number or a text, without its first
+    /// Sends a command and returns its reply (a status, a number or a text) without the type
     /// character.
     pub(super) fn command(&mut self, words: &[&str]) -> String {
         let mut request = format!("*{}\r\n", words.len());
@@ -70,7 +70,7 @@ impl Server {
         String::from_utf8(text).unwrap().trim_end().to_owned()
     }
 
-    /// From now on, whatever might write waits.
+    /// From now on, every command that may write waits.
     pub(super) fn hold(&mut self) {
         self.command(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     }
@@ -97,13 +97,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Killed, because nothing of it is worth keeping; waited for, because the folder goes next.
+        // Killed, because its data is not needed. Waited for, because its folder is deleted next.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port where nobody listens now.
+/// A port on which nothing listens now.
 pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

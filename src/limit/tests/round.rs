@@ -1,4 +1,4 @@
-//! [`Round`]: its steps, whatever the store answers.
+//! The steps of a [`Round`], for any answers of the store.
 
 use crate::plan::{Algorithm, Gcra};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::plan::Rate;
 
 static PROGRAM: Program = Program { name: "", text: "", kind: Kind::Numbers, state: 3, numbers: 4 };
 
-/// What the store does with a tag.
+/// What the store answers for a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
     Fits,
@@ -20,7 +20,7 @@ enum Store {
     Fails(Ran),
 }
 
-fn word(denies: bool) -> OnStoreError {
+fn on_error(denies: bool) -> OnStoreError {
     if denies { OnStoreError::Deny } else { OnStoreError::Allow }
 }
 
@@ -57,8 +57,8 @@ fn limit(cost: u64) -> Limit {
     }
 }
 
-/// Answers as an engine does: in a refusing group no enforced cell fits; shadows of odd cost never
-/// do.
+/// Answers as an engine does. In a refusing group no enforced cell fits. Shadows of odd cost never
+/// fit.
 fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
     if let Store::Fails(ran) = store {
         return Err(EngineError { cause: Cause::Timeout, ran });
@@ -77,7 +77,7 @@ fn answer(cells: &Cells, store: Store) -> Result<Taken, EngineError> {
 }
 
 proptest! {
-    /// What a look says need not hold for the take that follows: other requests come between.
+    /// A take may answer other than its look did, because other requests come between.
     #[test]
     fn every_round_looks_first_and_ends_with_all_charged_or_nothing(
         limits in proptest::collection::vec((0_u128..5, any::<bool>(), any::<bool>(), 1_u64..4), 0..8),
@@ -85,24 +85,24 @@ proptest! {
         takes in proptest::array::uniform5(store()),
     ) {
         let mut calls = Calls::default();
-        for ((tag, shadow, _, cost), place) in limits.iter().zip(0..) {
-            calls.add(cell(*tag, *shadow, *cost), place, false);
+        for ((tag, shadow, _, cost), index) in limits.iter().zip(0..) {
+            calls.add(cell(*tag, *shadow, *cost), index, false);
         }
         let denies = |tag: u128| limits.iter().any(|(of, shadow, denies, _)| *of == tag && *denies && !shadow);
         let costs = |cells: &Cells| cells.iter().map(|cell| cell.cost).collect::<Vec<_>>();
-        let mut round = Round::new(&calls, |_| None, |place| word(limits[place].2 && !limits[place].1));
+        let mut round = Round::new(&calls, |_| None, |index| on_error(limits[index].2 && !limits[index].1));
         let (mut looked, mut taken, mut failed, mut held) = (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
         let (mut refused, mut unavailable, mut dead) = (false, false, false);
         loop {
             match round.next() {
                 Step::Look => {
-                    prop_assert!(taken.is_empty(), "nothing is looked at once something was taken");
+                    prop_assert!(taken.is_empty(), "no look follows a take");
                     let answers: Vec<_> = round.looks().into_iter().map(|(at, cells)| {
                         let tag = cells[0].key.tag;
                         (at, tag, costs(cells), answer(cells, looks[tag as usize]))
                     }).collect();
-                    for (at, tag, asked, answer) in answers {
-                        prop_assert_eq!(asked.iter().filter(|cost| **cost == 0).count(), 0, "a look is about the cost itself");
+                    for (at, tag, costs_seen, answer) in answers {
+                        prop_assert_eq!(costs_seen.iter().filter(|cost| **cost == 0).count(), 0, "a look asks for the real cost");
                         looked.push(tag);
                         match &answer {
                             Ok(answer) => refused |= !answer.admitted,
@@ -117,7 +117,7 @@ proptest! {
                 Step::Take(cells) => {
                     let tag = cells[0].key.tag;
                     prop_assert!(!refused && !unavailable && !dead && taken.last().is_none_or(|last| *last < tag));
-                    prop_assert!(!failed.contains(&tag), "a store that failed in the look is not asked again");
+                    prop_assert!(!failed.contains(&tag), "a store that failed in the look is not called again");
                     taken.push(tag);
                     let answer = answer(cells, takes[tag as usize]);
                     match &answer {
@@ -138,9 +138,9 @@ proptest! {
             }
         }
         unavailable |= dead && !refused;
-        let verdict = if unavailable { Verdict::Unavailable } else if refused { Verdict::Refused } else { Verdict::Admitted };
-        prop_assert_eq!(round.verdict(), verdict);
-        if verdict != Verdict::Admitted {
+        let result = if unavailable { RoundResult::Unavailable } else if refused { RoundResult::Refused } else { RoundResult::Admitted };
+        prop_assert_eq!(round.result(), result);
+        if result != RoundResult::Admitted {
             prop_assert!(held.values().all(|units| *units == 0), "{:?}", held);
         }
         let mut tags: Vec<u128> = limits.iter().map(|limit| limit.0).collect();
@@ -152,7 +152,7 @@ proptest! {
             expected.extend(tags.first());
         }
         prop_assert_eq!(looked, expected, "all but the first, and the first where it is not taken");
-        if verdict == Verdict::Admitted {
+        if result == RoundResult::Admitted {
             tags.retain(|tag| !failed.contains(tag));
             prop_assert_eq!(taken, tags, "every limit is charged");
         }
@@ -161,15 +161,15 @@ proptest! {
         let mut charged = Charged::from_elem(None, plan.len());
         round.report(&plan, &mut outcomes, &mut charged);
         let known: u64 = plan.iter().zip(&charged).filter_map(|(limit, at)| at.map(|_| limit.cost)).sum();
-        prop_assert_eq!(known, if verdict == Verdict::Admitted { held.values().sum() } else { 0 });
+        prop_assert_eq!(known, if result == RoundResult::Admitted { held.values().sum() } else { 0 });
     }
 }
 
-/// What a round does when the looks all fit, and the take of `refuses` does not.
+/// The steps of a round whose looks all fit, and whose take of the tag `refuses` does not.
 fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
     let mut calls = Calls::default();
-    for (tag, place) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
-        calls.add(cell(tag, false, 1), place, false);
+    for (tag, index) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
+        calls.add(cell(tag, false, 1), index, false);
     }
     let mut round = Round::new(&calls, |_| None, |_| OnStoreError::Deny);
     let mut steps = Vec::new();
@@ -196,7 +196,7 @@ fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
 }
 
 #[test]
-fn what_is_given_back_goes_the_way_it_came() {
+fn groups_are_given_back_in_reverse_order() {
     let looks = [("look", 2, 1), ("look", 3, 1)];
     let takes = [("take", 1, 2), ("take", 2, 1), ("take", 3, 1)];
     assert_eq!(steps(0), [&looks[..], &takes].concat());
@@ -212,48 +212,51 @@ fn what_is_given_back_goes_the_way_it_came() {
 }
 
 #[test]
-fn a_tag_that_is_asked_last_comes_after_all_others() {
+fn a_tag_that_is_called_last_comes_after_all_others() {
     let mut calls = Calls::default();
-    for (tag, last, place) in
+    for (tag, last, index) in
         [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)]
     {
-        calls.add(cell(tag, false, 1), place, last);
+        calls.add(cell(tag, false, 1), index, last);
     }
     let order: Vec<(u128, &[u8])> =
-        calls.0.iter().map(|call| (call.tag, &call.places[..])).collect();
+        calls.0.iter().map(|call| (call.tag, &call.indices[..])).collect();
     assert_eq!(order, [(2, &[3][..]), (3, &[2][..]), (1, &[0, 1, 4][..])]);
     assert_eq!(calls.cell(3).map(|cell| cell.key.tag), Some(2));
     assert!(calls.cell(5).is_none());
 }
 
-/// What is outside is asked once more with the numbers of that instant, and only that; outside
-/// twice is the store's failure.
+/// A cell that is outside its period is called once more with the numbers of the store's time, and
+/// only that cell's change. Outside a second time is a store failure.
 #[test]
-fn what_lies_outside_is_told_again_once() {
+fn a_cell_outside_its_period_is_called_again_once() {
     let outside = |cells: &Cells, which: usize| {
-        let reply = |place| CellReply {
-            fits: place != which,
+        let reply = |index| CellReply {
+            fits: index != which,
             remaining: 5,
             retry_units: None,
             reset_units: 0,
-            outside: place == which,
+            outside: index == which,
         };
         Ok(Taken { at_us: 77, admitted: false, cells: (0..cells.len()).map(reply).collect() })
     };
-    // The one that is outside may be a shadow: it refuses nobody, and is asked again all the same.
+    // A shadow limit that is outside is called again as well, though it never refuses.
     for (shadow, denies) in [(false, true), (true, false)] {
         let mut calls = Calls::default();
         calls.add(cell(1, false, 1), 0, false);
         calls.add(cell(1, shadow, 1), 1, false);
-        let mut round = Round::new(&calls, |_| None, |place| word(place == 1 && denies));
+        let mut round = Round::new(&calls, |_| None, |index| on_error(index == 1 && denies));
         let mut numbers = Vec::new();
         while let Step::Take(cells) = round.next() {
             numbers.push(cells.iter().map(|cell| cell.numbers[0]).collect::<Vec<_>>());
             let answer = outside(cells, 1);
-            round.took(answer, |place, at_us| Some([at_us as i64 + place as i64; NUMBERS_MAX]));
+            round.took(answer, |index, at_us| Some([at_us as i64 + index as i64; NUMBERS_MAX]));
         }
         assert_eq!(numbers, [[9, 9], [9, 78]]);
-        assert_eq!(round.verdict(), if denies { Verdict::Unavailable } else { Verdict::Admitted });
+        assert_eq!(
+            round.result(),
+            if denies { RoundResult::Unavailable } else { RoundResult::Admitted }
+        );
         let (mut outcomes, mut charged) =
             (vec![LimitOutcome::default(); 2], Charged::from_elem(None, 2));
         round.report(&[limit(1), limit(1)], &mut outcomes, &mut charged);

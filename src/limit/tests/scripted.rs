@@ -1,4 +1,4 @@
-//! Limits that an operator's script decides: by name, with its numbers, settled like any other.
+//! Limits that an operator's script decides. They are settled like any other.
 
 use super::*;
 use crate::engine::{ScriptFile, Scripts};
@@ -18,8 +18,9 @@ fn scripts(text: &str) -> Scripts {
 
 fn limiter(engine: &Arc<Engine>, scripts: Scripts) -> Limiter {
     Limiter::new(
-        Settings { deadline: PATIENCE, scripts, ..Settings::default() },
+        Settings { deadline: TEST_TIMEOUT, scripts, ..Settings::default() },
         Arc::clone(engine),
+        Clock::virtual_at(START_US),
         Metrics::new(1),
     )
 }
@@ -45,14 +46,14 @@ async fn an_edited_script_starts_afresh_and_edited_numbers_do_not() {
     };
     assert_eq!(left(&first, &tries(5)).await, 4);
     assert_eq!(left(&first, &tries(7)).await, 5, "of seven now two are taken");
-    // Read again and found the same: the same counters.
+    // The same text, loaded again, uses the same counters.
     assert_eq!(left(&limiter(&engine, scripts(LOCKOUT)), &tries(7)).await, 4);
     let edited = limiter(&engine, scripts(&format!("-- edited\n{LOCKOUT}")));
     assert_eq!(left(&edited, &tries(7)).await, 6);
 }
 
 #[tokio::test]
-async fn what_a_script_took_is_given_back_and_its_retry_is_told() {
+async fn what_a_script_took_is_given_back_and_its_retry_is_reported() {
     let settings = EngineSettings::Embedded(EmbeddedSettings { keys_max: 10_000 });
     let engine =
         Arc::new(Engine::build(&settings, Clock::virtual_at(START_US), &Metrics::new(1)).unwrap());

@@ -1,5 +1,5 @@
-//! What each algorithm does at a request's end, on both engines: refunds, adjustments, resets; and
-//! what a cost of 0 and a shadow do.
+//! What each algorithm does at a request's end, on both engines: refunds, adjustments and resets.
+//! Also a cost of 0, and shadow limits.
 
 use super::super::Ending;
 use super::redis_server::Server;
@@ -13,7 +13,7 @@ use crate::plan::{
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Each algorithm, with an allowance of `amount`.
+/// Every algorithm, with an allowance of `amount`.
 pub(super) fn algorithms(amount: u64) -> [Algorithm; 9] {
     let rate = Rate { amount, per_ms: 30 * DAY_MS };
     [
@@ -33,12 +33,12 @@ pub(super) fn algorithms(amount: u64) -> [Algorithm; 9] {
     ]
 }
 
-/// Those whose counts change when a request is over.
+/// The algorithms that can be settled.
 fn counted(algorithm: &Algorithm) -> bool {
     algorithm.settles()
 }
 
-/// What is left of 20 once a take of 4 is over.
+/// What is left of 20 after a request that took 4 has ended.
 fn after(algorithm: &Algorithm, back: u64) -> u64 {
     match algorithm {
         Algorithm::Concurrency(_) => 20,
@@ -57,7 +57,7 @@ fn reset() -> Adjustment {
 
 async fn settled(rig: &Rig, limit: &Limit, ending: Ending, adjustments: &[Adjustment]) -> u64 {
     rig.grant(limit).await.settle(ending, adjustments);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     rig.remaining(limit).await
 }
 
@@ -68,7 +68,7 @@ fn wrong(rig: &Rig) -> u64 {
 #[tokio::test]
 async fn each_algorithm_refunds_as_its_limit_declares() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         for (refund, ending, back) in [
             (Refund::Never, Ending::Unsent, 0),
             (Refund::Unsent, Ending::Unsent, 4),
@@ -97,7 +97,7 @@ async fn each_algorithm_refunds_as_its_limit_declares() {
 #[tokio::test]
 async fn each_algorithm_is_adjusted_up_and_down_or_says_that_it_is_not() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         for (units, left) in [(-1, 17), (-4, 20), (-9, 20), (3, 13), (16, 0), (17, 16)] {
             for algorithm in algorithms(20) {
                 let limit = refunded(
@@ -124,7 +124,7 @@ async fn each_algorithm_is_adjusted_up_and_down_or_says_that_it_is_not() {
 #[tokio::test]
 async fn a_reset_forgets_what_anybody_took_under_that_key_and_nothing_else() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         for algorithm in algorithms(20) {
             let limit = refunded(
                 Limit { cost: 4, ..Limit::new("l", "k", algorithm.clone()) },
@@ -139,7 +139,7 @@ async fn a_reset_forgets_what_anybody_took_under_that_key_and_nothing_else() {
             if counted(&algorithm) {
                 assert_eq!((left, wrong(&rig) - before), (20, 0), "{} {name}", rig.name());
             } else {
-                // Others are in flight, or wait for turns that they were told.
+                // Concurrency permits and leaky bucket slots are not adjusted.
                 assert_eq!(
                     (left, wrong(&rig) - before),
                     (after(&algorithm, 0) - 8, 1),
@@ -149,7 +149,7 @@ async fn a_reset_forgets_what_anybody_took_under_that_key_and_nothing_else() {
             }
             assert_eq!(rig.remaining(&neighbour).await, 16, "{} {name}", rig.name());
             drop(kept);
-            rig.limiter.drain(PATIENCE).await;
+            rig.limiter.drain(TEST_TIMEOUT).await;
         }
     }
 }
@@ -163,9 +163,9 @@ async fn a_reset_is_for_limits_that_are_settled_so_and_stands_alone() {
     }
     assert_eq!(wrong(&rig), 3);
     let limit = refunded(Limit { cost: 4, ..daily("l", "k", 20) }, Refund::BySettle);
-    for (place, words) in [[change(5), reset()], [reset(), change(5)]].iter().enumerate() {
-        assert_eq!(settled(&rig, &limit, Ending::Completed, words).await, 20);
-        assert_eq!(wrong(&rig), 3 + place as u64);
+    for (index, changes) in [[change(5), reset()], [reset(), change(5)]].iter().enumerate() {
+        assert_eq!(settled(&rig, &limit, Ending::Completed, changes).await, 20);
+        assert_eq!(wrong(&rig), 3 + index as u64);
     }
 }
 
@@ -176,14 +176,14 @@ async fn a_reset_that_the_store_does_not_answer_is_counted() {
     let grant = rig.grant(&refunded(daily("l", "k", 5), Refund::BySettle)).await;
     drop(server);
     grant.settle(Ending::Completed, &[reset()]);
-    rig.limiter.drain(PATIENCE).await;
+    rig.limiter.drain(TEST_TIMEOUT).await;
     assert_eq!(rig.count(names::SETTLES_FAILED, &["reset"]), 1);
 }
 
 #[tokio::test]
 async fn a_cost_of_0_looks_and_is_decided_as_1() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         for algorithm in algorithms(2) {
             let limit = refunded(Limit::new("l", "k", algorithm.clone()), Refund::UpstreamError);
             let look = Limit { cost: 0, ..limit.clone() };
@@ -204,7 +204,7 @@ async fn a_cost_of_0_looks_and_is_decided_as_1() {
                     if let Take::Granted(_, grant) = take {
                         grant.settle(Ending::Unsent, &[]);
                     }
-                    rig.limiter.drain(PATIENCE).await;
+                    rig.limiter.drain(TEST_TIMEOUT).await;
                 }
                 if left > 0 {
                     std::mem::forget(rig.grant(&limit).await);
@@ -217,7 +217,7 @@ async fn a_cost_of_0_looks_and_is_decided_as_1() {
 #[tokio::test]
 async fn a_shadow_of_each_algorithm_counts_and_refuses_nobody() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         for algorithm in algorithms(2) {
             let limit = shadow(Limit::new(algorithm.name(), "k", algorithm.clone()));
             let mut held = Vec::new();
@@ -235,7 +235,7 @@ async fn a_shadow_of_each_algorithm_counts_and_refuses_nobody() {
 #[tokio::test]
 async fn a_log_gives_back_the_takes_own_units_by_name() {
     let server = Server::start();
-    for rig in Rig::both(&server, &patient()) {
+    for rig in Rig::both(&server, &with_test_timeout()) {
         let rate = Rate { amount: 6, per_ms: DAY_MS };
         let limit = refunded(
             Limit {
@@ -248,7 +248,7 @@ async fn a_log_gives_back_the_takes_own_units_by_name() {
         let [second, third] = [rig.grant(&limit).await, rig.grant(&limit).await];
         assert!(!rig.admits(&limit).await);
         first.settle(Ending::Unsent, &[]);
-        rig.limiter.drain(PATIENCE).await;
+        rig.limiter.drain(TEST_TIMEOUT).await;
         assert_eq!(rig.remaining(&limit).await, 2, "{}", rig.name());
         drop((second, third));
         assert!(rig.admits(&limit).await && !rig.admits(&limit).await, "{}", rig.name());
@@ -289,17 +289,17 @@ async fn on_redis_a_sub_window_that_no_longer_counts_takes_nothing_back_either()
         let grants = [rig.grant(&limit).await, rig.grant(&limit).await];
         let began = monotonic();
         while rig.remaining(&limit).await < 5 {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < TEST_TIMEOUT);
         }
         let since = monotonic();
         let kept = rig.grant(&limit).await;
         for grant in grants {
             grant.settle(Ending::Unsent, &[]);
         }
-        rig.limiter.drain(PATIENCE).await;
+        rig.limiter.drain(TEST_TIMEOUT).await;
         let left = rig.remaining(&limit).await;
         drop(kept);
-        // Only while what was kept counts for certain.
+        // Valid only while the kept grant certainly still counts.
         if since.elapsed() < Duration::from_millis(600) {
             assert_eq!(left, 4);
             return;

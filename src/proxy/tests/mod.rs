@@ -98,11 +98,13 @@ pub(super) fn settings() -> Settings {
 }
 
 fn limiter(metrics: &Metrics) -> Arc<Limiter> {
+    let clock = Clock::virtual_at(START_US);
     let engine = EngineSettings::Embedded(EmbeddedSettings { keys_max: 1_000 });
-    let engine = Engine::build(&engine, Clock::virtual_at(START_US), metrics).unwrap();
+    let engine = Engine::build(&engine, clock.clone(), metrics).unwrap();
     Arc::new(Limiter::new(
         crate::limit::Settings { deadline: TEST_TIMEOUT, ..Default::default() },
         Arc::new(engine),
+        clock,
         metrics.clone(),
     ))
 }

@@ -1,6 +1,6 @@
-//! What a limit's settings mean to its algorithm: which belong to it, which it needs, and their
-//! ranges. The tables are the proxy's own (`weir-algorithms`), so that a mistake is reported at its
-//! line before the proxy would refuse the answer.
+//! Checks a limit's settings against its algorithm: which belong to it, which are required, and
+//! their ranges. Uses the proxy's own tables (`weir-algorithms`), so a mistake is reported at its
+//! line, before the proxy would refuse the answer.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -17,17 +17,17 @@ use crate::names::is_name;
 
 /// The algorithm that a limit names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named(pub(super) &'static Row);
+pub(super) struct NamedRow(pub(super) &'static Row);
 
-impl<'de> Deserialize<'de> for Named {
+impl<'de> Deserialize<'de> for NamedRow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         Row::named(&name).map(Self).ok_or_else(|| D::Error::unknown_variant(&name, NAMES))
     }
 }
 
-/// Reads one word of a list.
-pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
+/// Reads one of a list of keywords.
+pub(super) fn keyword<'de, D: Deserializer<'de>, T: Copy>(
     deserializer: D,
     all: &[(&'static str, T)],
     names: &'static [&'static str],
@@ -42,11 +42,12 @@ fn names() -> String {
     format!("one of {}", quoted.join(", "))
 }
 
-/// Checks everything of a limit that its algorithm gives a meaning to, and reads the algorithm.
+/// Checks all settings that depend on the algorithm, and builds the algorithm.
 pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
-    report.needed("algorithm", limit.algorithm.as_ref(), &names());
+    report.required("algorithm", limit.algorithm.as_ref(), &names());
     let named = limit.algorithm.map(|named| named.0);
-    // Without an algorithm it is read as most limits are, so that all that it lacks is listed.
+    // Without an algorithm, checked as the first one, so that other missing settings are reported
+    // too.
     let unnamed = report.item.get("algorithm").is_none();
     let row = named.or_else(|| ROWS.first().filter(|_| unnamed));
     if let Some(row) = named {
@@ -62,13 +63,13 @@ pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
     }
     for (setting, expected) in row.map_or(&[][..], |row| row.needed) {
         let written = report.item.get(setting.key());
-        report.needed(setting.key(), written, expected);
+        report.required(setting.key(), written, expected);
     }
     if let Some(name) = limit.script.as_deref().filter(|name| !is_name(name)) {
         report.add("script", format_args!("{name:?}"), "the name of a script, without `.lua`");
     }
     check_calendar(limit, report);
-    // What is missing is reported; with something in its place the ranges of the others are known.
+    // Missing settings are reported above. Placeholders allow the others' ranges to be checked.
     let written = limit.for_algorithm();
     let complete = weir_algorithms::Written {
         quota: written.quota.or(Some(1)),
@@ -81,7 +82,7 @@ pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
     let algorithm = row.and_then(|row| (row.read)(&complete));
     let breaches = algorithm.as_ref().map(Algorithm::breaches).unwrap_or_default();
     breaches.iter().for_each(|breach| report_breach(breach, &written, report));
-    // The largest cost is known where these are.
+    // The largest possible cost is known only if these are valid.
     let bounds = [Setting::Quota, Setting::Period, Setting::Burst, Setting::MaxDelay];
     let known = bounds.into_iter().all(|setting| {
         let unfit = report.item.get(setting.key()).is_some() && !written.has(setting);
@@ -91,7 +92,8 @@ pub(super) fn check(limit: &Written, report: &mut Report) -> Option<Algorithm> {
     named.and_then(|row| (row.read)(&written))
 }
 
-/// Where the setting is not written its value comes from the quota.
+/// Reports a setting that is out of range. A setting that is not written gets its value from the
+/// quota, so then the quota is reported.
 fn report_breach(breach: &Breach, written: &weir_algorithms::Written<'_>, report: &mut Report<'_>) {
     let absent = report.item.get(breach.setting.key()).is_none();
     let setting = if absent { Setting::Quota } else { breach.setting };
@@ -111,7 +113,7 @@ fn report_breach(breach: &Breach, written: &weir_algorithms::Written<'_>, report
     }
 }
 
-/// Settings of a calendar that another one gives no meaning.
+/// Reports settings that have no meaning for the chosen calendar.
 fn check_calendar(limit: &Written, report: &mut Report) {
     let Some(every) = limit.calendar else { return };
     if let Some(zone) = limit.time_zone.as_deref().filter(|_| every == Every::Forever) {
@@ -122,8 +124,8 @@ fn check_calendar(limit: &Written, report: &mut Report) {
     }
 }
 
-/// That some request can pass. A quota of 0 is how a limit is written that lets none pass, and is
-/// left alone. `algorithm`: where it is known and all its settings keep their ranges.
+/// Checks that some request can pass. A quota of 0 is allowed: it is how a limit that refuses all
+/// is written. `algorithm` is `None` unless all its settings are valid.
 fn check_cost(limit: &Written, algorithm: Option<&Algorithm>, report: &mut Report) {
     if !report.amount("cost", limit.cost) {
         return;
@@ -150,8 +152,8 @@ fn check_cost(limit: &Written, algorithm: Option<&Algorithm>, report: &mut Repor
     }
 }
 
-/// The algorithm as the contract has it.
-pub(super) fn answered(algorithm: Algorithm) -> types::Algorithm {
+/// Converts the algorithm to the WIT type.
+pub(super) fn to_wit(algorithm: Algorithm) -> types::Algorithm {
     let rate = |rate: weir_algorithms::Rate| Rate { amount: rate.amount, per_ms: rate.per_ms };
     match algorithm {
         Algorithm::FixedWindow(it) => types::Algorithm::FixedWindow(FixedWindow {

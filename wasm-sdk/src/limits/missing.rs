@@ -1,4 +1,4 @@
-//! What becomes of a request that has no such key as a limit counts by.
+//! What a limit does with a request that lacks its key.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -12,21 +12,21 @@ const STATUS_DEFAULT: u16 = 400;
 const WORDS: [&str; 4] = ["address", "shared", "skip", "deny"];
 const EXPECTED: &str = "\"address\", \"shared\", \"skip\", \"deny\" or { deny = STATUS }";
 
-/// What becomes of a request that has no such key as a limit counts by, because a fact is absent,
-/// empty or repeated: use it as the type of a setting.
+/// What a limit does with a request that lacks its key, because a fact is absent, empty or
+/// repeated. Use it as the type of a setting.
 ///
-/// A repeated fact is charged to the address, or denied, but never skipped or shared: whoever has a
-/// good key could add a second one to it.
+/// A request with a repeated fact is charged to its address or denied, but never skipped or shared:
+/// otherwise a client with a valid key could add a second one to evade its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missing {
-    /// It is charged to the client's address.
+    /// The request is charged to the client's address.
     #[default]
     Address,
-    /// That a fact is absent is a value of its own: all such requests share one allowance.
+    /// An absent fact counts as a value: all such requests share one allowance.
     Shared,
-    /// The limit is not about it. Whoever leaves the fact out is not limited then.
+    /// The limit does not apply. A client that leaves the fact out is not limited.
     Skip,
-    /// It is refused, by 400 unless another status is written: `{ deny = 401 }`.
+    /// The request is refused, with 400 unless another status is given: `{ deny = 401 }`.
     Deny {
         /// 400 to 499.
         status: u16,
@@ -71,8 +71,8 @@ fn read(value: &Value) -> Result<Missing, String> {
     }
 }
 
-/// Refuses a request that names nobody. Says which facts were looked for: an operator's words, none
-/// of the client's.
+/// Refuses a request without a key. The reason names the facts that were looked for: these come
+/// from the configuration, not from the client.
 pub(super) fn denial(status: u16, template: &Template, why: NoKey) -> Denial {
     let facts: Vec<String> = template.facts().map(|fact| fact.replacen('.', " ", 1)).collect();
     let how = match why {
@@ -81,6 +81,6 @@ pub(super) fn denial(status: u16, template: &Template, why: NoKey) -> Denial {
     };
     let reason: String = format!("{} {how}", facts.join(" and ")).chars().take(256).collect();
     let denial = Denial::new(status, reason);
-    // RFC 9110, section 15.5.2: a 401 names a way to authenticate.
+    // RFC 9110, section 15.5.2: a 401 must have a WWW-Authenticate field.
     if status == 401 { denial.header("www-authenticate", "Key") } else { denial }
 }

@@ -1,10 +1,9 @@
-//! The one way in which limits are written in a configuration, shared by every policy that ships.
-//!
+//! The `limits` table of a configuration, shared by all policies that ship with Weir.
 
 mod algorithm;
-mod built;
 mod missing;
 mod period;
+mod unsupported;
 mod written;
 
 use serde::de::Error as _;
@@ -14,76 +13,76 @@ use sha2::{Digest, Sha256};
 use weir_algorithms::Row;
 
 use crate::Enforcement;
-use crate::bindings::weir::policy::types::Limit as Answered;
+use crate::bindings::weir::policy::types::Limit as WitLimit;
 use crate::client::{CLIENT_IP, address_key};
 use crate::config::{join, kind, read_value};
 use crate::mistakes::Mistakes;
 use crate::{
     Conditions, Decision, Denial, Facts, Ipv6Prefix, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template,
 };
-use written::{Extent, Written};
+use written::{Selector, Written};
 
 pub use missing::Missing;
 
-/// A `limits` table, checked whole: use it as the type of a setting.
+/// A checked `limits` table. Use it as the type of a setting.
 ///
 /// ```toml
 /// [[policies.public.config.limits]]
-/// name = "per-minute"           # in fields, metrics, logs; unique in its table
+/// name = "per-minute"           # for fields, metrics and logs; unique in its table
 /// algorithm = "fixed_window"    # or "sliding_window_counter", "sliding_window_log", "sliding_window_buckets", "token_bucket", "gcra",
 ///                               # "leaky_bucket", "concurrency", "quota", "script"
-/// quota = 100                   # of a "concurrency": how many may be in flight
-/// period = "1m"                 # not of a "concurrency" or a "quota"
-/// # alignment = "first_request" # of a "fixed_window": or "clock": where a window begins
-/// # burst = 20                  # of a bucket: how many may come at once; default: the quota, of a "leaky_bucket" 1
-/// # max_delay = "500ms"         # of a "leaky_bucket": the longest that a request waits for its turn
-/// # buckets = 60                # of "sliding_window_buckets": into how many parts the window is divided, 1 to 1000
-/// # calendar = "month"          # of a "quota": or "hour", "day", "week", "forever"
-/// # time_zone = "UTC"           # of a "quota": where its days begin, "Europe/Berlin"
-/// # anchor_day = 1              # of a "quota" by the month: the day on which it begins
-/// # script = "mine"             # of a "script": a Lua file of the operator's own, `mine.lua`
-/// # arguments = [100, 60_000]   # and its numbers, six at most
-/// # conditional = true          # of a "quota": false counts and shows, and refuses nobody
+/// quota = 100                   # with "concurrency": how many requests may be in flight
+/// period = "1m"                 # not with "concurrency" or "quota"
+/// # alignment = "first_request" # of "fixed_window": when a window begins; or "clock"
+/// # burst = 20                  # of buckets: how many may come at once; default: the quota, of "leaky_bucket" 1
+/// # max_delay = "500ms"         # of "leaky_bucket": the longest that a request is delayed
+/// # buckets = 60                # of "sliding_window_buckets": the parts of the window, 1 to 1000
+/// # calendar = "month"          # of "quota": or "hour", "day", "week", "forever"
+/// # time_zone = "UTC"           # of "quota": where its days begin, such as "Europe/Berlin"
+/// # anchor_day = 1              # of "quota" by the month: the day on which it begins
+/// # script = "mine"             # of "script": the operator's own Lua file, `mine.lua`
+/// # arguments = [100, 60_000]   # of "script": its numbers, six at most
+/// # conditional = true          # of "quota": false counts and reports, but never refuses
 /// # key = "{client_ip}"         # default: the policy's own key
-/// # missing = "address"         # who has no such key: "shared", "skip", "deny"
-/// # when = { method = "POST" }  # which requests it is about: see [`Conditions`]; default: all
+/// # missing = "address"         # for a request without that key; or "shared", "skip", "deny"
+/// # when = { method = "POST" }  # the requests that it counts, see [`Conditions`]; default: all
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
-/// # refund = "never"            # when units come back: "unsent", "upstream_error" (also after a 5xx), "by_settle"
+/// # refund = "never"            # when units are given back: or "unsent", "upstream_error" (also after a 5xx), "by_settle"
 /// # on_store_error = "deny"     # or "allow"; default: the route's
 /// # unit = "requests"
 /// ```
 ///
-/// `key` is a [`Template`], and `missing` says what becomes of a request that has no such key
-/// ([`Missing`]). Where a template says `{client_ip}`, the client is counted as [`Ipv6Prefix`] has
-/// it: an IPv6 client is its network.
+/// `key` is a [`Template`]. `missing` ([`Missing`]) decides what happens to a request without that
+/// key. `{client_ip}` in a template is the client as [`Ipv6Prefix`] identifies it: an IPv6 client
+/// is its network.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    limits: Vec<One>,
+    limits: Vec<TableEntry>,
     ipv6_prefix: Ipv6Prefix,
     space: String,
 }
 
 #[derive(Clone, Debug)]
-struct One {
-    limit: Answered,
-    extent: Extent,
+struct TableEntry {
+    limit: WitLimit,
+    selector: Selector,
 }
 
 impl Limits {
-    /// How many bits of an IPv6 address make one client, where a key names the address: 64 unless
-    /// it is said.
+    /// Sets how many bits of an IPv6 address identify a client, for keys with the address. The
+    /// default is 64.
     #[must_use]
     pub fn ipv6_prefix(mut self, ipv6_prefix: Ipv6Prefix) -> Self {
         self.ipv6_prefix = ipv6_prefix;
         self
     }
 
-    /// Sets what a limit has that doesn't write its own `key` or `missing`.
+    /// Sets the `key` and `missing` of limits that don't set their own.
     #[must_use]
     pub fn by_default(mut self, key: Option<&Template>, missing: Option<Missing>) -> Self {
-        for Extent { key: own_key, missing: own_missing, .. } in
-            self.limits.iter_mut().map(|one| &mut one.extent)
+        for Selector { key: own_key, missing: own_missing, .. } in
+            self.limits.iter_mut().map(|entry| &mut entry.selector)
         {
             *own_key = own_key.take().or_else(|| key.cloned());
             *own_missing = own_missing.or(missing);
@@ -91,8 +90,8 @@ impl Limits {
         self
     }
 
-    /// Keeps these limits' counters apart from those of limits in other spaces, also where their
-    /// names and keys are the same. A space's name has no `/`.
+    /// Separates these limits' counters from those of limits in other spaces, also if their names
+    /// and keys are the same. The name of a space must not contain `/`.
     #[must_use]
     pub fn in_space(mut self, space: &str) -> Self {
         self.space = format!("{space}/");
@@ -101,56 +100,57 @@ impl Limits {
 
     /// The limits' names, in the order of the table.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.limits.iter().map(|one| one.limit.name.as_str())
+        self.limits.iter().map(|entry| entry.limit.name.as_str())
     }
 
-    /// The limits without a `key` of their own, by their place in the table.
+    /// The indices in the table of the limits without their own `key`.
     pub fn without_key(&self) -> impl Iterator<Item = usize> {
         self.limits
             .iter()
             .enumerate()
-            .filter(|(_, one)| one.extent.key.is_none())
+            .filter(|(_, entry)| entry.selector.key.is_none())
             .map(|(index, _)| index)
     }
 
     /// The facts that keys and conditions read, for the manifest.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
-        let extents = || self.limits.iter().map(|one| &one.extent);
-        let keys = extents().filter_map(|extent| extent.key.as_ref()).flat_map(Template::facts);
+        let selectors = || self.limits.iter().map(|entry| &entry.selector);
+        let keys =
+            selectors().filter_map(|selector| selector.key.as_ref()).flat_map(Template::facts);
         let conditions =
-            extents().filter_map(|extent| extent.when.as_ref()).flat_map(Conditions::facts);
-        // Whoever has no key is mostly charged by address.
-        let address = extents().any(Extent::may_lack_key).then_some(CLIENT_IP);
+            selectors().filter_map(|selector| selector.when.as_ref()).flat_map(Conditions::facts);
+        // A request without a key is charged to its address by default.
+        let address = selectors().any(Selector::may_lack_key).then_some(CLIENT_IP);
         keys.chain(conditions).chain(address)
     }
 
-    /// The limits to charge for a request: those that are about it. `key` counts where a limit has
-    /// no template of its own.
+    /// The limits to charge for a request: all but those whose conditions certainly don't hold.
+    /// `key` is used for limits without a template.
     ///
     /// # Errors
-    /// The denial, where a limit wants a key and the request has none.
-    pub fn charge(&self, key: &str, facts: &Facts) -> Result<Vec<Answered>, Denial> {
-        // Once for all limits, and not at all where no key names it. What is no address was laid
-        // over the fact by the policy, and stands.
-        let named = self.limits.iter().any(|one| one.extent.key.is_some());
+    /// The denial, if the request lacks the key of a limit whose `missing` says to deny.
+    pub fn charge(&self, key: &str, facts: &Facts) -> Result<Vec<WitLimit>, Denial> {
+        // Computed once for all limits, and only if a limit has a template. A fact that is not an
+        // address was set by the policy, and is used as it is.
+        let named = self.limits.iter().any(|entry| entry.selector.key.is_some());
         let client = if named { self.ipv6_prefix.client(facts).ok() } else { None };
         let shown = match &client {
             Some(client) => facts.with(CLIENT_IP, &client.text),
             None => *facts,
         };
         let mut charged = Vec::with_capacity(self.limits.len());
-        for One { limit, extent } in &self.limits {
-            if extent.when.as_ref().is_some_and(|when| !when.may_hold(facts)) {
+        for TableEntry { limit, selector } in &self.limits {
+            if selector.when.as_ref().is_some_and(|when| !when.may_hold(facts)) {
                 continue;
             }
-            let own = match &extent.key {
+            let own = match &selector.key {
                 None => key.to_owned(),
-                Some(template) => match self.key(template, extent, limit, &shown)? {
+                Some(template) => match self.key(template, selector, limit, &shown)? {
                     Some(key) => key,
                     None => continue,
                 },
             };
-            charged.push(Answered { key: fitting(self.spaced(own)), ..limit.clone() });
+            charged.push(WitLimit { key: bounded_key(self.spaced(own)), ..limit.clone() });
         }
         Ok(charged)
     }
@@ -168,15 +168,15 @@ impl Limits {
         if self.space.is_empty() { key } else { format!("{}{key}", self.space) }
     }
 
-    /// Whose allowance a limit with a template counts; none where it is not about such a request.
+    /// The key of a limit with a template; `None` if the limit skips this request.
     fn key(
         &self,
         template: &Template,
-        extent: &Extent,
-        limit: &Answered,
+        selector: &Selector,
+        limit: &WitLimit,
         facts: &Facts,
     ) -> Result<Option<String>, Denial> {
-        let missing = extent.missing.unwrap_or_default();
+        let missing = selector.missing.unwrap_or_default();
         let why = match template.key(facts) {
             Ok(key) => return Ok(Some(key)),
             Err(why) => why,
@@ -184,7 +184,7 @@ impl Limits {
         match (missing, why) {
             (Missing::Shared, NoKey::Missing) => Ok(Some(template.render(facts))),
             (Missing::Skip, NoKey::Missing) => Ok(None),
-            // A shadow limit refuses nobody.
+            // A shadow limit never refuses.
             (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => {
                 Err(missing::denial(status, template, why))
             }
@@ -206,7 +206,7 @@ impl Limits {
             );
             return Err(mistakes);
         }
-        let mut limits: Vec<One> = Vec::with_capacity(items.len());
+        let mut limits: Vec<TableEntry> = Vec::with_capacity(items.len());
         let mut names: Vec<&str> = Vec::with_capacity(items.len());
         let mut queues = false;
         for (index, item) in items.iter().enumerate() {
@@ -239,7 +239,7 @@ impl Limits {
             limits.extend(
                 written
                     .and_then(|written| written.check(&at, item, &mut mistakes))
-                    .map(|(limit, extent)| One { limit, extent }),
+                    .map(|(limit, selector)| TableEntry { limit, selector }),
             );
         }
         mistakes.or(Self { limits, ..Self::default() })
@@ -256,16 +256,16 @@ impl<'de> Deserialize<'de> for Limits {
     }
 }
 
-/// A key above the contract's bound is counted by its digest: an answer that breaks the contract
-/// would be a way round the limit for whoever can send a long header, where the route lets requests
-/// through on a policy error.
-fn fitting(key: String) -> String {
+/// Replaces a key that is longer than the contract allows by its digest. Otherwise a client could
+/// bypass the limit with a long header: the answer would break the contract, and a route may let
+/// requests through on a policy error.
+fn bounded_key(key: String) -> String {
     if key.len() <= KEY_BYTES_MAX {
         return key;
     }
     let hex = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
     let digest = Sha256::digest(key.as_bytes());
-    // `\#` begins no key that a template renders.
+    // No template renders a key that begins with `\#`.
     "\\#".chars().chain(digest.iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)])).collect()
 }
 

@@ -1,5 +1,5 @@
-//! Durations as an operator writes them: "250ms", "10s", "1m", "1h30m", "7d". Small, because it is
-//! in every policy's module.
+//! Parses durations such as "250ms", "10s", "1m", "1h30m" and "7d". Kept small, because it is part
+//! of every policy's module.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::config::kind;
 use crate::mistakes::message;
 
-/// What a period may be.
+/// The expected form of a period.
 pub(super) const PERIOD: &str =
     "a duration from \"1ms\" to \"400d\", such as \"10s\", \"1m\" or \"1h30m\"";
-/// What a delay may be.
+/// The expected form of a delay.
 pub(super) const DELAY: &str = "a duration from \"0ms\" to \"400d\", such as \"500ms\" or \"2s\"";
 
 /// A duration, in milliseconds.
@@ -37,7 +37,7 @@ impl Period {
                 "d" => 86_400_000,
                 _ => return None,
             };
-            // "30m1h" and "1s1s" are slips of the pen rather than durations.
+            // Units must descend: "30m1h" and "1s1s" are probably typing errors.
             if unit >= smallest {
                 return None;
             }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn invalid_durations_are_refused() {
         for text in [
             "",
             "1",

@@ -1,4 +1,4 @@
-//! The limits table as operators write it: what is read, and what each mistake says and where.
+//! Parsing of the limits table: the values read, and the text and path of each mistake.
 
 use super::*;
 use crate::{Algorithm, Alignment, Enforcement, Fallback, Refund};
@@ -145,7 +145,7 @@ fn a_cost_that_could_never_pass_is_a_mistake() {
         (r#""algorithm": "gcra", "quota": 5, "cost": 5"#, None),
         (r#""algorithm": "gcra", "quota": 5, "burst": 8, "cost": 8"#, None),
         (r#""algorithm": "gcra", "quota": 5, "cost": 0"#, None),
-        // The way to write that nothing passes.
+        // How a limit that refuses everything is written.
         (r#""algorithm": "gcra", "quota": 0, "cost": 6"#, None),
     ] {
         let found = mistakes(&one(&format!(r#"{fields}, "period": "1m""#)));
@@ -155,7 +155,7 @@ fn a_cost_that_could_never_pass_is_a_mistake() {
             "{fields}: {found:#?}"
         );
     }
-    // What the limit holds isn't known where the burst didn't fit.
+    // The capacity isn't known if the burst is invalid.
     let found = mistakes(&one(
         r#""algorithm": "gcra", "quota": 5, "burst": "20", "cost": 10, "period": "1m""#,
     ));
@@ -310,8 +310,7 @@ fn who_has_no_key_is_charged_as_missing_says() {
         assert_eq!(one(&[ip, own]), Ok("v".to_owned()), "{missing}");
         assert_eq!(one(&[ip]), absent.map(str::to_owned), "{missing}");
         assert_eq!(one(&[ip, own, own]), repeated.map(str::to_owned), "{missing}");
-        // An empty key is none, except where being without one is a value: then being empty is
-        // another.
+        // An empty value is missing, except with `shared`, where empty and absent are two values.
         let empty =
             if missing.contains("shared") { Ok(String::new()) } else { absent.map(str::to_owned) };
         assert_eq!(one(&[ip, ("header.k", "")]), empty, "{missing}");
@@ -375,7 +374,7 @@ fn a_limit_is_about_the_requests_that_its_conditions_name() {
     };
     assert_eq!(names(&[("method", "GET"), ("client-ip", "192.0.2.1")]), ["all"]);
     assert_eq!(names(&[("method", "PUT"), ("client-ip", "10.1.1.1")]), ["all", "writes", "inside"]);
-    // A single address of a network that is counted as one client.
+    // One address of a network that counts as one client.
     assert_eq!(names(&[("method", "GET"), ("client-ip", "2001:db8::1")]), ["all", "inside"]);
     assert_eq!(names(&[("method", "GET"), ("client-ip", "2001:db8::2")]), ["all"]);
 }

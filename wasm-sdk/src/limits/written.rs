@@ -1,5 +1,4 @@
-//! One limit as it stands in the configuration. What its algorithm makes of it stands in
-//! `algorithm`.
+//! One limit as written in the configuration. `algorithm` checks what depends on its algorithm.
 
 use std::fmt::Display;
 
@@ -9,21 +8,21 @@ use weir_algorithms::{AMOUNT_MAX, Alignment, Every};
 
 use crate::bindings::weir::policy::types;
 use crate::config::join;
-use crate::limits::algorithm::{self, Named};
-use crate::limits::built;
+use crate::limits::algorithm::{self, NamedRow};
 use crate::limits::missing::Missing;
 use crate::limits::period::{self, Period};
+use crate::limits::unsupported;
 use crate::mistakes::Mistakes;
 use crate::names::{NAME_EXPECTED, is_name};
 use crate::{Conditions, Enforcement, Limit, Template};
 
-/// What has no default is an `Option` too: what is missing is then reported together with
-/// everything else.
+/// The fields of a limit. Required ones are an `Option` too, so that a missing one is reported
+/// together with all other mistakes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
     name: Option<String>,
-    pub(super) algorithm: Option<Named>,
+    pub(super) algorithm: Option<NamedRow>,
     pub(super) quota: Option<u64>,
     #[serde(default, deserialize_with = "period::period")]
     pub(super) period: Option<Period>,
@@ -49,21 +48,21 @@ pub(super) struct Written {
     shadow: bool,
     #[serde(default)]
     refund: Refund,
-    #[serde(default, deserialize_with = "built::on_store_error")]
+    #[serde(default, deserialize_with = "unsupported::on_store_error")]
     on_store_error: Option<Fallback>,
     unit: Option<String>,
 }
 
-/// Which requests a limit is about, and whose allowance it counts.
+/// Which requests a limit counts, and under which key.
 #[derive(Clone, Debug)]
-pub(super) struct Extent {
+pub(super) struct Selector {
     pub(super) key: Option<Template>,
     pub(super) missing: Option<Missing>,
     pub(super) when: Option<Conditions>,
 }
 
-impl Extent {
-    /// Whether some request may have no such key: those facts that each request has are no reason.
+impl Selector {
+    /// Whether some request may lack the key. Facts that every request has are never missing.
     pub(super) fn may_lack_key(&self) -> bool {
         let always = ["client-ip", "method", "scheme", "path", "route", "http.version"];
         self.key.as_ref().is_some_and(|key| key.facts().any(|fact| !always.contains(&fact)))
@@ -71,11 +70,11 @@ impl Extent {
 }
 
 fn alignment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Alignment>, D::Error> {
-    algorithm::word(deserializer, &Alignment::ALL, &["first_request", "clock"])
+    algorithm::keyword(deserializer, &Alignment::ALL, &["first_request", "clock"])
 }
 
 fn calendar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Every>, D::Error> {
-    algorithm::word(deserializer, &Every::ALL, &["hour", "day", "week", "month", "forever"])
+    algorithm::keyword(deserializer, &Every::ALL, &["hour", "day", "week", "month", "forever"])
 }
 
 fn one() -> u64 {
@@ -99,7 +98,7 @@ pub(super) enum Fallback {
     Deny,
 }
 
-/// Where mistakes of one limit go.
+/// Collects the mistakes of one limit.
 pub(super) struct Report<'a> {
     at: &'a str,
     pub(super) item: &'a Value,
@@ -113,8 +112,9 @@ impl Report<'_> {
         self.mistakes.add(join(self.at, field), found, expected);
     }
 
-    /// A setting that is needed. One that was written and didn't fit is reported already.
-    pub(super) fn needed<T>(&mut self, field: &str, value: Option<&T>, expected: &str) {
+    /// Reports a required setting that is missing. One that was written but is invalid has been
+    /// reported already.
+    pub(super) fn required<T>(&mut self, field: &str, value: Option<&T>, expected: &str) {
         if value.is_none() && self.item.get(field).is_none() {
             self.add("", format_args!("no `{field}`"), expected);
         }
@@ -130,7 +130,7 @@ impl Report<'_> {
         self.item.get(field).map(Value::to_string).unwrap_or_default()
     }
 
-    /// Whether an amount keeps its range.
+    /// Reports an amount that is out of range. `true` if it is in range.
     pub(super) fn amount(&mut self, field: &str, amount: u64) -> bool {
         if amount > AMOUNT_MAX {
             self.add(field, amount, format_args!("0 to {AMOUNT_MAX}"));
@@ -158,16 +158,16 @@ impl Written {
         }
     }
 
-    /// The limit that policies answer, with its key template; `None` after a mistake was reported.
-    /// `item` is what `self` was read from.
+    /// Checks the limit and converts it to the WIT type. `None` if a mistake was reported. `item`
+    /// is the JSON value that `self` was read from.
     pub(super) fn check(
         self,
         at: &str,
         item: &Value,
         mistakes: &mut Mistakes,
-    ) -> Option<(Limit, Extent)> {
+    ) -> Option<(Limit, Selector)> {
         let mut report = Report { at, item, mistakes, found: false };
-        report.needed("name", self.name.as_ref(), "a name, such as `name = \"per-minute\"`");
+        report.required("name", self.name.as_ref(), "a name, such as `name = \"per-minute\"`");
         if let Some(name) = self.name.as_deref().filter(|name| !is_name(name)) {
             report.add("name", format_args!("{name:?}"), NAME_EXPECTED);
         }
@@ -179,7 +179,7 @@ impl Written {
             return None;
         }
         let limit = Limit {
-            algorithm: algorithm::answered(algorithm?),
+            algorithm: algorithm::to_wit(algorithm?),
             name: self.name?,
             key: String::new(),
             tag: None,
@@ -198,6 +198,6 @@ impl Written {
                 Some(Fallback::Deny) => types::Fallback::Deny,
             },
         };
-        Some((limit, Extent { key: self.key, missing: self.missing, when: self.when }))
+        Some((limit, Selector { key: self.key, missing: self.missing, when: self.when }))
     }
 }

@@ -1,4 +1,4 @@
-//! Each algorithm as it is written: its keys, its defaults, its ranges, and what each mistake says.
+//! Each algorithm's settings: keys, defaults, ranges, and the text of each mistake.
 
 use super::super::tests::{mistakes, one, read};
 use super::types::Algorithm;
@@ -256,7 +256,7 @@ fn each_range_is_held() {
             &format!(r#"{leaky}, "quota": 1048576, "max_delay": "9h""#),
             "max_delay: found \"9h\", expected \"0ms\" to \"4294967ms\" with this quota, burst and a period of \"1s\"",
         ),
-        // One at once and five more in the half second that they may wait.
+        // One at once, and five more in the half second of delay.
         (
             &format!(r#"{leaky}, "quota": 10, "max_delay": "500ms", "cost": 7"#),
             "cost: found 7, expected at most the burst and what may wait, 6",
@@ -284,7 +284,7 @@ fn the_edges_of_each_range_are_inside() {
         r#""algorithm": "quota", "quota": 1, "calendar": "day", "conditional": false, "cost": 2147483648"#,
         r#""algorithm": "quota", "quota": 2147483648, "calendar": "month", "anchor_day": 1, "time_zone": "Etc/GMT+1""#,
         r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "cost": 6"#,
-        // None at once: each waits.
+        // None at once: every request waits.
         r#""algorithm": "leaky_bucket", "quota": 10, "period": "1s", "max_delay": "500ms", "burst": 0"#,
     ] {
         assert_eq!(mistakes(&one(fields)), [""; 0]);

@@ -1,5 +1,5 @@
-//! What the contract has and the proxy does not do yet: a limits table that asks for it is a
-//! mistake, not a limit that does something else.
+//! What the WIT contract defines but the proxy does not implement yet. A limits table that uses it
+//! is refused, rather than treated as something else.
 
 use serde::de::{Deserialize, Deserializer, Error as _, IntoDeserializer as _};
 
